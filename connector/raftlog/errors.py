@@ -1,0 +1,404 @@
+"""Every error that raftlog raises, on one page.
+
+Rules of this file:
+
+1. An error holds facts as fields; ``__str__`` puts them into one sentence that says where, what,
+   why and what to do, after a stable code in brackets. Spark keeps only the text of an error that
+   crosses a process, so the code must be in it.
+2. Fields are keyword-only and every error survives pickling.
+3. No field ever holds a secret: values of records and of options are not facts of an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+
+def _rebuild(kind: type[RaftlogError], facts: dict[str, Any]) -> RaftlogError:
+    return kind(**facts)
+
+
+def _place(path: str | None, position: int | None = None, offset: int | None = None) -> str:
+    """Say where: ``path at byte 61, offset 7``, leaving out what is not known."""
+    words = path or "this buffer"
+    if position is not None:
+        words += f" at byte {position}"
+    if offset is not None:
+        words += f", offset {offset}"
+    return words
+
+
+@dataclass(kw_only=True, eq=False)
+class RaftlogError(Exception):
+    """The root. Catch it to catch everything that raftlog raises on purpose."""
+
+    code: ClassVar[str] = "RAFTLOG_ERROR"
+    retriable: ClassVar[bool] = False
+    kafka_code: ClassVar[int | None] = None
+
+    def sentence(self) -> str:
+        """What a person reads, without the code."""
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.sentence()}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _rebuild, (type(self), facts)
+
+
+# --- the log and its files ------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, eq=False)
+class LogError(RaftlogError):
+    """Something is wrong with a log, or with what was asked of it."""
+
+    code: ClassVar[str] = "RAFTLOG_LOG"
+
+
+@dataclass(kw_only=True, eq=False)
+class LogNotFoundError(LogError):
+    """The caller named a path that does not exist."""
+
+    path: str
+    code: ClassVar[str] = "RAFTLOG_LOG_NOT_FOUND"
+
+    def sentence(self) -> str:
+        return f"{self.path} does not exist; check the path and the host it is read on"
+
+
+@dataclass(kw_only=True, eq=False)
+class LogAccessError(LogError):
+    """The file system refused to let us read; nothing is known about the log itself."""
+
+    path: str
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_LOG_ACCESS"
+
+    def sentence(self) -> str:
+        return f"{self.path} cannot be read: {self.reason}; give this user read access to it"
+
+
+@dataclass(kw_only=True, eq=False)
+class NotALogError(LogError):
+    """The path exists and holds no Kafka log: the caller's mistake."""
+
+    path: str
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_NOT_A_LOG"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} is not a Kafka log: {self.reason}; give a metadata directory, a node's "
+            "log directory, a partition's directory, a .log segment or a .checkpoint"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class CorruptBatchError(LogError):
+    """Bytes of a record batch are damaged. Everything before ``position`` was whole."""
+
+    reason: str
+    path: str | None = None
+    position: int | None = None
+    offset: int | None = None
+    code: ClassVar[str] = "RAFTLOG_CORRUPT_BATCH"
+    kafka_code: ClassVar[int | None] = 2
+
+    def sentence(self) -> str:
+        place = _place(self.path, self.position, self.offset)
+        return (
+            f"damaged record batch in {place}: {self.reason}; "
+            "what lies before it is whole, `raftlog check` tells what lies behind it"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class UnsupportedMagicError(CorruptBatchError):
+    """A batch in the format of Kafka before 0.11 (magic 0 or 1), which no KRaft log holds."""
+
+    magic: int
+    code: ClassVar[str] = "RAFTLOG_UNSUPPORTED_MAGIC"
+    kafka_code: ClassVar[int | None] = 43
+
+
+@dataclass(kw_only=True, eq=False)
+class DecompressionLimitError(CorruptBatchError):
+    """A compressed batch would grow beyond the limit; it was not expanded."""
+
+    byte_count_max: int
+    code: ClassVar[str] = "RAFTLOG_DECOMPRESSION_LIMIT"
+    kafka_code: ClassVar[int | None] = 10
+
+
+@dataclass(kw_only=True, eq=False)
+class RecordBatchTooLargeError(LogError):
+    """The records do not fit into one batch: the caller must split them."""
+
+    byte_count: int
+    byte_count_max: int
+    code: ClassVar[str] = "RAFTLOG_RECORD_BATCH_TOO_LARGE"
+    kafka_code: ClassVar[int | None] = 10
+
+    def sentence(self) -> str:
+        return (
+            f"The total record(s) size of {self.byte_count} exceeds the maximum allowed batch "
+            f"size of {self.byte_count_max}; append fewer records at once"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class LogGapError(LogError):
+    """Offsets skip or go back in a log that must be contiguous."""
+
+    path: str
+    position: int | None
+    expected_offset: int
+    offset: int
+    code: ClassVar[str] = "RAFTLOG_LOG_GAP"
+
+    def sentence(self) -> str:
+        place = _place(self.path, self.position)
+        if self.offset < self.expected_offset:
+            what = f"offset {self.offset} comes after {self.expected_offset - 1}: offsets go back"
+        else:
+            what = (
+                f"offsets {self.expected_offset} to {self.offset - 1} are missing "
+                "(a lost segment, or damage)"
+            )
+        return f"{place}: {what}; read another voter's copy, or from a checkpoint behind the gap"
+
+
+@dataclass(kw_only=True, eq=False)
+class CorruptFileError(LogError):
+    """A small file beside the log (index, epochs, quorum-state, properties) does not parse."""
+
+    path: str
+    reason: str
+    position: int | None = None
+    code: ClassVar[str] = "RAFTLOG_CORRUPT_FILE"
+
+    def sentence(self) -> str:
+        return f"{_place(self.path, self.position)} is damaged: {self.reason}"
+
+
+@dataclass(kw_only=True, eq=False)
+class CorruptSnapshotError(CorruptFileError):
+    """A .checkpoint is not whole: no header, no footer, or damage between."""
+
+    code: ClassVar[str] = "RAFTLOG_CORRUPT_SNAPSHOT"
+
+    def sentence(self) -> str:
+        place = _place(self.path, self.position)
+        return f"checkpoint {place} is not whole: {self.reason}; use an older one"
+
+
+@dataclass(kw_only=True, eq=False)
+class OffsetOutOfRangeError(LogError):
+    """The caller asked for offsets that this log does not hold."""
+
+    path: str
+    offset: int
+    log_start_offset: int
+    log_end_offset: int
+    code: ClassVar[str] = "RAFTLOG_OFFSET_OUT_OF_RANGE"
+    kafka_code: ClassVar[int | None] = 1
+
+    def sentence(self) -> str:
+        return (
+            f"offset {self.offset} is not in {self.path}, which holds offsets from "
+            f"{self.log_start_offset} up to, not including, {self.log_end_offset}"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class SegmentVanishedError(LogError):
+    """The node deleted or rolled a file while it was read. List again and retry."""
+
+    path: str
+    code: ClassVar[str] = "RAFTLOG_SEGMENT_VANISHED"
+    retriable: ClassVar[bool] = True
+
+    def sentence(self) -> str:
+        return f"{self.path} was deleted by its node while it was read; read again"
+
+
+@dataclass(kw_only=True, eq=False)
+class TooFewVotersError(LogError):
+    """Fewer than a majority of the voters' directories were given."""
+
+    given: tuple[int, ...]
+    voters: tuple[int, ...]
+    code: ClassVar[str] = "RAFTLOG_TOO_FEW_VOTERS"
+
+    def sentence(self) -> str:
+        need = len(self.voters) // 2 + 1
+        return (
+            f"the directories of voters {list(self.given)} were given and {need} of the voters "
+            f"{list(self.voters)} are needed to know what is committed; add the missing "
+            "directories, or give a single one and accept its own end"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class WrongClusterError(LogError):
+    """Two things that must belong to one cluster do not."""
+
+    path: str
+    expected_cluster_id: str
+    cluster_id: str
+    code: ClassVar[str] = "RAFTLOG_WRONG_CLUSTER"
+    kafka_code: ClassVar[int | None] = 104
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} belongs to cluster {self.cluster_id}, "
+            f"and cluster {self.expected_cluster_id} was expected"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class DivergedLogError(LogError):
+    """Two histories disagree about one offset: one of them was truncated and rewritten."""
+
+    path: str
+    offset: int
+    expected_epoch: int
+    epoch: int
+    remedy: str
+    code: ClassVar[str] = "RAFTLOG_DIVERGED"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} has leader epoch {self.epoch} at offset {self.offset} where epoch "
+            f"{self.expected_epoch} was read before; {self.remedy}"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class DataLossError(LogError):
+    """Records that were to be read are gone. ``condition`` is stable and machine-readable."""
+
+    path: str
+    condition: str
+    reason: str
+    remedy: str
+    code: ClassVar[str] = "RAFTLOG_DATA_LOSS"
+
+    def __str__(self) -> str:
+        return f"[{self.code}.{self.condition}] {self.sentence()}"
+
+    def sentence(self) -> str:
+        return f"{self.path}: {self.reason}; {self.remedy}"
+
+
+# --- what the records mean ------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, eq=False)
+class StateError(RaftlogError):
+    """The records could be read and do not make sense."""
+
+    code: ClassVar[str] = "RAFTLOG_STATE"
+
+
+@dataclass(kw_only=True, eq=False)
+class MetadataParseError(StateError):
+    """Bytes are not the metadata record that their frame says they are."""
+
+    record: str
+    version: int
+    position: int
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_METADATA_PARSE"
+
+    def sentence(self) -> str:
+        return f"{self.record} version {self.version}, byte {self.position}: {self.reason}"
+
+
+@dataclass(kw_only=True, eq=False)
+class UnsupportedVersionError(StateError):
+    """A record cannot be written in this version: the caller's mistake."""
+
+    record: str
+    version: int
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_UNSUPPORTED_VERSION"
+    kafka_code: ClassVar[int | None] = 35
+
+    def sentence(self) -> str:
+        return f"{self.record} cannot be written in version {self.version}: {self.reason}"
+
+
+@dataclass(kw_only=True, eq=False)
+class ReplayError(StateError):
+    """A record contradicts the state before it: the log is incomplete, or not what it seems."""
+
+    offset: int
+    record: str
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_REPLAY"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.record} at offset {self.offset} cannot be replayed: {self.reason}; begin at "
+            "a checkpoint or at the first offset of the log"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class OffsetGapError(StateError):
+    """Input does not begin where the state ends. Nothing was written."""
+
+    expected_offset: int
+    offset: int
+    remedy: str
+    code: ClassVar[str] = "RAFTLOG_OFFSET_GAP"
+
+    def sentence(self) -> str:
+        return (
+            f"offset {self.expected_offset} was expected next and {self.offset} came; "
+            f"nothing was written; {self.remedy}"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class TablesError(StateError):
+    """The Delta tables are not in the state that the call needs."""
+
+    place: str
+    reason: str
+    remedy: str
+    code: ClassVar[str] = "RAFTLOG_TABLES"
+
+    def sentence(self) -> str:
+        return f"tables at {self.place}: {self.reason}; {self.remedy}"
+
+
+# --- what the caller wrote ------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, eq=False)
+class OptionError(RaftlogError):
+    """An option is unknown or its value is not allowed. The value itself is never shown."""
+
+    option: str
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_OPTION"
+
+    def sentence(self) -> str:
+        return f"option {self.option}: {self.reason}"
+
+
+@dataclass(kw_only=True, eq=False)
+class AppendOnlyError(RaftlogError):
+    """A log is append-only: overwrite cannot be done."""
+
+    what: str
+    code: ClassVar[str] = "RAFTLOG_APPEND_ONLY"
+
+    def sentence(self) -> str:
+        return f"{self.what} is refused: a replicated log can only be appended to"

@@ -1,0 +1,44 @@
+"""Every limit, its unit in its name, checked against its neighbours at import."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+BATCH_HEADER_BYTES: Final = 61
+"""A magic-2 header up to the first record (kraft-format: DefaultRecordBatch)."""
+
+LOG_OVERHEAD_BYTES: Final = 12
+"""Base offset and length: what a batch's own length does not count."""
+
+BATCH_BYTES_MAX: Final = 8 * MIB
+"""KRaft's MAX_BATCH_SIZE_BYTES: what one batch may hold when it is written."""
+
+READ_BATCH_BYTES_MAX: Final = 256 * MIB
+"""A batch on disk that says it is larger is damage: Kafka's ordinary topics allow more than KRaft
+does (`max.message.bytes`), and nobody raises it this far."""
+
+DECOMPRESSED_BYTES_MAX: Final = 512 * MIB
+"""What one compressed batch may expand to before it is refused."""
+
+READ_CHUNK_BYTES: Final = 1 * MIB
+"""How much of a segment is read at once: bounds memory, and fits a cache."""
+
+ARROW_ROWS_DEFAULT: Final = 16_384
+ARROW_ROWS_MAX: Final = 1_048_576
+
+VARINT_BYTES_MAX: Final = 5
+VARLONG_BYTES_MAX: Final = 10
+STRING_BYTES_MAX: Final = 32_767
+"""Kafka refuses longer strings in messages."""
+
+SMALL_FILE_BYTES_MAX: Final = 16 * MIB
+"""Text files beside a log (epochs, quorum-state, properties): larger is damage."""
+
+TAIL_HOLDBACK_MS_DEFAULT: Final = 5_000
+"""How young the tail of a single directory may be before a stream reads it (a heuristic)."""
+
+assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX <= READ_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
+assert ARROW_ROWS_DEFAULT <= ARROW_ROWS_MAX

@@ -1,0 +1,55 @@
+"""Small values that every layer speaks of. Kafka's words, one meaning each.
+
+Ranges are half-open: a ``start_offset`` is inside, an ``end_offset`` is not. Inclusive pairs say
+``first`` and ``last``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""Kafka's base64 text of sixteen zero bytes: "no directory", "not known"."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetAndEpoch:
+    """A place in a log's history. Ordered as Kafka orders it: by epoch, then by offset."""
+
+    epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SnapshotId:
+    """The state of all records below ``end_offset`` (exclusive); ``epoch`` is that of the last.
+
+    Ordered by epoch first, then offset (Kafka: ``OffsetAndEpoch``).
+    """
+
+    epoch: int
+    end_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.end_offset:020d}-{self.epoch:010d}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartition:
+    """Which log: ``str()`` is the name of its directory."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaKey:
+    """A voter: node id and, since KIP-853, the id of its metadata directory (or ``ZERO_UUID``)."""
+
+    node_id: int
+    directory_id: str = ZERO_UUID
