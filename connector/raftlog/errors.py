@@ -135,6 +135,18 @@ class DecompressionLimitError(CorruptBatchError):
 
 
 @dataclass(kw_only=True, eq=False)
+class MalformedVarintError(LogError):
+    """Bytes are not a varint. Decoders turn it into the error of what they were decoding."""
+
+    position: int
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_MALFORMED_VARINT"
+
+    def sentence(self) -> str:
+        return f"the varint at byte {self.position} is malformed: {self.reason}"
+
+
+@dataclass(kw_only=True, eq=False)
 class RecordBatchTooLargeError(LogError):
     """The records do not fit into one batch: the caller must split them."""
 

@@ -1,0 +1,183 @@
+"""The five codecs of a record batch, through pyarrow, and never beyond a limit of bytes.
+
+Rules of this file:
+
+1. Decompression stops with ``DecompressionLimitError`` before more than ``byte_count_max`` bytes
+   (plus one read of ``_READ_BYTES_MAX``) are held, and with ``CorruptBatchError`` for bytes that
+   are not what the codec writes. Both lack the place, which the caller knows and adds.
+2. What is written is what Kafka reads: snappy in xerial's framing (Kafka: ``SnappyCompression``),
+   lz4 as a frame of independent blocks of 64 KiB, since Kafka's ``Lz4BlockInputStream`` refuses
+   blocks that lean on each other, which lz4's own default has.
+3. pyarrow is imported at the first use: a log without compression never pays for it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Any, Final
+
+from raftlog.errors import CorruptBatchError, DecompressionLimitError, RaftlogError
+from raftlog.limits import DECOMPRESSED_BYTES_MAX, KIB, MIB
+
+from .varint import Buffer, read_unsigned_varint
+
+
+class Compression(enum.IntEnum):
+    """Bits 0 to 2 of a batch's attributes (Kafka: ``CompressionType``)."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+_STREAMED: Final = {Compression.GZIP: "gzip", Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
+_READ_BYTES_MIN: Final = 64 * KIB
+_READ_BYTES_MAX: Final = 4 * MIB
+
+_XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES: Final = 32 * KIB
+_SNAPPY_GROWTH_MAX: Final = 22
+"""A snappy element of 3 bytes yields at most 64: a block that claims more growth lies."""
+
+_LZ4_FRAME_HEADER: Final = bytes.fromhex("04224d18604082")
+"""Magic; version 1, independent blocks; 64 KiB a block; the checksum of those two bytes."""
+_LZ4_BLOCK_BYTES: Final = 64 * KIB
+_LZ4_STORED: Final = 0x8000_0000
+
+
+def compress(data: bytes, codec: Compression) -> bytes:
+    """``data`` as a batch of this codec carries it."""
+    if codec is Compression.NONE:
+        return data
+    if codec is Compression.SNAPPY:
+        return _xerial(data)
+    if codec is Compression.LZ4:
+        return _lz4_frame(data)
+    packed: bytes = _codec(_STREAMED[codec]).compress(data, asbytes=True)
+    return packed
+
+
+def decompress(
+    data: Buffer, codec: Compression, *, byte_count_max: int = DECOMPRESSED_BYTES_MAX
+) -> bytes:
+    """What ``data`` expands to, at most ``byte_count_max`` bytes.
+
+    Raises ``DecompressionLimitError`` or ``CorruptBatchError``, both without a place.
+    """
+    if codec is Compression.NONE:
+        return bytes(data)
+    if codec is Compression.SNAPPY:
+        return _unsnappy(data, byte_count_max)
+    return _unstream(data, _STREAMED[codec], byte_count_max)
+
+
+def _codec(name: str) -> Any:
+    import pyarrow as pa
+
+    return pa.Codec(name)
+
+
+def _damaged(name: str, what: str) -> RaftlogError:
+    return CorruptBatchError(reason=f"its {name} data is damaged: {what}")
+
+
+def _too_large(name: str, byte_count_max: int) -> RaftlogError:
+    return DecompressionLimitError(
+        reason=f"its {name} data expands to more than {byte_count_max} bytes",
+        byte_count_max=byte_count_max,
+    )
+
+
+def _unstream(data: Buffer, name: str, byte_count_max: int) -> bytes:
+    import pyarrow as pa
+
+    pieces: list[bytes] = []
+    held = 0
+    # The first read suits what batches are made of; only a batch that grows on gets more.
+    want = min(max(_READ_BYTES_MIN, 4 * len(data)), _READ_BYTES_MAX)
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:
+            while piece := stream.read(want):
+                pieces.append(piece)
+                held += len(piece)
+                if held > byte_count_max:
+                    raise _too_large(name, byte_count_max)
+                want = min(2 * want, _READ_BYTES_MAX)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(name, _first_line(error)) from None
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _xerial(data: bytes) -> bytes:
+    codec = _codec("snappy")
+    out = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = codec.compress(data[start : start + _XERIAL_BLOCK_BYTES], asbytes=True)
+        out += (struct.pack(">i", len(block)), block)
+    return b"".join(out)
+
+
+def _unsnappy(data: Buffer, byte_count_max: int) -> bytes:
+    """Both forms that Kafka reads: xerial's framing, and one raw block."""
+    view = memoryview(data)
+    if bytes(view[:8]) != _XERIAL_HEADER[:8]:
+        return _snappy_block(view, byte_count_max)
+    pieces: list[bytes] = []
+    held = 0
+    position = 0
+    while position < len(view):
+        if bytes(view[position : position + 8]) == _XERIAL_HEADER[:8]:
+            position += len(_XERIAL_HEADER)  # streams may follow each other
+            if position > len(view):
+                raise _damaged("snappy", "its header is cut off")
+            continue
+        if position + 4 > len(view):
+            raise _damaged("snappy", "a block's length is cut off")
+        (byte_count,) = struct.unpack_from(">i", view, position)
+        position += 4
+        if not 0 < byte_count <= len(view) - position:
+            raise _damaged("snappy", f"a block claims {byte_count} bytes")
+        piece = _snappy_block(view[position : position + byte_count], byte_count_max - held)
+        pieces.append(piece)
+        held += len(piece)
+        position += byte_count
+    return b"".join(pieces)
+
+
+def _snappy_block(block: memoryview, byte_count_max: int) -> bytes:
+    import pyarrow as pa
+
+    try:
+        grown, _ = read_unsigned_varint(block, 0)
+    except RaftlogError:
+        raise _damaged("snappy", "a block does not begin with its length") from None
+    if grown > _SNAPPY_GROWTH_MAX * len(block):
+        raise _damaged("snappy", f"a block of {len(block)} bytes claims to hold {grown}")
+    if grown > byte_count_max:
+        raise _too_large("snappy", byte_count_max)
+    try:
+        # pyarrow cannot make an empty result; an empty block is its length and nothing else.
+        return _codec("snappy").decompress(block, grown, asbytes=True) if grown else b""
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged("snappy", _first_line(error)) from None
+
+
+def _lz4_frame(data: bytes) -> bytes:
+    codec = _codec("lz4_raw")
+    out = [_LZ4_FRAME_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
+        plain = data[start : start + _LZ4_BLOCK_BYTES]
+        block = codec.compress(plain, asbytes=True)
+        if len(block) < len(plain):
+            out += (struct.pack("<I", len(block)), block)
+        else:  # what does not shrink is stored as it is
+            out += (struct.pack("<I", len(plain) | _LZ4_STORED), plain)
+    out.append(struct.pack("<I", 0))
+    return b"".join(out)

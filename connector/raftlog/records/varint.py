@@ -1,0 +1,83 @@
+"""Variable-length integers as Kafka writes them inside records and flexible messages.
+
+Rules of this file:
+
+1. Little-endian base 128, continuation bit 0x80. Record framing uses zigzag (``read_varint``,
+   ``read_varlong``); flexible messages use unsigned ones (``read_unsigned_varint``). Kafka:
+   ``ByteUtils``.
+2. A 32-bit varint has at most 5 bytes and a 64-bit one at most 10. One that does not end there, or
+   holds more bits than its type, is ``MalformedVarintError``: Kafka never writes it.
+3. Readers take any bytes-like object and a position in it, and return the value and the position
+   behind it.
+"""
+
+from __future__ import annotations
+
+from raftlog.errors import MalformedVarintError
+from raftlog.limits import VARINT_BYTES_MAX, VARLONG_BYTES_MAX
+
+Buffer = bytes | bytearray | memoryview
+
+
+def _read(buffer: Buffer, position: int, byte_count_max: int, bit_count: int) -> tuple[int, int]:
+    value = 0
+    shift = 0
+    end = min(len(buffer), position + byte_count_max)
+    for at in range(position, end):
+        byte = buffer[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> bit_count:
+                raise MalformedVarintError(
+                    position=position, reason=f"it holds more than {bit_count} bits"
+                )
+            return value, at + 1
+        shift += 7
+    if end - position == byte_count_max:
+        raise MalformedVarintError(
+            position=position, reason=f"it does not end within {byte_count_max} bytes"
+        )
+    raise MalformedVarintError(position=position, reason="the bytes end inside it")
+
+
+def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read an unsigned 32-bit varint. Returns (value, next position)."""
+    if 0 <= position < len(buffer) and buffer[position] < 0x80:
+        return buffer[position], position + 1
+    return _read(buffer, position, VARINT_BYTES_MAX, 32)
+
+
+def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read a zigzag 32-bit varint. Returns (value, next position)."""
+    raw, after = read_unsigned_varint(buffer, position)
+    return (raw >> 1) ^ -(raw & 1), after
+
+
+def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Read a zigzag 64-bit varint. Returns (value, next position)."""
+    if 0 <= position < len(buffer) and buffer[position] < 0x80:
+        raw, after = buffer[position], position + 1
+    else:
+        raw, after = _read(buffer, position, VARLONG_BYTES_MAX, 64)
+    return (raw >> 1) ^ -(raw & 1), after
+
+
+def unsigned_varint(value: int) -> bytes:
+    """The bytes of ``value``, which must not be negative."""
+    assert value >= 0, "an unsigned varint is never negative"
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def varint(value: int) -> bytes:
+    """The zigzag bytes of a 32-bit or a 64-bit signed ``value`` (they differ in range only)."""
+    return unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+_ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
