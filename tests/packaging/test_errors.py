@@ -1,0 +1,46 @@
+"""Errors keep their facts on the way between Spark's processes, and their code in their text."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from dataclasses import fields
+
+import pytest
+from raftlog import errors
+
+KINDS = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, errors.RaftlogError)
+]
+
+
+def instance(kind: type[errors.RaftlogError]) -> errors.RaftlogError:
+    """Fill every field by its declared type."""
+    examples = {"int": 7, "str": "words", "tuple[int, ...]": (1, 2)}
+    facts = {field.name: examples[str(field.type).removesuffix(" | None")] for field in fields(kind)}
+    return kind(**facts)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_survives_pickling(kind: type[errors.RaftlogError]) -> None:
+    error = instance(kind)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert str(copy) == str(error)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_s_text_begins_with_its_stable_code(kind: type[errors.RaftlogError]) -> None:
+    assert re.match(r"\[RAFTLOG_[A-Z_]+(\.\w+)?\] ", str(instance(kind)))
+
+
+def test_codes_are_unique() -> None:
+    codes = [kind.code for kind in KINDS]
+    assert len(codes) == len(set(codes))
+
+
+def test_every_error_says_whose_fault_it_is_in_its_docstring() -> None:
+    assert all(kind.__doc__ and not kind.__doc__.startswith(f"{kind.__name__}(") for kind in KINDS)
