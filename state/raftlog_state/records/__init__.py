@@ -1,0 +1,93 @@
+"""The records of a KRaft metadata log: bytes <-> typed record <-> Kafka's JSON, and redaction."""
+
+from __future__ import annotations
+
+from .decoded import DecodedRecord, UnknownReason, UnknownRecord
+from .declare import FieldSchema, MetadataRecord, RecordSchema, Struct, UnknownTag
+from .schema import RECORD_TYPES
+from .schema_access import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    EntityData,
+    ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from .schema_cluster import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
+    ControllerEndpoint,
+    ControllerFeature,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    NoOpRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    UnregisterControllerRecord,
+    ZkMigrationStateRecord,
+)
+from .schema_topics import (
+    ClearElrRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+__all__ = [
+    # the schema
+    "RECORD_TYPES",
+    "DecodedRecord",
+    "FieldSchema",
+    "MetadataRecord",
+    "RecordSchema",
+    "Struct",
+    "UnknownReason",
+    "UnknownRecord",
+    "UnknownTag",
+    # topics
+    "ClearElrRecord",
+    "PartitionChangeRecord",
+    "PartitionRecord",
+    "RemoveTopicRecord",
+    "TopicRecord",
+    # the cluster
+    "AbortTransactionRecord",
+    "BeginTransactionRecord",
+    "BrokerEndpoint",
+    "BrokerFeature",
+    "BrokerRegistrationChangeRecord",
+    "ControllerEndpoint",
+    "ControllerFeature",
+    "EndTransactionRecord",
+    "FeatureLevelRecord",
+    "FenceBrokerRecord",
+    "NoOpRecord",
+    "RegisterBrokerRecord",
+    "RegisterControllerRecord",
+    "UnfenceBrokerRecord",
+    "UnregisterBrokerRecord",
+    "UnregisterControllerRecord",
+    "ZkMigrationStateRecord",
+    # access
+    "AccessControlEntryRecord",
+    "ClientQuotaRecord",
+    "ConfigRecord",
+    "DelegationTokenRecord",
+    "EntityData",
+    "ProducerIdsRecord",
+    "RemoveAccessControlEntryRecord",
+    "RemoveDelegationTokenRecord",
+    "RemoveUserScramCredentialRecord",
+    "UserScramCredentialRecord",
+]

@@ -1,0 +1,167 @@
+"""How a metadata record type is declared: once, as a frozen dataclass that knows its wire types.
+
+Rules of this file:
+
+1. A declaration holds everything that reader, writer and JSON need, and nothing of them: they are
+   compiled from it (see ``plan``).
+2. Names are derived, never written twice: ``broker_id`` is ``brokerId`` in JSON and ``BrokerId`` in
+   Kafka's message files; ``TopicRecord`` is ``TOPIC_RECORD`` in what kafka-dump-log prints.
+3. A field exists from version ``since`` on. Where it has a tag it is tagged in all its versions,
+   and where it may be null it may be so in all of them: true of every metadata record of Kafka.
+
+Source: the message files of Kafka's ``metadata`` module; KIP-482 (flexible versions, tags).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+_S = TypeVar("_S", bound="Struct")
+_R = TypeVar("_R", bound="MetadataRecord")
+
+
+class Scalar(enum.Enum):
+    """Kafka's name of a simple type. Python sees bool, int, float, str (uuid: base64) or bytes."""
+
+    BOOL = "bool"
+    INT8 = "int8"
+    INT16 = "int16"
+    UINT16 = "uint16"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT64 = "float64"
+    UUID = "uuid"
+    STRING = "string"
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A list of simple values or of structs; a tuple in Python. Arrays do not nest."""
+
+    element: Scalar | type[Struct]
+
+
+BOOL = Scalar.BOOL
+INT8 = Scalar.INT8
+INT16 = Scalar.INT16
+UINT16 = Scalar.UINT16
+INT32 = Scalar.INT32
+INT64 = Scalar.INT64
+FLOAT64 = Scalar.FLOAT64
+UUID = Scalar.UUID
+STRING = Scalar.STRING
+BYTES = Scalar.BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSchema:
+    """One declared field. ``attribute`` is Python's name, ``json_name`` Kafka's."""
+
+    attribute: str
+    kind: Scalar | Array
+    default: Any
+    since: int
+    tag: int | None
+    nullable: bool
+
+    @property
+    def json_name(self) -> str:
+        """``end_points`` -> ``endPoints``: as Kafka's JSON converter spells it."""
+        head, *tail = self.attribute.split("_")
+        return head + "".join(word.capitalize() for word in tail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSchema:
+    """What is known of one record type. Both versions are inclusive; all versions are flexible."""
+
+    api_key: int
+    name: str
+    lowest_version: int
+    latest_version: int
+    fields: tuple[FieldSchema, ...]
+
+    @property
+    def json_type(self) -> str:
+        """``NoOpRecord`` -> ``NO_OP_RECORD`` (Kafka: ``MetadataRecordType``)."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).upper()
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownTag:
+    """A tagged field that this schema does not know, as raw bytes (Kafka: ``RawTaggedField``)."""
+
+    tag: int
+    data: bytes = dataclasses.field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struct:
+    """A record, or an element of an array in one. Unknown tagged fields are kept, and written."""
+
+    unknown_tags: tuple[UnknownTag, ...] = ()
+    fields_schema: ClassVar[tuple[FieldSchema, ...]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRecord(Struct):
+    """A record of one of the types that this schema knows."""
+
+    schema: ClassVar[RecordSchema]
+
+
+def field(
+    kind: Scalar | Array,
+    *,
+    default: Any,
+    since: int = 0,
+    tag: int | None = None,
+    nullable: bool = False,
+    shown: bool = True,
+) -> Any:
+    """Declare a field: wire type, first version, tag, and Kafka's default.
+
+    ``shown=False`` keeps the value out of ``repr``: it is, or may be, a secret.
+    """
+    declared = {"kind": kind, "since": since, "tag": tag, "nullable": nullable}
+    return dataclasses.field(default=default, repr=shown, metadata=declared)
+
+
+def _schemas(cls: type) -> tuple[FieldSchema, ...]:
+    return tuple(
+        FieldSchema(attribute=entry.name, default=entry.default, **entry.metadata)
+        for entry in dataclasses.fields(cls)
+        if entry.metadata
+    )
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def struct(cls: type[_S]) -> type[_S]:
+    """Declare what an array of structs holds."""
+    declared = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    declared.fields_schema = _schemas(declared)
+    return declared
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def record(*, api_key: int, latest_version: int = 0) -> Callable[[type[_R]], type[_R]]:
+    """Declare a record type; every one of them begins at version 0."""
+
+    def declare(cls: type[_R]) -> type[_R]:
+        declared = struct(cls)
+        declared.schema = RecordSchema(
+            api_key=api_key,
+            name=declared.__name__,
+            lowest_version=0,
+            latest_version=latest_version,
+            fields=declared.fields_schema,
+        )
+        return declared
+
+    return declare

@@ -1,0 +1,80 @@
+"""All 27 metadata record types in one table, by api key. Keys 6, 13 and 16 were never assigned.
+
+Source: Kafka ``MetadataRecordType``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .declare import MetadataRecord
+from .schema_access import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    DelegationTokenRecord,
+    ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from .schema_cluster import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    NoOpRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+    UnregisterControllerRecord,
+    ZkMigrationStateRecord,
+)
+from .schema_topics import (
+    ClearElrRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+RECORD_TYPES: Final[tuple[type[MetadataRecord], ...]] = (
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+    TopicRecord,
+    PartitionRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    FenceBrokerRecord,
+    UnfenceBrokerRecord,
+    RemoveTopicRecord,
+    DelegationTokenRecord,
+    UserScramCredentialRecord,
+    FeatureLevelRecord,
+    ClientQuotaRecord,
+    ProducerIdsRecord,
+    BrokerRegistrationChangeRecord,
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
+    NoOpRecord,
+    ZkMigrationStateRecord,
+    RemoveUserScramCredentialRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    AbortTransactionRecord,
+    RemoveDelegationTokenRecord,
+    RegisterControllerRecord,
+    ClearElrRecord,
+    UnregisterControllerRecord,
+)
+"""In the order of their api keys."""
+
+BY_API_KEY: Final = {kind.schema.api_key: kind for kind in RECORD_TYPES}
+BY_JSON_TYPE: Final = {kind.schema.json_type: kind for kind in RECORD_TYPES}
+
+assert len(BY_API_KEY) == len(BY_JSON_TYPE) == len(RECORD_TYPES) == 27
+assert list(BY_API_KEY) == sorted(BY_API_KEY)
