@@ -1,0 +1,136 @@
+"""A real Apache Kafka on this machine: jars from Maven's registry, one combined node, its tools.
+
+Rules of this file: nothing is simulated; every wait is for an event of the process (a line of its
+output, its end), never for a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KAFKA_VERSION = "4.3.1"
+HOME = Path(__file__).parents[2]
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>raftlog</groupId><artifactId>kafka-jars</artifactId><version>1</version><dependencies>
+{dependencies}</dependencies></project>
+"""
+DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>\n"
+
+
+def kafka_jars(version: str = KAFKA_VERSION) -> Path:
+    """The folder of Kafka's jars, brought by Maven once (some 120 MB) and kept under build/."""
+    jars = HOME / "build" / "kafka" / version
+    done = jars / ".complete"
+    if not done.exists():
+        jars.mkdir(parents=True, exist_ok=True)
+        wanted = [("org.apache.kafka", name, version) for name in ("kafka_2.13", "kafka-tools", "kafka-shell")]
+        wanted.append(("org.slf4j", "slf4j-simple", "1.7.36"))
+        pom = jars / "pom.xml"
+        pom.write_text(POM.format(dependencies="".join(DEPENDENCY.format(*one) for one in wanted)))
+        subprocess.run(
+            ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={jars}"],
+            check=True,
+            capture_output=True,
+        )
+        done.touch()
+    return jars
+
+
+def run_java(jars: Path, main: str, *arguments: str, memory: str = "256m") -> str:
+    """Run one of Kafka's tools, or a single-file Java program, and give what it printed."""
+    command = ["java", f"-Xmx{memory}", "-XX:+UseSerialGC", "-cp", f"{jars}/*", main, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{main} {' '.join(arguments)} failed:\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def dump_log(jars: Path, *files: Path) -> list[str]:
+    """What kafka-dump-log prints for metadata files, without its first line."""
+    names = ",".join(str(file) for file in files)
+    text = run_java(
+        jars, "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", names
+    )
+    return text.splitlines()[1:]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at this moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+@dataclass(frozen=True)
+class KafkaNode:
+    """A combined node that is running: clients' address, data directory, the jars it runs from."""
+
+    bootstrap: str
+    log_dir: Path
+    jars: Path
+
+    def admin(self, *actions: str) -> Any:
+        """Run actions of Admin.java against the node; the last one's JSON answer."""
+        program = HOME / "tests" / "kafka" / "Admin.java"
+        text = run_java(self.jars, str(program), self.bootstrap, *actions)
+        return json.loads(text.splitlines()[-1])
+
+
+def _properties(log_dir: Path, client_port: int, controller_port: int, extra: Sequence[str]) -> str:
+    lines = [
+        "process.roles=broker,controller",
+        "node.id=1",
+        f"listeners=CLIENT://127.0.0.1:{client_port},CONTROLLER://127.0.0.1:{controller_port}",
+        "controller.listener.names=CONTROLLER",
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENT:PLAINTEXT",
+        "inter.broker.listener.name=CLIENT",
+        f"controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}",
+        f"log.dirs={log_dir}",
+        "offsets.topic.replication.factor=1",
+        "transaction.state.log.replication.factor=1",
+        "transaction.state.log.min.isr=1",
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users=User:ANONYMOUS",
+        "num.partitions=1",
+        *extra,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
+    """A node with its own log directory below `directory`, stopped when the block ends."""
+    jars = kafka_jars()
+    client_port, controller_port = free_ports(2)
+    log_dir, config = directory / "data", directory / "server.properties"
+    config.write_text(_properties(log_dir, client_port, controller_port, extra))
+    cluster_id = run_java(jars, "kafka.tools.StorageTool", "random-uuid").split()[-1]
+    run_java(
+        jars, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(config)
+    )
+    output = directory / "server.out"
+    command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{jars}/*", "kafka.Kafka", str(config)]
+    environment = {name: value for name, value in os.environ.items() if name != "KAFKA_OPTS"}
+    with output.open("wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment)
+    try:
+        # The admin program waits for the node: its own retries end in a time-out of its client.
+        node = KafkaNode(f"127.0.0.1:{client_port}", log_dir, jars)
+        node.admin("wait")
+        yield node
+    finally:
+        process.terminate()
+        process.wait()
