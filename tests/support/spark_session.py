@@ -1,0 +1,61 @@
+"""One Spark session for a whole test run: two cores, no UI, Unix sockets, Delta.
+
+Every session costs some ten seconds, so Spark tests of all areas share this one. It is never
+stopped by a test; it ends with the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def java_is_there() -> bool:
+    """Say whether a ``java`` can be found, as Spark's own launcher looks for it."""
+    return bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
+
+
+@functools.cache
+def shared_session() -> SparkSession:
+    """The session, made at the first call. Delta's jars come from Maven once (some 90 MB)."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Workers import the code under test from where this process found it.
+    roots = [path for path in sys.path if path]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(roots))
+
+    from delta import configure_spark_with_delta_pip
+    from pyspark.sql import SparkSession
+
+    home = tempfile.mkdtemp(prefix="raftlog-spark-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": os.path.join(home, "warehouse"),
+        "spark.local.dir": os.path.join(home, "local"),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={os.path.join(home, 'derby')}",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("raftlog-tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = configure_spark_with_delta_pip(builder).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
