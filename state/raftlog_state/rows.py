@@ -223,13 +223,16 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRow:
-    """A config that somebody set. Broker configs with resource name "" are cluster defaults."""
+    """A config that somebody set. Broker configs with resource name "" are cluster defaults.
+
+    The value may be a secret: no repr shows it.
+    """
 
     ENTITY: ClassVar[Entity] = Entity.CONFIG
     resource_type: int
     resource_name: str
     name: str
-    value: str
+    value: str = field(repr=False)
 
     @property
     def key(self) -> Key:
