@@ -1,0 +1,127 @@
+"""Which leader epoch wrote which offsets: the lineage by which two logs are compared.
+
+Rules of this file:
+
+1. Entries ascend in epoch and in start offset, both strictly. A cache is a value: every change
+   gives a new one.
+2. Kafka: ``LeaderEpochFileCache`` (KIP-101, KIP-279), ``LeaderEpochCheckpointFile``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from raftlog.errors import CorruptFileError
+from raftlog.types import OffsetAndEpoch
+
+from .text_files import decoded_text, whole_number
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntry:
+    """The records of ``epoch`` begin at ``start_offset``."""
+
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCache:
+    """The epochs of one log, oldest first."""
+
+    entries: tuple[EpochEntry, ...] = ()
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The epoch of the newest record, or of a leader that has not written one yet."""
+        return self.entries[-1].epoch if self.entries else None
+
+    def epoch_at(self, offset: int) -> int | None:
+        """The epoch of the record at ``offset``, or None before the first entry.
+
+        The cache does not know where the log ends: beyond it the answer is the latest epoch.
+        """
+        ordinal = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        return self.entries[ordinal - 1].epoch if ordinal else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch | None:
+        """Where the records of ``epoch`` end (exclusive) in this log.
+
+        If the log has none of it, the answer names the largest epoch below it. Below the first
+        epoch: itself, and where the first begins. None where nothing can be said: the epoch is
+        newer than any here, or is -1, or no epoch is known.
+        """
+        if epoch == -1 or not self.entries or epoch > self.entries[-1].epoch:
+            return None
+        if epoch == self.entries[-1].epoch:
+            return OffsetAndEpoch(epoch=epoch, offset=log_end_offset)
+        higher = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
+        found = self.entries[higher - 1].epoch if higher else epoch
+        return OffsetAndEpoch(epoch=found, offset=self.entries[higher].start_offset)
+
+    def assign(self, epoch: int, start_offset: int) -> EpochCache:
+        """Note that records from ``start_offset`` on are of ``epoch``; later claims give way."""
+        if self.entries:
+            last = self.entries[-1]
+            if last.epoch == epoch and start_offset >= last.start_offset:
+                return self
+        kept = tuple(
+            entry
+            for entry in self.entries
+            if entry.epoch < epoch and entry.start_offset < start_offset
+        )
+        return EpochCache((*kept, EpochEntry(epoch, start_offset)))
+
+    def truncate_from_end(self, end_offset: int) -> EpochCache:
+        """Forget the epochs that begin at ``end_offset`` or behind it."""
+        kept = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
+        return EpochCache(self.entries[:kept])
+
+    def truncate_from_start(self, start_offset: int) -> EpochCache:
+        """Forget offsets below ``start_offset``; the epoch at it begins there from now on."""
+        dropped = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
+        if not dropped:
+            return self
+        first = EpochEntry(self.entries[dropped - 1].epoch, start_offset)
+        return EpochCache((first, *self.entries[dropped:]))
+
+    @staticmethod
+    def of(entries: Iterable[tuple[int, int]]) -> EpochCache:
+        """Build a cache by assigning (epoch, start offset) pairs in order."""
+        cache = EpochCache()
+        for epoch, start_offset in entries:
+            cache = cache.assign(epoch, start_offset)
+        return cache
+
+
+def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
+    """Read ``leader-epoch-checkpoint``: version 0, the entry count, ``epoch start`` a line.
+
+    An empty file has no entries. Raises ``CorruptFileError``.
+    """
+    text = decoded_text(data, path)
+    lines = text.splitlines()
+    if not lines:
+        return EpochCache()
+    if whole_number(lines[0], path, "the version") != 0:
+        raise CorruptFileError(path=path, reason=f"its version is {lines[0][:20]!r}, not 0")
+    count = whole_number(lines[1], path, "the entry count") if len(lines) > 1 else -1
+    rows = lines[2:]
+    if count != len(rows):
+        raise CorruptFileError(path=path, reason=f"it claims {count} entries and has {len(rows)}")
+    entries: list[EpochEntry] = []
+    for row in rows:
+        words = row.split()
+        if len(words) != 2:
+            raise CorruptFileError(path=path, reason=f"{row[:40]!r} is not an epoch and an offset")
+        entry = EpochEntry(
+            whole_number(words[0], path, "an epoch"), whole_number(words[1], path, "an offset")
+        )
+        if entries and (
+            entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset
+        ):
+            raise CorruptFileError(path=path, reason=f"{row[:40]!r} does not come after the last")
+        entries.append(entry)
+    return EpochCache(tuple(entries))

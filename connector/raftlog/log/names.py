@@ -1,0 +1,104 @@
+"""The names of a log's files, both ways (Kafka: ``LogFileUtils``, ``Snapshots``).
+
+Rules of this file:
+
+1. A name that is not exactly Kafka's is not a file of the log: ``.deleted``, ``.part``, ``.swap``
+   and whatever else lies in the directory is left out, never an error.
+2. The snapshot id (0, 0) is the bootstrap checkpoint: local, uncommitted, not a snapshot (KIP-853).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.types import SnapshotId, TopicPartition
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+PRODUCER_SNAPSHOT_SUFFIX: Final = ".snapshot"
+CHECKPOINT_SUFFIX: Final = ".checkpoint"
+DELETED_SUFFIX: Final = ".deleted"
+
+EPOCH_CHECKPOINT_NAME: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA_NAME: Final = "partition.metadata"
+QUORUM_STATE_NAME: Final = "quorum-state"
+META_PROPERTIES_NAME: Final = "meta.properties"
+BOOTSTRAP_CHECKPOINT_NAME: Final = "bootstrap.checkpoint"
+
+BOOTSTRAP_ID: Final = SnapshotId(0, 0)
+
+# Kafka writes offsets with 20 digits and epochs with 10; int64 has 19 and int32 has 10.
+_BASE_OFFSET = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
+_CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
+
+_INT64_MAX: Final = 2**63 - 1
+_INT32_MAX: Final = 2**31 - 1
+
+
+def offset_name(base_offset: int, suffix: str) -> str:
+    """The name of a segment's file: 20 digits and its suffix."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def checkpoint_name(snapshot_id: SnapshotId) -> str:
+    """The name of a snapshot's file: end offset (exclusive), then epoch."""
+    return f"{snapshot_id}{CHECKPOINT_SUFFIX}"
+
+
+def parse_offset_name(name: str, suffix: str) -> int | None:
+    """The base offset in the name of a segment's file with this suffix, else None."""
+    match = _BASE_OFFSET.fullmatch(name)
+    if match is None or match[2] != suffix or int(match[1]) > _INT64_MAX:
+        return None
+    return int(match[1])
+
+
+def parse_checkpoint_name(name: str) -> SnapshotId | None:
+    """The id in a checkpoint's name (the bootstrap's (0, 0) too), else None."""
+    match = _CHECKPOINT.fullmatch(name)
+    if match is None or int(match[1]) > _INT64_MAX or int(match[2]) > _INT32_MAX:
+        return None
+    return SnapshotId(epoch=int(match[2]), end_offset=int(match[1]))
+
+
+def parse_partition_name(name: str) -> TopicPartition | None:
+    """The topic and partition that a directory is named after, else None."""
+    match = _PARTITION.fullmatch(name)
+    if match is None or int(match["partition"]) > _INT32_MAX:
+        return None
+    return TopicPartition(match["topic"], int(match["partition"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one look into a log's directory found; ascending, without what is being deleted."""
+
+    names: frozenset[str]
+    segments: tuple[int, ...]
+    snapshots: tuple[SnapshotId, ...]
+    producer_snapshots: tuple[int, ...]
+
+
+def read_listing(names: list[str]) -> Listing:
+    """Sort the names of a directory into what they are."""
+    offsets: dict[str, list[int]] = {LOG_SUFFIX: [], PRODUCER_SNAPSHOT_SUFFIX: []}
+    snapshots = []
+    for name in names:
+        snapshot_id = parse_checkpoint_name(name)
+        if snapshot_id is not None and snapshot_id != BOOTSTRAP_ID:
+            snapshots.append(snapshot_id)
+        for suffix, found in offsets.items():
+            base_offset = parse_offset_name(name, suffix)
+            if base_offset is not None:
+                found.append(base_offset)
+    return Listing(
+        names=frozenset(names),
+        segments=tuple(sorted(offsets[LOG_SUFFIX])),
+        snapshots=tuple(sorted(snapshots)),
+        producer_snapshots=tuple(sorted(offsets[PRODUCER_SNAPSHOT_SUFFIX])),
+    )

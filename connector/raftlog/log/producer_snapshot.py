@@ -1,0 +1,75 @@
+"""What producers had done up to an offset: ``<offset>.snapshot`` beside a segment.
+
+Kafka: ``ProducerStateManager``, ``ProducerSnapshot`` version 1. Layout: int16 version, uint32
+CRC-32C of everything behind it, int32 count, then one entry a producer. Bytes behind the entries
+are allowed: the CRC covers them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from raftlog.errors import CorruptFileError
+
+_HEAD: Final = struct.Struct(">hIi")
+_CRC_START: Final = struct.calcsize(">hI")
+_ENTRY: Final = struct.Struct(
+    ">"
+    "q"  # producer_id
+    "h"  # producer_epoch
+    "i"  # last_sequence
+    "q"  # last_offset
+    "i"  # offset_delta
+    "q"  # timestamp_ms
+    "i"  # coordinator_epoch
+    "q"  # current_txn_first_offset: -1 if none is open
+)
+assert (_HEAD.size, _ENTRY.size) == (10, 46)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerState:
+    """One producer as a snapshot knows it."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+    coordinator_epoch: int
+    open_transaction_first_offset: int | None
+
+
+def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerState, ...]:
+    """Read a producer snapshot and check its CRC. Raises ``CorruptFileError``."""
+    if len(data) < _HEAD.size:
+        raise CorruptFileError(path=path, reason=f"it has {len(data)} bytes, and 10 is the least")
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != 1:
+        raise CorruptFileError(path=path, reason=f"its version is {version}, not 1")
+    actual = crc32c(memoryview(data)[_CRC_START:])
+    if actual != crc:
+        raise CorruptFileError(path=path, reason=f"its CRC is {crc} and its bytes have {actual}")
+    if count < 0 or _HEAD.size + count * _ENTRY.size > len(data):
+        raise CorruptFileError(path=path, reason=f"it claims {count} producers")
+    found = []
+    for ordinal in range(count):
+        fields = _ENTRY.unpack_from(data, _HEAD.size + ordinal * _ENTRY.size)
+        found.append(
+            ProducerState(
+                producer_id=fields[0],
+                producer_epoch=fields[1],
+                last_sequence=fields[2],
+                last_offset=fields[3],
+                offset_delta=fields[4],
+                timestamp_ms=fields[5],
+                coordinator_epoch=fields[6],
+                open_transaction_first_offset=None if fields[7] < 0 else fields[7],
+            )
+        )
+    return tuple(found)

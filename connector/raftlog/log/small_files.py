@@ -1,0 +1,187 @@
+"""The small text files beside a log: ``quorum-state``, ``meta.properties``, ``partition.metadata``.
+
+Rules of this file:
+
+1. Every parser takes the whole file's bytes and its path, and raises ``CorruptFileError`` only.
+2. What is not there is None, never -1 or the zero uuid.
+3. Kafka: ``FileQuorumStateStore`` (``QuorumStateData``), ``MetaProperties``, ``PartitionMetadata``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from raftlog.errors import CorruptFileError
+from raftlog.types import ZERO_UUID
+
+from .text_files import decoded_text, whole_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumState:
+    """What a voter must remember of elections. ``voters``: version 0 only, and may be null."""
+
+    version: int
+    leader_epoch: int
+    leader_id: int | None
+    voted_id: int | None
+    voted_directory_id: str | None = None
+    cluster_id: str | None = None
+    voters: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """Who owns a log directory. Version 0 calls the node's id ``broker.id``; most is optional."""
+
+    version: int
+    cluster_id: str | None
+    node_id: int | None
+    directory_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMetadata:
+    """Which topic a partition's directory belongs to."""
+
+    version: int
+    topic_id: str
+
+
+def parse_quorum_state(data: bytes, path: str) -> QuorumState:
+    """Read ``quorum-state``: one JSON object, ``data_version`` 0 or 1, every field of it there."""
+    try:
+        fields = json.loads(decoded_text(data, path))
+    except (ValueError, RecursionError):  # also a number of thousands of digits
+        raise CorruptFileError(path=path, reason="it is not JSON") from None
+    if not isinstance(fields, dict):
+        raise CorruptFileError(path=path, reason="it is not a JSON object")
+    version = _json_integer(fields, "data_version", path)
+    if version not in (0, 1):
+        raise CorruptFileError(path=path, reason=f"its data_version is {version}, not 0 or 1")
+    cluster_id = directory_id = voters = None
+    if version == 0:
+        cluster_id = _json_text(fields, "clusterId", path)
+        _json_integer(fields, "appliedOffset", path)
+        voters = _voters(fields, path)
+    else:
+        directory_id = _json_text(fields, "votedDirectoryId", path)
+    return QuorumState(
+        version=version,
+        leader_epoch=_json_integer(fields, "leaderEpoch", path),
+        leader_id=_node_id(_json_integer(fields, "leaderId", path)),
+        voted_id=_node_id(_json_integer(fields, "votedId", path)),
+        voted_directory_id=None if directory_id in (None, "", ZERO_UUID) else directory_id,
+        cluster_id=cluster_id or None,
+        voters=voters,
+    )
+
+
+def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
+    """Read ``meta.properties``, version 0 or 1."""
+    properties = dict(parse_properties(data, path))
+    version = whole_number(properties.get("version", "0"), path, "the version")
+    if version not in (0, 1):
+        raise CorruptFileError(path=path, reason=f"its version is {version}, not 0 or 1")
+    node_key = "node.id" if version == 1 else "broker.id"
+    if version == 1 and not {"cluster.id", "node.id"} <= properties.keys():
+        raise CorruptFileError(path=path, reason="cluster.id or node.id is missing")
+    node_id = properties.get(node_key)
+    return MetaProperties(
+        version=version,
+        cluster_id=properties.get("cluster.id"),
+        node_id=None if node_id is None else whole_number(node_id, path, node_key),
+        directory_id=properties.get("directory.id"),
+    )
+
+
+def parse_partition_metadata(data: bytes, path: str) -> PartitionMetadata:
+    """Read ``partition.metadata``: ``version: 0`` and ``topic_id: <uuid>``, a line each."""
+    fields = {}
+    for line in decoded_text(data, path).splitlines():
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise CorruptFileError(path=path, reason=f"{line[:40]!r} is not a name and a value")
+        fields[name.strip()] = value.strip()
+    version = whole_number(fields.get("version", ""), path, "the version")
+    topic_id = fields.get("topic_id", ZERO_UUID)
+    if version < 0 or re.fullmatch(r"[A-Za-z0-9_-]{22}", topic_id) is None or topic_id == ZERO_UUID:
+        raise CorruptFileError(path=path, reason="it names no version or no topic id")
+    return PartitionMetadata(version=version, topic_id=topic_id)
+
+
+def parse_properties(data: bytes, path: str) -> Iterator[tuple[str, str]]:
+    """Read Java's property format: comments, continued lines, three separators, escapes.
+
+    Bytes are ISO-8859-1 as in ``java.util.Properties.load``. Later pairs win over earlier ones of
+    the same name.
+    """
+    for line in _logical_lines(data.decode("latin-1")):
+        match = re.match(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
+        assert match is not None, "every part of the pattern may be empty"
+        yield _unescaped(match[1], path), _unescaped(match[2], path)
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines with their continuations, without blank ones and comments."""
+    pending = None
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(" \t\f")
+        if pending is None and (not line or line[0] in "#!"):
+            continue
+        line = (pending or "") + line
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending = line[:-1]
+        else:
+            pending = None
+            yield line
+    if pending:
+        yield pending
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescaped(text: str, path: str) -> str:
+    def replaced(match: re.Match[str]) -> str:
+        escape = match[1]
+        if escape[0] != "u":
+            return _ESCAPES.get(escape, escape)
+        if len(escape) != 5:
+            raise CorruptFileError(path=path, reason="an escape \\u has no four hex digits")
+        return chr(int(escape[1:], 16))
+
+    return re.sub(r"\\(u[0-9A-Fa-f]{0,4}|.)", replaced, text, flags=re.DOTALL)
+
+
+def _json_integer(fields: dict[str, object], name: str, path: str) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CorruptFileError(path=path, reason=f"{name} is missing or not a number")
+    return value
+
+
+def _json_text(fields: dict[str, object], name: str, path: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise CorruptFileError(path=path, reason=f"{name} is missing or not text")
+    return value
+
+
+def _voters(fields: dict[str, object], path: str) -> tuple[int, ...] | None:
+    if "currentVoters" not in fields:
+        raise CorruptFileError(path=path, reason="currentVoters is missing")
+    rows = fields["currentVoters"]
+    if rows is None:
+        return None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise CorruptFileError(path=path, reason="currentVoters is not a list of voters")
+    return tuple(_json_integer(row, "voterId", path) for row in rows)
+
+
+def _node_id(value: int) -> int | None:
+    return None if value == -1 else value

@@ -1,0 +1,65 @@
+"""The aborted transactions that a segment's ``.txnindex`` names.
+
+Kafka: ``TransactionIndex``, ``AbortedTxn``. Entry: int16 version 0, int64 producer id, int64 first
+offset, int64 last offset (the abort marker's), int64 last stable offset when it was written. The
+file has no checksum and may be missing; the log itself is what a read goes by (``transactions``).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.errors import CorruptFileError
+
+_ENTRY: Final = struct.Struct(
+    ">"
+    "h"  # version: 0
+    "q"  # producer_id
+    "q"  # first_offset
+    "q"  # last_offset: that of the abort marker
+    "q"  # last_stable_offset
+)
+assert _ENTRY.size == 34
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedTransaction:
+    """Offsets of ``producer_id`` from first to last (both inclusive) were aborted."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
+    """Read a ``.txnindex``. Raises ``CorruptFileError`` for anything but whole, ascending entries.
+
+    (Kafka: ``TransactionIndex.sanityCheck``.)
+    """
+    found: list[AbortedTransaction] = []
+    for position in range(0, len(data), _ENTRY.size):
+        if position + _ENTRY.size > len(data):
+            raise CorruptFileError(path=path, position=position, reason="its last entry is torn")
+        version, producer_id, first, last, stable = _ENTRY.unpack_from(data, position)
+        if version < 0 or not 0 <= first <= last:
+            raise CorruptFileError(
+                path=path,
+                position=position,
+                reason=f"version {version}, offsets {first} to {last} are no aborted transaction",
+            )
+        if found and found[-1].last_offset >= last:
+            raise CorruptFileError(
+                path=path, position=position, reason=f"offset {last} comes after a later one"
+            )
+        found.append(
+            AbortedTransaction(
+                producer_id=producer_id,
+                first_offset=first,
+                last_offset=last,
+                last_stable_offset=stable,
+            )
+        )
+    return tuple(found)

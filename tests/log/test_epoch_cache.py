@@ -1,0 +1,95 @@
+"""The lineage of epochs: Kafka's answers, and its file."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.errors import CorruptFileError
+from raftlog.log.epoch_cache import EpochCache, EpochEntry, parse_epoch_checkpoint
+from raftlog.types import OffsetAndEpoch
+
+CACHE = EpochCache.of([(2, 10), (4, 20), (7, 30)])
+EPOCHS_AND_OFFSETS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("asked", "epoch", "offset"),
+    [(1, 1, 10), (2, 2, 20), (3, 2, 20), (5, 4, 30), (7, 7, 45)],
+)
+def test_the_end_of_an_epoch_is_what_kafka_answers(asked: int, epoch: int, offset: int) -> None:
+    assert CACHE.end_offset_for(asked, 45) == OffsetAndEpoch(epoch=epoch, offset=offset)
+
+
+@pytest.mark.parametrize("asked", [8, -1])
+def test_nothing_is_said_of_an_epoch_that_is_not_known(asked: int) -> None:
+    assert CACHE.end_offset_for(asked, 45) is None
+    assert EpochCache().end_offset_for(asked, 45) is None
+
+
+def test_the_epoch_of_a_record() -> None:
+    assert [CACHE.epoch_at(offset) for offset in (9, 10, 19, 20, 30, 99)] == [None, 2, 2, 4, 7, 7]
+
+
+def test_a_later_claim_gives_way_to_an_assignment() -> None:
+    assert CACHE.assign(5, 25).entries[-2:] == (EpochEntry(4, 20), EpochEntry(5, 25))
+    assert CACHE.assign(9, 20).entries == (EpochEntry(2, 10), EpochEntry(9, 20))
+    assert CACHE.assign(7, 33) is CACHE
+
+
+def test_truncation_keeps_what_is_left() -> None:
+    assert CACHE.truncate_from_end(30).entries == CACHE.entries[:2]
+    assert CACHE.truncate_from_start(25).entries == (EpochEntry(4, 25), EpochEntry(7, 30))
+    assert CACHE.truncate_from_start(5) is CACHE
+
+
+@given(EPOCHS_AND_OFFSETS)
+def test_entries_ascend_whatever_was_assigned(assigned: list[tuple[int, int]]) -> None:
+    entries = EpochCache.of(assigned).entries
+    for earlier, later in itertools.pairwise(entries):
+        assert earlier.epoch < later.epoch
+        assert earlier.start_offset < later.start_offset
+
+
+def test_the_checkpoint_of_kafka_is_read(data: Path) -> None:
+    directory = data / "kraft-logs/three-nodes-4.3.1/node-102/__cluster_metadata-0"
+    cache = parse_epoch_checkpoint((directory / "leader-epoch-checkpoint").read_bytes(), "x")
+    pairs = [(entry.epoch, entry.start_offset) for entry in cache.entries]
+    assert pairs == [(1, 0), (2, 721), (3, 3131), (4, 3132)]
+
+
+def test_an_empty_checkpoint_has_no_epochs() -> None:
+    assert parse_epoch_checkpoint(b"", "x") == EpochCache()
+    assert parse_epoch_checkpoint(b"0\n0\n", "x") == EpochCache()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"1\n0\n",
+        b"0",
+        b"0\n2\n1 0\n",
+        b"0\n1\n1 0\n2 5\n",
+        b"0\n1\n1\n",
+        b"0\n1\none 0\n",
+        b"0\n2\n2 0\n1 5\n",
+        b"0\n2\n1 5\n2 5\n",
+        b"\xff\xfe",
+        b"0\n-1\n",
+    ],
+)
+def test_a_damaged_checkpoint_is_named(content: bytes) -> None:
+    with pytest.raises(CorruptFileError) as caught:
+        parse_epoch_checkpoint(content, "leader-epoch-checkpoint")
+    assert caught.value.path == "leader-epoch-checkpoint"
+
+
+@given(st.binary(max_size=40) | st.text("0123 -\n", max_size=40).map(str.encode))
+def test_any_bytes_are_epochs_or_a_typed_error(content: bytes) -> None:
+    with contextlib.suppress(CorruptFileError):
+        parse_epoch_checkpoint(content, "x")
