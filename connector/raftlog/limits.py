@@ -23,6 +23,12 @@ does (`max.message.bytes`), and nobody raises it this far."""
 DECOMPRESSED_BYTES_MAX: Final = 512 * MIB
 """What one compressed batch may expand to before it is refused."""
 
+SCAN_BYTES_MAX: Final = 1024 * MIB
+"""How much of a buffer one scan decodes: Arrow's offsets into it are 32-bit."""
+
+SCAN_DECOMPRESSED_BYTES_MAX: Final = 64 * MIB
+"""A scan ends with the batch that takes what it decompressed beyond this, or before it."""
+
 READ_CHUNK_BYTES: Final = 1 * MIB
 """How much of a segment is read at once: bounds memory, and fits a cache."""
 
@@ -41,4 +47,5 @@ TAIL_HOLDBACK_MS_DEFAULT: Final = 5_000
 """How young the tail of a single directory may be before a stream reads it (a heuristic)."""
 
 assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX <= READ_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
+assert SCAN_BYTES_MAX + SCAN_DECOMPRESSED_BYTES_MAX + DECOMPRESSED_BYTES_MAX < 2**31
 assert ARROW_ROWS_DEFAULT <= ARROW_ROWS_MAX

@@ -128,7 +128,7 @@ def _unsnappy(data: Buffer, byte_count_max: int) -> bytes:
     """Both forms that Kafka reads: xerial's framing, and one raw block."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_HEADER[:8]:
-        return _snappy_block(view, byte_count_max)
+        return _snappy_block(view, 0, byte_count_max)
     pieces: list[bytes] = []
     held = 0
     position = 0
@@ -144,14 +144,14 @@ def _unsnappy(data: Buffer, byte_count_max: int) -> bytes:
         position += 4
         if not 0 < byte_count <= len(view) - position:
             raise _damaged("snappy", f"a block claims {byte_count} bytes")
-        piece = _snappy_block(view[position : position + byte_count], byte_count_max - held)
+        piece = _snappy_block(view[position : position + byte_count], held, byte_count_max)
         pieces.append(piece)
         held += len(piece)
         position += byte_count
     return b"".join(pieces)
 
 
-def _snappy_block(block: memoryview, byte_count_max: int) -> bytes:
+def _snappy_block(block: memoryview, held: int, byte_count_max: int) -> bytes:
     import pyarrow as pa
 
     try:
@@ -160,7 +160,7 @@ def _snappy_block(block: memoryview, byte_count_max: int) -> bytes:
         raise _damaged("snappy", "a block does not begin with its length") from None
     if grown > _SNAPPY_GROWTH_MAX * len(block):
         raise _damaged("snappy", f"a block of {len(block)} bytes claims to hold {grown}")
-    if grown > byte_count_max:
+    if held + grown > byte_count_max:
         raise _too_large("snappy", byte_count_max)
     try:
         # pyarrow cannot make an empty result; an empty block is its length and nothing else.

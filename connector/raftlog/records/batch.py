@@ -1,0 +1,271 @@
+"""Record batches, magic 2, both ways: what was read here, what is to be written in ``new_batch``.
+
+Rules of this file:
+
+1. The CRC is checked before anything under it is believed, and a ``RecordBatch`` exists only if it
+   held. There is no way to iterate an unverified batch.
+2. Bytes that stop inside a batch, or that are zeros to their end (a preallocated file), are a
+   ``TornTail``: an outcome, not an error. Everything else that is not a batch is
+   ``CorruptBatchError`` (old formats: ``UnsupportedMagicError``) with path, position and offset.
+3. The reader is Kafka's general one. What KRaft adds (no keys, no headers, one time a batch) is not
+   asked of a batch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from raftlog.errors import CorruptBatchError, DecompressionLimitError
+from raftlog.limits import BATCH_HEADER_BYTES, DECOMPRESSED_BYTES_MAX, LOG_OVERHEAD_BYTES
+
+from .compression import Compression, decompress
+from .header import (
+    BATCH_HEADER,
+    BATCH_LENGTH,
+    COMPRESSION_BITS,
+    CONTROL_BIT,
+    CRC_START,
+    DELETE_HORIZON_BIT,
+    LENGTH_POSITION,
+    RECORD_BYTES_MIN,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    TimestampType,
+    header_damage,
+    length_error,
+)
+from .new_batch import NewRecordBatch, encode_batch
+from .record import Header, NewRecord, Record, StoredRecord, read_record, wrapped_int64
+from .varint import Buffer
+
+__all__ = [
+    "BATCH_HEADER",
+    "Compression",
+    "Header",
+    "NewRecord",
+    "NewRecordBatch",
+    "Record",
+    "RecordBatch",
+    "TimestampType",
+    "TornTail",
+    "encode_batch",
+    "iter_batches",
+    "read_batch",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TornTail:
+    """The bytes at ``position`` hold no whole batch, and may be the beginning of one.
+
+    ``byte_count`` is what is left there: 0 is a clean end.
+    """
+
+    position: int
+    byte_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordBatch:
+    """A batch that was read and whose CRC held. ``position`` is that of its first byte."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    compression: Compression
+    timestamp_type: TimestampType
+    is_transactional: bool
+    is_control: bool
+    delete_horizon_ms: int | None
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    crc: int
+    byte_count: int
+    position: int
+    path: str | None = None
+    payload: bytes = field(repr=False)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind this batch."""
+        return self.last_offset + 1
+
+    def records(self, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
+        """Decode one record after the other.
+
+        Raises ``CorruptBatchError`` at the first record that is damaged, and behind the last one
+        if bytes are left; ``DecompressionLimitError`` before it grows beyond the limit.
+        """
+        appended_ms = None
+        if self.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            appended_ms = self.max_timestamp_ms
+        for stored in self._stored(decompressed_bytes_max):
+            created_ms = wrapped_int64(self.base_timestamp_ms + stored.timestamp_delta)
+            yield Record(
+                self.base_offset + stored.offset_delta,
+                created_ms if appended_ms is None else appended_ms,
+                stored.key,
+                stored.value,
+                stored.headers,
+            )
+
+    def to_new(self) -> NewRecordBatch:
+        """The same batch to be written again: ``encode_batch`` gives the same bytes.
+
+        (If it is compressed: the same records.)
+        """
+        records = tuple(
+            NewRecord(
+                stored.key,
+                stored.value,
+                wrapped_int64(self.base_timestamp_ms + stored.timestamp_delta),
+                stored.headers,
+                stored.offset_delta,
+            )
+            for stored in self._stored(DECOMPRESSED_BYTES_MAX)
+        )
+        return NewRecordBatch(
+            records=records,
+            base_timestamp_ms=self.base_timestamp_ms,
+            max_timestamp_ms=self.max_timestamp_ms,
+            last_offset_delta=self.last_offset - self.base_offset,
+            compression=self.compression,
+            timestamp_type=self.timestamp_type,
+            is_transactional=self.is_transactional,
+            is_control=self.is_control,
+            delete_horizon_ms=self.delete_horizon_ms,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.base_sequence,
+        )
+
+    def _stored(self, decompressed_bytes_max: int) -> Iterator[StoredRecord]:
+        try:
+            data = decompress(self.payload, self.compression, byte_count_max=decompressed_bytes_max)
+        except CorruptBatchError as error:
+            raise self._placed(error) from None
+        if self.record_count * RECORD_BYTES_MIN > len(data):
+            raise self._damaged(f"it claims {self.record_count} records in {len(data)} bytes")
+        position = 0
+        previous_delta = -1
+        last_delta = self.last_offset - self.base_offset
+        for ordinal in range(self.record_count):
+            try:
+                stored, position = read_record(data, position)
+            except CorruptBatchError as error:
+                which = f"record {ordinal + 1} of {self.record_count}"
+                raise self._damaged(f"{which}: {error.reason}") from None
+            if not previous_delta < stored.offset_delta <= last_delta:
+                raise self._damaged(
+                    f"record {ordinal + 1} of {self.record_count} has offset delta "
+                    f"{stored.offset_delta} behind {previous_delta} and up to {last_delta}"
+                )
+            previous_delta = stored.offset_delta
+            yield stored
+        if position != len(data):
+            raise self._damaged(
+                f"{len(data) - position} bytes follow its {self.record_count} records"
+            )
+
+    def _damaged(self, reason: str) -> CorruptBatchError:
+        return CorruptBatchError(
+            reason=reason, path=self.path, position=self.position, offset=self.base_offset
+        )
+
+    def _placed(self, error: CorruptBatchError) -> CorruptBatchError:
+        if isinstance(error, DecompressionLimitError):
+            return DecompressionLimitError(
+                reason=error.reason,
+                path=self.path,
+                position=self.position,
+                offset=self.base_offset,
+                byte_count_max=error.byte_count_max,
+            )
+        return self._damaged(error.reason)
+
+
+def read_batch(
+    buffer: Buffer, position: int = 0, *, path: str | None = None, file_position: int = 0
+) -> RecordBatch | TornTail:
+    """Read the batch that begins at ``position`` of ``buffer`` and check its CRC.
+
+    ``file_position`` is where ``buffer`` begins in ``path``; positions that come back are the
+    file's. Raises ``CorruptBatchError`` and its subclasses.
+    """
+    at = position + file_position
+    left = len(buffer) - position
+    byte_count = _batch_byte_count(buffer, position, path, file_position)
+    if byte_count is None or byte_count > left:
+        return TornTail(at, left)
+    view = memoryview(buffer)[position : position + byte_count]
+    header = BATCH_HEADER.unpack_from(view)
+    base_offset, _, leader_epoch, _, crc, attributes, last_offset_delta, base_timestamp_ms = header[
+        :8
+    ]
+    max_timestamp_ms, producer_id, producer_epoch, base_sequence, record_count = header[8:]
+    actual = crc32c(view[CRC_START:])
+    reason = None
+    if actual != crc:
+        reason = f"its CRC is {crc} and its bytes have {actual}"
+    else:
+        reason = header_damage(base_offset, attributes, last_offset_delta, record_count)
+    if reason is not None:
+        raise CorruptBatchError(reason=reason, path=path, position=at, offset=base_offset)
+    has_horizon = bool(attributes & DELETE_HORIZON_BIT)
+    return RecordBatch(
+        base_offset=base_offset,
+        last_offset=base_offset + last_offset_delta,
+        leader_epoch=leader_epoch,
+        compression=Compression(attributes & COMPRESSION_BITS),
+        timestamp_type=TimestampType(bool(attributes & TIMESTAMP_TYPE_BIT)),
+        is_transactional=bool(attributes & TRANSACTIONAL_BIT),
+        is_control=bool(attributes & CONTROL_BIT),
+        delete_horizon_ms=base_timestamp_ms if has_horizon else None,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=record_count,
+        crc=crc,
+        byte_count=byte_count,
+        position=at,
+        path=path,
+        payload=bytes(view[BATCH_HEADER_BYTES:]),
+    )
+
+
+def iter_batches(
+    buffer: Buffer, position: int = 0, *, path: str | None = None, file_position: int = 0
+) -> Iterator[RecordBatch]:
+    """Read batch after batch up to the end or a torn tail.
+
+    The last batch's ``position + byte_count`` says where the rest begins; ``read_batch`` there
+    gives the ``TornTail``. Raises ``CorruptBatchError`` behind the last batch that is whole.
+    """
+    while True:
+        batch = read_batch(buffer, position, path=path, file_position=file_position)
+        if isinstance(batch, TornTail):
+            return
+        yield batch
+        position += batch.byte_count
+
+
+def _batch_byte_count(
+    buffer: Buffer, position: int, path: str | None, file_position: int
+) -> int | None:
+    """How many bytes the batch takes, or None if its length is not there yet."""
+    error = length_error(buffer, position, path, file_position)
+    if error is not None:
+        raise error
+    if len(buffer) - position < LOG_OVERHEAD_BYTES:
+        return None
+    (length,) = BATCH_LENGTH.unpack_from(buffer, position + LENGTH_POSITION)
+    return length + LOG_OVERHEAD_BYTES if length else None

@@ -1,0 +1,130 @@
+"""A record batch to be written, and its bytes.
+
+Rules of this file:
+
+1. A ``NewRecordBatch`` lacks what only the log can know: offset and leader epoch. ``encode_batch``
+   is told them, and computes length and CRC (Kafka: ``MemoryRecordsBuilder``).
+2. Equal input gives equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from crc32c import crc32c
+
+from raftlog.errors import RecordBatchTooLargeError
+from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
+
+from .compression import Compression, compress
+from .header import (
+    BATCH_HEADER,
+    BATCH_MAGIC,
+    CONTROL_BIT,
+    CRC_START,
+    DELETE_HORIZON_BIT,
+    INT32_MAX,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    TimestampType,
+)
+from .record import NewRecord, StoredRecord, record_bytes, wrapped_int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecordBatch:
+    """A batch that has no offset, epoch, CRC or length yet: ``encode_batch`` gives it those.
+
+    ``base_timestamp_ms`` is what the records' times are stored against (KRaft: the time of the
+    append, for all of them). ``max_timestamp_ms`` None means the latest of the records, or the base
+    for none; with LOG_APPEND_TIME it is the time that every reader sees. ``last_offset_delta`` None
+    means that of the last record. A delete horizon stands in the header in place of the base.
+    """
+
+    records: tuple[NewRecord, ...]
+    base_timestamp_ms: int
+    max_timestamp_ms: int | None = None
+    last_offset_delta: int | None = None
+    compression: Compression = Compression.NONE
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    is_transactional: bool = False
+    is_control: bool = False
+    delete_horizon_ms: int | None = None
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+    def with_records(self, records: tuple[NewRecord, ...]) -> NewRecordBatch:
+        """The same batch around other records."""
+        return replace(self, records=records)
+
+
+def encode_batch(
+    batch: NewRecordBatch,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    byte_count_max: int = BATCH_BYTES_MAX,
+) -> bytes:
+    """The bytes of ``batch`` at this offset and epoch, CRC and all.
+
+    Raises ``RecordBatchTooLargeError`` if they are more than ``byte_count_max``, header included
+    (Kafka: MAX_BATCH_SIZE_BYTES), or more records than 32-bit deltas can tell apart.
+    """
+    has_horizon = batch.delete_horizon_ms is not None
+    base_ms = batch.delete_horizon_ms if has_horizon else batch.base_timestamp_ms
+    assert base_ms is not None
+    stored = list(_stored_records(batch.records, base_ms))
+    last_delta = batch.last_offset_delta
+    if last_delta is None:
+        last_delta = stored[-1].offset_delta if stored else 0
+    if last_delta > INT32_MAX:
+        raise RecordBatchTooLargeError(byte_count=last_delta, byte_count_max=INT32_MAX)
+    payload = compress(b"".join(map(record_bytes, stored)), batch.compression)
+    byte_count = BATCH_HEADER_BYTES + len(payload)
+    if byte_count > byte_count_max:
+        raise RecordBatchTooLargeError(byte_count=byte_count, byte_count_max=byte_count_max)
+    max_ms = batch.max_timestamp_ms
+    if max_ms is None:
+        times = [r.timestamp_ms for r in batch.records if r.timestamp_ms is not None]
+        max_ms = max(times, default=batch.base_timestamp_ms)
+    header = BATCH_HEADER.pack(
+        base_offset,
+        byte_count - LOG_OVERHEAD_BYTES,
+        leader_epoch,
+        BATCH_MAGIC,
+        0,
+        _attributes(batch),
+        last_delta,
+        base_ms,
+        max_ms,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        len(stored),
+    )
+    crc = crc32c(payload, crc32c(header[CRC_START:]))
+    return header[: CRC_START - 4] + crc.to_bytes(4, "big") + header[CRC_START:] + payload
+
+
+def _stored_records(records: tuple[NewRecord, ...], base_ms: int) -> Iterator[StoredRecord]:
+    next_delta = 0
+    for record in records:
+        delta = next_delta if record.offset_delta is None else record.offset_delta
+        assert delta >= next_delta, "offsets of a batch rise"
+        time_delta = (
+            0 if record.timestamp_ms is None else wrapped_int64(record.timestamp_ms - base_ms)
+        )
+        yield StoredRecord(time_delta, delta, record.key, record.value, record.headers)
+        next_delta = delta + 1
+
+
+def _attributes(batch: NewRecordBatch) -> int:
+    return (
+        batch.compression
+        | (TIMESTAMP_TYPE_BIT if batch.timestamp_type else 0)
+        | (TRANSACTIONAL_BIT if batch.is_transactional else 0)
+        | (CONTROL_BIT if batch.is_control else 0)
+        | (0 if batch.delete_horizon_ms is None else DELETE_HORIZON_BIT)
+    )

@@ -1,0 +1,233 @@
+"""Walk over the batches of a buffer by their headers, without a look at their records.
+
+Rules of this file:
+
+1. The walk is the only loop in Python over batches, and it reads nothing but lengths: a batch says
+   where the next one begins. All else is gathered by numpy in one go.
+2. A header is what the bytes say. Length and magic are checked here, since no CRC covers them; the
+   rest may be believed only behind a CRC that held (``crc``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from raftlog.errors import CorruptBatchError
+from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
+
+from .columns import BatchColumns, Bools, HeaderWalk, Int64s, Stop
+from .compression import Compression
+from .header import (
+    BATCH_LENGTH,
+    BATCH_MAGIC,
+    COMPRESSION_BITS,
+    INT32_MAX,
+    INT64_MAX,
+    LENGTH_MAX,
+    LENGTH_MIN,
+    LENGTH_POSITION,
+    header_damage,
+    length_error,
+)
+from .varint import Buffer
+
+Headers = npt.NDArray[np.void]
+
+HEADER_DTYPE: Final = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "u1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp_ms", ">i8"),
+        ("max_timestamp_ms", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("record_count", ">i4"),
+    ]
+)
+"""``BATCH_HEADER`` as numpy reads it."""
+
+assert HEADER_DTYPE.itemsize == BATCH_HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Batches that lie one behind the other in a buffer, and why no more of them do.
+
+    ``position`` is the buffer's, of each batch; ``end_position`` is that behind the last.
+    """
+
+    position: Int64s
+    headers: Headers
+    end_position: int
+    stop: Stop
+    error: CorruptBatchError | None
+
+    @property
+    def batch_end(self) -> Int64s:
+        """The position behind each batch."""
+        return self.position + LOG_OVERHEAD_BYTES + self.headers["length"]
+
+    def cut(self, count: int, stop: Stop, error: CorruptBatchError | None = None) -> Located:
+        """The first ``count`` batches, and another reason for their end."""
+        end_position = (
+            int(self.position[count]) if count < len(self.position) else self.end_position
+        )
+        return Located(self.position[:count], self.headers[:count], end_position, stop, error)
+
+
+def walk_headers(
+    buffer: Buffer,
+    *,
+    path: str | None = None,
+    file_position: int = 0,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+) -> HeaderWalk:
+    """Walk over the headers of ``buffer``, for planning: no CRC is checked, nothing decompressed.
+
+    ``file_position`` is where the buffer begins in ``path``. Batches below ``start_offset`` are
+    left out, and the first one at or behind ``end_offset`` ends the walk.
+    """
+    located = locate(memoryview(buffer), path, file_position)
+    bad = np.flatnonzero(damaged_headers(located.headers))
+    if len(bad):
+        at = int(bad[0])
+        error = _header_error(located, at, path, file_position)
+        located = located.cut(at, Stop.DAMAGED, error)
+    located = within(located, start_offset, end_offset)
+    return HeaderWalk(
+        batches=batch_columns(located, file_position),
+        end_position=located.end_position,
+        stop=located.stop,
+        error=located.error,
+    )
+
+
+def locate(view: memoryview, path: str | None, file_position: int) -> Located:
+    """Find the batches of a buffer by their lengths; stop at what cannot be one."""
+    positions, end_position = _follow_lengths(view)
+    position = np.array(positions, np.int64)
+    headers = _gather_headers(view, position)
+    bad = np.flatnonzero((headers["magic"] != BATCH_MAGIC) | (headers["length"] > LENGTH_MAX))
+    if len(bad):
+        end_position = int(position[bad[0]])
+        position, headers = position[: bad[0]], headers[: bad[0]]
+    if end_position == len(view):
+        return Located(position, headers, end_position, Stop.END, None)
+    error = length_error(view, end_position, path, file_position)
+    stop = Stop.TORN if error is None else Stop.DAMAGED
+    return Located(position, headers, end_position, stop, error)
+
+
+def _follow_lengths(view: memoryview) -> tuple[list[int], int]:
+    """Positions of what look like whole batches, and where the last of them ends."""
+    length_at = BATCH_LENGTH.unpack_from
+    byte_count = len(view)
+    last = byte_count - BATCH_HEADER_BYTES
+    positions: list[int] = []
+    add = positions.append
+    position = 0
+    while position <= last:
+        (length,) = length_at(view, position + LENGTH_POSITION)
+        after = position + LOG_OVERHEAD_BYTES + length
+        if length < LENGTH_MIN or after > byte_count:
+            break
+        add(position)
+        position = after
+    return positions, position
+
+
+def _gather_headers(view: memoryview, position: Int64s) -> Headers:
+    """Copy the 61 bytes at each position."""
+    count = len(view) - BATCH_HEADER_BYTES + 1
+    if count <= 0 or len(position) == 0:
+        return np.empty(0, HEADER_DTYPE)
+    # Every position of the buffer as if a header began there: a view, nothing is copied.
+    everywhere: Headers = np.ndarray((count,), f"V{BATCH_HEADER_BYTES}", view, strides=(1,))
+    return everywhere[position].view(HEADER_DTYPE)
+
+
+def damaged_headers(headers: Headers) -> Bools:
+    """``header_damage`` for many headers at once."""
+    base_offset = headers["base_offset"]
+    last_delta = headers["last_offset_delta"].astype(np.int64)
+    record_count = headers["record_count"]
+    damaged: Bools = (
+        (base_offset < 0)
+        | (base_offset > INT64_MAX - INT32_MAX)
+        | ((headers["attributes"] & COMPRESSION_BITS) > Compression.ZSTD)
+        | (last_delta < 0)
+        | (record_count < 0)
+        | (record_count > last_delta + 1)
+    )
+    return damaged
+
+
+def _header_error(
+    located: Located, at: int, path: str | None, file_position: int
+) -> CorruptBatchError:
+    header = located.headers[at]
+    base_offset = int(header["base_offset"])
+    reason = header_damage(
+        base_offset,
+        int(header["attributes"]),
+        int(header["last_offset_delta"]),
+        int(header["record_count"]),
+    )
+    assert reason is not None, "header_damage and damaged_headers agree"
+    position = int(located.position[at]) + file_position
+    return CorruptBatchError(reason=reason, path=path, position=position, offset=base_offset)
+
+
+def within(located: Located, start_offset: int | None, end_offset: int | None) -> Located:
+    """Leave out batches wholly below ``start_offset``, and from ``end_offset`` on.
+
+    What is left lies together: offsets that go back between are the caller's to find.
+    """
+    base_offset = located.headers["base_offset"]
+    if end_offset is not None:
+        behind = np.flatnonzero(base_offset >= end_offset)
+        if len(behind):
+            located = located.cut(int(behind[0]), Stop.END_OFFSET)
+    if start_offset is not None:
+        last_offset = located.headers["base_offset"] + located.headers["last_offset_delta"]
+        wanted = np.flatnonzero(last_offset >= start_offset)
+        first = int(wanted[0]) if len(wanted) else len(last_offset)
+        located = Located(
+            located.position[first:],
+            located.headers[first:],
+            located.end_position,
+            located.stop,
+            located.error,
+        )
+    return located
+
+
+def batch_columns(located: Located, file_position: int) -> BatchColumns:
+    """Headers as columns in this machine's byte order."""
+    headers = located.headers
+    base_offset = headers["base_offset"].astype(np.int64)
+    return BatchColumns(
+        position=located.position + file_position,
+        byte_count=headers["length"].astype(np.int32) + np.int32(LOG_OVERHEAD_BYTES),
+        base_offset=base_offset,
+        last_offset=base_offset + headers["last_offset_delta"],
+        leader_epoch=headers["leader_epoch"].astype(np.int32),
+        attributes=headers["attributes"].astype(np.int16),
+        base_timestamp_ms=headers["base_timestamp_ms"].astype(np.int64),
+        max_timestamp_ms=headers["max_timestamp_ms"].astype(np.int64),
+        producer_id=headers["producer_id"].astype(np.int64),
+        producer_epoch=headers["producer_epoch"].astype(np.int16),
+        base_sequence=headers["base_sequence"].astype(np.int32),
+        record_count=headers["record_count"].astype(np.int32),
+    )
