@@ -319,16 +319,39 @@ class StateError(RaftlogError):
 
 @dataclass(kw_only=True, eq=False)
 class MetadataParseError(StateError):
-    """Bytes are not the metadata record that their frame says they are."""
+    """Bytes are not the metadata record that their frame says they are.
+
+    ``version`` is None where not even the frame could be read.
+    """
 
     record: str
-    version: int
+    version: int | None
     position: int
     reason: str
     code: ClassVar[str] = "RAFTLOG_METADATA_PARSE"
 
     def sentence(self) -> str:
-        return f"{self.record} version {self.version}, byte {self.position}: {self.reason}"
+        version = "" if self.version is None else f" version {self.version}"
+        return f"{self.record}{version}, byte {self.position}: {self.reason}"
+
+
+@dataclass(kw_only=True, eq=False)
+class InvalidRecordError(StateError):
+    """A record, or JSON of one, holds what Kafka's type cannot: the caller's mistake.
+
+    ``field`` is its path in Kafka's names, empty for the record itself. The value is never shown.
+    """
+
+    record: str
+    version: int | None
+    field: str
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_INVALID_RECORD"
+
+    def sentence(self) -> str:
+        version = "" if self.version is None else f" version {self.version}"
+        field = f", field {self.field}" if self.field else ""
+        return f"{self.record}{version}{field}: {self.reason}"
 
 
 @dataclass(kw_only=True, eq=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .decoded import DecodedRecord, UnknownReason, UnknownRecord
 from .declare import FieldSchema, MetadataRecord, RecordSchema, Struct, UnknownTag
+from .decoded import DecodedRecord, UnknownReason, UnknownRecord
 from .schema import RECORD_TYPES
 from .schema_access import (
     AccessControlEntryRecord,
@@ -43,8 +43,27 @@ from .schema_topics import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from .serde import (
+    NO_OP_VALUE,
+    UNKNOWN_TYPE,
+    decode,
+    encode,
+    from_json,
+    peek,
+    to_json,
+    to_json_text,
+)
 
 __all__ = [
+    # the doors
+    "NO_OP_VALUE",
+    "UNKNOWN_TYPE",
+    "decode",
+    "encode",
+    "from_json",
+    "peek",
+    "to_json",
+    "to_json_text",
     # the schema
     "RECORD_TYPES",
     "DecodedRecord",

@@ -1,0 +1,117 @@
+"""Record -> the JSON text that kafka-dump-log prints, compiled for each type and version.
+
+Rules of this file:
+
+1. Fields in the order of their declaration. A tagged field at its default is left out; every other
+   field of the version is there. Enums are numbers, uuids and bytes base64, null is null.
+2. What Kafka's JSON cannot show is added behind it: ``unknownTaggedFields`` holds tags that the
+   schema does not know, as ``{"tag": 9, "data": base64}``, and only where there are some.
+
+Source: Kafka ``JsonConverterGenerator``, ``MetadataJsonConverters``, Jackson's ``JsonNode``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final
+
+from .declare import FieldSchema, MetadataRecord, Scalar, Struct, UnknownTag
+from .scalars import bytes_json, double_json, string_json
+from .versions import absence_check
+
+UNKNOWN_TAGS_JSON: Final = "unknownTaggedFields"
+
+TextWriter = Callable[[Any], str]
+
+
+def _bool_json(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _uuid_json(value: str) -> str:
+    return f'"{value}"'
+
+
+_SCALARS: Final[dict[Scalar, TextWriter]] = {
+    Scalar.BOOL: _bool_json,
+    Scalar.INT8: str,
+    Scalar.INT16: str,
+    Scalar.UINT16: str,
+    Scalar.INT32: str,
+    Scalar.INT64: str,
+    Scalar.FLOAT64: double_json,
+    Scalar.UUID: _uuid_json,
+    Scalar.STRING: string_json,
+    Scalar.BYTES: bytes_json,
+}
+
+
+def record_text_writer(kind: type[MetadataRecord], version: int) -> TextWriter:
+    """Compile the writer of ``{"type":..,"version":..,"data":{..}}``, without any space.
+
+    Raises (the writer): ``UnsupportedVersionError`` for a field that the version lacks and that is
+    not at its default.
+    """
+    head = f'{{"type":"{kind.schema.json_type}","version":{version},"data":'
+    write_struct = _struct_writer(kind, kind.schema.name, version)
+
+    def write(record: MetadataRecord) -> str:
+        return head + write_struct(record) + "}"
+
+    return write
+
+
+def _struct_writer(cls: type[Struct], record_name: str, version: int) -> TextWriter:
+    plan = [
+        (
+            f'"{field.json_name}":',
+            attrgetter(field.attribute),
+            field.tag is not None,
+            field.default,
+            _value_writer(field, record_name, version),
+        )
+        for field in cls.fields_schema
+        if field.since <= version
+    ]
+    check_absent = absence_check(cls, record_name, version)
+
+    def write(record: Struct) -> str:
+        check_absent(record)
+        parts = [
+            name + write_value(value)
+            for name, get, tagged, default, write_value in plan
+            if (value := get(record)) != default or not tagged
+        ]
+        if record.unknown_tags:
+            parts.append(_unknown_tags_json(record.unknown_tags))
+        return "{" + ",".join(parts) + "}"
+
+    return write
+
+
+def _unknown_tags_json(unknown_tags: tuple[UnknownTag, ...]) -> str:
+    tags = [f'{{"tag":{one.tag},"data":{bytes_json(one.data)}}}' for one in unknown_tags]
+    return f'"{UNKNOWN_TAGS_JSON}":[{",".join(tags)}]'
+
+
+def _value_writer(field: FieldSchema, record_name: str, version: int) -> TextWriter:
+    kind = field.kind
+    if isinstance(kind, Scalar):
+        write = _SCALARS[kind]
+    elif isinstance(kind.element, Scalar):
+        write = _array_writer(_SCALARS[kind.element])
+    else:
+        write = _array_writer(_struct_writer(kind.element, record_name, version))
+    return _or_null(write) if field.nullable else write
+
+
+def _array_writer(write_element: TextWriter) -> TextWriter:
+    def write(elements: tuple[Any, ...]) -> str:
+        return "[" + ",".join(map(write_element, elements)) + "]"
+
+    return write
+
+
+def _or_null(write: TextWriter) -> TextWriter:
+    return lambda value: "null" if value is None else write(value)

@@ -1,0 +1,255 @@
+"""The doors of this package: value bytes <-> record <-> JSON.
+
+Rules of this file:
+
+1. A value is frame version (always 1), api key and version as unsigned varints, then the fields of
+   the record; nothing may follow (Kafka: ``AbstractApiMessageSerde``, ``MetadataRecordSerde``).
+2. Readers and writers are compiled once for each type and version, when they are first needed.
+3. What this schema does not know is an ``UnknownRecord``, never an error: a log outlives a release.
+   Its JSON is ``{"type":"UNKNOWN","version":3,"data":{"apiKey":42,"reason":..,"payload":base64}}``;
+   ``reason`` is for people and is not read back, ``payload`` is left out where it was hidden.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from raftlog.errors import (
+    InvalidRecordError,
+    MalformedVarintError,
+    MetadataParseError,
+    UnsupportedVersionError,
+)
+from raftlog.records.varint import read_unsigned_varint, unsigned_varint
+
+from .declare import MetadataRecord
+from .decoded import DecodedRecord, UnknownReason, UnknownRecord
+from .json_read import record_from_json
+from .json_text import TextWriter, record_text_writer
+from .reader import ValueReader, record_reader
+from .scalars import bytes_json, bytes_of_base64
+from .schema import BY_API_KEY, BY_JSON_TYPE
+from .schema_cluster import NoOpRecord
+from .versions import check_version
+from .writer import ValueWriter, record_writer
+
+NO_OP_VALUE: Final = b"\x01\x14\x00\x00"
+"""The whole of a NoOp record, which is most records of an idle cluster's log."""
+
+UNKNOWN_TYPE: Final = "UNKNOWN"
+"""The JSON type of a record that was not decoded."""
+
+_FRAME_VERSION: Final = 1
+_FRAME_NUMBER_MAX: Final = 32_767
+_FRAME: Final = "a metadata record"
+_NO_OP: Final = DecodedRecord(0, NoOpRecord())
+
+_readers: dict[bytes, tuple[int, ValueReader]] = {}
+"""By the first three bytes of a value: all of the frame, for every type and version so far."""
+
+
+def decode(value: bytes) -> DecodedRecord:
+    """Decode the value of a metadata record.
+
+    Returns:
+        The record and its version; an ``UnknownRecord`` for a type or a version of one that this
+        schema does not know.
+
+    Raises:
+        MetadataParseError: the frame is not one, or a known record is damaged: cut off, followed by
+            other bytes, or with a length that lies.
+    """
+    if value == NO_OP_VALUE:
+        return _NO_OP
+    known = _readers.get(value[:3])
+    if known is None:
+        return _decode_first(value)
+    version, read = known
+    record, end = read(value, 3)
+    if end != len(value):
+        raise _trailing(record, version, end, len(value) - end)
+    return DecodedRecord(version, record)
+
+
+def peek(value: bytes) -> tuple[int, int]:
+    """The api key and the version of a value, decoding no more than its frame.
+
+    Raises:
+        MetadataParseError: the frame is not one.
+    """
+    api_key, version, _ = _read_frame(value)
+    return api_key, version
+
+
+def encode(
+    record: DecodedRecord | MetadataRecord | UnknownRecord, version: int | None = None
+) -> bytes:
+    """The value bytes of a record.
+
+    Args:
+        record: what ``decode`` gave, or a record alone.
+        version: the version to write; else that of the decoded record, else the latest known one.
+
+    Raises:
+        UnsupportedVersionError: the type has no such version, or a field is set that it lacks.
+        InvalidRecordError: a value does not fit into its field.
+    """
+    record, version = _record_and_version(record, version)
+    if isinstance(record, UnknownRecord):
+        head = b"\x01" + unsigned_varint(record.api_key) + unsigned_varint(version)
+        return head + record.payload
+    return _writer(record.schema.api_key, version)(record)
+
+
+def to_json_text(
+    decoded: DecodedRecord | MetadataRecord | UnknownRecord, version: int | None = None
+) -> str:
+    """The JSON text that kafka-dump-log prints for a record, byte for byte. Shows secrets.
+
+    Raises:
+        UnsupportedVersionError: as ``encode``.
+    """
+    record, version = _record_and_version(decoded, version)
+    if isinstance(record, UnknownRecord):
+        return _unknown_text(record, version)
+    return _text_writer(record.schema.api_key, version)(record)
+
+
+def to_json(
+    decoded: DecodedRecord | MetadataRecord | UnknownRecord, version: int | None = None
+) -> dict[str, Any]:
+    """The same as a dict of ``type``, ``version`` and ``data``. Shows secrets."""
+    parsed: dict[str, Any] = json.loads(to_json_text(decoded, version))
+    return parsed
+
+
+def from_json(parsed: Mapping[str, Any]) -> DecodedRecord:
+    """Read what ``to_json`` gave, or what kafka-dump-log printed; other keys are not looked at.
+
+    Raises:
+        InvalidRecordError: type, version or a field is missing, unknown or not of its type.
+        UnsupportedVersionError: the type has no such version.
+    """
+    json_type, version = parsed.get("type"), parsed.get("version")
+    if type(version) is not int or not 0 <= version <= _FRAME_NUMBER_MAX:
+        raise _invalid("version", "it is not a number from 0 to 32767")
+    if json_type == UNKNOWN_TYPE:
+        return DecodedRecord(version, _unknown_from_json(version, parsed.get("data")))
+    kind = BY_JSON_TYPE.get(json_type) if isinstance(json_type, str) else None
+    if kind is None:
+        raise _invalid("type", "no record type has this name")
+    check_version(kind, version)
+    return DecodedRecord(version, record_from_json(kind, version, parsed.get("data")))
+
+
+def _decode_first(value: bytes) -> DecodedRecord:
+    """Decode a value whose first bytes were not met before, and remember its reader."""
+    api_key, version, position = _read_frame(value)
+    kind = BY_API_KEY.get(api_key)
+    if kind is None or version > kind.schema.latest_version:
+        reason = UnknownReason.API_KEY if kind is None else UnknownReason.VERSION
+        payload = value[position:]
+        return DecodedRecord(
+            version,
+            UnknownRecord(api_key=api_key, version=version, reason=reason, payload=payload),
+        )
+    read = _reader(api_key, version)
+    if position == 3:
+        _readers[value[:3]] = version, read
+    record, end = read(value, position)
+    if end != len(value):
+        raise _trailing(record, version, end, len(value) - end)
+    return DecodedRecord(version, record)
+
+
+def _read_frame(value: bytes) -> tuple[int, int, int]:
+    """Returns (api key, version, position of the first field)."""
+    if len(value) >= 3 and value[0] == _FRAME_VERSION and value[1] < 0x80 and value[2] < 0x80:
+        return value[1], value[2], 3
+    reason = ""
+    numbers = []
+    position = 0
+    try:
+        for name in ("frame version", "api key", "version"):
+            start = position
+            number, position = read_unsigned_varint(value, position)
+            if number > _FRAME_NUMBER_MAX:
+                reason = f"{name} {number} is out of range"
+            elif name == "frame version" and number != _FRAME_VERSION:
+                reason = f"its frame version is {number}; every Kafka release writes 1"
+            if reason:
+                break
+            numbers.append(number)
+    except MalformedVarintError as error:
+        reason = f"its {name} is malformed: {error.reason}"
+    if reason:
+        raise MetadataParseError(record=_FRAME, version=None, position=start, reason=reason)
+    return numbers[1], numbers[2], position
+
+
+def _trailing(
+    record: MetadataRecord, version: int, position: int, byte_count: int
+) -> MetadataParseError:
+    reason = f"{byte_count} bytes follow its end"
+    name = record.schema.name
+    return MetadataParseError(record=name, version=version, position=position, reason=reason)
+
+
+def _record_and_version(
+    record: DecodedRecord | MetadataRecord | UnknownRecord, version: int | None
+) -> tuple[MetadataRecord | UnknownRecord, int]:
+    if isinstance(record, DecodedRecord):
+        version = record.version if version is None else version
+        record = record.record
+    if isinstance(record, UnknownRecord):
+        if version not in (None, record.version):
+            name = f"record type {record.api_key}"
+            reason = f"its fields are not known; it was read in version {record.version}"
+            raise UnsupportedVersionError(record=name, version=version or 0, reason=reason)
+        return record, record.version
+    return record, record.schema.latest_version if version is None else version
+
+
+@lru_cache(None)
+def _reader(api_key: int, version: int) -> ValueReader:
+    return record_reader(BY_API_KEY[api_key], version)
+
+
+@lru_cache(None)
+def _writer(api_key: int, version: int) -> ValueWriter:
+    check_version(BY_API_KEY[api_key], version)
+    return record_writer(BY_API_KEY[api_key], version)
+
+
+@lru_cache(None)
+def _text_writer(api_key: int, version: int) -> TextWriter:
+    check_version(BY_API_KEY[api_key], version)
+    return record_text_writer(BY_API_KEY[api_key], version)
+
+
+def _unknown_text(record: UnknownRecord, version: int) -> str:
+    payload = f',"payload":{bytes_json(record.payload)}' if record.payload else ""
+    return (
+        f'{{"type":"{UNKNOWN_TYPE}","version":{version},"data":{{"apiKey":{record.api_key},'
+        f'"reason":"this {record.reason.value} is not known"{payload}}}}}'
+    )
+
+
+def _unknown_from_json(version: int, data: object) -> UnknownRecord:
+    if not isinstance(data, Mapping):
+        raise _invalid("data", "it is not an object")
+    api_key, payload = data.get("apiKey"), data.get("payload", "")
+    if type(api_key) is not int or not 0 <= api_key <= _FRAME_NUMBER_MAX:
+        raise _invalid("data.apiKey", "it is not a number from 0 to 32767")
+    raw = bytes_of_base64(payload) if isinstance(payload, str) else None
+    if raw is None:
+        raise _invalid("data.payload", "it is not base64")
+    reason = UnknownReason.VERSION if api_key in BY_API_KEY else UnknownReason.API_KEY
+    return UnknownRecord(api_key=api_key, version=version, reason=reason, payload=raw)
+
+
+def _invalid(field: str, reason: str) -> InvalidRecordError:
+    return InvalidRecordError(record=_FRAME, version=None, field=field, reason=reason)

@@ -1,0 +1,168 @@
+"""Record -> value bytes: one writer for each type and version, compiled from its declaration.
+
+Rules of this file:
+
+1. A tagged field at its default is not written. A field that the version lacks must be at its
+   default (see ``versions``).
+2. Tags ascend, known and unknown ones together.
+3. What Kafka's type cannot hold is ``InvalidRecordError``, which names the field, never the value.
+
+Source: Kafka ``MessageDataGenerator``, KIP-482.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+from raftlog.limits import STRING_BYTES_MAX
+from raftlog.records.varint import unsigned_varint
+
+from .declare import Array, FieldSchema, MetadataRecord, Scalar, Struct
+from .reader import FORMATS
+from .scalars import uuid_bytes
+from .versions import FieldPath, absence_check
+
+ValueWriter = Callable[[Any], bytes]
+
+
+def record_writer(kind: type[MetadataRecord], version: int) -> ValueWriter:
+    """Compile the writer of a whole value: frame, api key, version and fields.
+
+    Raises (the writer): ``UnsupportedVersionError`` for a field that the version lacks and that is
+    not at its default, ``InvalidRecordError`` for what a field cannot hold.
+    """
+    head = b"\x01" + unsigned_varint(kind.schema.api_key) + unsigned_varint(version)
+    write_struct = _struct_writer(kind, FieldPath(kind.schema.name, version))
+
+    def write(record: MetadataRecord) -> bytes:
+        return head + write_struct(record)
+
+    return write
+
+
+def _struct_writer(cls: type[Struct], place: FieldPath) -> ValueWriter:
+    present = [field for field in cls.fields_schema if field.since <= place.version]
+    plain = [
+        (attrgetter(field.attribute), _value_writer(field, place.within(field.json_name)))
+        for field in present
+        if field.tag is None
+    ]
+    tagged = [
+        (field.tag, attrgetter(field.attribute), field.default, _value_writer(field, within))
+        for field in sorted(present, key=lambda field: field.tag or 0)
+        if field.tag is not None and (within := place.within(field.json_name))
+    ]
+    known_tags = {field.tag for field in cls.fields_schema if field.tag is not None}
+    check_absent = absence_check(cls, place.record, place.version)
+
+    def write(record: Struct) -> bytes:
+        check_absent(record)
+        parts = [write_value(get(record)) for get, write_value in plain]
+        tags = [
+            (tag, write_value(value))
+            for tag, get, default, write_value in tagged
+            if (value := get(record)) != default
+        ]
+        if record.unknown_tags:
+            tags = _with_unknown(tags, record, known_tags, place)
+        parts.append(unsigned_varint(len(tags)))
+        for tag, data in tags:
+            parts += (unsigned_varint(tag), unsigned_varint(len(data)), data)
+        return b"".join(parts)
+
+    return write
+
+
+def _with_unknown(
+    tags: list[tuple[int, bytes]], record: Struct, known_tags: set[int], place: FieldPath
+) -> list[tuple[int, bytes]]:
+    unknown = {one.tag: one.data for one in record.unknown_tags}
+    if len(unknown) != len(record.unknown_tags) or unknown.keys() & known_tags:
+        raise place.within("unknownTaggedFields").invalid("a tag is given twice, or is known")
+    if not all(0 <= tag < 2**31 for tag in unknown):
+        raise place.within("unknownTaggedFields").invalid("a tag is out of range")
+    return sorted([*tags, *unknown.items()])
+
+
+def _value_writer(field: FieldSchema, place: FieldPath) -> ValueWriter:
+    if isinstance(field.kind, Array):
+        return _array_writer(field.kind, field.nullable, place)
+    return _scalar_writer(field.kind, field.nullable, place)
+
+
+def _scalar_writer(kind: Scalar, nullable: bool, place: FieldPath) -> ValueWriter:
+    if kind is Scalar.STRING:
+        return _text_writer(nullable, place)
+    if kind is Scalar.BYTES:
+        return _bytes_writer(nullable, place)
+    if kind is Scalar.UUID:
+        return _uuid_writer(place)
+    pack = struct.Struct(">" + FORMATS[kind]).pack
+
+    def write(value: Any) -> bytes:
+        try:
+            return pack(value)
+        except struct.error:
+            pass
+        raise place.invalid(f"it does not fit into {kind.value}")
+
+    return write
+
+
+def _uuid_writer(place: FieldPath) -> ValueWriter:
+    def write(value: str) -> bytes:
+        data = uuid_bytes(value)
+        if data is None:
+            raise place.invalid("it is not a uuid in base64, 22 characters")
+        return data
+
+    return write
+
+
+def _text_writer(nullable: bool, place: FieldPath) -> ValueWriter:
+    def write(value: str | None) -> bytes:
+        if value is None:
+            return _null(nullable, place)
+        try:
+            data = value.encode()
+        except UnicodeEncodeError:
+            data = None
+        if data is None:
+            raise place.invalid("it is not Unicode text")
+        if len(data) > STRING_BYTES_MAX:
+            raise place.invalid(f"its UTF-8 is longer than {STRING_BYTES_MAX} bytes")
+        return unsigned_varint(len(data) + 1) + data
+
+    return write
+
+
+def _bytes_writer(nullable: bool, place: FieldPath) -> ValueWriter:
+    def write(value: bytes | None) -> bytes:
+        if value is None:
+            return _null(nullable, place)
+        return unsigned_varint(len(value) + 1) + value
+
+    return write
+
+
+def _array_writer(kind: Array, nullable: bool, place: FieldPath) -> ValueWriter:
+    if isinstance(kind.element, Scalar):
+        write_element = _scalar_writer(kind.element, False, place)
+    else:
+        write_element = _struct_writer(kind.element, place)
+
+    def write(value: tuple[Any, ...] | None) -> bytes:
+        if value is None:
+            return _null(nullable, place)
+        return unsigned_varint(len(value) + 1) + b"".join(map(write_element, value))
+
+    return write
+
+
+def _null(nullable: bool, place: FieldPath) -> bytes:
+    if not nullable:
+        raise place.invalid("it is None and may not be null")
+    return b"\x00"
