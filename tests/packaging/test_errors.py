@@ -8,6 +8,7 @@ import re
 from dataclasses import fields
 
 import pytest
+
 from raftlog import errors
 
 KINDS = [
@@ -20,7 +21,9 @@ KINDS = [
 def instance(kind: type[errors.RaftlogError]) -> errors.RaftlogError:
     """Fill every field by its declared type."""
     examples = {"int": 7, "str": "words", "tuple[int, ...]": (1, 2)}
-    facts = {field.name: examples[str(field.type).removesuffix(" | None")] for field in fields(kind)}
+    facts = {
+        field.name: examples[str(field.type).removesuffix(" | None")] for field in fields(kind)
+    }
     return kind(**facts)
 
 

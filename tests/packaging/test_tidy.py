@@ -14,11 +14,15 @@ ROOTS = ("connector", "state", "python_datasource")
 LINES_PER_FILE_MAX = 600
 LINES_PER_FUNCTION_MAX = 70
 SOURCES = sorted(path for root in ROOTS for path in (HOME / root).rglob("*.py"))
-TEXTS = sorted(
-    path
-    for pattern in ("*.md", "Makefile", "pyproject.toml", "setup.cfg", "notebooks/*.py")
-    for path in HOME.glob(pattern)
-) + sorted((HOME / "tests").rglob("*.py")) + sorted((HOME / "benchmarks").rglob("*.py"))
+TEXTS = (
+    sorted(
+        path
+        for pattern in ("*.md", "Makefile", "pyproject.toml", "setup.cfg", "notebooks/*.py")
+        for path in HOME.glob(pattern)
+    )
+    + sorted((HOME / "tests").rglob("*.py"))
+    + sorted((HOME / "benchmarks").rglob("*.py"))
+)
 
 NAKED_SUPPRESSION = re.compile(r"#\s*(type:\s*ignore(?!\[)|noqa(?!:)|pyright:\s*ignore(?!\[))")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(root|home/\w+|Users/\w+)/")

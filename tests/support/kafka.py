@@ -22,7 +22,10 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0<
 <groupId>raftlog</groupId><artifactId>kafka-jars</artifactId><version>1</version><dependencies>
 {dependencies}</dependencies></project>
 """
-DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>\n"
+DEPENDENCY = (
+    "<dependency><groupId>{}</groupId><artifactId>{}</artifactId>"
+    "<version>{}</version></dependency>\n"
+)
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> Path:
@@ -31,12 +34,23 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
     done = jars / ".complete"
     if not done.exists():
         jars.mkdir(parents=True, exist_ok=True)
-        wanted = [("org.apache.kafka", name, version) for name in ("kafka_2.13", "kafka-tools", "kafka-shell")]
+        wanted = [
+            ("org.apache.kafka", name, version)
+            for name in ("kafka_2.13", "kafka-tools", "kafka-shell")
+        ]
         wanted.append(("org.slf4j", "slf4j-simple", "1.7.36"))
         pom = jars / "pom.xml"
         pom.write_text(POM.format(dependencies="".join(DEPENDENCY.format(*one) for one in wanted)))
         subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={jars}"],
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "-f",
+                str(pom),
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={jars}",
+            ],
             check=True,
             capture_output=True,
         )
@@ -57,7 +71,11 @@ def dump_log(jars: Path, *files: Path) -> list[str]:
     """What kafka-dump-log prints for metadata files, without its first line."""
     names = ",".join(str(file) for file in files)
     text = run_java(
-        jars, "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", names
+        jars,
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--cluster-metadata-decoder",
+        "--files",
+        names,
     )
     return text.splitlines()[1:]
 
@@ -119,10 +137,25 @@ def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
     config.write_text(_properties(log_dir, client_port, controller_port, extra))
     cluster_id = run_java(jars, "kafka.tools.StorageTool", "random-uuid").split()[-1]
     run_java(
-        jars, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(config)
+        jars,
+        "kafka.tools.StorageTool",
+        "format",
+        "--standalone",
+        "-t",
+        cluster_id,
+        "-c",
+        str(config),
     )
     output = directory / "server.out"
-    command = ["java", "-Xmx384m", "-XX:+UseSerialGC", "-cp", f"{jars}/*", "kafka.Kafka", str(config)]
+    command = [
+        "java",
+        "-Xmx384m",
+        "-XX:+UseSerialGC",
+        "-cp",
+        f"{jars}/*",
+        "kafka.Kafka",
+        str(config),
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "KAFKA_OPTS"}
     with output.open("wb") as sink:
         process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment)

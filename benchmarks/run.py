@@ -1,0 +1,66 @@
+"""Run every benchmark in one process after another and write their figures into README.md.
+
+Rules of this file: a benchmark is a script that prints with `--json` one JSON object a line:
+{"what", "ours", "against", "unit", "other"}; `other` names what it is measured against in the same
+run. Machines are noisy: the ratio is the figure, the absolute numbers are for orientation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SCRIPTS = ("decode.py", "typed_records.py", "spark_read.py")
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def measure(script: str) -> list[dict[str, Any]]:
+    print(f"running {script}", file=sys.stderr, flush=True)
+    command = [sys.executable, str(HERE / script), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(done.stderr[-2000:], file=sys.stderr)
+        print(f"{script} failed and is left out", file=sys.stderr)
+        return []
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| what | unit | raftlog | against | | ratio |",
+        "| --- | --- | ---: | --- | ---: | ---: |",
+    ]
+    for row in rows:
+        ratio = row["ours"] / row["against"] if row.get("against") else None
+        lines.append(
+            f"| {row['what']} | {row['unit']} | {number(row['ours'])} | {row.get('other') or ''} "
+            f"| {number(row.get('against'))} | {number(ratio)} |"
+        )
+    return lines
+
+
+def main() -> None:
+    rows = [row for script in SCRIPTS for row in measure(script)]
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    page = HERE / "README.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    body = "\n".join([BEGIN, f"Measured on {machine}.", "", *table(rows), END])
+    page.write_text(before + body + after)
+    print("\n".join(table(rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The README's commands are run, and what it says they print is what they print.
+
+Rules of this file: a ```console block holds `$ command` lines, each followed by its output, where a
+line of three dots stands for any lines. The commands run in the project's folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parents[2]
+README = HOME / "README.md"
+
+
+def console_commands() -> Iterator[tuple[str, list[str]]]:
+    for block in re.findall(
+        r"^```console\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL
+    ):
+        command, output = "", []
+        for line in [*block.splitlines(), "$ "]:
+            if line.startswith("$ "):
+                if command:
+                    yield command, output
+                command, output = line[2:], []
+            else:
+                output.append(line)
+
+
+def matches(expected: list[str], printed: list[str]) -> bool:
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()) + r"\n"
+        for line in expected
+    )
+    text = "".join(f"{line.rstrip()}\n" for line in printed)
+    return re.fullmatch(pattern, text) is not None
+
+
+COMMANDS = list(console_commands())
+CLI = [(command, output) for command, output in COMMANDS if command.startswith("raftlog ")]
+
+
+def run(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell with `raftlog` and `python` being this environment's."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYSPARK_PYTHON": sys.executable}
+    return subprocess.run(
+        ["sh", "-c", command],
+        cwd=HOME,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_readme_shows_the_two_commands() -> None:
+    shown = [command for command, _ in COMMANDS]
+    assert "make demo" in shown
+    assert "make test" in shown
+
+
+@pytest.mark.parametrize(("command", "output"), CLI, ids=[command for command, _ in CLI])
+def test_a_command_of_the_readme_prints_what_it_says(command: str, output: list[str]) -> None:
+    assert shlex.split(command)[0] == "raftlog"
+    done = run(command)
+    assert matches(output, done.stdout.splitlines()), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_demo_prints_what_the_readme_says() -> None:
+    ((_, output),) = [pair for pair in COMMANDS if pair[0] == "make demo"]
+    done = run("python notebooks/run.py notebooks/cluster_history.py")
+    assert done.returncode == 0, done.stderr
+    assert matches(output, done.stdout.splitlines()), done.stdout
+
+
+def test_links_inside_the_project_lead_somewhere() -> None:
+    for page in HOME.glob("*.md"):
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
