@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, TypeVar, cast
 
+from raftlog.types import SnapshotId
+
 from .rows import (
     ROW_TYPES,
     STATE_ENTITIES,
@@ -170,6 +172,11 @@ class MetadataImage:
         """The finalized metadata.version level, None before the first one."""
         row = self.find(FeatureRow, METADATA_VERSION)
         return None if row is None else row.level
+
+    @property
+    def snapshot_id(self) -> SnapshotId:
+        """The name that a checkpoint of this image has."""
+        return SnapshotId(epoch=self.leader_epoch, end_offset=self.offset + 1)
 
     def digest(self) -> str:
         """64 hex digits that two images share when their rows of state are the same."""

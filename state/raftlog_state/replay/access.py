@@ -33,7 +33,7 @@ from .position import Position, contradiction
 
 @replay.register
 def config(record: ConfigRecord, delta: MetadataDelta, at: Position) -> None:
-    """A config is set; None removes it. Names that Kafka no longer knows are kept, as in the log."""
+    """A config is set; None removes it. Names that Kafka does not know are kept, as in the log."""
     if record.value is None:
         key = (record.resource_type, record.resource_name, record.name)
         delta.delete(Entity.CONFIG, key)

@@ -66,7 +66,7 @@ def register_broker(record: RegisterBrokerRecord, delta: MetadataDelta, at: Posi
             endpoints=_endpoints(record.end_points),
             features=_features(record.features),
             log_dirs=_sorted_directories(record.log_dirs),
-            cordoned_log_dirs=_cordoned(record.cordoned_log_dirs),
+            cordoned_log_dirs=record.cordoned_log_dirs,
         )
     )
 
@@ -110,7 +110,7 @@ def broker_registration_change(
     if record.log_dirs:
         log_dirs = _sorted_directories(record.log_dirs)
     if record.cordoned_log_dirs is not None:
-        cordoned = _cordoned(record.cordoned_log_dirs)
+        cordoned = record.cordoned_log_dirs
     delta.put(
         dataclasses.replace(
             row,
@@ -217,10 +217,6 @@ def _features(
 def _sorted_directories(directories: tuple[str, ...]) -> tuple[str, ...]:
     """In Kafka's order of uuids: by two signed 64-bit numbers."""
     return tuple(sorted(directories, key=_uuid_order))
-
-
-def _cordoned(directories: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    return None if directories is None else _sorted_directories(directories)
 
 
 def _uuid_order(uuid: str) -> tuple[int, int]:

@@ -1,0 +1,121 @@
+"""A whole ``.checkpoint``: header, records of an image, footer; and the way back.
+
+Offsets in a checkpoint begin at 0 and mean nothing; its name says what it contains.
+
+Source: Kafka ``RecordsSnapshotWriter``, ``RecordsSnapshotReader``, ``Snapshots``; KIP-630.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from raftlog.errors import CorruptSnapshotError
+from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
+from raftlog.records import NewRecord, NewRecordBatch, encode_batch, iter_batches
+from raftlog.records.control import (
+    ControlRecord,
+    KRaftVersion,
+    SnapshotFooter,
+    SnapshotHeader,
+    encode_control,
+)
+from raftlog.types import SnapshotId
+
+from .epochs import kraft_voters
+from .fold import Fold
+from .image import MetadataImage
+from .image_records import image_records
+from .payload import Decode, LogRecord, batch_records
+from .records import decode, encode
+
+RECORD_OVERHEAD_BYTES_MAX: Final = 19
+"""What a record without key and headers adds to its value at most: three varints of 5 bytes
+(length, offset delta, value length), attributes, time delta, no key, no headers."""
+
+
+def checkpoint_bytes(
+    image: MetadataImage, *, written_ms: int, batch_bytes_max: int = BATCH_BYTES_MAX
+) -> bytes:
+    """A whole ``.checkpoint``, to be stored under the name ``f"{image.snapshot_id}.checkpoint"``.
+
+    ``written_ms`` is the time of writing, as Kafka stamps its batches; the time of the state is in
+    the header record. Offsets begin at 0 and mean nothing.
+
+    Raises ``UnsupportedVersionError`` as ``image_records`` does, and
+    ``RecordBatchTooLargeError`` if a single record does not fit into a batch.
+    """
+    head: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp_ms=image.timestamp_ms)]
+    if image.quorum.kraft_version > 0:
+        head.append(KRaftVersion(kraft_version=image.quorum.kraft_version))
+        if image.quorum.voters:
+            head.append(kraft_voters(image.quorum.voters))
+    values = (encode(record) for record in image_records(image))
+    batches = [_control_batch(head, written_ms)]
+    for chunk in _chunks(values, batch_bytes_max - BATCH_HEADER_BYTES):
+        records = tuple(NewRecord(None, value, written_ms) for value in chunk)
+        batches.append(NewRecordBatch(records=records, base_timestamp_ms=written_ms))
+    batches.append(_control_batch([SnapshotFooter()], written_ms))
+    written = bytearray()
+    offset = 0
+    for batch in batches:
+        written += encode_batch(
+            batch,
+            base_offset=offset,
+            leader_epoch=image.leader_epoch,
+            byte_count_max=batch_bytes_max,
+        )
+        offset += len(batch.records)
+    return bytes(written)
+
+
+def checkpoint_log_records(data: bytes, *, path: str | None = None) -> list[LogRecord]:
+    """The records of a whole ``.checkpoint``, control records among them, ready for a fold.
+
+    Raises ``CorruptSnapshotError`` if header or footer is missing or the end is torn,
+    ``CorruptBatchError`` where a batch is damaged.
+    """
+    name = path or "this buffer"
+    records: list[LogRecord] = []
+    position = 0
+    for batch in iter_batches(data, path=path):
+        records.extend(batch_records(batch))
+        position = batch.position + batch.byte_count
+    if position < len(data):
+        reason = f"its last {len(data) - position} bytes hold no whole batch"
+        raise CorruptSnapshotError(path=name, reason=reason, position=position)
+    if not records or not isinstance(records[0].payload, SnapshotHeader):
+        raise CorruptSnapshotError(path=name, reason="it does not begin with a snapshot header")
+    if not isinstance(records[-1].payload, SnapshotFooter):
+        raise CorruptSnapshotError(path=name, reason="it does not end with a snapshot footer")
+    return records
+
+
+def image_from_records(
+    snapshot_id: SnapshotId, records: Iterable[LogRecord], *, decode: Decode = decode
+) -> MetadataImage:
+    """The state that a checkpoint's records are. Raises ``ReplayError``."""
+    fold = Fold(decode=decode)
+    fold.bootstrap(snapshot_id, records)
+    return fold.image
+
+
+def _control_batch(controls: Iterable[ControlRecord], written_ms: int) -> NewRecordBatch:
+    pairs = (encode_control(control) for control in controls)
+    records = tuple(NewRecord(key, value, written_ms) for key, value in pairs)
+    return NewRecordBatch(records=records, base_timestamp_ms=written_ms, is_control=True)
+
+
+def _chunks(values: Iterable[bytes], byte_count_max: int) -> Iterator[list[bytes]]:
+    """Values in runs that surely fit into one batch; a run is never empty."""
+    chunk: list[bytes] = []
+    byte_count = 0
+    for value in values:
+        needed = len(value) + RECORD_OVERHEAD_BYTES_MAX
+        if chunk and byte_count + needed > byte_count_max:
+            yield chunk
+            chunk, byte_count = [], 0
+        chunk.append(value)
+        byte_count += needed
+    if chunk:
+        yield chunk

@@ -1,0 +1,275 @@
+"""An image as the metadata records that Kafka would write into a checkpoint of it.
+
+Rules of this file:
+
+1. The order is Kafka's: metadata.version first, other features, migration state, brokers,
+   controllers, each topic with its partitions behind it, configs, quotas, producer ids, ACLs, SCRAM
+   credentials, tokens. Within a kind Kafka's order is that of a hash map and means nothing; here it
+   is that of the keys, so equal images give equal records.
+2. metadata.version says which versions of records are written and what can be written at all. What
+   it cannot hold is ``UnsupportedVersionError``, not lost in silence.
+
+Source: Kafka ``MetadataImage.write`` and what it calls, ``MetadataVersion``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from raftlog.errors import UnsupportedVersionError
+
+from .image import (
+    METADATA_VERSION,
+    AclRow,
+    BrokerRow,
+    ConfigRow,
+    ControllerRow,
+    Entity,
+    FeatureRow,
+    MetadataImage,
+    PartitionRow,
+    ProducerIdsRow,
+    QuotaRow,
+    ScramRow,
+    TokenRow,
+    TopicRow,
+    ZkMigrationRow,
+)
+from .records import (
+    AccessControlEntryRecord,
+    BrokerEndpoint,
+    BrokerFeature,
+    ClientQuotaRecord,
+    ConfigRecord,
+    ControllerEndpoint,
+    ControllerFeature,
+    DecodedRecord,
+    DelegationTokenRecord,
+    EntityData,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+    ZkMigrationStateRecord,
+)
+from .replay.topics import DIRECTORY_MIGRATING
+
+LEVEL_MIN: Final = 7
+"""3.3-IV3: what a log without a metadata.version is taken for."""
+
+LEVEL_ZK_MIGRATION: Final = 8
+LEVEL_SCRAM: Final = 11
+LEVEL_TOKENS: Final = 14
+LEVEL_CONTROLLERS: Final = 15
+LEVEL_DIRECTORIES: Final = 17
+LEVEL_ZK_MIGRATION_LAST: Final = 21
+"""3.9-IV0: Kafka 4 has forgotten ZooKeeper and writes no migration state."""
+LEVEL_ELR: Final = 23
+LEVEL_CORDONED: Final = 30
+
+ELR_FEATURE: Final = "eligible.leader.replicas.version"
+
+
+def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
+    """The metadata records of a checkpoint of ``image``, each in the version it is written in.
+
+    Raises ``UnsupportedVersionError`` if metadata.version has no record for what the image holds.
+    """
+    level = image.metadata_version
+    versions = _Versions(LEVEL_MIN if level is None else level, _elr_enabled(image))
+    yield from _feature_records(image, versions)
+    for broker in image.rows_of(BrokerRow):
+        yield DecodedRecord(versions.register_broker, _broker_record(broker))
+    for controller in image.rows_of(ControllerRow):
+        versions.require(LEVEL_CONTROLLERS, RegisterControllerRecord, "controllers are registered")
+        yield DecodedRecord(0, _controller_record(controller))
+    for topic in image.rows_of(TopicRow):
+        yield DecodedRecord(0, TopicRecord(name=topic.name, topic_id=topic.topic_id))
+        for key in sorted(image.group((Entity.PARTITION, topic.topic_id, ""))):
+            row = image.find(PartitionRow, *key)
+            assert row is not None, "a group names rows that exist"
+            yield DecodedRecord(versions.partition, _partition_record(row, versions))
+    yield from _access_records(image, versions)
+
+
+class _Versions:
+    """Which version of a record a metadata.version level writes (Kafka: MetadataVersion)."""
+
+    def __init__(self, level: int, elr_enabled: bool) -> None:
+        self.level = level
+        self.elr = elr_enabled and level >= LEVEL_ELR
+        self.directories = level >= LEVEL_DIRECTORIES
+        self.partition = 2 if level >= LEVEL_ELR else 1 if self.directories else 0
+        if level >= LEVEL_CORDONED:
+            self.register_broker = 4
+        elif self.directories:
+            self.register_broker = 3
+        else:
+            self.register_broker = 2 if level >= LEVEL_ZK_MIGRATION else 1
+
+    def require(self, level: int, kind: type[MetadataRecord], what: str) -> None:
+        """Raise ``UnsupportedVersionError`` if the level is too low for a kind of record."""
+        if self.level < level:
+            reason = f"{what}, and metadata.version {self.level} is below {level}"
+            raise UnsupportedVersionError(record=kind.schema.name, version=0, reason=reason)
+
+
+def _elr_enabled(image: MetadataImage) -> bool:
+    return image.find(FeatureRow, ELR_FEATURE) is not None
+
+
+def _feature_records(image: MetadataImage, versions: _Versions) -> Iterator[DecodedRecord]:
+    rows = image.rows_of(FeatureRow)
+    for row in sorted(rows, key=lambda row: (row.name != METADATA_VERSION, row.name)):
+        yield DecodedRecord(0, FeatureLevelRecord(name=row.name, feature_level=row.level))
+    if LEVEL_ZK_MIGRATION <= versions.level <= LEVEL_ZK_MIGRATION_LAST:
+        for migration in image.rows_of(ZkMigrationRow):
+            yield DecodedRecord(0, ZkMigrationStateRecord(zk_migration_state=migration.state))
+
+
+def _broker_record(row: BrokerRow) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=row.broker_id,
+        is_migrating_zk_broker=row.is_migrating_zk_broker,
+        incarnation_id=row.incarnation_id,
+        broker_epoch=row.broker_epoch,
+        end_points=tuple(
+            BrokerEndpoint(name=at.name, host=at.host, port=at.port, security_protocol=at.protocol)
+            for at in row.endpoints
+        ),
+        features=tuple(
+            BrokerFeature(
+                name=of.name,
+                min_supported_version=of.min_version,
+                max_supported_version=of.max_version,
+            )
+            for of in row.features
+        ),
+        rack=row.rack,
+        fenced=row.fenced,
+        in_controlled_shutdown=row.in_controlled_shutdown,
+        log_dirs=row.log_dirs,
+        cordoned_log_dirs=row.cordoned_log_dirs,
+    )
+
+
+def _controller_record(row: ControllerRow) -> RegisterControllerRecord:
+    return RegisterControllerRecord(
+        controller_id=row.controller_id,
+        incarnation_id=row.incarnation_id,
+        zk_migration_ready=row.zk_migration_ready,
+        end_points=tuple(
+            ControllerEndpoint(
+                name=at.name, host=at.host, port=at.port, security_protocol=at.protocol
+            )
+            for at in row.endpoints
+        ),
+        features=tuple(
+            ControllerFeature(
+                name=of.name,
+                min_supported_version=of.min_version,
+                max_supported_version=of.max_version,
+            )
+            for of in row.features
+        ),
+    )
+
+
+def _partition_record(row: PartitionRow, versions: _Versions) -> PartitionRecord:
+    directories = row.directories
+    if not versions.directories and set(directories) <= {DIRECTORY_MIGRATING}:
+        directories = ()
+    return PartitionRecord(
+        partition_id=row.partition_id,
+        topic_id=row.topic_id,
+        replicas=row.replicas,
+        isr=row.isr,
+        removing_replicas=row.removing_replicas,
+        adding_replicas=row.adding_replicas,
+        leader=row.leader,
+        leader_recovery_state=row.leader_recovery_state,
+        leader_epoch=row.leader_epoch,
+        partition_epoch=row.partition_epoch,
+        directories=directories,
+        # tagged fields: Kafka writes them only with content, and only while the feature is on
+        eligible_leader_replicas=(row.elr or None) if versions.elr else None,
+        last_known_elr=(row.last_known_elr or None) if versions.elr else None,
+    )
+
+
+def _access_records(image: MetadataImage, versions: _Versions) -> Iterator[DecodedRecord]:
+    for config in image.rows_of(ConfigRow):
+        yield DecodedRecord(
+            0,
+            ConfigRecord(
+                resource_type=config.resource_type,
+                resource_name=config.resource_name,
+                name=config.name,
+                value=config.value,
+            ),
+        )
+    for quota in image.rows_of(QuotaRow):
+        yield DecodedRecord(0, _quota_record(quota))
+    for ids in image.rows_of(ProducerIdsRow):
+        record = ProducerIdsRecord(
+            broker_id=-1, broker_epoch=-1, next_producer_id=ids.next_producer_id
+        )
+        yield DecodedRecord(0, record)
+    for acl in image.rows_of(AclRow):
+        yield DecodedRecord(0, _acl_record(acl))
+    for credential in image.rows_of(ScramRow):
+        versions.require(LEVEL_SCRAM, UserScramCredentialRecord, "SCRAM credentials exist")
+        yield DecodedRecord(0, _scram_record(credential))
+    for token in image.rows_of(TokenRow):
+        versions.require(LEVEL_TOKENS, DelegationTokenRecord, "delegation tokens exist")
+        yield DecodedRecord(0, _token_record(token))
+
+
+def _quota_record(row: QuotaRow) -> ClientQuotaRecord:
+    return ClientQuotaRecord(
+        entity=tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in row.entity),
+        key=row.quota,
+        value=row.value,
+        remove=False,
+    )
+
+
+def _acl_record(row: AclRow) -> AccessControlEntryRecord:
+    return AccessControlEntryRecord(
+        id=row.acl_id,
+        resource_type=row.resource_type,
+        resource_name=row.resource_name,
+        pattern_type=row.pattern_type,
+        principal=row.principal,
+        host=row.host,
+        operation=row.operation,
+        permission_type=row.permission,
+    )
+
+
+def _scram_record(row: ScramRow) -> UserScramCredentialRecord:
+    return UserScramCredentialRecord(
+        name=row.user,
+        mechanism=row.mechanism,
+        salt=row.salt,
+        stored_key=row.stored_key,
+        server_key=row.server_key,
+        iterations=row.iterations,
+    )
+
+
+def _token_record(row: TokenRow) -> DelegationTokenRecord:
+    return DelegationTokenRecord(
+        owner=row.owner,
+        requester=row.requester,
+        renewers=row.renewers,
+        issue_timestamp=row.issue_timestamp_ms,
+        max_timestamp=row.max_timestamp_ms,
+        expiration_timestamp=row.expiration_timestamp_ms,
+        token_id=row.token_id,
+    )
