@@ -185,6 +185,22 @@ class LogGapError(LogError):
 
 
 @dataclass(kw_only=True, eq=False)
+class TransactionMarkerError(LogError):
+    """A metadata transaction begins inside another, or ends where none is open."""
+
+    path: str
+    offset: int
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_TRANSACTION_MARKER"
+
+    def sentence(self) -> str:
+        return (
+            f"{_place(self.path, None, self.offset)}: {self.reason}, so what is committed from "
+            "here on is not known; read with isolation level high_watermark to see it as it lies"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class CorruptFileError(LogError):
     """A small file beside the log (index, epochs, quorum-state, properties) does not parse."""
 
