@@ -93,21 +93,24 @@ class BatchColumns:
         chosen: dict[str, Any] = {f.name: getattr(self, f.name)[which] for f in fields(self)}
         return BatchColumns(**chosen)
 
+    def _has(self, bit: int) -> Bools:
+        return np.not_equal(self.attributes & bit, 0)
+
     @property
     def next_offset(self) -> Int64s:
         return self.last_offset + 1
 
     @property
     def is_control(self) -> Bools:
-        return (self.attributes & CONTROL_BIT) != 0
+        return self._has(CONTROL_BIT)
 
     @property
     def is_transactional(self) -> Bools:
-        return (self.attributes & TRANSACTIONAL_BIT) != 0
+        return self._has(TRANSACTIONAL_BIT)
 
     @property
     def is_log_append_time(self) -> Bools:
-        return (self.attributes & TIMESTAMP_TYPE_BIT) != 0
+        return self._has(TIMESTAMP_TYPE_BIT)
 
     @property
     def compression(self) -> Int16s:

@@ -81,5 +81,5 @@ def _all_hold(
     remainders = (stored ^ np.uint32(_ALL_ONES)).astype("<u4").view(np.uint8).reshape(-1, 4)
     seams[1:, :4] = remainders[:-1]
     everywhere[at] = seams.view(everywhere.dtype).ravel()
-    register = crc32c(copy, _ALL_ONES)
+    register = crc32c(copy.data, _ALL_ONES)
     return crc32c(remainders[-1].tobytes(), register) == _ALL_ONES

@@ -75,7 +75,8 @@ class Located:
     @property
     def batch_end(self) -> Int64s:
         """The position behind each batch."""
-        return self.position + LOG_OVERHEAD_BYTES + self.headers["length"]
+        end: Int64s = self.position + LOG_OVERHEAD_BYTES + self.headers["length"]
+        return end
 
     def cut(self, count: int, stop: Stop, error: CorruptBatchError | None = None) -> Located:
         """The first ``count`` batches, and another reason for their end."""

@@ -1,0 +1,65 @@
+"""Arrow columns from the places where bytes lie: no copy but Arrow's own, no object per value.
+
+Rules of this file:
+
+1. A column of byte strings is taken out of one large array over the data, whose even slots are the
+   strings and whose odd slots are what lies between them: one pass in C++.
+2. Positions are below 2**31 (``limits.SCAN_BYTES_MAX``), since Arrow's offsets are 32-bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from .columns import HEADERS_TYPE, Int64s
+from .lockstep import Spans
+from .varints import Bytes
+
+
+def number_column(numbers: npt.NDArray[np.integer], kind: pa.DataType) -> pa.Array:
+    """An Arrow column over the memory of ``numbers``, which must have the width of ``kind``."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def bytes_column(data: Bytes, spans: Spans) -> pa.BinaryArray:
+    """The byte strings at ``spans`` (rising), null where the count is -1."""
+    count = len(spans.start)
+    if count == 0:
+        return pa.array([], pa.binary())
+    is_null = spans.byte_count < 0
+    if not is_null.any():
+        return _take(data, spans.start, spans.byte_count)
+    if is_null.all():
+        return pa.nulls(count, pa.binary())
+    taken = _take(data, spans.start, np.maximum(spans.byte_count, 0))
+    valid = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), count, [valid, *taken.buffers()[1:]])
+
+
+def _take(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
+    count = len(start)
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2] = start
+    offsets[1::2] = start + byte_count
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    slots = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+    return slots.take(number_column(np.arange(0, 2 * count, 2, dtype=np.int32), pa.int32()))
+
+
+def headers_column(data: Bytes, count: Int64s, key: Spans, value: Spans) -> pa.ListArray:
+    """Lists of headers, ``count`` of them a record."""
+    offsets = np.zeros(len(count) + 1, np.int32)
+    np.cumsum(count, out=offsets[1:])
+    keys = _text(bytes_column(data, key))
+    pairs = pa.StructArray.from_arrays([keys, bytes_column(data, value)], ["key", "value"])
+    lists = pa.ListArray.from_arrays(number_column(offsets, pa.int32()), pairs)
+    return lists.cast(HEADERS_TYPE)
+
+
+def _text(column: pa.BinaryArray) -> pa.StringArray:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:  # letters that are not UTF-8 are replaced, as the record reader does
+        return pa.array([one.decode("utf-8", "replace") for one in column.to_pylist()], pa.string())

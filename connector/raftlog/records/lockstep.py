@@ -1,0 +1,349 @@
+"""Find and parse the records of many batches at once, with numpy.
+
+Records lie behind each other and only its length says where the next one begins: a chain that
+cannot be computed at once. But the chains of different batches can be followed in lockstep, the
+first record of every batch, then the second, ... A few long ones left at the end are followed one
+by one.
+
+Rules of this file:
+
+1. Nothing is believed: every record must fill its length exactly, and the records of a batch its
+   bytes. The answer to anything else is the ordinal of the first batch that is damaged; what is
+   wrong with it is for the reader of single batches to say.
+2. Work and memory are linear in the bytes, whatever they hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from raftlog.errors import MalformedVarintError
+
+from .columns import Bools, Int32s, Int64s
+from .header import RECORD_BYTES_MIN
+from .varint import read_varint
+from .varints import Bytes, read_varints, read_varlongs
+
+_LIVE_MIN: Final = 48
+"""Below this many chains a step of numpy costs more than following each in Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The records of batches as bytes: where each batch's begin and end in ``data``, rising."""
+
+    data: Bytes
+    start: Int64s
+    end: Int64s
+    record_count: Int64s
+    last_offset_delta: Int64s
+
+    def first(self, count: int) -> Streams:
+        """The streams of the first ``count`` batches."""
+        return Streams(
+            self.data,
+            self.start[:count],
+            self.end[:count],
+            self.record_count[:count],
+            self.last_offset_delta[:count],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where byte strings lie in the data, one behind the other. A ``byte_count`` of -1 is null."""
+
+    start: Int64s
+    byte_count: Int64s
+
+    def __getitem__(self, which: Bools) -> Spans:
+        return Spans(self.start[which], self.byte_count[which])
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFields:
+    """Every record, in order. ``header_keys`` and ``header_values``: every header, in order."""
+
+    batch_ordinal: Int32s
+    timestamp_delta: Int64s
+    offset_delta: Int64s
+    key: Spans
+    value: Spans
+    header_count: Int64s
+    header_key: Spans
+    header_value: Spans
+
+    def only(self, kept: Bools) -> RecordFields:
+        """The records that are marked in ``kept``, and their headers."""
+        headers_kept = np.repeat(kept, self.header_count)
+        return RecordFields(
+            self.batch_ordinal[kept],
+            self.timestamp_delta[kept],
+            self.offset_delta[kept],
+            self.key[kept],
+            self.value[kept],
+            self.header_count[kept],
+            self.header_key[headers_kept],
+            self.header_value[headers_kept],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedBatch:
+    """The first batch whose records are not what its header says."""
+
+    ordinal: int
+
+
+def parse_records(streams: Streams) -> RecordFields | DamagedBatch:
+    """Parse every record of ``streams``, or say which batch is the first that is damaged."""
+    crowded = streams.record_count * RECORD_BYTES_MIN > streams.end - streams.start
+    if crowded.any():  # before memory is given to records that cannot be there
+        return _first_damaged(streams, crowded)
+    start, damaged = _follow_chains(streams)
+    if damaged.any():
+        return _first_damaged(streams, damaged)
+    return _parse_fields(streams, start)
+
+
+def _first_damaged(streams: Streams, damaged: Bools) -> DamagedBatch:
+    """The first of the batches marked ``damaged``, unless one before it is found to be."""
+    ordinal = int(np.flatnonzero(damaged)[0])
+    before = parse_records(streams.first(ordinal))
+    return before if isinstance(before, DamagedBatch) else DamagedBatch(ordinal)
+
+
+def _length_table() -> npt.NDArray[np.uint16]:
+    """From a record's first two bytes to its whole length, if a varint of two bytes can tell it.
+
+    0 where it cannot: a chain that meets one stands still, and is followed in Python from there.
+    """
+    word = np.arange(2**16, dtype=np.uint32)  # little-endian: the first byte is the low one
+    first, second = word & 0xFF, word >> 8
+    one = np.where(first & 0x81, 0, (first >> 1) + 1)
+    raw = (first & 0x7F) | (second << 7)
+    two = np.where((raw & 1) | (second >> 7), 0, (raw >> 1) + 2)
+    return np.where(first < 0x80, one, two).astype(np.uint16)
+
+
+_LENGTHS: Final = _length_table()
+
+
+def _follow_chains(streams: Streams) -> tuple[Int64s, Bools]:
+    """Where each record begins, in order, and which batches do not end where their last one ends.
+
+    The positions mean nothing if a batch is damaged.
+    """
+    counts = streams.record_count
+    if len(counts) and counts.min() == counts.max() == 1:
+        return streams.start, np.zeros(len(counts), np.bool_)  # their fields tell where they end
+    lanes = np.argsort(-counts, kind="stable")
+    at, rounds, found = _lockstep(streams, lanes)
+    alone = (counts[lanes] <= rounds) & (at != streams.end[lanes])
+    alone |= (counts[lanes] > rounds) & _stands_still(streams.data, at)
+    if alone.any():  # long records, or damage: those lanes went astray
+        at, rounds, found = _lockstep(streams, lanes[~alone])
+        lanes = np.concatenate([lanes[~alone], lanes[alone]])
+        at = np.concatenate([at, streams.start[lanes[len(at) :]]])
+        rounds_of = np.repeat([rounds, 0], [len(lanes) - alone.sum(), alone.sum()])
+    else:
+        rounds_of = np.full(len(lanes), rounds)
+    reached = at
+    rest: list[int] = []
+    for lane in np.flatnonzero(counts[lanes] > rounds_of).tolist():
+        left = int(counts[lanes[lane]] - rounds_of[lane])
+        end = int(streams.end[lanes[lane]])
+        reached[lane] = _follow_one(streams.data.data, int(at[lane]), end, left, rest)
+    damaged = np.empty(len(counts), np.bool_)
+    damaged[lanes] = reached != streams.end[lanes]
+    start = np.concatenate([*found, np.array(rest, np.int64)])
+    start.sort()  # as the records lie, which is by batch
+    return start, damaged
+
+
+def _lockstep(streams: Streams, lanes: Int64s) -> tuple[Int64s, int, list[Int64s]]:
+    """Follow the chains of the batches ``lanes`` (most records first) while many of them go on.
+
+    Returns where each chain is, after how many rounds, and where the records met begin.
+    """
+    data = streams.data
+    at = streams.start[lanes]
+    counts = streams.record_count[lanes].tolist()
+    found: list[Int64s] = []
+    rounds = 0
+    live = len(counts)
+    words = _words(data)
+    last = len(words) - 1
+    while True:
+        while live and counts[live - 1] <= rounds:
+            live -= 1
+        if live < _LIVE_MIN:
+            return at, rounds, found
+        here = np.minimum(at[:live], last)
+        found.append(here)
+        at[:live] += _LENGTHS.take(words[here])
+        rounds += 1
+
+
+def _words(data: Bytes) -> npt.NDArray[np.uint16]:
+    """Every two neighbouring bytes as a little-endian number: a view, nothing is copied."""
+    return np.ndarray((max(0, len(data) - 1),), "<u2", data.data, strides=(1,))
+
+
+def _stands_still(data: Bytes, at: Int64s) -> Bools:
+    words = _words(data)
+    still: Bools = _LENGTHS.take(words[np.minimum(at, len(words) - 1)]) == 0
+    return still
+
+
+def _follow_one(view: memoryview, at: int, end: int, count: int, found: list[int]) -> int:
+    """Follow one chain for ``count`` records. Returns where it ends, or -1 if it breaks."""
+    add = found.append
+    last = end - RECORD_BYTES_MIN
+    for _ in range(count):
+        if at > last:
+            return -1
+        add(at)
+        byte = view[at]
+        if byte < 0x80:
+            raw = byte
+            at += 1
+        elif view[at + 1] < 0x80:
+            raw = byte & 0x7F | view[at + 1] << 7
+            at += 2
+        else:
+            try:
+                byte_count, at = read_varint(view, at)
+            except MalformedVarintError:
+                return -1
+            raw = 2 * byte_count if byte_count >= 0 else 1
+        if raw & 1:
+            return -1
+        at += raw >> 1
+    return at
+
+
+def _parse_fields(streams: Streams, start: Int64s) -> RecordFields | DamagedBatch:
+    """Parse the records that begin at ``start``."""
+    data, counts = streams.data, streams.record_count
+    ordinal = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    end = _record_ends(streams, start)
+    bad = np.zeros(len(start), np.bool_)
+    byte_count, at = read_varints(data, start, bad)
+    bad |= (byte_count < 1) | (at + byte_count != end)
+    timestamp_delta, at = read_varlongs(data, at + 1, bad)  # behind the attributes, a byte
+    offset_delta, at = read_varints(data, at, bad)
+    key, at = _read_spans(data, at, bad)
+    value, at = _read_spans(data, at, bad)
+    header_count, at = read_varints(data, at, bad)
+    header_key = header_value = Spans(at[:0], at[:0])
+    if header_count.any():
+        bad |= (header_count < 0) | (2 * header_count > end - at)
+        header_count = np.where(bad, 0, header_count)
+        header_key, header_value = _parse_headers(data, at, header_count, bad)
+    bad |= at != end
+    bad |= _bad_offsets(streams, ordinal, offset_delta)
+    if bad.any():
+        return DamagedBatch(int(ordinal[np.flatnonzero(bad)[0]]))
+    return RecordFields(
+        ordinal,
+        timestamp_delta,
+        offset_delta,
+        key,
+        value,
+        header_count,
+        header_key,
+        header_value,
+    )
+
+
+def _record_ends(streams: Streams, start: Int64s) -> Int64s:
+    """Where the next record begins, or the batch ends."""
+    end = np.empty(len(start), np.int64)
+    end[:-1] = start[1:]
+    filled = streams.record_count > 0
+    end[np.cumsum(streams.record_count)[filled] - 1] = streams.end[filled]
+    return end
+
+
+def _read_spans(data: Bytes, at: Int64s, bad: Bools) -> tuple[Spans, Int64s]:
+    byte_count, start = read_varints(data, at, bad)
+    bad |= byte_count < -1
+    return Spans(start, byte_count), start + np.maximum(byte_count, 0)
+
+
+def _bad_offsets(streams: Streams, ordinal: Int32s, offset_delta: Int64s) -> Bools:
+    """Which records do not lie behind the one before them and within their batch's offsets."""
+    counts = streams.record_count
+    first = np.cumsum(counts) - counts
+    place = np.arange(len(offset_delta)) - first[ordinal]
+    if np.array_equal(place, offset_delta):  # no gaps: headers allow no more records than offsets
+        return np.zeros(len(offset_delta), np.bool_)
+    before = np.full(len(offset_delta), -1, np.int64)
+    before[1:] = offset_delta[:-1]
+    before[place == 0] = -1
+    bad: Bools = (offset_delta <= before) | (offset_delta > streams.last_offset_delta[ordinal])
+    return bad
+
+
+def _parse_headers(
+    data: Bytes, at: Int64s, header_count: Int64s, bad: Bools
+) -> tuple[Spans, Spans]:
+    """Parse the headers of the records that have any, and move ``at`` behind them."""
+    rows = np.flatnonzero(header_count)
+    counts = header_count[rows]
+    rows = rows[np.argsort(-counts, kind="stable")]
+    slot = (np.cumsum(header_count) - header_count)[rows]
+    total = int(counts.sum())
+    key, value = (Spans(np.zeros(total, np.int64), np.zeros(total, np.int64)) for _ in range(2))
+    descending = header_count[rows].tolist()
+    live = len(rows)
+    rounds = 0
+    while True:
+        while live and descending[live - 1] <= rounds:
+            live -= 1
+        if live < _LIVE_MIN:
+            break
+        lane, place = rows[:live], slot[:live] + rounds
+        lane_bad = np.zeros(live, np.bool_)
+        one, after = _read_spans(data, at[lane], lane_bad)
+        lane_bad |= one.byte_count < 0
+        key.start[place], key.byte_count[place] = one.start, one.byte_count
+        one, after = _read_spans(data, after, lane_bad)
+        value.start[place], value.byte_count[place] = one.start, one.byte_count
+        at[lane] = after
+        bad[lane] |= lane_bad
+        rounds += 1
+    for row, first, count in zip(rows[:live], slot[:live], descending, strict=False):
+        after_last = _parse_headers_of_one(
+            data.data, int(at[row]), first + rounds, count - rounds, key, value
+        )
+        if after_last is None:
+            bad[row] = True
+        else:
+            at[row] = after_last
+    return key, value
+
+
+def _parse_headers_of_one(
+    view: memoryview, at: int, place: int, count: int, key: Spans, value: Spans
+) -> int | None:
+    """Parse ``count`` headers at ``at``. Returns the position behind them, or None."""
+    try:
+        for ordinal in range(place, place + count):
+            key_bytes, at = read_varint(view, at)
+            key.start[ordinal], key.byte_count[ordinal] = at, key_bytes
+            if key_bytes < 0:
+                return None
+            value_bytes, at = read_varint(view, at + key_bytes)
+            value.start[ordinal], value.byte_count[ordinal] = at, value_bytes
+            if value_bytes < -1:
+                return None
+            at += max(value_bytes, 0)
+    except MalformedVarintError:
+        return None
+    return at

@@ -1,0 +1,236 @@
+"""The hot path: a buffer of record batches in, columns out, no Python object per record.
+
+Rules of this file:
+
+1. ``scan`` is one pure function: bytes in, ``Scan`` out. Equal input gives equal output, and what
+   it says of any bytes is what ``batch.read_batch`` says of them, batch for batch.
+2. The order is that of trust: lengths, CRCs, headers, decompression, records. Damage ends the scan
+   before the damaged batch; what lies before it is given out, with the error beside it.
+3. Memory is bounded by the buffer and by ``SCAN_DECOMPRESSED_BYTES_MAX`` plus one batch: then the
+   scan ends with ``Stop.FULL``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from raftlog.errors import CorruptBatchError
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    DECOMPRESSED_BYTES_MAX,
+    SCAN_BYTES_MAX,
+    SCAN_DECOMPRESSED_BYTES_MAX,
+)
+
+from .arrow import bytes_column, headers_column, number_column
+from .batch import RecordBatch, read_batch
+from .columns import BatchColumns, Bools, Column, HeaderWalk, Int64s, RecordColumns, Scan, Stop
+from .compression import Compression, decompress
+from .crc import first_bad_crc
+from .header import COMPRESSION_BITS
+from .lockstep import DamagedBatch, RecordFields, Streams, parse_records
+from .varint import Buffer
+from .varints import Bytes
+from .walk import Located, batch_columns, damaged_headers, locate, walk_headers, within
+
+__all__ = [
+    "BatchColumns",
+    "Column",
+    "HeaderWalk",
+    "RecordColumns",
+    "Scan",
+    "Stop",
+    "scan",
+    "walk_headers",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The buffer, and how its errors are told."""
+
+    view: memoryview
+    path: str | None
+    file_position: int
+    decompressed_bytes_max: int
+
+
+def scan(
+    buffer: Buffer,
+    *,
+    columns: Column = Column.ALL_BUT_HEADERS,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+    path: str | None = None,
+    file_position: int = 0,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Scan:
+    """Check and decode the batches of ``buffer``.
+
+    ``file_position`` is where the buffer begins in ``path``. Batches wholly below ``start_offset``
+    are passed over unchecked, the first one at or behind ``end_offset`` ends the scan, and of those
+    between only the records within [start_offset, end_offset) are given.
+
+    Raises nothing for bad bytes: see ``Scan.stop`` and ``Scan.error``.
+    """
+    source = _Source(memoryview(buffer), path, file_position, decompressed_bytes_max)
+    located = within(locate(source.view, path, file_position), start_offset, end_offset)
+    located = _up_to_limit(located)
+    bad_crc = first_bad_crc(source.view, located)
+    headers = located.headers if bad_crc is None else located.headers[:bad_crc]
+    damaged = np.flatnonzero(damaged_headers(headers))
+    bad = int(damaged[0]) if len(damaged) else bad_crc
+    if bad is not None:
+        located = located.cut(bad, Stop.DAMAGED, _error_at(source, located, bad))
+    located, streams = _streams(source, located)
+    parsed = parse_records(streams)
+    if isinstance(parsed, DamagedBatch):
+        error = _error_at(source, located, parsed.ordinal)
+        located = located.cut(parsed.ordinal, Stop.DAMAGED, error)
+        parsed = parse_records(streams.first(parsed.ordinal))
+        assert not isinstance(parsed, DamagedBatch), "it was the first"
+    batches = batch_columns(located, file_position)
+    kept = _kept(batches, parsed, start_offset, end_offset)
+    if kept is not None:
+        parsed = parsed.only(kept)
+    return Scan(
+        batches=batches,
+        records=_record_columns(batches, streams.data, parsed, columns),
+        end_position=located.end_position,
+        stop=located.stop,
+        error=located.error,
+    )
+
+
+def _up_to_limit(located: Located) -> Located:
+    """At most ``SCAN_BYTES_MAX`` bytes of batches, and one batch at least."""
+    position = located.position
+    if len(position) and located.end_position - int(position[0]) > SCAN_BYTES_MAX:
+        fitting = np.searchsorted(located.batch_end - position[0], SCAN_BYTES_MAX, side="right")
+        return located.cut(max(1, int(fitting)), Stop.FULL)
+    return located
+
+
+def _error_at(source: _Source, located: Located, ordinal: int) -> CorruptBatchError:
+    """What the reader of single batches says of a batch that is damaged."""
+    position = int(located.position[ordinal])
+    try:
+        batch = read_batch(
+            source.view, position, path=source.path, file_position=source.file_position
+        )
+        assert isinstance(batch, RecordBatch), "its length was looked at"
+        for _ in batch.records(decompressed_bytes_max=source.decompressed_bytes_max):
+            pass
+    except CorruptBatchError as error:
+        return error
+    raise AssertionError("the two readers agree on what is damaged")
+
+
+def _streams(source: _Source, located: Located) -> tuple[Located, Streams]:
+    """The records of the batches as bytes, decompressed; of fewer batches if one cannot be."""
+    if not len(located.position):
+        data = np.empty(0, np.uint8)
+        start = end = located.position
+    elif not (located.headers["attributes"] & COMPRESSION_BITS).any():
+        first = int(located.position[0])
+        data = np.frombuffer(source.view[first : int(located.batch_end[-1])], np.uint8)
+        start = located.position + (BATCH_HEADER_BYTES - first)
+        end = located.batch_end - first
+    else:
+        located, pieces = _decompress(source, located)
+        data = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
+        end = np.cumsum(np.array([len(piece) for piece in pieces], np.int64))
+        start = end - np.diff(end, prepend=0)
+    return located, Streams(
+        data,
+        start,
+        end,
+        located.headers["record_count"].astype(np.int64),
+        located.headers["last_offset_delta"].astype(np.int64),
+    )
+
+
+def _decompress(source: _Source, located: Located) -> tuple[Located, list[Buffer]]:
+    """The records of each batch. Ends behind the batch that takes the sum beyond the limit."""
+    pieces: list[Buffer] = []
+    expanded = 0
+    starts = (located.position + BATCH_HEADER_BYTES).tolist()
+    codecs = (located.headers["attributes"] & COMPRESSION_BITS).tolist()
+    for ordinal, end in enumerate(located.batch_end.tolist()):
+        payload = source.view[starts[ordinal] : end]
+        codec = Compression(codecs[ordinal])
+        if codec is Compression.NONE:
+            pieces.append(payload)
+            continue
+        try:
+            piece = decompress(payload, codec, byte_count_max=source.decompressed_bytes_max)
+        except CorruptBatchError:
+            error = _error_at(source, located, ordinal)
+            return located.cut(ordinal, Stop.DAMAGED, error), pieces
+        pieces.append(piece)
+        expanded += len(piece)
+        if expanded > SCAN_DECOMPRESSED_BYTES_MAX and ordinal + 1 < len(starts):
+            return located.cut(ordinal + 1, Stop.FULL), pieces
+    return located, pieces
+
+
+def _kept(
+    batches: BatchColumns, parsed: RecordFields, start_offset: int | None, end_offset: int | None
+) -> Bools | None:
+    """Which records lie in the range that was asked for; None means all of them."""
+    if not len(batches):
+        return None
+    cut_front = start_offset is not None and bool((batches.base_offset < start_offset).any())
+    cut_back = end_offset is not None and bool((batches.last_offset >= end_offset).any())
+    if not cut_front and not cut_back:
+        return None
+    offset = batches.base_offset[parsed.batch_ordinal] + parsed.offset_delta
+    kept = np.ones(len(offset), np.bool_)
+    if start_offset is not None:
+        kept &= offset >= start_offset
+    if end_offset is not None:
+        kept &= offset < end_offset
+    return kept
+
+
+def _record_columns(
+    batches: BatchColumns, data: Bytes, parsed: RecordFields, columns: Column
+) -> RecordColumns:
+    """Build the columns that were asked for."""
+    ordinal = parsed.batch_ordinal
+    offset = timestamp_ms = leader_epoch = key = value = headers = None
+    if Column.OFFSET in columns:
+        offset = number_column(batches.base_offset[ordinal] + parsed.offset_delta, pa.int64())
+    if Column.TIMESTAMP in columns:
+        timestamp_ms = number_column(_timestamps_ms(batches, parsed), pa.int64())
+    if Column.LEADER_EPOCH in columns:
+        leader_epoch = number_column(batches.leader_epoch[ordinal], pa.int32())
+    if Column.KEY in columns:
+        key = bytes_column(data, parsed.key)
+    if Column.VALUE in columns:
+        value = bytes_column(data, parsed.value)
+    if Column.HEADERS in columns:
+        headers = headers_column(data, parsed.header_count, parsed.header_key, parsed.header_value)
+    return RecordColumns(
+        batch_ordinal=ordinal,
+        is_control=batches.is_control[ordinal],
+        offset=offset,
+        timestamp_ms=timestamp_ms,
+        leader_epoch=leader_epoch,
+        key=key,
+        value=value,
+        headers=headers,
+    )
+
+
+def _timestamps_ms(batches: BatchColumns, parsed: RecordFields) -> Int64s:
+    """Each record's own time, or the log's where that is what the batch holds."""
+    ordinal = parsed.batch_ordinal
+    created_ms = batches.base_timestamp_ms[ordinal] + parsed.timestamp_delta
+    appended = batches.is_log_append_time
+    if not appended.any():
+        return created_ms
+    return np.where(appended[ordinal], batches.max_timestamp_ms[ordinal], created_ms)
