@@ -43,6 +43,9 @@ STRING_BYTES_MAX: Final = 32_767
 SMALL_FILE_BYTES_MAX: Final = 16 * MIB
 """Text files beside a log (epochs, quorum-state, properties): larger is damage."""
 
+REDACTION_KEY_BYTES_MIN: Final = 16
+"""A shorter key could be found by trying, and with it the secrets that it hides."""
+
 TAIL_HOLDBACK_MS_DEFAULT: Final = 5_000
 """How young the tail of a single directory may be before a stream reads it (a heuristic)."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from .config_types import config_type, is_secret_config
 from .declare import FieldSchema, MetadataRecord, RecordSchema, Struct, UnknownTag
 from .decoded import DecodedRecord, UnknownReason, UnknownRecord
+from .redaction import MASK, Redactor
 from .schema import RECORD_TYPES
 from .schema_access import (
     AccessControlEntryRecord,
@@ -64,6 +66,11 @@ __all__ = [
     "peek",
     "to_json",
     "to_json_text",
+    # redaction
+    "MASK",
+    "Redactor",
+    "config_type",
+    "is_secret_config",
     # the schema
     "RECORD_TYPES",
     "DecodedRecord",

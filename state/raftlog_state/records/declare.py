@@ -107,6 +107,8 @@ class Struct:
 
     unknown_tags: tuple[UnknownTag, ...] = ()
     fields_schema: ClassVar[tuple[FieldSchema, ...]] = ()
+    struct_arrays: ClassVar[tuple[str, ...]] = ()
+    """The attributes that hold structs: those have tagged fields of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,11 @@ def struct(cls: type[_S]) -> type[_S]:
     """Declare what an array of structs holds."""
     declared = dataclass(frozen=True, slots=True, kw_only=True)(cls)
     declared.fields_schema = _schemas(declared)
+    declared.struct_arrays = tuple(
+        entry.attribute
+        for entry in declared.fields_schema
+        if isinstance(entry.kind, Array) and not isinstance(entry.kind.element, Scalar)
+    )
     return declared
 
 

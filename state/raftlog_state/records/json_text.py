@@ -63,26 +63,32 @@ def record_text_writer(kind: type[MetadataRecord], version: int) -> TextWriter:
 
 
 def _struct_writer(cls: type[Struct], record_name: str, version: int) -> TextWriter:
+    present = [field for field in cls.fields_schema if field.since <= version]
+    # One getter for all; unknown tags last, so that it gives a tuple even for a single field.
+    get_all = attrgetter(*[field.attribute for field in present], "unknown_tags")
     plan = [
         (
             f'"{field.json_name}":',
-            attrgetter(field.attribute),
             field.tag is not None,
             field.default,
             _value_writer(field, record_name, version),
         )
-        for field in cls.fields_schema
-        if field.since <= version
+        for field in present
     ]
     check_absent = absence_check(cls, record_name, version)
 
     def write(record: Struct) -> str:
-        check_absent(record)
-        parts = [
-            name + write_value(value)
-            for name, get, tagged, default, write_value in plan
-            if (value := get(record)) != default or not tagged
-        ]
+        if check_absent:
+            check_absent(record)
+        parts = []
+        if plan:
+            parts = [
+                name + write_value(value)
+                for value, (name, tagged, default, write_value) in zip(
+                    get_all(record), plan, strict=False
+                )
+                if not tagged or value != default
+            ]
         if record.unknown_tags:
             parts.append(_unknown_tags_json(record.unknown_tags))
         return "{" + ",".join(parts) + "}"

@@ -23,14 +23,15 @@ from raftlog.errors import MalformedVarintError, MetadataParseError
 from raftlog.limits import STRING_BYTES_MAX
 from raftlog.records.varint import read_unsigned_varint
 
+from .building import builder
 from .declare import Array, FieldSchema, MetadataRecord, Scalar, Struct, UnknownTag
 from .scalars import UUID_BYTES, uuid_text
 
 ValueReader = Callable[[bytes, int], tuple[Any, int]]
 """(value bytes, position) -> (what was read, position behind it)."""
 
-_Step = Callable[[bytes, int, dict[str, Any]], int]
-"""(value bytes, position, fields so far) -> position behind the step."""
+_Step = Callable[[bytes, int, list[Any]], int]
+"""(value bytes, position, row) -> position behind the step; it appends what it read to the row."""
 
 FORMATS: Final = {
     Scalar.BOOL: "?",
@@ -68,19 +69,26 @@ def record_reader(kind: type[MetadataRecord], version: int) -> ValueReader:
 
 def _struct_reader(cls: type[Struct], place: _Place, prefix: str) -> ValueReader:
     present = [field for field in cls.fields_schema if field.since <= place.version]
-    steps = _steps([field for field in present if field.tag is None], place, prefix)
-    read_tags = _tags_reader(cls, place, prefix)
+    plain = [field for field in present if field.tag is None]
+    others = [field for field in cls.fields_schema if field not in plain]
+    steps = _steps(plain, place, prefix)
+    # A row is the plain fields, then the rest at their defaults, then the unknown tags.
+    order = (*(field.attribute for field in plain + others), "unknown_tags")
+    build = builder(cls, order)
+    defaults = (*(field.default for field in others), ())
+    read_tags = _tags_reader(cls, order, place, prefix)
     tags_label = f"{prefix}tagged fields"
 
     def read(buffer: bytes, position: int) -> tuple[Struct, int]:
-        values: dict[str, Any] = {}
+        row: list[Any] = []
         label = ""
         try:
             for label, step in steps:  # noqa: B007 - it says where reading stopped
-                position = step(buffer, position, values)
+                position = step(buffer, position, row)
             label = tags_label
+            row += defaults
             if buffer[position]:
-                position = read_tags(buffer, position, values)
+                position = read_tags(buffer, position, row)
             else:
                 position += 1
         except (IndexError, struct.error):
@@ -88,7 +96,7 @@ def _struct_reader(cls: type[Struct], place: _Place, prefix: str) -> ValueReader
         except MalformedVarintError as error:
             reason = f"a length is malformed: {error.reason}"
         else:
-            return cls(**values), position
+            return build(*row), position
         raise place.damage(position, f"{label}: {reason}")
 
     return read
@@ -98,64 +106,91 @@ def _steps(fields: list[FieldSchema], place: _Place, prefix: str) -> tuple[tuple
     """One step for each field, neighbours of fixed width taken together."""
     steps: list[tuple[str, _Step]] = []
     run: list[FieldSchema] = []
-    for field in fields:
+    for at, field in enumerate(fields):
         if isinstance(field.kind, Scalar) and field.kind in FORMATS:
             run.append(field)
             continue
         if run:
-            steps.append(_fixed_step(run, prefix))
+            steps.append(_fixed_step(run, at - len(run), prefix))
             run = []
         label = prefix + field.json_name
-        steps.append((label, _store(field.attribute, _value_reader(field, place, label))))
+        read = _value_reader(field, place, label)
+        make_step = _text_step if field.kind is Scalar.STRING else _step
+        steps.append((label, make_step(read)))
     if run:
-        steps.append(_fixed_step(run, prefix))
+        steps.append(_fixed_step(run, len(fields) - len(run), prefix))
     return tuple(steps)
 
 
-def _fixed_step(run: list[FieldSchema], prefix: str) -> tuple[str, _Step]:
+def _fixed_step(run: list[FieldSchema], first: int, prefix: str) -> tuple[str, _Step]:
+    """A step for fields of fixed width, the first of which is the row's ``first``."""
     layout = struct.Struct(">" + "".join(FORMATS[field.kind] for field in run))  # type: ignore[index]
     unpack_from, byte_count = layout.unpack_from, layout.size
-    names = tuple(field.attribute for field in run)
-    uuid_names = tuple(field.attribute for field in run if field.kind is Scalar.UUID)
+    uuids = tuple(first + at for at, field in enumerate(run) if field.kind is Scalar.UUID)
     label = " to ".join(dict.fromkeys(prefix + run[at].json_name for at in (0, -1)))
 
-    def step(buffer: bytes, position: int, values: dict[str, Any]) -> int:
-        values.update(zip(names, unpack_from(buffer, position), strict=True))
-        for name in uuid_names:
-            values[name] = uuid_text(values[name])
+    def step(buffer: bytes, position: int, row: list[Any]) -> int:
+        row += unpack_from(buffer, position)
+        for at in uuids:
+            row[at] = uuid_text(row[at])
         return position + byte_count
 
     return label, step
 
 
-def _store(name: str, read: ValueReader) -> _Step:
-    def step(buffer: bytes, position: int, values: dict[str, Any]) -> int:
-        values[name], position = read(buffer, position)
+def _step(read: ValueReader) -> _Step:
+    def step(buffer: bytes, position: int, row: list[Any]) -> int:
+        value, position = read(buffer, position)
+        row.append(value)
         return position
 
     return step
 
 
-def _tags_reader(cls: type[Struct], place: _Place, prefix: str) -> _Step:
-    """Read a tag section: known fields by tag, unknown ones as they are."""
-    known: dict[int, tuple[str, str, ValueReader]] = {}
+def _text_step(read: ValueReader) -> _Step:
+    """The same for text: a length of one byte is the common case, ``read`` knows all others."""
+
+    def step(buffer: bytes, position: int, row: list[Any]) -> int:
+        length = buffer[position]
+        end = position + length
+        if 0 < length < 0x80 and end <= len(buffer):
+            try:
+                row.append(buffer[position + 1 : end].decode())
+                return end
+            except UnicodeDecodeError:
+                pass
+        value, position = read(buffer, position)
+        row.append(value)
+        return position
+
+    return step
+
+
+def _tags_reader(cls: type[Struct], order: tuple[str, ...], place: _Place, prefix: str) -> _Step:
+    """Read a tag section into the row: known fields at their place, unknown ones at its end."""
+    known: dict[int, tuple[int, str, ValueReader]] = {}
     invalid: dict[int, str] = {}
     for field in cls.fields_schema:
         if field.tag is not None:
             label = prefix + field.json_name
             if field.since <= place.version:
-                known[field.tag] = field.attribute, label, _value_reader(field, place, label)
+                at = order.index(field.attribute)
+                known[field.tag] = at, label, _value_reader(field, place, label)
             else:
                 invalid[field.tag] = label
 
-    def read(buffer: bytes, position: int, values: dict[str, Any]) -> int:
+    def read(buffer: bytes, position: int, row: list[Any]) -> int:
         unknown: list[UnknownTag] = []
         previous = -1
         count, position = read_unsigned_varint(buffer, position)
         for _ in range(count):
             start = position
-            tag, position = read_unsigned_varint(buffer, position)
-            byte_count, position = read_unsigned_varint(buffer, position)
+            tag, byte_count = buffer[position], buffer[position + 1]
+            if tag < 0x80 and byte_count < 0x80:
+                position += 2
+            else:
+                tag, position = read_unsigned_varint(buffer, position)
+                byte_count, position = read_unsigned_varint(buffer, position)
             end = position + byte_count
             if tag <= previous:
                 raise place.damage(start, f"{prefix}tag {tag} comes after tag {previous}")
@@ -163,8 +198,8 @@ def _tags_reader(cls: type[Struct], place: _Place, prefix: str) -> _Step:
                 raise place.damage(start, f"{prefix}tag {tag} claims {byte_count} bytes")
             previous = tag
             if tag in known:
-                name, label, read_value = known[tag]
-                values[name], position = read_value(buffer, position)
+                at, label, read_value = known[tag]
+                row[at], position = read_value(buffer, position)
                 if position != end:
                     raise place.damage(start, f"{label}: its tag claims {byte_count} bytes")
             elif tag in invalid:
@@ -173,7 +208,7 @@ def _tags_reader(cls: type[Struct], place: _Place, prefix: str) -> _Step:
                 unknown.append(UnknownTag(tag, buffer[position:end]))
                 position = end
         if unknown:
-            values["unknown_tags"] = tuple(unknown)
+            row[-1] = tuple(unknown)
         return position
 
     return read
@@ -256,11 +291,6 @@ def _bytes_reader(nullable: bool, place: _Place, label: str) -> ValueReader:
     return read
 
 
-@lru_cache(256)
-def _int32s(count: int) -> struct.Struct:
-    return struct.Struct(f">{count}i")
-
-
 def _array_reader(kind: Array, nullable: bool, place: _Place, label: str) -> ValueReader:
     read_length = _length_reader(nullable, 2**31 - 1, "elements", place, label)
     read_elements: Callable[[bytes, int, int], tuple[tuple[Any, ...], int]]
@@ -274,12 +304,20 @@ def _array_reader(kind: Array, nullable: bool, place: _Place, label: str) -> Val
         read_elements = _each(_struct_reader(kind.element, place, label + "[]."))
 
     def read(buffer: bytes, position: int) -> tuple[tuple[Any, ...] | None, int]:
+        length = buffer[position]
+        if 0 < length < 0x80 and length + position <= len(buffer):
+            return read_elements(buffer, position + 1, length - 1)
         count, position = read_length(buffer, position)
         if count < 0:
             return None, position
         return read_elements(buffer, position, count)
 
     return read
+
+
+@lru_cache(256)
+def _int32s(count: int) -> struct.Struct:
+    return struct.Struct(f">{count}i")
 
 
 def _read_int32s(buffer: bytes, position: int, count: int) -> tuple[tuple[int, ...], int]:

@@ -13,9 +13,8 @@ Rules of this file:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from raftlog.errors import (
     InvalidRecordError,
@@ -47,8 +46,12 @@ _FRAME_NUMBER_MAX: Final = 32_767
 _FRAME: Final = "a metadata record"
 _NO_OP: Final = DecodedRecord(0, NoOpRecord())
 
+_W = TypeVar("_W")
+
+# Compiled so far. Readers by the first three bytes of a value, which are all of its frame.
 _readers: dict[bytes, tuple[int, ValueReader]] = {}
-"""By the first three bytes of a value: all of the frame, for every type and version so far."""
+_writers: dict[tuple[type, int], ValueWriter] = {}
+_text_writers: dict[tuple[type, int], TextWriter] = {}
 
 
 def decode(value: bytes) -> DecodedRecord:
@@ -98,10 +101,14 @@ def encode(
         InvalidRecordError: a value does not fit into its field.
     """
     record, version = _record_and_version(record, version)
+    write = _writers.get((type(record), version))
+    if write:
+        return write(record)
     if isinstance(record, UnknownRecord):
         head = b"\x01" + unsigned_varint(record.api_key) + unsigned_varint(version)
         return head + record.payload
-    return _writer(record.schema.api_key, version)(record)
+    write = _writers[type(record), version] = _compile(record_writer, type(record), version)
+    return write(record)
 
 
 def to_json_text(
@@ -113,9 +120,15 @@ def to_json_text(
         UnsupportedVersionError: as ``encode``.
     """
     record, version = _record_and_version(decoded, version)
+    write = _text_writers.get((type(record), version))
+    if write:
+        return write(record)
     if isinstance(record, UnknownRecord):
         return _unknown_text(record, version)
-    return _text_writer(record.schema.api_key, version)(record)
+    write = _text_writers[type(record), version] = _compile(
+        record_text_writer, type(record), version
+    )
+    return write(record)
 
 
 def to_json(
@@ -156,8 +169,8 @@ def _decode_first(value: bytes) -> DecodedRecord:
             version,
             UnknownRecord(api_key=api_key, version=version, reason=reason, payload=payload),
         )
-    read = _reader(api_key, version)
-    if position == 3:
+    read = record_reader(kind, version)
+    if position == 3:  # else some number of the frame is padded, which Kafka never writes
         _readers[value[:3]] = version, read
     record, end = read(value, position)
     if end != len(value):
@@ -213,21 +226,11 @@ def _record_and_version(
     return record, record.schema.latest_version if version is None else version
 
 
-@lru_cache(None)
-def _reader(api_key: int, version: int) -> ValueReader:
-    return record_reader(BY_API_KEY[api_key], version)
-
-
-@lru_cache(None)
-def _writer(api_key: int, version: int) -> ValueWriter:
-    check_version(BY_API_KEY[api_key], version)
-    return record_writer(BY_API_KEY[api_key], version)
-
-
-@lru_cache(None)
-def _text_writer(api_key: int, version: int) -> TextWriter:
-    check_version(BY_API_KEY[api_key], version)
-    return record_text_writer(BY_API_KEY[api_key], version)
+def _compile(
+    compile_for: Callable[[type[MetadataRecord], int], _W], kind: type[MetadataRecord], version: int
+) -> _W:
+    check_version(kind, version)
+    return compile_for(kind, version)
 
 
 def _unknown_text(record: UnknownRecord, version: int) -> str:

@@ -43,12 +43,14 @@ def check_version(kind: type[MetadataRecord], version: int) -> None:
         )
 
 
-def absence_check(cls: type[Struct], record: str, version: int) -> Callable[[Any], None]:
-    """Compile the check that every field which ``version`` lacks is at its default.
+def absence_check(cls: type[Struct], record: str, version: int) -> Callable[[Any], None] | None:
+    """Compile the check that each field which ``version`` lacks is at its default; None: none is.
 
     Raises (the check): ``UnsupportedVersionError`` with the name of the field that is not.
     """
     absent = tuple(field for field in cls.fields_schema if field.since > version)
+    if not absent:
+        return None
 
     def check(value: Struct) -> None:
         for field in absent:
