@@ -429,6 +429,14 @@ class TablesError(StateError):
         return f"tables at {self.place}: {self.reason}; {self.remedy}"
 
 
+@dataclass(kw_only=True, eq=False)
+class ConcurrentWriterError(TablesError):
+    """Somebody else wrote to the same tables at the same time. Nothing is half written."""
+
+    code: ClassVar[str] = "RAFTLOG_CONCURRENT_WRITER"
+    retriable: ClassVar[bool] = True
+
+
 # --- what the caller wrote ------------------------------------------------------------------------
 
 
