@@ -94,7 +94,8 @@ class BatchColumns:
         return BatchColumns(**chosen)
 
     def _has(self, bit: int) -> Bools:
-        return np.not_equal(self.attributes & bit, 0)
+        has: Bools = (self.attributes & bit) != 0
+        return has
 
     @property
     def next_offset(self) -> Int64s:

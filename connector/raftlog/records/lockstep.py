@@ -25,32 +25,12 @@ from raftlog.errors import MalformedVarintError
 
 from .columns import Bools, Int32s, Int64s
 from .header import RECORD_BYTES_MIN
+from .streams import Chains, Streams, split_long_chains
 from .varint import read_varint
 from .varints import Bytes, read_varints, read_varlongs
 
-_LIVE_MIN: Final = 48
+_LIVE_MIN: Final = 24
 """Below this many chains a step of numpy costs more than following each in Python."""
-
-
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """The records of batches as bytes: where each batch's begin and end in ``data``, rising."""
-
-    data: Bytes
-    start: Int64s
-    end: Int64s
-    record_count: Int64s
-    last_offset_delta: Int64s
-
-    def first(self, count: int) -> Streams:
-        """The streams of the first ``count`` batches."""
-        return Streams(
-            self.data,
-            self.start[:count],
-            self.end[:count],
-            self.record_count[:count],
-            self.last_offset_delta[:count],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +81,7 @@ class DamagedBatch:
 
 def parse_records(streams: Streams) -> RecordFields | DamagedBatch:
     """Parse every record of ``streams``, or say which batch is the first that is damaged."""
-    crowded = streams.record_count * RECORD_BYTES_MIN > streams.end - streams.start
+    crowded = streams.record_count * RECORD_BYTES_MIN > streams.chains.end - streams.chains.start
     if crowded.any():  # before memory is given to records that cannot be there
         return _first_damaged(streams, crowded)
     start, damaged = _follow_chains(streams)
@@ -117,7 +97,7 @@ def _first_damaged(streams: Streams, damaged: Bools) -> DamagedBatch:
     return before if isinstance(before, DamagedBatch) else DamagedBatch(ordinal)
 
 
-def _length_table() -> npt.NDArray[np.uint16]:
+def _length_table() -> Int64s:
     """From a record's first two bytes to its whole length, if a varint of two bytes can tell it.
 
     0 where it cannot: a chain that meets one stands still, and is followed in Python from there.
@@ -127,7 +107,7 @@ def _length_table() -> npt.NDArray[np.uint16]:
     one = np.where(first & 0x81, 0, (first >> 1) + 1)
     raw = (first & 0x7F) | (second << 7)
     two = np.where((raw & 1) | (second >> 7), 0, (raw >> 1) + 2)
-    return np.where(first < 0x80, one, two).astype(np.uint16)
+    return np.where(first < 0x80, one, two).astype(np.int64)
 
 
 _LENGTHS: Final = _length_table()
@@ -138,46 +118,56 @@ def _follow_chains(streams: Streams) -> tuple[Int64s, Bools]:
 
     The positions mean nothing if a batch is damaged.
     """
-    counts = streams.record_count
-    if len(counts) and counts.min() == counts.max() == 1:
-        return streams.start, np.zeros(len(counts), np.bool_)  # their fields tell where they end
+    chains = streams.chains
+    sound = np.zeros(len(chains.start), np.bool_)
+    if len(sound) and chains.record_count.min() == chains.record_count.max() == 1:
+        return chains.start, sound  # their fields tell where they end
+    split = split_long_chains(streams)
+    if split is not None:
+        start, damaged = _follow(split)
+        if not damaged.any():
+            return start, sound
+    return _follow(chains)
+
+
+def _follow(chains: Chains) -> tuple[Int64s, Bools]:
+    """Where each record begins, in order, and which chains do not end where their last one ends."""
+    counts = chains.record_count
     lanes = np.argsort(-counts, kind="stable")
-    at, rounds, found = _lockstep(streams, lanes)
-    alone = (counts[lanes] <= rounds) & (at != streams.end[lanes])
-    alone |= (counts[lanes] > rounds) & _stands_still(streams.data, at)
-    if alone.any():  # long records, or damage: those lanes went astray
-        at, rounds, found = _lockstep(streams, lanes[~alone])
-        lanes = np.concatenate([lanes[~alone], lanes[alone]])
-        at = np.concatenate([at, streams.start[lanes[len(at) :]]])
-        rounds_of = np.repeat([rounds, 0], [len(lanes) - alone.sum(), alone.sum()])
-    else:
-        rounds_of = np.full(len(lanes), rounds)
-    reached = at
+    at, rounds, found = _lockstep(chains[lanes])
+    going_on = counts[lanes] > rounds
+    astray = np.where(going_on, _stands_still(chains.data, at), at != chains.end[lanes])
+    followed = np.full(len(lanes), rounds)
+    if astray.any():  # long records, or damage: these chains are followed alone from their start
+        lanes = np.concatenate([lanes[~astray], lanes[astray]])
+        together = len(lanes) - int(astray.sum())
+        at, rounds, found = _lockstep(chains[lanes[:together]])
+        at = np.concatenate([at, chains.start[lanes[together:]]])
+        followed = np.where(np.arange(len(lanes)) < together, rounds, 0)
     rest: list[int] = []
-    for lane in np.flatnonzero(counts[lanes] > rounds_of).tolist():
-        left = int(counts[lanes[lane]] - rounds_of[lane])
-        end = int(streams.end[lanes[lane]])
-        reached[lane] = _follow_one(streams.data.data, int(at[lane]), end, left, rest)
+    for lane in np.flatnonzero(counts[lanes] > followed).tolist():
+        left = int(counts[lanes[lane]] - followed[lane])
+        end = int(chains.end[lanes[lane]])
+        at[lane] = _follow_one(chains.data.data, int(at[lane]), end, left, rest)
     damaged = np.empty(len(counts), np.bool_)
-    damaged[lanes] = reached != streams.end[lanes]
+    damaged[lanes] = at != chains.end[lanes]
     start = np.concatenate([*found, np.array(rest, np.int64)])
     start.sort()  # as the records lie, which is by batch
     return start, damaged
 
 
-def _lockstep(streams: Streams, lanes: Int64s) -> tuple[Int64s, int, list[Int64s]]:
-    """Follow the chains of the batches ``lanes`` (most records first) while many of them go on.
+def _lockstep(chains: Chains) -> tuple[Int64s, int, list[Int64s]]:
+    """Follow the chains, those with most records first, while many of them go on.
 
     Returns where each chain is, after how many rounds, and where the records met begin.
     """
-    data = streams.data
-    at = streams.start[lanes]
-    counts = streams.record_count[lanes].tolist()
+    at = chains.start.copy()
+    counts = chains.record_count.tolist()
+    words = _words(chains.data)
+    last = len(words) - 1
     found: list[Int64s] = []
     rounds = 0
     live = len(counts)
-    words = _words(data)
-    last = len(words) - 1
     while True:
         while live and counts[live - 1] <= rounds:
             live -= 1
@@ -266,7 +256,7 @@ def _record_ends(streams: Streams, start: Int64s) -> Int64s:
     end = np.empty(len(start), np.int64)
     end[:-1] = start[1:]
     filled = streams.record_count > 0
-    end[np.cumsum(streams.record_count)[filled] - 1] = streams.end[filled]
+    end[np.cumsum(streams.record_count)[filled] - 1] = streams.chains.end[filled]
     return end
 
 

@@ -31,7 +31,8 @@ from .columns import BatchColumns, Bools, Column, HeaderWalk, Int64s, RecordColu
 from .compression import Compression, decompress
 from .crc import first_bad_crc
 from .header import COMPRESSION_BITS
-from .lockstep import DamagedBatch, RecordFields, Streams, parse_records
+from .lockstep import DamagedBatch, RecordFields, parse_records
+from .streams import Chains, Streams
 from .varint import Buffer
 from .varints import Bytes
 from .walk import Located, batch_columns, damaged_headers, locate, walk_headers, within
@@ -144,13 +145,9 @@ def _streams(source: _Source, located: Located) -> tuple[Located, Streams]:
         data = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
         end = np.cumsum(np.array([len(piece) for piece in pieces], np.int64))
         start = end - np.diff(end, prepend=0)
-    return located, Streams(
-        data,
-        start,
-        end,
-        located.headers["record_count"].astype(np.int64),
-        located.headers["last_offset_delta"].astype(np.int64),
-    )
+    record_count = located.headers["record_count"].astype(np.int64)
+    chains = Chains(data, start, end, record_count)
+    return located, Streams(chains, located.headers["last_offset_delta"].astype(np.int64))
 
 
 def _decompress(source: _Source, located: Located) -> tuple[Located, list[Buffer]]:
