@@ -23,9 +23,9 @@ import json
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -37,6 +37,8 @@ from raftlog.records.scan import Stop, scan
 
 VALUE_BYTES = 60
 BASE_MS = 1_700_000_000_000
+COMPILED = "_crecords" in DefaultRecordBatch.__module__
+OTHER = f"aiokafka's {'compiled' if COMPILED else 'pure Python'} reader (objects)"
 
 
 def batch_counts(shape: str, record_count: int) -> Iterator[int]:
@@ -111,23 +113,38 @@ def rate(decode: Callable[[list[bytes]], int], chunks: list[bytes], record_count
     return count / elapsed
 
 
-def measure(shape: str, record_count: int, rounds: int) -> dict[str, float | str]:
+@dataclass(frozen=True)
+class Figures:
+    """Medians over one stream, in records a second, and the bytes of a record."""
+
+    shape: str
+    record_bytes: float
+    ours: float
+    theirs: float
+
+
+def measure(shape: str, record_count: int, rounds: int) -> Figures:
     """Medians of both readers over one stream, rounds alternating."""
     chunks = make_chunks(shape, record_count)
     ours: list[float] = []
     theirs: list[float] = []
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         ours.append(rate(decode_raftlog, chunks, record_count))
         theirs.append(rate(decode_aiokafka, chunks, record_count))
-    byte_count = sum(map(len, chunks))
-    ours_median, theirs_median = statistics.median(ours), statistics.median(theirs)
+    del ours[0], theirs[0]  # the first round only warms up
+    record_bytes = sum(map(len, chunks)) / record_count
+    return Figures(shape, record_bytes, statistics.median(ours), statistics.median(theirs))
+
+
+def as_json(row: Figures) -> dict[str, str | float]:
+    """One line for the table of all benchmarks."""
+    kinds = {"mix": "a controller's mix of batches", "1": "batches of one record"}
     return {
-        "batches of": shape,
-        "bytes a record": byte_count / record_count,
-        "raftlog records/s": ours_median,
-        "raftlog MB/s": ours_median * byte_count / record_count / 1e6,
-        "aiokafka records/s": theirs_median,
-        "ratio": ours_median / theirs_median,
+        "what": "decode, " + kinds.get(row.shape, f"batches of {row.shape} records"),
+        "ours": row.ours,
+        "against": row.theirs,
+        "unit": "records/s",
+        "other": OTHER,
     }
 
 
@@ -135,27 +152,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=int, default=500_000, help="records in each stream")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a stream")
     arguments = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     pa.set_cpu_count(1)
-    compiled = "_crecords" in DefaultRecordBatch.__module__
     results = [
         measure(shape, arguments.records, arguments.rounds)
         for shape in ("100", "1", "mix", "10000")
     ]
     if arguments.json:
-        json.dump({"aiokafka_compiled": compiled, "streams": results}, sys.stdout, indent=2)
-        print()
+        for row in results:
+            print(json.dumps(as_json(row)))
         return
-    print(f"aiokafka's reader is {'compiled' if compiled else 'pure Python'}; CRCs on, one core")
+    print(f"beside {OTHER}; CRCs on, one core")
     print(f"{'batches of':>10} {'bytes/rec':>9} {'raftlog':>12} {'MB/s':>6}", end="")
     print(f" {'aiokafka':>12} {'ratio':>6}")
     for row in results:
-        print(f"{row['batches of']:>10} {row['bytes a record']:>9.1f}", end="")
-        print(f" {row['raftlog records/s']:>12,.0f} {row['raftlog MB/s']:>6.0f}", end="")
-        print(f" {row['aiokafka records/s']:>12,.0f} {row['ratio']:>6.2f}")
+        print(f"{row.shape:>10} {row.record_bytes:>9.1f}", end="")
+        print(f" {row.ours:>12,.0f} {row.ours * row.record_bytes / 1e6:>6.0f}", end="")
+        print(f" {row.theirs:>12,.0f} {row.ours / row.theirs:>6.2f}")
 
 
 if __name__ == "__main__":

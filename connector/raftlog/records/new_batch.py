@@ -55,9 +55,9 @@ class NewRecordBatch:
     producer_epoch: int = -1
     base_sequence: int = -1
 
-    def with_records(self, records: tuple[NewRecord, ...]) -> NewRecordBatch:
-        """The same batch around other records."""
-        return replace(self, records=records)
+    def with_compression(self, compression: Compression) -> NewRecordBatch:
+        """The same records under another codec."""
+        return replace(self, compression=compression)
 
 
 def encode_batch(

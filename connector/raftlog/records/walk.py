@@ -2,8 +2,7 @@
 
 Rules of this file:
 
-1. The walk is the only loop in Python over batches, and it reads nothing but lengths: a batch says
-   where the next one begins. All else is gathered by numpy in one go.
+1. Lengths are followed first (``lengths``); all else is gathered by numpy in one go.
 2. A header is what the bytes say. Length and magic are checked here, since no CRC covers them; the
    rest may be believed only behind a CRC that held (``crc``).
 """
@@ -22,17 +21,15 @@ from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from .columns import BatchColumns, Bools, HeaderWalk, Int64s, Stop
 from .compression import Compression
 from .header import (
-    BATCH_LENGTH,
     BATCH_MAGIC,
     COMPRESSION_BITS,
     INT32_MAX,
     INT64_MAX,
     LENGTH_MAX,
-    LENGTH_MIN,
-    LENGTH_POSITION,
     header_damage,
     length_error,
 )
+from .lengths import follow_lengths
 from .varint import Buffer
 
 Headers = npt.NDArray[np.void]
@@ -116,8 +113,7 @@ def walk_headers(
 
 def locate(view: memoryview, path: str | None, file_position: int) -> Located:
     """Find the batches of a buffer by their lengths; stop at what cannot be one."""
-    positions, end_position = _follow_lengths(view)
-    position = np.array(positions, np.int64)
+    position, end_position = follow_lengths(view)
     headers = _gather_headers(view, position)
     bad = np.flatnonzero((headers["magic"] != BATCH_MAGIC) | (headers["length"] > LENGTH_MAX))
     if len(bad):
@@ -128,24 +124,6 @@ def locate(view: memoryview, path: str | None, file_position: int) -> Located:
     error = length_error(view, end_position, path, file_position)
     stop = Stop.TORN if error is None else Stop.DAMAGED
     return Located(position, headers, end_position, stop, error)
-
-
-def _follow_lengths(view: memoryview) -> tuple[list[int], int]:
-    """Positions of what look like whole batches, and where the last of them ends."""
-    length_at = BATCH_LENGTH.unpack_from
-    byte_count = len(view)
-    last = byte_count - BATCH_HEADER_BYTES
-    positions: list[int] = []
-    add = positions.append
-    position = 0
-    while position <= last:
-        (length,) = length_at(view, position + LENGTH_POSITION)
-        after = position + LOG_OVERHEAD_BYTES + length
-        if length < LENGTH_MIN or after > byte_count:
-            break
-        add(position)
-        position = after
-    return positions, position
 
 
 def _gather_headers(view: memoryview, position: Int64s) -> Headers:
