@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from .image import (
     STATE_ENTITIES,
@@ -29,6 +29,7 @@ from .image import (
     group_of,
     next_digest_sum,
 )
+from .making import maker
 
 R = TypeVar("R", bound=Row)
 
@@ -86,21 +87,27 @@ class RecordChanges:
     ordinal: int | None = None
 
 
+_change = maker(Change)
+_UNWRITTEN: Final = object()
+
+
+def _nothing_written() -> dict[Entity, dict[Key, Row | None]]:
+    return {entity: {} for entity in Entity}
+
+
 @dataclass(slots=True)
 class MetadataDelta:
     """State being written: an image and what was put over it. Owned by one thread."""
 
     image: MetadataImage
-    _written: dict[Entity, dict[Key, Row | None]] = field(default_factory=dict)
+    _written: dict[Entity, dict[Key, Row | None]] = field(default_factory=_nothing_written)
     _groups: dict[Group, dict[Key, None]] = field(default_factory=dict)
     _changes: list[Change] = field(default_factory=list)
 
     def get(self, entity: Entity, key: Key) -> Row | None:
         """The row as it is now, or None."""
-        written = self._written.get(entity)
-        if written is not None and key in written:
-            return written[key]
-        return self.image.get(entity, key)
+        row = self._written[entity].get(key, _UNWRITTEN)
+        return self.image.get(entity, key) if row is _UNWRITTEN else cast("Row | None", row)
 
     def find(self, kind: type[R], *key: int | str) -> R | None:
         """The row as it is now, by its type: ``delta.find(BrokerRow, 1)``."""
@@ -114,7 +121,7 @@ class MetadataDelta:
     def keys(self, entity: Entity) -> list[Key]:
         """All keys of an entity as they are now: costs as much as the entity is large."""
         found = dict.fromkeys(self.image.map(entity))
-        for key, row in self._written.get(entity, {}).items():
+        for key, row in self._written[entity].items():
             if row is None:
                 found.pop(key, None)
             else:
@@ -126,14 +133,21 @@ class MetadataDelta:
         entity, key = row.ENTITY, row.key
         before = self.get(entity, key)
         op = Op.CREATE if before is None else Op.UPDATE
-        self._write(Change(entity, key, op, before, row))
+        self._write(_change(entity, key, op, before, row))
+
+    def replace(self, before: R, after: R) -> None:
+        """Replace a row that was just found by another with the same key."""
+        entity = before.ENTITY
+        key = before.key
+        self._changes.append(_change(entity, key, Op.UPDATE, before, after))
+        self._written[entity][key] = after
 
     def delete(self, entity: Entity, key: Key) -> bool:
         """Remove a row; False if there was none."""
         before = self.get(entity, key)
         if before is None:
             return False
-        self._write(Change(entity, key, Op.DELETE, before, None))
+        self._write(_change(entity, key, Op.DELETE, before, None))
         return True
 
     def take_changes(self) -> tuple[Change, ...]:
@@ -150,7 +164,7 @@ class MetadataDelta:
 
     def is_empty(self) -> bool:
         """Whether nothing was ever written."""
-        return not self._written
+        return not any(self._written.values())
 
     def apply(
         self, *, offset: int, leader_epoch: int, timestamp_ms: int, quorum: Quorum | None = None
@@ -177,10 +191,7 @@ class MetadataDelta:
         self._set(change.entity, change.key, change.before, change.after)
 
     def _set(self, entity: Entity, key: Key, before: Row | None, after: Row | None) -> None:
-        written = self._written.get(entity)
-        if written is None:
-            written = self._written[entity] = {}
-        written[key] = after
+        self._written[entity][key] = after
         if before is None and after is not None:
             group = group_of(after)
             if group is not None:
@@ -199,6 +210,8 @@ class MetadataDelta:
     def _next_maps(self) -> RowMaps:
         maps = dict(self.image.maps)
         for entity, written in self._written.items():
+            if not written:
+                continue
             rows = dict(maps.get(entity, {}))
             for key, row in written.items():
                 if row is None:
@@ -226,7 +239,7 @@ class MetadataDelta:
         gone: list[Row] = []
         come: list[Row] = []
         for entity in STATE_ENTITIES:
-            for key, row in self._written.get(entity, {}).items():
+            for key, row in self._written[entity].items():
                 before = self.image.get(entity, key)
                 if before is not None:
                     gone.append(before)

@@ -28,6 +28,7 @@ from .delta import MetadataDelta, RecordChanges
 from .epochs import replay_control
 from .image import MetadataImage, Quorum, TransactionOutcome
 from .loading import Loading
+from .making import maker
 from .payload import (
     JSON_TYPES,
     Decode,
@@ -37,7 +38,7 @@ from .payload import (
     batch_records,
     metadata_record,
 )
-from .records import NO_OP_VALUE, DecodedRecord, MetadataRecord, UnknownRecord, decode
+from .records import NO_OP_VALUE, RECORD_TYPES, DecodedRecord, MetadataRecord, UnknownRecord, decode
 from .replay import Position, replay
 from .transactions import MARKERS, BeginMarker, EndMarker, OpenTransaction, marker_of
 
@@ -45,6 +46,11 @@ __all__ = ["Fold", "LogRecord", "SkippedRecords", "batch_records"]
 
 
 _Skipped: TypeAlias = dict[tuple[bool, int, int], SkippedRecords]
+_REPLAYS: Final = {kind: replay.dispatch(kind) for kind in RECORD_TYPES}
+"""``replay`` with its choice made beforehand: it is asked a million times."""
+
+_position = maker(Position)
+_record_changes = maker(RecordChanges)
 _GAP_REMEDY: Final = "feed the records that are missing, or begin at a checkpoint behind the gap"
 
 
@@ -205,7 +211,7 @@ class Fold:
             reason = f"leader epoch {leader_epoch} comes after {self._leader_epoch}: it never falls"
             raise ReplayError(offset=offset, record="a record", reason=reason)
         if payload != NO_OP_VALUE:
-            self._take(payload, Position(offset, offset, leader_epoch, timestamp_ms), made)
+            self._take(payload, _position(offset, offset, leader_epoch, timestamp_ms), made)
         elif self._transaction is not None:
             self._transaction.record_count += 1
         self._next_offset = offset + 1
@@ -262,8 +268,9 @@ class Fold:
         if isinstance(record, UnknownRecord):
             self._skip(False, record.api_key, record.version, at.offset)
             return
-        replay(record, self._delta, at)
-        self._collect(JSON_TYPES[type(record)], at, made)
+        kind = type(record)
+        _REPLAYS[kind](record, self._delta, at)
+        self._collect(JSON_TYPES[kind], at, made)
 
     def _control(self, control: ControlRecord, at: Position, made: list[RecordChanges]) -> None:
         if isinstance(control, UnknownControl):
@@ -276,7 +283,7 @@ class Fold:
         changes = self._delta.take_changes()
         if changes:
             made.append(
-                RecordChanges(
+                _record_changes(
                     at.offset,
                     at.visible_offset,
                     at.leader_epoch,

@@ -81,14 +81,14 @@ def unregister_broker(record: UnregisterBrokerRecord, delta: MetadataDelta, at: 
 def fence_broker(record: FenceBrokerRecord, delta: MetadataDelta, at: Position) -> None:
     """A broker may serve nothing."""
     row = _broker(record, record.id, record.epoch, delta, at)
-    delta.put(dataclasses.replace(row, fenced=True))
+    delta.replace(row, dataclasses.replace(row, fenced=True))
 
 
 @replay.register
 def unfence_broker(record: UnfenceBrokerRecord, delta: MetadataDelta, at: Position) -> None:
     """A broker may serve again."""
     row = _broker(record, record.id, record.epoch, delta, at)
-    delta.put(dataclasses.replace(row, fenced=False))
+    delta.replace(row, dataclasses.replace(row, fenced=False))
 
 
 @replay.register
@@ -111,14 +111,15 @@ def broker_registration_change(
         log_dirs = _sorted_directories(record.log_dirs)
     if record.cordoned_log_dirs is not None:
         cordoned = record.cordoned_log_dirs
-    delta.put(
+    delta.replace(
+        row,
         dataclasses.replace(
             row,
             fenced=row.fenced if record.fenced == 0 else record.fenced == 1,
             in_controlled_shutdown=row.in_controlled_shutdown or record.in_controlled_shutdown == 1,
             log_dirs=log_dirs,
             cordoned_log_dirs=cordoned,
-        )
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from raftlog_state.delta import MetadataDelta
 from raftlog_state.image import Entity, PartitionRow, TopicRow
+from raftlog_state.making import maker
 from raftlog_state.records import (
     ClearElrRecord,
     PartitionChangeRecord,
@@ -29,6 +30,8 @@ DIRECTORY_MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 LEADER_UNCHANGED: Final = -2
 RECOVERY_UNCHANGED: Final = -1
 CONFIG_OF_TOPIC: Final = 2
+
+_partition_row = maker(PartitionRow)
 
 
 @replay.register
@@ -63,7 +66,7 @@ def partition(record: PartitionRecord, delta: MetadataDelta, at: Position) -> No
     if record.leader_recovery_state not in (0, 1):
         raise contradiction(record, at, _no_recovery_state(record.leader_recovery_state))
     delta.put(
-        PartitionRow(
+        _partition_row(
             topic_id=record.topic_id,
             partition_id=record.partition_id,
             topic_name=row.name,
@@ -103,8 +106,9 @@ def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Po
         leader, leader_epoch = record.leader, leader_epoch + 1
     replicas = _kept(record.replicas, row.replicas)
     directories = _kept(record.directories, row.directories)
-    delta.put(
-        PartitionRow(
+    delta.replace(
+        row,
+        _partition_row(
             topic_id=row.topic_id,
             partition_id=row.partition_id,
             topic_name=row.topic_name,
@@ -119,7 +123,7 @@ def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Po
             leader_epoch=leader_epoch,
             partition_epoch=row.partition_epoch + 1,
             leader_recovery_state=recovery,
-        )
+        ),
     )
 
 
@@ -139,7 +143,7 @@ def clear_elr(record: ClearElrRecord, delta: MetadataDelta, at: Position) -> Non
     for key in sorted(keys):
         row = delta.find(PartitionRow, *key)
         if row is not None and (row.elr or row.last_known_elr):
-            delta.put(_without_elr(row))
+            delta.replace(row, _without_elr(row))
 
 
 def _without_elr(row: PartitionRow) -> PartitionRow:
