@@ -13,9 +13,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Final
 
 _TABLE: Final = "config_types.tsv"
@@ -34,8 +34,11 @@ _MECHANISM_CONFIGS: Final = (
 
 @cache
 def _types() -> dict[tuple[str, str], str]:
-    text = files(__package__).joinpath(_TABLE).read_text("utf-8")
-    rows = (line.split("\t") for line in text.splitlines()[1:])
+    table = pkgutil.get_data(
+        "raftlog_state.records", _TABLE
+    )  # from a zip, too
+    assert table is not None, "the package was installed without its table"
+    rows = (line.split("\t") for line in table.decode().splitlines()[1:])
     return {(scope, name): kafka_type for scope, name, kafka_type in rows}
 
 

@@ -195,7 +195,8 @@ def _tags_reader(cls: type[Struct], order: tuple[str, ...], place: _Place, prefi
             if tag <= previous:
                 raise place.damage(start, f"{prefix}tag {tag} comes after tag {previous}")
             if end > len(buffer):
-                raise place.damage(start, f"{prefix}tag {tag} claims {byte_count} bytes")
+                claim = f"claims {byte_count} bytes and {len(buffer) - position} are left"
+                raise place.damage(start, f"{prefix}tag {tag} {claim}")
             previous = tag
             if tag in known:
                 at, label, read_value = known[tag]

@@ -12,9 +12,9 @@ What is secret:
 
 What stands in its place: without a key a fixed mask; with one a text such as ``hmac:0f3a..``, 128
 bits of HMAC-SHA256 under the user's key, which answers "did it change?" and "is it the same on all
-brokers?". The hash covers the field and the config's name, so that equal secrets of two kinds do not
-look equal. In fields of bytes the same text stands as bytes: its JSON is base64. An unknown payload
-leaves nothing. A redacted value decodes as the type and version that it was.
+brokers?". The hash covers the field and the config's name, so that equal secrets of two kinds do
+not look equal. In fields of bytes the same text stands as bytes: its JSON is base64. An unknown
+payload leaves nothing. A redacted value decodes as the type and version that it was.
 """
 
 from __future__ import annotations

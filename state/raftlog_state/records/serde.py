@@ -182,25 +182,24 @@ def _read_frame(value: bytes) -> tuple[int, int, int]:
     """Returns (api key, version, position of the first field)."""
     if len(value) >= 3 and value[0] == _FRAME_VERSION and value[1] < 0x80 and value[2] < 0x80:
         return value[1], value[2], 3
-    reason = ""
-    numbers = []
-    position = 0
+    frame_version, position = _read_frame_number(value, 0, "frame version")
+    if frame_version != _FRAME_VERSION:
+        reason = f"its frame version is {frame_version}; every Kafka release writes 1"
+        raise MetadataParseError(record=_FRAME, version=None, position=0, reason=reason)
+    api_key, position = _read_frame_number(value, position, "api key")
+    version, position = _read_frame_number(value, position, "version")
+    return api_key, version, position
+
+
+def _read_frame_number(value: bytes, position: int, name: str) -> tuple[int, int]:
     try:
-        for name in ("frame version", "api key", "version"):
-            start = position
-            number, position = read_unsigned_varint(value, position)
-            if number > _FRAME_NUMBER_MAX:
-                reason = f"{name} {number} is out of range"
-            elif name == "frame version" and number != _FRAME_VERSION:
-                reason = f"its frame version is {number}; every Kafka release writes 1"
-            if reason:
-                break
-            numbers.append(number)
+        number, after = read_unsigned_varint(value, position)
+        if number <= _FRAME_NUMBER_MAX:
+            return number, after
+        reason = f"its {name} {number} is out of range"
     except MalformedVarintError as error:
         reason = f"its {name} is malformed: {error.reason}"
-    if reason:
-        raise MetadataParseError(record=_FRAME, version=None, position=start, reason=reason)
-    return numbers[1], numbers[2], position
+    raise MetadataParseError(record=_FRAME, version=None, position=position, reason=reason)
 
 
 def _trailing(

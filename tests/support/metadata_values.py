@@ -1,0 +1,113 @@
+"""Metadata records of real Kafka with Kafka's own answers, and made-up ones of every type."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from raftlog.records import iter_batches
+from raftlog_state.records import (
+    RECORD_TYPES,
+    FieldSchema,
+    Struct,
+    UnknownTag,
+)
+from raftlog_state.records.declare import Array, Scalar
+from raftlog_state.records.scalars import uuid_text
+
+DATA = Path(__file__).parents[1] / "data"
+PAYLOAD = re.compile(r"^\| offset: (\d+) .*? payload: (\{.*\})$")
+EVERY_VERSION = [
+    (kind, version) for kind in RECORD_TYPES for version in range(kind.schema.latest_version + 1)
+]
+
+
+def version_name(case: Any) -> str:
+    """A test's id for an element of EVERY_VERSION."""
+    return case.schema.name if isinstance(case, type) else str(case)
+
+
+def metadata_logs() -> list[Path]:
+    """Every segment and checkpoint of a metadata log that has Kafka's dump beside it."""
+    dumps = DATA.glob("kraft-logs/**/__cluster_metadata-0/*.dump.gz")
+    return sorted(path.with_name(path.name.removesuffix(".dump.gz")) for path in dumps)
+
+
+def values_in(content: bytes) -> tuple[bytes, ...]:
+    """The values of all metadata records in the bytes of a segment or checkpoint, in order."""
+    return tuple(
+        record.value
+        for batch in iter_batches(content)
+        if not batch.is_control
+        for record in batch.records()
+        if record.value is not None
+    )
+
+
+@cache
+def values_of(log: Path) -> tuple[bytes, ...]:
+    """The values of all metadata records in a file, in order."""
+    return values_in(log.read_bytes())
+
+
+@cache
+def payloads_of(log: Path) -> tuple[str, ...]:
+    """What kafka-dump-log printed for the same records, in order."""
+    with gzip.open(f"{log}.dump.gz", "rt", encoding="utf-8") as lines:
+        return tuple(match[2] for line in lines if (match := PAYLOAD.match(line.rstrip("\n"))))
+
+
+def golden_vectors() -> Iterator[tuple[str, int, bytes, str]]:
+    """(name, version, value, text of Kafka's toString) of every golden metadata record."""
+    with (DATA / "kraft-golden-vectors.tsv").open(encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table, delimiter="\t", quoting=csv.QUOTE_NONE):
+            if row["kind"].startswith("metadata record value"):
+                yield row["name"], int(row["version"]), bytes.fromhex(row["hex"]), row["content"]
+
+
+INTEGERS = {
+    Scalar.INT8: st.integers(-(2**7), 2**7 - 1),
+    Scalar.INT16: st.integers(-(2**15), 2**15 - 1),
+    Scalar.UINT16: st.integers(0, 2**16 - 1),
+    Scalar.INT32: st.integers(-(2**31), 2**31 - 1),
+    Scalar.INT64: st.integers(-(2**63), 2**63 - 1),
+}
+SCALARS: dict[Scalar, st.SearchStrategy[Any]] = {
+    **INTEGERS,
+    Scalar.BOOL: st.booleans(),
+    Scalar.FLOAT64: st.floats(allow_nan=False),
+    Scalar.UUID: st.binary(min_size=16, max_size=16).map(uuid_text),
+    Scalar.STRING: st.text(max_size=30),
+    Scalar.BYTES: st.binary(max_size=30),
+}
+UNKNOWN_TAGS = st.dictionaries(st.integers(100, 2**31 - 1), st.binary(max_size=20), max_size=2).map(
+    lambda tags: tuple(UnknownTag(tag, tags[tag]) for tag in sorted(tags))
+)
+
+
+def values(field: FieldSchema, version: int) -> st.SearchStrategy[Any]:
+    if isinstance(field.kind, Array):
+        element = field.kind.element
+        made = SCALARS[element] if isinstance(element, Scalar) else structs(element, version)
+        some: st.SearchStrategy[Any] = st.lists(made, max_size=3).map(tuple)
+    else:
+        some = SCALARS[field.kind]
+    choices = [st.just(field.default), some]
+    return st.one_of(*choices, st.none()) if field.nullable else st.one_of(*choices)
+
+
+def structs(cls: type[Struct], version: int) -> st.SearchStrategy[Any]:
+    """Instances of a record type, or of a struct in one, that ``version`` can hold."""
+    present = {
+        field.attribute: values(field, version)
+        for field in cls.fields_schema
+        if field.since <= version
+    }
+    return st.builds(cls, **present, unknown_tags=st.just(()) | UNKNOWN_TAGS)
