@@ -34,9 +34,7 @@ _MECHANISM_CONFIGS: Final = (
 
 @cache
 def _types() -> dict[tuple[str, str], str]:
-    table = pkgutil.get_data(
-        "raftlog_state.records", _TABLE
-    )  # from a zip, too
+    table = pkgutil.get_data("raftlog_state.records", _TABLE)  # from a zip, too
     assert table is not None, "the package was installed without its table"
     rows = (line.split("\t") for line in table.decode().splitlines()[1:])
     return {(scope, name): kafka_type for scope, name, kafka_type in rows}

@@ -64,17 +64,12 @@ class FieldSchema:
     """One declared field. ``attribute`` is Python's name, ``json_name`` Kafka's."""
 
     attribute: str
+    json_name: str
     kind: Scalar | Array
     default: Any
     since: int
     tag: int | None
     nullable: bool
-
-    @property
-    def json_name(self) -> str:
-        """``end_points`` -> ``endPoints``: as Kafka's JSON converter spells it."""
-        head, *tail = self.attribute.split("_")
-        return head + "".join(word.capitalize() for word in tail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +130,20 @@ def field(
     return dataclasses.field(default=default, repr=shown, metadata=declared)
 
 
+def _json_name(attribute: str) -> str:
+    """``end_points`` -> ``endPoints``: as Kafka's JSON converter spells it."""
+    head, *tail = attribute.split("_")
+    return head + "".join(word.capitalize() for word in tail)
+
+
 def _schemas(cls: type) -> tuple[FieldSchema, ...]:
     return tuple(
-        FieldSchema(attribute=entry.name, default=entry.default, **entry.metadata)
+        FieldSchema(
+            attribute=entry.name,
+            json_name=_json_name(entry.name),
+            default=entry.default,
+            **entry.metadata,
+        )
         for entry in dataclasses.fields(cls)
         if entry.metadata
     )

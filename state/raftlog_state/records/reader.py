@@ -16,7 +16,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 from raftlog.errors import MalformedVarintError, MetadataParseError
@@ -182,7 +181,11 @@ def _tags_reader(cls: type[Struct], order: tuple[str, ...], place: _Place, prefi
     def read(buffer: bytes, position: int, row: list[Any]) -> int:
         unknown: list[UnknownTag] = []
         previous = -1
-        count, position = read_unsigned_varint(buffer, position)
+        count = buffer[position]
+        if count < 0x80:
+            position += 1
+        else:
+            count, position = read_unsigned_varint(buffer, position)
         for _ in range(count):
             start = position
             tag, byte_count = buffer[position], buffer[position + 1]
@@ -296,8 +299,8 @@ def _array_reader(kind: Array, nullable: bool, place: _Place, label: str) -> Val
     read_length = _length_reader(nullable, 2**31 - 1, "elements", place, label)
     read_elements: Callable[[bytes, int, int], tuple[tuple[Any, ...], int]]
     if kind.element is Scalar.INT32:
-        read_elements = _read_int32s
-    elif kind.element is Scalar.UUID:
+        return _int32s_reader(read_length)
+    if kind.element is Scalar.UUID:
         read_elements = _read_uuids
     elif isinstance(kind.element, Scalar):
         read_elements = _each(_scalar_reader(kind.element, False, place, label + "[]"))
@@ -316,13 +319,22 @@ def _array_reader(kind: Array, nullable: bool, place: _Place, label: str) -> Val
     return read
 
 
-@lru_cache(256)
-def _int32s(count: int) -> struct.Struct:
-    return struct.Struct(f">{count}i")
+_FEW_INT32S: Final = tuple(struct.Struct(f">{count}i").unpack_from for count in range(0x7F))
 
 
-def _read_int32s(buffer: bytes, position: int, count: int) -> tuple[tuple[int, ...], int]:
-    return _int32s(count).unpack_from(buffer, position), position + 4 * count
+def _int32s_reader(read_length: Callable[[bytes, int], tuple[int, int]]) -> ValueReader:
+    """Read an array of node ids: by far the commonest array, and mostly a short one."""
+
+    def read(buffer: bytes, position: int) -> tuple[tuple[int, ...] | None, int]:
+        length = buffer[position]
+        if 0 < length < 0x80:
+            return _FEW_INT32S[length - 1](buffer, position + 1), position + 4 * length - 3
+        count, position = read_length(buffer, position)
+        if count < 0:
+            return None, position
+        return struct.unpack_from(f">{count}i", buffer, position), position + 4 * count
+
+    return read
 
 
 def _read_uuids(buffer: bytes, position: int, count: int) -> tuple[tuple[str, ...], int]:
