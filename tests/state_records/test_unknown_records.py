@@ -165,3 +165,8 @@ def test_a_frame_with_padded_numbers_is_read_as_kafka_reads_it() -> None:
     padded = b"\x81\x00\x82\x00\x80\x00" + plain[3:]
     assert decode(padded) == decode(plain)
     assert peek(padded) == (2, 0)
+
+
+def test_the_largest_tag_is_kept() -> None:
+    record = TopicRecord(unknown_tags=(UnknownTag(2**31 - 1, b"x"),))
+    assert decode(encode(record)).record == record

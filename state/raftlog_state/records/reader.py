@@ -44,6 +44,9 @@ FORMATS: Final = {
 }
 """Types of fixed width, as ``struct`` names them, big endian."""
 
+TAG_MAX: Final = 2**31 - 1
+"""Kafka keeps tags in an int32."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -195,6 +198,8 @@ def _tags_reader(cls: type[Struct], order: tuple[str, ...], place: _Place, prefi
                 tag, position = read_unsigned_varint(buffer, position)
                 byte_count, position = read_unsigned_varint(buffer, position)
             end = position + byte_count
+            if tag > TAG_MAX:
+                raise place.damage(start, f"{prefix}tag {tag} is out of range")
             if tag <= previous:
                 raise place.damage(start, f"{prefix}tag {tag} comes after tag {previous}")
             if end > len(buffer):

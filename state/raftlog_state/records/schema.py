@@ -78,3 +78,4 @@ BY_JSON_TYPE: Final = {kind.schema.json_type: kind for kind in RECORD_TYPES}
 
 assert len(BY_API_KEY) == len(BY_JSON_TYPE) == len(RECORD_TYPES) == 27
 assert list(BY_API_KEY) == sorted(BY_API_KEY)
+assert all(max(kind.schema.api_key, kind.schema.latest_version) < 0x80 for kind in RECORD_TYPES)

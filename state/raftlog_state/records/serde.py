@@ -48,7 +48,7 @@ _NO_OP: Final = DecodedRecord(0, NoOpRecord())
 
 _W = TypeVar("_W")
 
-# Compiled so far. Readers by the first three bytes of a value, which are all of its frame.
+# Compiled so far. Readers by a value's frame: one byte each, for all that this schema knows.
 _readers: dict[bytes, tuple[int, ValueReader]] = {}
 _writers: dict[tuple[type, int], ValueWriter] = {}
 _text_writers: dict[tuple[type, int], TextWriter] = {}
@@ -169,10 +169,10 @@ def _decode_first(value: bytes) -> DecodedRecord:
             version,
             UnknownRecord(api_key=api_key, version=version, reason=reason, payload=payload),
         )
-    read = record_reader(kind, version)
-    if position == 3:  # else some number of the frame is padded, which Kafka never writes
-        _readers[value[:3]] = version, read
-    record, end = read(value, position)
+    frame = bytes((_FRAME_VERSION, api_key, version))  # the value's may be padded with zero bits
+    if frame not in _readers:
+        _readers[frame] = version, record_reader(kind, version)
+    record, end = _readers[frame][1](value, position)
     if end != len(value):
         raise _trailing(record, version, end, len(value) - end)
     return DecodedRecord(version, record)

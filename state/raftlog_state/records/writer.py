@@ -21,7 +21,7 @@ from raftlog.limits import STRING_BYTES_MAX
 from raftlog.records.varint import unsigned_varint
 
 from .declare import Array, FieldSchema, MetadataRecord, Scalar, Struct
-from .reader import FORMATS
+from .reader import FORMATS, TAG_MAX
 from .scalars import uuid_bytes
 from .versions import FieldPath, absence_check
 
@@ -83,7 +83,7 @@ def _with_unknown(
     unknown = {one.tag: one.data for one in record.unknown_tags}
     if len(unknown) != len(record.unknown_tags) or unknown.keys() & known_tags:
         raise place.within("unknownTaggedFields").invalid("a tag is given twice, or is known")
-    if not all(0 <= tag < 2**31 for tag in unknown):
+    if not all(0 <= tag <= TAG_MAX for tag in unknown):
         raise place.within("unknownTaggedFields").invalid("a tag is out of range")
     return sorted([*tags, *unknown.items()])
 

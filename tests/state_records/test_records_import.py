@@ -1,0 +1,14 @@
+"""The command line starts fast because metadata records need neither numpy nor Arrow."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = ("numpy", "pyarrow", "pyspark")
+
+
+def test_records_import_nothing_heavy() -> None:
+    code = f"import sys, raftlog_state.records; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
