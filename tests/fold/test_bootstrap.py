@@ -1,0 +1,175 @@
+"""Loading a checkpoint: truncate and load, over nothing or over an older state."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.metadata_logs import at, folded, state_after
+
+from raftlog.errors import OffsetGapError, ReplayError
+from raftlog.records.control import (
+    KRaftVersion,
+    KRaftVoters,
+    LeaderChange,
+    SnapshotFooter,
+    SnapshotHeader,
+    Voter,
+)
+from raftlog.types import SnapshotId
+from raftlog_state.delta import Op
+from raftlog_state.fold import Fold, LogRecord, SkippedRecords
+from raftlog_state.image import Entity, EpochRow, Quorum
+from raftlog_state.image import Voter as VoterRow
+from raftlog_state.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+A, B, C = "muSNo3lITFSJf4sY_teOaw", "IIzV3j_LQFClOqhX3gQ9wA", "o8mTr1KySfu2a3x_FCKC-A"
+STAYS = TopicRecord(name="stays", topic_id=A)
+GOES = TopicRecord(name="goes", topic_id=B)
+COMES = TopicRecord(name="comes", topic_id=C)
+CONFIG = ConfigRecord(resource_type=2, resource_name="goes", name="x", value="1")
+ID = SnapshotId(epoch=3, end_offset=100)
+VOTER = Voter(
+    voter_id=4,
+    voter_directory_id=B,
+    endpoints=(),
+    min_supported_version=0,
+    max_supported_version=1,
+)
+
+
+def control(*payloads: object) -> list[LogRecord]:
+    return [LogRecord(0, 3, 77, payload) for payload in payloads]  # type: ignore[arg-type]
+
+
+HEAD = control(
+    SnapshotHeader(last_contained_log_timestamp_ms=5_000),
+    KRaftVersion(kraft_version=1),
+    KRaftVoters(voters=(VOTER,)),
+)
+FOOT = control(SnapshotFooter())
+
+
+def test_rows_of_a_checkpoint_are_read_and_what_it_lacks_is_deleted() -> None:
+    fold = folded(STAYS, GOES, CONFIG)
+    before = fold.image
+    made = fold.bootstrap(ID, [*HEAD, *at(3, STAYS, COMES), *FOOT])
+    assert [(done.record_type, done.ordinal) for done in made] == [
+        ("SNAPSHOT_HEADER", None),
+        ("TOPIC_RECORD", 0),
+        ("TOPIC_RECORD", 1),
+        ("SNAPSHOT_FOOTER", None),
+    ]
+    assert {(done.offset, done.visible_offset, done.leader_epoch) for done in made} == {(99, 99, 3)}
+    assert {done.timestamp_ms for done in made} == {5_000}
+    changes = [
+        (change.entity, change.op, change.key, change.before)
+        for done in made[1:]
+        for change in done.changes
+    ]
+    assert changes == [
+        (Entity.TOPIC, Op.READ, (A,), before.get(Entity.TOPIC, (A,))),
+        (Entity.TOPIC, Op.READ, (C,), None),
+        (Entity.TOPIC, Op.DELETE, (B,), before.get(Entity.TOPIC, (B,))),
+        (Entity.CONFIG, Op.DELETE, (2, "goes", "x"), before.get(Entity.CONFIG, (2, "goes", "x"))),
+    ]
+
+
+def test_the_state_stands_behind_the_checkpoint() -> None:
+    fold = folded(STAYS, GOES, CONFIG)
+    fold.bootstrap(ID, [*HEAD, *at(3, STAYS, COMES), *FOOT])
+    image = fold.image
+    assert image.same_rows(state_after(STAYS, COMES))
+    assert (image.offset, image.leader_epoch, image.timestamp_ms) == (99, 3, 5_000)
+    assert image.quorum == Quorum(1, (VoterRow(4, B, (), 0, 1),))
+    assert fold.next_offset == 100
+    assert image.topic("goes") is None
+    fold.append(at(100, GOES, epoch=3))
+    assert fold.image.same_rows(state_after(STAYS, COMES, GOES))
+
+
+def test_an_epoch_that_began_before_the_checkpoint_has_no_beginning() -> None:
+    fold = Fold()
+    (made,) = fold.bootstrap(ID, [*HEAD, *FOOT])
+    (change,) = made.changes
+    assert (change.op, change.entity, change.before) == (Op.READ, Entity.EPOCH, None)
+    fold.append([LogRecord(100, 4, 0, LeaderChange(leader_id=4))])
+    old, new = fold.image.rows_of(EpochRow)
+    assert (old.leader_epoch, old.start_offset, old.end_offset, old.leader_id) == (
+        3,
+        None,
+        100,
+        None,
+    )
+    assert (new.leader_epoch, new.start_offset, new.end_offset, new.leader_id) == (4, 100, None, 4)
+
+
+def test_epochs_and_transactions_seen_before_are_kept() -> None:
+    fold = Fold()
+    fold.append([LogRecord(0, 3, 0, LeaderChange(leader_id=9))])
+    fold.append(at(1, b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", epoch=3))
+    fold.bootstrap(ID, [*HEAD, *FOOT])
+    assert [row.leader_id for row in fold.image.rows_of(EpochRow)] == [9]
+    assert len(fold.image.rows(Entity.TRANSACTION)) == 1
+
+
+def test_records_alone_say_nothing_of_the_quorum_and_give_their_own_time() -> None:
+    fold = Fold()
+    fold.bootstrap(ID, [*HEAD, *FOOT])
+    fold.bootstrap(SnapshotId(epoch=3, end_offset=200), at(3, STAYS, epoch=3))
+    assert fold.image.quorum.kraft_version == 1
+    assert fold.image.timestamp_ms == 3_000
+
+
+def test_loading_the_same_checkpoint_twice_changes_nothing() -> None:
+    fold = Fold()
+    records = [*HEAD, *at(3, STAYS, COMES), *FOOT]
+    fold.bootstrap(ID, records)
+    first = fold.image
+    again = fold.bootstrap(ID, records)
+    assert fold.image == first
+    assert all(
+        change.op is Op.READ and change.changed == () for done in again for change in done.changes
+    )
+
+
+def test_a_checkpoint_older_than_the_state_is_refused() -> None:
+    fold = folded(STAYS, GOES)
+    with pytest.raises(OffsetGapError, match="older than the state"):
+        fold.bootstrap(SnapshotId(epoch=1, end_offset=1), at(0, STAYS))
+    assert fold.image == state_after(STAYS, GOES)
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([STAYS, RemoveTopicRecord(topic_id=A)], "no removals"),
+        ([STAYS, TopicRecord(name="stays", topic_id=B)], "exists already"),
+        ([STAYS, b"\x01\x02\x00"], "damaged"),
+    ],
+)
+def test_a_checkpoint_that_contradicts_itself_leaves_the_state_alone(
+    records: list[TopicRecord], reason: str
+) -> None:
+    fold = folded(GOES)
+    with pytest.raises(ReplayError, match=reason):
+        fold.bootstrap(ID, at(0, *records))
+    assert (fold.image, fold.next_offset) == (state_after(GOES), 1)
+
+
+def test_unknown_records_of_a_checkpoint_are_skipped_and_counted() -> None:
+    fold = Fold()
+    made = fold.bootstrap(ID, at(0, STAYS, b"\x01\x63\x00\x00", COMES))
+    assert [done.ordinal for done in made] == [None, 0, 2], (
+        "an ordinal is a place in the checkpoint"
+    )
+    assert fold.skipped == (SkippedRecords(False, 99, 0, 1, 99, 99),)
+
+
+def test_a_feature_that_a_checkpoint_lacks_is_gone() -> None:
+    fold = folded(FeatureLevelRecord(name="share.version", feature_level=1))
+    fold.bootstrap(ID, at(0, FeatureLevelRecord(name="metadata.version", feature_level=30)))
+    assert [row.key for row in fold.image.rows(Entity.FEATURE)] == [("metadata.version",)]

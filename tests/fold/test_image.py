@@ -1,0 +1,326 @@
+"""Images, deltas and rows as values: equality, digests, differences, undoing, JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pickle
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog_state.delta import Change, MetadataDelta, Op, RecordChanges, diff
+from raftlog_state.image import (
+    ROW_TYPES,
+    AclRow,
+    ConfigRow,
+    Entity,
+    MetadataImage,
+    PartitionRow,
+    ProducerIdsRow,
+    Quorum,
+    QuotaRow,
+    Row,
+    ScramRow,
+    TopicRow,
+    group_of,
+    row_json,
+    table_of,
+)
+from raftlog_state.making import maker
+from raftlog_state.replay import Position
+
+TOPICS = [TopicRow(topic_id=str(number), name=f"t{number}") for number in range(4)]
+
+
+def image_of(*rows: Row, offset: int = 5) -> MetadataImage:
+    return MetadataImage.from_rows(rows, offset=offset, leader_epoch=2)
+
+
+def partition(topic: str, number: int, leader: int = 1) -> PartitionRow:
+    return PartitionRow(
+        topic_id=topic,
+        partition_id=number,
+        topic_name=f"t{topic}",
+        replicas=(1, 2),
+        isr=(1,),
+        adding_replicas=(),
+        removing_replicas=(),
+        elr=(),
+        last_known_elr=(),
+        directories=("d", "e"),
+        leader=leader,
+        leader_epoch=0,
+        partition_epoch=0,
+        leader_recovery_state=1,
+    )
+
+
+# --- equality and digest --------------------------------------------------------------------------
+
+
+def test_equality_and_digest_do_not_depend_on_the_order_of_rows() -> None:
+    one, other = image_of(*TOPICS), image_of(*reversed(TOPICS))
+    assert one == other
+    assert one.digest() == other.digest()
+    assert one.rows(Entity.TOPIC) == other.rows(Entity.TOPIC) == TOPICS
+
+
+def test_images_differ_by_rows_offset_epoch_and_quorum() -> None:
+    image = image_of(*TOPICS)
+    assert image != image_of(*TOPICS[1:])
+    assert image != image_of(*TOPICS, offset=6)
+    assert image != dataclasses.replace(image, leader_epoch=3)
+    assert image != dataclasses.replace(image, quorum=Quorum(1, ()))
+    assert image == dataclasses.replace(image, timestamp_ms=9)
+    assert image != "an image"
+
+
+def test_a_digest_tells_rows_apart_and_not_offsets() -> None:
+    image = image_of(*TOPICS)
+    assert image.digest() == image_of(*TOPICS, offset=99).digest()
+    assert image.digest() != image_of(*TOPICS[1:]).digest()
+    assert image.digest() != image_of(*TOPICS[1:], TopicRow(topic_id="0", name="x")).digest()
+    assert MetadataImage.empty().digest() == "0" * 64
+    assert len(image.digest()) == 64
+
+
+def test_a_digest_is_the_same_in_every_process() -> None:
+    row = QuotaRow(entity=(("user", None),), quota="rate", value=12.5)
+    text = json.dumps([Entity.QUOTA, [[["user", None]], "rate", 12.5]], separators=(",", ":"))
+    assert image_of(row).digest() == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_who_took_producer_ids_is_not_compared() -> None:
+    known = ProducerIdsRow(next_producer_id=5, broker_id=1, broker_epoch=2)
+    assert image_of(known).digest() == image_of(ProducerIdsRow(next_producer_id=5)).digest()
+
+
+def test_an_image_survives_pickling() -> None:
+    image = image_of(*TOPICS, partition("0", 1))
+    assert pickle.loads(pickle.dumps(image)) == image
+
+
+def test_rows_and_maps_cannot_be_changed_from_outside() -> None:
+    image = image_of(*TOPICS)
+    with pytest.raises(TypeError):
+        image.map(Entity.TOPIC)[("9",)] = TOPICS[0]  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TOPICS[0].name = "x"  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        image.offset = 7  # type: ignore[misc]
+
+
+def test_rows_are_found_by_type_by_entity_and_by_group() -> None:
+    config = ConfigRow(resource_type=2, resource_name="t0", name="x", value="1")
+    image = image_of(*TOPICS, partition("0", 1), partition("0", 0), partition("1", 0), config)
+    assert image.find(TopicRow, "2") == image.get(Entity.TOPIC, ("2",)) == TOPICS[2]
+    assert image.find(TopicRow, "9") is None
+    assert sorted(image.group((Entity.PARTITION, "0", ""))) == [("0", 0), ("0", 1)]
+    assert image.group((Entity.CONFIG, 2, "t0")) == ((2, "t0", "x"),)
+    assert image.topic("t3") == TOPICS[3]
+    assert image.topic("t9") is None
+    assert image.rows_of(PartitionRow)[0] == partition("0", 0)
+
+
+# --- differences ----------------------------------------------------------------------------------
+
+
+def test_diff_names_what_came_went_and_changed() -> None:
+    before = image_of(TOPICS[0], TOPICS[1], partition("0", 0))
+    after = image_of(TOPICS[1], TOPICS[2], partition("0", 0, leader=2))
+    made = diff(before, after)
+    assert [(change.entity, change.op, change.key, change.changed) for change in made] == [
+        (Entity.TOPIC, Op.DELETE, ("0",), ()),
+        (Entity.TOPIC, Op.CREATE, ("2",), ()),
+        (Entity.PARTITION, Op.UPDATE, ("0", 0), ("leader",)),
+    ]
+    assert diff(before, before) == []
+
+
+# --- deltas ---------------------------------------------------------------------------------------
+
+KEYS = st.integers(0, 5)
+STEPS = st.lists(st.tuples(KEYS, KEYS, st.one_of(st.none(), st.integers(1, 9))), max_size=30)
+
+
+def written(delta: MetadataDelta, steps: list[tuple[int, int, int | None]]) -> dict[object, Row]:
+    """Apply steps (topic, partition, leader or None to delete) to a delta and to a dict."""
+    rows: dict[object, Row] = {}
+    for key in delta.keys(Entity.PARTITION):
+        row = delta.get(Entity.PARTITION, key)
+        assert row is not None
+        rows[key] = row
+    for topic, number, leader in steps:
+        key = (str(topic), number)
+        if leader is None:
+            assert delta.delete(Entity.PARTITION, key) == (rows.pop(key, None) is not None)
+        else:
+            rows[key] = partition(str(topic), number, leader)
+            delta.put(rows[key])
+    return rows
+
+
+@given(STEPS, STEPS)
+def test_a_delta_behaves_as_a_dict_over_an_image(
+    first: list[tuple[int, int, int | None]], second: list[tuple[int, int, int | None]]
+) -> None:
+    delta = MetadataDelta(MetadataImage.empty())
+    written(delta, first)
+    image = delta.apply(offset=1, leader_epoch=1, timestamp_ms=0)
+    rows, digest = dict(image.map(Entity.PARTITION)), image.digest()
+    delta = MetadataDelta(image)
+    expected = written(delta, second)
+    after = delta.apply(offset=2, leader_epoch=1, timestamp_ms=0)
+    assert after.map(Entity.PARTITION) == expected
+    assert sorted(delta.keys(Entity.PARTITION)) == sorted(expected)
+    for topic in map(str, range(6)):
+        group = (Entity.PARTITION, topic, "")
+        keys = sorted(key for key in expected if key[0] == topic)  # type: ignore[index]
+        assert sorted(delta.group(group)) == sorted(after.group(group)) == keys
+    assert after.digest() == image_of(*expected.values()).digest()
+    assert (image.map(Entity.PARTITION), image.digest()) == (rows, digest)
+
+
+@given(STEPS, STEPS)
+def test_undoing_changes_newest_first_gives_the_state_before(
+    first: list[tuple[int, int, int | None]], second: list[tuple[int, int, int | None]]
+) -> None:
+    delta = MetadataDelta(MetadataImage.empty())
+    expected = written(delta, first)
+    delta.take_changes()
+    written(delta, second)
+    delta.undo(reversed(delta.take_changes()))
+    after = delta.apply(offset=1, leader_epoch=1, timestamp_ms=0)
+    assert after.map(Entity.PARTITION) == expected
+    assert after.groups() == {k: v for k, v in after.groups().items() if v}
+
+
+@given(STEPS)
+def test_changes_lead_from_one_state_to_the_next(steps: list[tuple[int, int, int | None]]) -> None:
+    delta = MetadataDelta(MetadataImage.empty())
+    expected = written(delta, steps)
+    rows: dict[object, Row] = {}
+    for change in delta.take_changes():
+        assert rows.get(change.key) == change.before
+        assert change.op is (
+            Op.DELETE if change.after is None else Op.UPDATE if change.before else Op.CREATE
+        )
+        if change.after is None:
+            del rows[change.key]
+        else:
+            rows[change.key] = change.after
+    assert rows == expected
+
+
+def test_a_new_image_shares_the_maps_that_did_not_change() -> None:
+    image = image_of(*TOPICS, partition("0", 0))
+    delta = MetadataDelta(image)
+    delta.put(partition("0", 0, leader=2))
+    after = delta.apply(offset=6, leader_epoch=2, timestamp_ms=0)
+    assert after.maps[Entity.TOPIC] is image.maps[Entity.TOPIC]
+    assert after.maps[Entity.PARTITION] is not image.maps[Entity.PARTITION]
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def test_every_entity_has_a_table_name_and_a_row_type() -> None:
+    assert {table_of(entity) for entity in Entity} == {
+        "acls",
+        "brokers",
+        "configs",
+        "controllers",
+        "epochs",
+        "features",
+        "partitions",
+        "producer_ids",
+        "quotas",
+        "scram",
+        "tokens",
+        "topics",
+        "transactions",
+        "zk_migration",
+    }
+    assert all(kind.ENTITY is entity for entity, kind in ROW_TYPES.items())
+
+
+def test_json_has_columns_words_beside_numbers_and_bytes_as_base64() -> None:
+    scram = ScramRow(
+        user="u", mechanism=2, iterations=1, salt=b"\x00", stored_key=b"", server_key=b"\xff"
+    )
+    assert row_json(scram) == {
+        "user": "u",
+        "mechanism": 2,
+        "mechanism_name": "SCRAM-SHA-512",
+        "iterations": 1,
+        "salt": "AA==",
+        "stored_key": "",
+        "server_key": "/w==",
+    }
+    quota = QuotaRow(entity=(("client-id", "c"), ("user", None)), quota="rate", value=1.5)
+    assert row_json(quota)["entity"] == {"client-id": "c", "user": None}
+    assert row_json(partition("0", 1))["leader_recovery_state_name"] == "RECOVERING"
+
+
+def test_a_new_number_of_kafkas_is_its_own_word() -> None:
+    acl = AclRow(
+        acl_id="i",
+        resource_type=70,
+        resource_name="r",
+        pattern_type=71,
+        principal="p",
+        host="h",
+        operation=72,
+        permission=73,
+    )
+    names = [name for name in row_json(acl) if name.endswith("_name") and name != "resource_name"]
+    assert [row_json(acl)[name] for name in names] == ["70", "71", "72", "73"]
+
+
+def test_an_image_as_json_can_be_narrowed_to_some_entities() -> None:
+    image = image_of(*TOPICS[:2], partition("0", 1))
+    found = image.to_json([Entity.TOPIC])
+    assert found == {
+        "offset": 5,
+        "leader_epoch": 2,
+        "timestamp_ms": -1,
+        "kraft_version": 0,
+        "topics": [{"topic_id": "0", "name": "t0"}, {"topic_id": "1", "name": "t1"}],
+    }
+    assert json.loads(json.dumps(image.to_json()))["partitions"][0]["replicas"] == [1, 2]
+
+
+def test_groups_are_by_topic_resource_and_name() -> None:
+    assert group_of(partition("0", 1)) == (Entity.PARTITION, "0", "")
+    assert group_of(TOPICS[0]) == (Entity.TOPIC, "t0", "")
+    assert group_of(ProducerIdsRow(next_producer_id=1)) is None
+
+
+# --- making frozen values -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (PartitionRow, partition("0", 1)),
+        (Position, Position(1, 2, 3, 4)),
+        (RecordChanges, RecordChanges(1, 2, 3, 4, "T", ())),
+        (Change, Change(Entity.TOPIC, ("0",), Op.CREATE, None, TOPICS[0])),
+        (ProducerIdsRow, ProducerIdsRow(next_producer_id=5)),
+    ],
+)
+def test_a_value_made_fast_is_the_same_value(kind: Callable[..., object], value: object) -> None:
+    columns = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
+    made = maker(kind)(**columns)
+    assert type(made) is type(value)
+    assert made == value
+    assert hash(made) == hash(value)
+    assert repr(made) == repr(value)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(made, next(iter(columns)), None)
+    with pytest.raises(TypeError):
+        maker(kind)(unknown=1)

@@ -1,0 +1,116 @@
+"""However a log is cut into calls, changes and state are the same."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.metadata_logs import LOGS, MetadataLog, flat, metadata_log
+
+from raftlog_state.delta import RecordChanges
+from raftlog_state.fold import Fold
+from raftlog_state.image import Entity, MetadataImage
+
+THREE_NODES = LOGS / "three-nodes-4.3.1" / "node-100" / "__cluster_metadata-0"
+RECORDS = 1_200
+"""The beginning of the log holds its transaction, every kind of change and two epochs."""
+
+
+@cache
+def log() -> MetadataLog:
+    return metadata_log(THREE_NODES)
+
+
+@cache
+def whole() -> tuple[list[tuple[int, int, str, object]], MetadataImage]:
+    fold = Fold()
+    made = fold.append(log().records[:RECORDS])
+    return flat(made), fold.image
+
+
+def cuts_of(places: list[int]) -> list[tuple[int, int]]:
+    ends = sorted({*places, RECORDS})
+    return list(zip([0, *ends], ends, strict=False))
+
+
+@given(st.lists(st.integers(1, RECORDS - 1), max_size=12))
+@settings(max_examples=25)
+def test_any_split_gives_the_same_changes_and_state(places: list[int]) -> None:
+    changes, image = whole()
+    fold = Fold()
+    made: list[RecordChanges] = []
+    for start, end in cuts_of(places):
+        made += fold.append(log().records[start:end])
+    assert flat(made) == changes
+    assert fold.image == image
+
+
+@given(st.lists(st.integers(1, RECORDS - 1), max_size=6))
+@settings(max_examples=15)
+def test_a_fold_can_be_built_again_from_rows_at_any_point(places: list[int]) -> None:
+    changes, image = whole()
+    made: list[RecordChanges] = []
+    state = MetadataImage.empty()
+    for start, end in cuts_of([place for place in places if not 3 <= place < 12]):
+        assert state.offset == start - 1
+        fold = Fold(state)
+        made += fold.append(log().records[start:end])
+        rows = [row for entity in Entity for row in fold.image.rows(entity)]
+        state = MetadataImage.from_rows(
+            rows,
+            offset=fold.image.offset,
+            leader_epoch=fold.image.leader_epoch,
+            quorum=fold.image.quorum,
+        )
+    assert flat(made) == changes
+    assert state == image
+    assert state.digest() == image.digest()
+
+
+@given(st.lists(st.integers(1, RECORDS - 1), max_size=8))
+@settings(max_examples=10)
+def test_the_digest_of_a_followed_state_is_that_of_its_rows(places: list[int]) -> None:
+    fold = Fold()
+    for start, end in cuts_of(places):
+        fold.append(log().records[start:end])
+        image = fold.image
+        image.digest()  # from here on it is carried along, not worked out
+        rows = [row for entity in Entity for row in image.rows(entity)]
+        again = MetadataImage.from_rows(rows, offset=image.offset, leader_epoch=1)
+        assert image.digest() == again.digest()
+
+
+def test_one_record_a_call_gives_the_same_as_one_call() -> None:
+    changes, image = whole()
+    fold = Fold()
+    made: list[RecordChanges] = []
+    for record in log().records[:RECORDS]:
+        made += fold.append([record])
+    assert flat(made) == changes
+    assert fold.image == image
+
+
+def test_columns_give_the_same_as_records() -> None:
+    changes, image = whole()
+    fold = Fold()
+    records = log().records[:RECORDS]
+    made = fold.append_columns(
+        [record.offset for record in records],
+        [record.leader_epoch for record in records],
+        [record.timestamp_ms for record in records],
+        [record.payload for record in records],
+    )
+    assert flat(made) == changes
+    assert fold.image == image
+
+
+@pytest.mark.parametrize("place", range(3, 12))
+def test_a_cut_inside_a_transaction_shows_the_state_before_it(place: int) -> None:
+    fold = Fold()
+    before = fold.append(log().records[:place])
+    assert fold.open_transaction_offset == (3 if place > 3 else None)
+    assert fold.image.offset == 2
+    assert fold.next_offset == place
+    assert flat(before + fold.append(log().records[place:RECORDS])) == whole()[0]
