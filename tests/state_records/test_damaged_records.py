@@ -122,7 +122,7 @@ def test_records_with_a_piece_replaced(data: st.DataObject) -> None:
         ("010200 04 666f6f" + UUID + "01 01 05 00", 24, "tag 1 claims 5 bytes and 1 are left"),
         ("010200 04 666f6f" + UUID + "02 0100 0100", 26, "tag 1 comes after tag 1"),
         ("010200 04 666f6f" + UUID + "02 0500 0100", 26, "tag 1 comes after tag 5"),
-        ("011700 01 8080808008 00 00", 4, "tag 2147483648 is out of range"),
+        ("011700 01 ffffffff07 00", 4, "tag 2147483647 is out of range"),
         ("011700 01 00 03 0273", 4, "tag 0 claims 3 bytes"),
         ("011700 01 00 03 027300", 4, "name: its tag claims 3 bytes"),
         ("010100 0000", 3, "brokerId to brokerEpoch: the bytes end inside it"),

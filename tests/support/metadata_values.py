@@ -87,7 +87,7 @@ SCALARS: dict[Scalar, st.SearchStrategy[Any]] = {
     Scalar.STRING: st.text(max_size=30),
     Scalar.BYTES: st.binary(max_size=30),
 }
-UNKNOWN_TAGS = st.dictionaries(st.integers(100, 2**31 - 1), st.binary(max_size=20), max_size=2).map(
+UNKNOWN_TAGS = st.dictionaries(st.integers(100, 2**31 - 2), st.binary(max_size=20), max_size=2).map(
     lambda tags: tuple(UnknownTag(tag, tags[tag]) for tag in sorted(tags))
 )
 

@@ -44,8 +44,8 @@ FORMATS: Final = {
 }
 """Types of fixed width, as ``struct`` names them, big endian."""
 
-TAG_MAX: Final = 2**31 - 1
-"""Kafka keeps tags in an int32."""
+TAG_MAX: Final = 2**31 - 2
+"""Kafka keeps tags in an int32, and its writer uses the largest one as an end mark."""
 
 
 @dataclass(frozen=True, slots=True)
