@@ -78,10 +78,9 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 class Listing:
     """What one look into a log's directory found; ascending, without what is being deleted."""
 
-    names: frozenset[str]
-    segments: tuple[int, ...]
-    snapshots: tuple[SnapshotId, ...]
-    producer_snapshots: tuple[int, ...]
+    segments: tuple[int, ...] = ()
+    snapshots: tuple[SnapshotId, ...] = ()
+    producer_snapshots: tuple[int, ...] = ()
 
 
 def read_listing(names: list[str]) -> Listing:
@@ -97,7 +96,6 @@ def read_listing(names: list[str]) -> Listing:
             if base_offset is not None:
                 found.append(base_offset)
     return Listing(
-        names=frozenset(names),
         segments=tuple(sorted(offsets[LOG_SUFFIX])),
         snapshots=tuple(sorted(snapshots)),
         producer_snapshots=tuple(sorted(offsets[PRODUCER_SNAPSHOT_SUFFIX])),

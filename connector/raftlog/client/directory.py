@@ -1,0 +1,76 @@
+"""The door to files: paths as people write them, wired to real storage.
+
+Rules of this file:
+
+1. A path that exists is itself, whatever letters it has. Otherwise commas separate paths and
+   ``*``, ``?``, ``[...]`` make a pattern.
+2. Several paths are copies of one cluster's metadata log, of different nodes.
+"""
+
+from __future__ import annotations
+
+from raftlog.errors import LogNotFoundError, NotALogError
+from raftlog.log.opening import open_log
+from raftlog.log.reader import LogReader
+from raftlog.log.single import SingleLog
+from raftlog.log.voters import VotersLog
+from raftlog.storage.local import LocalStorage
+from raftlog.storage.protocol import Storage
+
+_FILE_SCHEME = "file:"
+
+
+def open_path(path: str, *, storage: Storage | None = None) -> LogReader:
+    """Open what lies at ``path`` for reading, without disturbing the node that writes it.
+
+    A metadata directory; a node's log directory (its ``__cluster_metadata-0``); an ordinary
+    partition's directory; one ``.log`` segment; one ``.checkpoint``; or the directories of several
+    voters of one cluster, separated by commas or matched by a pattern.
+
+    Raises ``LogNotFoundError``, ``LogAccessError``, ``NotALogError``; for several voters also
+    ``WrongClusterError`` and ``CorruptFileError``.
+    """
+    storage = storage if storage is not None else LocalStorage()
+    path = _without_scheme(path)
+    if _exists(storage, path):
+        return open_log(storage, path)
+    logs: dict[tuple[str, str], SingleLog] = {}
+    for part in filter(None, (_without_scheme(part.strip()) for part in path.split(","))):
+        if _exists(storage, part):
+            logs[storage.split(part)] = open_log(storage, part)
+        else:
+            logs |= {storage.split(log.path): log for log in _matching(storage, part)}
+    if not logs:
+        raise LogNotFoundError(path=path)
+    found = list(logs.values())
+    return found[0] if len(found) == 1 else VotersLog(path, found)
+
+
+def _matching(storage: Storage, pattern: str) -> list[SingleLog]:
+    """The logs that a pattern matches; what is no log among its matches is passed over."""
+    logs = []
+    problem: NotALogError | None = None
+    for path in storage.expand(pattern):
+        try:
+            logs.append(open_log(storage, path))
+        except NotALogError as error:
+            problem = problem or error
+    if not logs:
+        raise problem or LogNotFoundError(path=pattern)
+    return logs
+
+
+def _exists(storage: Storage, path: str) -> bool:
+    try:
+        storage.is_directory(path)
+    except LogNotFoundError:
+        return False
+    return True
+
+
+def _without_scheme(path: str) -> str:
+    """``file:///a``, ``file:/a`` and ``/a`` are one path."""
+    if not path.startswith(_FILE_SCHEME):
+        return path
+    rest = path[len(_FILE_SCHEME) :]
+    return "/" + rest.lstrip("/") if rest.startswith("/") else rest

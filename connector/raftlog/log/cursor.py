@@ -1,0 +1,276 @@
+"""Read on from a place in the log, over segments that roll and vanish under the reader.
+
+Rules of this file:
+
+1. What was whole is given out first; the error comes behind it.
+2. Offsets never go back; in a metadata log they never skip either. Base offsets lie outside the
+   CRC, so this is also what finds a flipped bit in one.
+3. A sealed segment ends with a whole batch. The active one may end in a torn batch or in zeros:
+   a tail, not an error, unless something sound follows it (``resync``).
+4. A segment that vanished is looked for again; what the log no longer holds is ``DataLossError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from raftlog.errors import (
+    CorruptBatchError,
+    DataLossError,
+    LogGapError,
+    SegmentVanishedError,
+)
+from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
+from raftlog.records.columns import BatchColumns, Stop
+from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC, LENGTH_MIN
+from raftlog.storage.protocol import ReadableFile
+
+from .files import LogFiles, read_batch_at
+from .pieces import P, Reading, pieces
+from .resync import find_sound_batch
+
+_ZEROS_BYTES: Final = 4096
+"""So many zeros are a preallocated file's: nothing is looked for behind them."""
+_LOOKS_MAX: Final = 5
+"""How often a vanished segment is looked for before the caller is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What lies behind the last sound batch of the active segment.
+
+    ``byte_count`` 0 is a clean end. ``error`` is set if the bytes are no batch that was cut off and
+    no zeros: a rotten last batch, or no log at all.
+    """
+
+    path: str
+    position: int
+    byte_count: int
+    error: CorruptBatchError | None = None
+
+
+class LogCursor:
+    """A place in a log from which reading goes on. Not shared between threads.
+
+    ``next_offset`` is the offset behind the last batch that was read; ``tail`` is set when reading
+    came to the end of the log.
+    """
+
+    def __init__(self, files: LogFiles, offset: int, *, contiguous: bool) -> None:
+        self._files = files
+        self._contiguous = contiguous
+        self._started = False
+        self._position: int | None = None
+        self.next_offset = offset
+        self.tail: Tail | None = None
+        self.segment = self._segment_at(offset)
+
+    @property
+    def position(self) -> int | None:
+        """Where in ``segment`` reading goes on, if that is known already."""
+        return self._position
+
+    def read(self, reading: Reading[P], end_offset: int | None = None) -> Iterator[P]:
+        """Read pieces up to ``end_offset``, or up to the end of the log if it is None.
+
+        Raises ``CorruptBatchError``, ``LogGapError``, ``DataLossError`` (also if the log ends
+        before ``end_offset``), ``SegmentVanishedError`` and ``LogAccessError``, each behind the
+        last piece that was whole.
+        """
+        looks = 0
+        while end_offset is None or self.next_offset < end_offset:
+            following = self._files.segment_after(self.segment)
+            try:
+                with self._files.open(self._files.segment_path(self.segment)) as file:
+                    stop, error = yield from self._read_segment(file, reading, end_offset)
+                    if stop is not Stop.END_OFFSET and _is_past(self.next_offset, end_offset):
+                        return
+                    if error is not None and (following is not None or end_offset is not None):
+                        raise error
+                    if stop is Stop.END_OFFSET:
+                        assert end_offset is not None, "only a range ends at an offset"
+                        self._check_end(file, end_offset)
+                        return
+                    if following is not None:
+                        self._leave(file, following)
+                        looks = 0
+                        continue
+                    self._files.refresh()
+                    if self._files.segment_after(self.segment) is not None:
+                        continue  # rolled meanwhile: read what was added before the roll
+                    if self._is_end_of_log(file, error, end_offset):
+                        return
+            except SegmentVanishedError:
+                looks += 1
+                if looks > _LOOKS_MAX:
+                    raise
+                self._files.refresh()
+                self.segment = self._segment_at(self.next_offset)
+                self._position = None
+
+    def _segment_at(self, offset: int) -> int:
+        segment = self._files.segment_at(offset)
+        if segment is None:
+            start = min(self._files.listing.segments, default=None)
+            now = "the log has no segment now" if start is None else f"the log begins at {start}"
+            raise DataLossError(
+                path=self._files.path,
+                condition="RECORDS_DELETED",
+                reason=f"offset {offset} is gone: {now}",
+                remedy="begin at a snapshot or at the first offset on disk",
+            )
+        return segment
+
+    def _read_segment(
+        self, file: ReadableFile, reading: Reading[P], end_offset: int | None
+    ) -> Generator[P, None, tuple[Stop, CorruptBatchError | None]]:
+        """Read the current segment. Returns why it ended, and the damage that ended it."""
+        if self._position is None:
+            self._position = self._files.find(file, self.segment, self.next_offset)
+        wanted = None if self._started else self.next_offset
+        stop, error = Stop.END, None
+        for position, piece in pieces(
+            file, self._position, reading, start_offset=wanted, end_offset=end_offset
+        ):
+            batches = piece.batches
+            count, gap = self._in_order(batches, file.path)
+            if count:
+                self._started = True
+                self.next_offset = int(batches.last_offset[count - 1]) + 1
+                behind = int(batches.position[count - 1]) + int(batches.byte_count[count - 1])
+                self._files.remember(self.next_offset, self.segment, behind)
+                self._position = position if gap is None else behind
+                yield piece if gap is None else reading.first(piece, count)
+            if gap is not None:
+                raise gap
+            self._position = position
+            stop, error = piece.stop, piece.error
+        return stop, error
+
+    def _in_order(self, batches: BatchColumns, path: str) -> tuple[int, LogGapError | None]:
+        """How many leading batches follow each other, and what is wrong with the next one."""
+        if not len(batches):
+            return 0, None
+        base_offset = batches.base_offset
+        expected = np.empty_like(base_offset)
+        expected[1:] = batches.last_offset[:-1] + 1
+        expected[0] = self.next_offset
+        wrong = base_offset != expected if self._contiguous else base_offset < expected
+        if not self._started:  # the first batch may begin before the offset that is wanted
+            wrong[0] = self._contiguous and base_offset[0] > expected[0]
+        if not wrong.any():
+            return len(batches), None
+        at = int(np.argmax(wrong))
+        return at, LogGapError(
+            path=path,
+            position=int(batches.position[at]),
+            expected_offset=int(expected[at]),
+            offset=int(base_offset[at]),
+        )
+
+    def _check_end(self, file: ReadableFile, end_offset: int) -> None:
+        """Look at the batch behind the range: does it say what it must?
+
+        A flipped bit in its base offset would make it end a range to which it belongs.
+        """
+        position = self._position or 0
+        first = _offsets_at(file, position)
+        if first is None:
+            return
+        base_offset, last_offset, byte_count = first
+        if self._contiguous:
+            if self.next_offset < end_offset:
+                raise LogGapError(
+                    path=file.path,
+                    position=position,
+                    expected_offset=self.next_offset,
+                    offset=base_offset,
+                )
+            return
+        following = self._files.segment_after(self.segment)
+        second = _offsets_at(file, position + byte_count)
+        bound = second[0] if second is not None else following
+        if bound is not None and bound <= last_offset:
+            raise LogGapError(
+                path=file.path,
+                position=position + byte_count,
+                expected_offset=last_offset + 1,
+                offset=bound,
+            )
+
+    def _leave(self, file: ReadableFile, following: int) -> None:
+        """Go from a sealed segment to the next one."""
+        position = self._position or 0
+        head = file.read_at(position, BATCH_HEADER_BYTES)
+        if any(head):
+            raise CorruptBatchError(
+                reason="the segment ends inside this batch, and another segment follows",
+                path=file.path,
+                position=position,
+                offset=self.next_offset,
+            )
+        is_wrong = (
+            following != self.next_offset if self._contiguous else (following < self.next_offset)
+        )
+        if is_wrong:
+            raise LogGapError(
+                path=self._files.segment_path(following),
+                position=0,
+                expected_offset=self.next_offset,
+                offset=following,
+            )
+        self.next_offset = following
+        self.segment = following
+        self._position = 0
+
+    def _is_end_of_log(
+        self, file: ReadableFile, error: CorruptBatchError | None, end_offset: int | None
+    ) -> bool:
+        """Judge what lies behind the last batch of the active segment.
+
+        False: the node has appended meanwhile, read on.
+        """
+        position = self._position or 0
+        byte_count = file.byte_count() - position
+        head = file.read_at(position, _ZEROS_BYTES)
+        if any(head):
+            sound = find_sound_batch(file, position, self.next_offset)
+            # Looked at only now: the node may have completed the batch while we searched.
+            if read_batch_at(file, position) is not None:
+                return False
+            if sound is not None:
+                raise error or CorruptBatchError(
+                    reason=f"its length is not true: a sound batch begins at byte {sound}",
+                    path=file.path,
+                    position=position,
+                    offset=self.next_offset,
+                )
+        if end_offset is not None:
+            raise DataLossError(
+                path=self._files.path,
+                condition="LOG_ENDS_EARLY",
+                reason=f"the log ends at offset {self.next_offset} now, and records up to "
+                f"{end_offset} were to be read",
+                remedy="the node truncated it, or this is another copy: plan the read again",
+            )
+        self.tail = Tail(file.path, position, max(byte_count, 0), error)
+        return True
+
+
+def _is_past(next_offset: int, end_offset: int | None) -> bool:
+    return end_offset is not None and next_offset >= end_offset
+
+
+def _offsets_at(file: ReadableFile, position: int) -> tuple[int, int, int] | None:
+    """Base offset, last offset and bytes that a header claims; None if there is no header."""
+    head = file.read_at(position, BATCH_HEADER_BYTES)
+    if len(head) < BATCH_HEADER_BYTES:
+        return None
+    base_offset, length, _, magic, _, _, last_offset_delta, *_ = BATCH_HEADER.unpack(head)
+    if magic != BATCH_MAGIC or length < LENGTH_MIN:
+        return None
+    return base_offset, base_offset + last_offset_delta, length + LOG_OVERHEAD_BYTES

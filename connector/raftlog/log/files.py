@@ -1,0 +1,227 @@
+"""The files of one log as the last look at its directory found them.
+
+Rules of this file:
+
+1. A look is a listing of names. Between two looks the node may roll, rename and delete: a listed
+   file that cannot be opened any more is ``SegmentVanishedError``, and the caller looks again.
+2. Nothing here believes an index: a position found through one is used only if a sound batch
+   begins there that ends with the offset that the index names, at or below the one wanted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import Final, Self, TypeVar
+
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    LogNotFoundError,
+    SegmentVanishedError,
+)
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    READ_BATCH_BYTES_MAX,
+    SMALL_FILE_BYTES_MAX,
+)
+from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC, LENGTH_MIN
+from raftlog.storage.protocol import ReadableFile, Storage
+from raftlog.types import SnapshotId
+
+from .names import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Listing,
+    checkpoint_name,
+    offset_name,
+    read_listing,
+)
+from .offset_index import OFFSET_ENTRY_BYTES, OffsetIndex, parse_offset_index, read_entries
+from .time_index import TIME_ENTRY_BYTES, TimeIndex, parse_time_index
+
+V = TypeVar("V")
+
+_INDEXES_KEPT: Final = 256
+_HINTS_KEPT: Final = 256
+
+
+class LogFiles:
+    """A log's directory, or one file that stands for a log. Not shared between threads."""
+
+    def __init__(self, storage: Storage, directory: str, listing: Listing) -> None:
+        self.storage = storage
+        self.directory = directory
+        self.listing = listing
+        self._single_path: str | None = None
+        self._indexes: OrderedDict[int, OffsetIndex] = OrderedDict()
+        self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
+
+    @classmethod
+    def of_directory(cls, storage: Storage, directory: str) -> Self:
+        """All files of a partition's directory."""
+        return cls(storage, directory, read_listing(storage.list_names(directory)))
+
+    @classmethod
+    def of_segment(cls, storage: Storage, path: str, base_offset: int) -> Self:
+        """One segment alone; its indexes are looked for beside it."""
+        files = cls(storage, storage.split(path)[0], Listing(segments=(base_offset,)))
+        files._single_path = path
+        return files
+
+    @classmethod
+    def of_checkpoint(cls, storage: Storage, path: str, snapshot_id: SnapshotId) -> Self:
+        """One checkpoint alone: a log that is empty behind it."""
+        files = cls(storage, storage.split(path)[0], Listing(snapshots=(snapshot_id,)))
+        files._single_path = path
+        return files
+
+    @property
+    def path(self) -> str:
+        """What the log is called in errors."""
+        return self._single_path or self.directory
+
+    def refresh(self) -> None:
+        """Look again. A single file stays what it is."""
+        if self._single_path is None:
+            self.listing = read_listing(self.storage.list_names(self.directory))
+
+    # --- which file -------------------------------------------------------------------------------
+
+    def segment_at(self, offset: int) -> int | None:
+        """The base offset of the segment that would hold ``offset``, or None below the first."""
+        ordinal = bisect_right(self.listing.segments, offset)
+        return self.listing.segments[ordinal - 1] if ordinal else None
+
+    def segment_after(self, base_offset: int) -> int | None:
+        """The next segment's base offset, or None: then the given one is the active one."""
+        ordinal = bisect_right(self.listing.segments, base_offset)
+        return self.listing.segments[ordinal] if ordinal < len(self.listing.segments) else None
+
+    def segment_path(self, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
+        """The path of a segment or of a file beside it."""
+        if self._single_path is None:
+            return self.storage.join(self.directory, offset_name(base_offset, suffix))
+        path = self._single_path.removesuffix(DELETED_SUFFIX)
+        tail = self._single_path[len(path) :]
+        return self._single_path if suffix == LOG_SUFFIX else _stem(path) + suffix + tail
+
+    def checkpoint_path(self, snapshot_id: SnapshotId) -> str:
+        """The path of a snapshot's file."""
+        return self._single_path or self.storage.join(self.directory, checkpoint_name(snapshot_id))
+
+    def open(self, path: str) -> ReadableFile:
+        """Open a file that was listed. Raises ``SegmentVanishedError`` if it is gone since."""
+        try:
+            return self.storage.open_file(path)
+        except LogNotFoundError:
+            raise SegmentVanishedError(path=path) from None
+
+    def read_small(self, name: str) -> bytes | None:
+        """The content of a small file of the directory, or None if there is none."""
+        path = self.storage.join(self.directory, name)
+        return read_small_file(self.storage, path)
+
+    # --- where in it ------------------------------------------------------------------------------
+
+    def offset_index(self, base_offset: int) -> OffsetIndex:
+        """A segment's offset index; empty if it has none. Kept if the segment is sealed."""
+        index = self._indexes.get(base_offset)
+        if index is None:
+            data = self._index_bytes(base_offset, INDEX_SUFFIX, OFFSET_ENTRY_BYTES)
+            index = parse_offset_index(data, base_offset)
+            if self.segment_after(base_offset) is not None:
+                _keep(self._indexes, base_offset, index, _INDEXES_KEPT)
+        return index
+
+    def time_index(self, base_offset: int) -> TimeIndex:
+        """A segment's time index; empty if it has none."""
+        data = self._index_bytes(base_offset, TIME_INDEX_SUFFIX, TIME_ENTRY_BYTES)
+        return parse_time_index(data, base_offset)
+
+    def remember(self, offset: int, base_offset: int, position: int) -> None:
+        """Note where reading came to: it often goes on there."""
+        _keep(self._hints, offset, (base_offset, position), _HINTS_KEPT)
+
+    def find(self, file: ReadableFile, base_offset: int, offset: int) -> int:
+        """A position of the segment where a batch begins whose base offset is at most ``offset``.
+
+        The batch that holds the offset lies there or behind. 0 if nothing better is known.
+        """
+        segment, position = self._hints.get(offset, (None, 0))
+        if segment == base_offset and _begins_with(file, position, offset):
+            return position
+        index = self.offset_index(base_offset)
+        ordinal = index.entry_before(offset)
+        if ordinal is None:
+            return 0
+        position = int(index.positions[ordinal])
+        return position if self.is_entry_true(file, index, ordinal) else 0
+
+    def is_entry_true(self, file: ReadableFile, index: OffsetIndex, ordinal: int) -> bool:
+        """Whether the batch that an index entry names lies where the entry says."""
+        batch = read_batch_at(file, int(index.positions[ordinal]))
+        return batch is not None and batch.last_offset == int(index.last_offsets[ordinal])
+
+    def _index_bytes(self, base_offset: int, suffix: str, entry_bytes: int) -> bytes:
+        try:
+            with self.storage.open_file(self.segment_path(base_offset, suffix)) as file:
+                return read_entries(file, entry_bytes)
+        except (LogNotFoundError, SegmentVanishedError):
+            return b""
+
+
+def read_small_file(storage: Storage, path: str) -> bytes | None:
+    """The content of a small file, or None if there is none.
+
+    Raises ``CorruptFileError`` if it is far larger than any that Kafka writes.
+    """
+    try:
+        with storage.open_file(path) as file:
+            data = file.read_at(0, SMALL_FILE_BYTES_MAX + 1)
+    except (LogNotFoundError, SegmentVanishedError):
+        return None
+    if len(data) > SMALL_FILE_BYTES_MAX:
+        raise CorruptFileError(path=path, reason=f"it is larger than {SMALL_FILE_BYTES_MAX} bytes")
+    return data
+
+
+def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
+    """The sound batch that begins at ``position`` of a file, or None if there is none."""
+    head = file.read_at(position, BATCH_HEADER_BYTES)
+    if len(head) < BATCH_HEADER_BYTES:
+        return None
+    _, length, _, magic, *_ = BATCH_HEADER.unpack(head)
+    byte_count = length + LOG_OVERHEAD_BYTES
+    if magic != BATCH_MAGIC or length < LENGTH_MIN or byte_count > READ_BATCH_BYTES_MAX:
+        return None
+    if position + byte_count > file.byte_count():
+        return None
+    try:
+        batch = read_batch(
+            file.read_at(position, byte_count), path=file.path, file_position=position
+        )
+    except CorruptBatchError:
+        return None
+    return batch if isinstance(batch, RecordBatch) else None
+
+
+def _begins_with(file: ReadableFile, position: int, offset: int) -> bool:
+    """Whether a header with this base offset lies at a position where a batch did begin."""
+    head = file.read_at(position, BATCH_HEADER_BYTES)
+    return len(head) == BATCH_HEADER_BYTES and BATCH_HEADER.unpack(head)[0] == offset
+
+
+def _stem(path: str) -> str:
+    return path.removesuffix(LOG_SUFFIX)
+
+
+def _keep(kept: OrderedDict[int, V], key: int, value: V, count_max: int) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > count_max:
+        kept.popitem(last=False)

@@ -1,0 +1,215 @@
+"""What is learned by reading a log forward: its end, its epochs, voters and transactions.
+
+Rules of this file:
+
+1. Reading begins at a place where it is known which transactions are open: behind a snapshot, which
+   never ends inside one (KIP-630); behind a producer snapshot, which says; or at the log's start.
+   From there on nothing is read twice: ``follow`` goes on where it stopped.
+2. A node may truncate what a reader has seen and write other records there. So the last batch that
+   was read is looked at again each time: is it still the same? If not, all that was learned is void
+   (``LogRewritten``).
+3. Damage ends it: what lies behind is not learned, and ``damage`` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    DataLossError,
+    LogError,
+    LogGapError,
+)
+from raftlog.limits import BATCH_HEADER_BYTES, READ_CHUNK_BYTES
+from raftlog.records.columns import BatchColumns
+
+from .cursor import LogCursor, Tail
+from .epoch_cache import EpochCache
+from .files import LogFiles, read_small_file
+from .markers import (
+    MARKER_COLUMNS,
+    VoterSet,
+    last_voters,
+    note_metadata_markers,
+    note_producers,
+)
+from .names import PRODUCER_SNAPSHOT_SUFFIX
+from .pieces import ReadHeaders, ReadScans
+from .producer_snapshot import ProducerState, parse_producer_snapshot
+from .transactions import TransactionBook
+
+ENDED_KEPT_MAX: Final = 65_536
+"""How many ended producers' transactions are remembered; older ones are read again if needed."""
+
+
+class LogRewritten(Exception):  # noqa: N818 - not an error: the reader begins again
+    """The node truncated records that were read, and may have written others in their place."""
+
+
+class History:
+    """One forward reading of a log. Not shared between threads."""
+
+    def __init__(self, files: LogFiles, start_offset: int, *, is_metadata: bool) -> None:
+        self.start_offset = start_offset
+        self.book = TransactionBook(
+            files.path,
+            complete_from=start_offset,
+            kept_max=None if is_metadata else ENDED_KEPT_MAX,
+        )
+        self.epochs = EpochCache()
+        self.voters: VoterSet | None = None
+        self.damage: LogError | None = None
+        self._files = files
+        self._is_metadata = is_metadata
+        self._cursor = LogCursor(files, start_offset, contiguous=is_metadata)
+        self._last_batch: tuple[int, int, bytes] | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last batch that was read."""
+        return self._cursor.next_offset
+
+    @property
+    def tail(self) -> Tail | None:
+        """What lies behind it, if reading came to the end of the log."""
+        return self._cursor.tail
+
+    @property
+    def segment(self) -> int:
+        """The base offset of the segment that reading came to."""
+        return self._cursor.segment
+
+    def follow(self, end_offset: int | None = None) -> None:
+        """Read on to ``end_offset`` (exclusive, a batch boundary) or to the end of the log.
+
+        Raises ``LogRewritten``, and whatever keeps the files from being read. Damage is not
+        raised but kept.
+        """
+        if self.damage is not None:
+            return
+        self._check_not_rewritten()
+        try:
+            if self._is_metadata:
+                self._follow_records(end_offset)
+            else:
+                self._follow_headers(end_offset)
+        except (CorruptBatchError, LogGapError) as error:
+            self.damage = error
+        self._note_last_header()
+
+    def _follow_records(self, end_offset: int | None) -> None:
+        for piece in self._cursor.read(ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES), end_offset):
+            self._note_batches(piece.batches)
+            note_metadata_markers(piece, self.book, from_offset=self.start_offset)
+            self.voters = last_voters(piece, self.voters, self._files.path)
+
+    def _follow_headers(self, end_offset: int | None) -> None:
+        for piece in self._cursor.read(ReadHeaders(), end_offset):
+            self._note_batches(piece.batches)
+            note_producers(piece, self.book, from_offset=self.start_offset)
+
+    def _note_batches(self, batches: BatchColumns) -> None:
+        epoch = batches.leader_epoch
+        changes = np.flatnonzero(epoch[1:] != epoch[:-1]) + 1
+        for at in (0, *changes.tolist()):
+            if int(epoch[at]) != self.epochs.latest_epoch:
+                self.epochs = self.epochs.assign(int(epoch[at]), int(batches.base_offset[at]))
+        self._last_batch = (self.segment, int(batches.position[-1]), b"")
+
+    def _note_last_header(self) -> None:
+        """Keep the header of the last batch: its CRC and epoch say which batch it was."""
+        if self._last_batch is not None:
+            segment, position, _ = self._last_batch
+            self._last_batch = segment, position, self._header_at(segment, position)
+
+    def _check_not_rewritten(self) -> None:
+        if self._last_batch is None:
+            return
+        segment, position, header = self._last_batch
+        if segment in self._files.listing.segments:
+            if self._header_at(segment, position) != header:
+                raise LogRewritten
+        elif not self._files.listing.segments or segment > self._files.listing.segments[0]:
+            raise LogRewritten  # gone, but not because the log was trimmed from its start
+
+    def _header_at(self, segment: int, position: int) -> bytes:
+        with self._files.open(self._files.segment_path(segment)) as file:
+            return file.read_at(position, BATCH_HEADER_BYTES)
+
+
+# --- where to begin -------------------------------------------------------------------------------
+
+
+def metadata_history(files: LogFiles, before_offset: int | None = None) -> History:
+    """Begin a history of a metadata log: behind the newest snapshot that the log reaches.
+
+    With ``before_offset``: behind the newest whose end offset is at most that.
+    """
+    start_offset = log_start(files)
+    for snapshot_id in reversed(files.listing.snapshots):
+        end_offset = snapshot_id.end_offset
+        if before_offset is not None and end_offset > before_offset:
+            continue
+        if end_offset >= start_offset and holds_boundary(files, end_offset, contiguous=True):
+            return History(files, end_offset, is_metadata=True)
+    history = History(files, start_offset, is_metadata=True)
+    if start_offset > 0:
+        history.book.begin_where_history_is_gone(start_offset)
+    return history
+
+
+def producer_history(files: LogFiles, before_offset: int | None = None) -> History:
+    """Begin a history of an ordinary partition: behind the newest producer snapshot that is sound.
+
+    With ``before_offset``: behind the newest whose offset is at most that.
+    """
+    start_offset = log_start(files)
+    for offset, producers in _producer_snapshots(files):
+        if before_offset is not None and offset > before_offset:
+            continue
+        if offset < start_offset or not holds_boundary(files, offset, contiguous=False):
+            continue
+        history = History(files, offset, is_metadata=False)
+        for producer in producers:
+            if producer.open_transaction_first_offset is not None:
+                history.book.open_transaction(
+                    producer.producer_id, producer.open_transaction_first_offset
+                )
+        return history
+    return History(files, start_offset, is_metadata=False)
+
+
+def log_start(files: LogFiles) -> int:
+    """The first offset on disk. A log without segments begins behind its newest snapshot."""
+    if files.listing.segments:
+        return files.listing.segments[0]
+    return files.listing.snapshots[-1].end_offset if files.listing.snapshots else 0
+
+
+def holds_boundary(files: LogFiles, offset: int, *, contiguous: bool) -> bool:
+    """Whether the log reaches ``offset``: a segment begins there, or a batch lies before it."""
+    segment = files.segment_at(offset)
+    if segment is None or segment == offset:
+        return segment is not None
+    cursor = LogCursor(files, offset - 1, contiguous=contiguous)
+    try:
+        return any(len(piece.batches) for piece in cursor.read(ReadHeaders(), offset))
+    except (CorruptBatchError, LogGapError, DataLossError):
+        return False
+
+
+def _producer_snapshots(files: LogFiles) -> Iterator[tuple[int, tuple[ProducerState, ...]]]:
+    """The producer snapshots that parse, newest first."""
+    for offset in reversed(files.listing.producer_snapshots):
+        path = files.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
+        try:
+            data = read_small_file(files.storage, path)
+            if data is not None:
+                yield offset, parse_producer_snapshot(data, path)
+        except CorruptFileError:
+            continue

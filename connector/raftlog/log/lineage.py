@@ -1,0 +1,106 @@
+"""The epochs of a log's batches, found with few looks.
+
+Kafka keeps them in ``leader-epoch-checkpoint``; that file may be missing, older than the log, or
+cut at a log start offset below which segments still lie on disk. So the batches themselves are
+asked. Epochs never fall from one batch to the next: where two batches have the same epoch, so has
+everything between, and few batches need to be looked at.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raftlog.limits import BATCH_HEADER_BYTES
+from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC
+from raftlog.storage.protocol import ReadableFile
+
+from .epoch_cache import EpochCache
+from .files import LogFiles
+from .offset_index import OffsetIndex
+from .pieces import ReadHeaders, pieces
+
+
+def lineage_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> EpochCache:
+    """The epochs of all batches on disk below ``end_offset``.
+
+    ``end_epoch`` is that of the batch at ``end_offset``, if there is one. A segment that is damaged
+    where it is looked at adds nothing.
+    """
+    segments = [base for base in files.listing.segments if base < end_offset]
+    cache = EpochCache()
+    for ordinal, base_offset in enumerate(segments):
+        following = segments[ordinal + 1] if ordinal + 1 < len(segments) else None
+        with files.open(files.segment_path(base_offset)) as file:
+            first = _header_at(file, 0)
+            if first is None:
+                continue
+            cache = cache.assign(first[0], first[1])
+            last_epoch = end_epoch if following is None else _first_epoch(files, following)
+            if last_epoch == first[0]:
+                continue
+            for epoch, offset in _changes(files, file, base_offset, first[0], end_offset):
+                cache = cache.assign(epoch, offset)
+    return cache
+
+
+def _first_epoch(files: LogFiles, base_offset: int) -> int | None:
+    with files.open(files.segment_path(base_offset)) as file:
+        head = _header_at(file, 0)
+    return None if head is None else head[0]
+
+
+def _header_at(file: ReadableFile, position: int) -> tuple[int, int] | None:
+    """Epoch and base offset of the batch whose header lies at a position."""
+    head = file.read_at(position, BATCH_HEADER_BYTES)
+    if len(head) < BATCH_HEADER_BYTES:
+        return None
+    base_offset, _, epoch, magic, *_ = BATCH_HEADER.unpack(head)
+    return (epoch, base_offset) if magic == BATCH_MAGIC else None
+
+
+def _changes(
+    files: LogFiles, file: ReadableFile, base_offset: int, epoch: int, end_offset: int
+) -> list[tuple[int, int]]:
+    """Where epochs begin inside a segment, by its index and short walks between its entries."""
+    index = files.offset_index(base_offset)
+    found: list[tuple[int, int]] = []
+    position = 0
+    while True:
+        position = _last_of_epoch(files, file, index, position, epoch)
+        change = _next_change(file, position, epoch, end_offset)
+        if change is None:
+            return found
+        epoch, offset, position = change
+        found.append((epoch, offset))
+
+
+def _last_of_epoch(
+    files: LogFiles, file: ReadableFile, index: OffsetIndex, position: int, epoch: int
+) -> int:
+    """The furthest position, by true index entries, of a batch that still has this epoch."""
+    low, high = int(np.searchsorted(index.positions, position, side="right")), len(index)
+    while low < high:
+        middle = (low + high) // 2
+        at = int(index.positions[middle])
+        head = _header_at(file, at) if files.is_entry_true(file, index, middle) else None
+        if head is not None and head[0] == epoch:
+            position, low = at, middle + 1
+        else:
+            high = middle
+    return position
+
+
+def _next_change(
+    file: ReadableFile, position: int, epoch: int, end_offset: int
+) -> tuple[int, int, int] | None:
+    """Epoch, base offset and position of the first batch behind that has another epoch."""
+    for _, piece in pieces(file, position, ReadHeaders(), start_offset=None, end_offset=end_offset):
+        other = np.flatnonzero(piece.batches.leader_epoch != epoch)
+        if len(other):
+            at = other[0]
+            return (
+                int(piece.batches.leader_epoch[at]),
+                int(piece.batches.base_offset[at]),
+                int(piece.batches.position[at]),
+            )
+    return None

@@ -1,0 +1,156 @@
+"""Find transaction markers and voters among the records of a log.
+
+The only metadata records that the log itself knows are the three that frame a transaction
+(KIP-868): their values begin with frame version 1 and api key 23, 24 or 25. All else is bytes here.
+
+Kafka: ``BeginTransactionRecord``, ``EndTransactionRecord``, ``AbortTransactionRecord``,
+``LeaderChangeMessage``, ``VotersRecord``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raftlog.errors import CorruptBatchError
+from raftlog.records.columns import Column, Scan
+from raftlog.records.control import (
+    EndTransactionMarker,
+    KRaftVoters,
+    LeaderChange,
+    decode_control,
+)
+from raftlog.records.fields import FieldReader
+from raftlog.types import ReplicaKey
+
+from .pieces import HeaderPiece
+from .transactions import Marker, TransactionBook
+
+FRAME_VERSION: Final = 1
+assert max(Marker) < 0x80, "an api key of one byte, as an unsigned varint"
+MARKER_COLUMNS: Final = Column.OFFSET | Column.KEY | Column.VALUE
+"""What a scan must hold for its markers and voters to be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """The voters from ``offset`` on. Directories are known since KIP-853 only."""
+
+    offset: int
+    voters: tuple[ReplicaKey, ...]
+
+
+def note_metadata_markers(piece: Scan, book: TransactionBook, *, from_offset: int) -> None:
+    """Enter the transaction markers of a metadata log's scan, from ``from_offset`` on."""
+    records = piece.records
+    assert records.offset is not None, "MARKER_COLUMNS were read"
+    assert records.value is not None, "MARKER_COLUMNS were read"
+    api_keys = _api_keys(records.value)
+    found = (api_keys >= Marker.BEGIN) & (api_keys <= Marker.ABORT) & ~records.is_control
+    for row in np.flatnonzero(found).tolist():
+        offset = records.offset[row].as_py()
+        if offset < from_offset:
+            continue
+        marker = Marker(int(api_keys[row]))
+        name = None
+        if marker is Marker.BEGIN:
+            name = _transaction_name(records.value[row].as_py())
+        book.metadata_marker(
+            marker,
+            offset,
+            batch_base_offset=int(piece.batches.base_offset[records.batch_ordinal[row]]),
+            name=name,
+        )
+
+
+def note_producers(piece: HeaderPiece, book: TransactionBook, *, from_offset: int) -> None:
+    """Enter what the headers of an ordinary partition say of producers' transactions."""
+    batches = piece.batches
+    control = dict(piece.control)
+    chosen = batches.is_transactional & (batches.last_offset >= from_offset)
+    for ordinal in np.flatnonzero(chosen).tolist():
+        producer_id = int(batches.producer_id[ordinal])
+        batch = control.get(ordinal)
+        if batch is None:
+            book.open_transaction(producer_id, int(batches.base_offset[ordinal]))
+            continue
+        for record in batch.records():
+            marker = decode_control(record.key, record.value)
+            if isinstance(marker, EndTransactionMarker):
+                commit = marker.control_type.name == "COMMIT"
+                book.end_transaction(producer_id, record.offset, commit=commit)
+
+
+def last_voters(piece: Scan, known: VoterSet | None, path: str) -> VoterSet | None:
+    """The voters after a scan of a metadata log, given those before it.
+
+    A leader change names voters without their directories: it counts where nothing better is known
+    of the same voters. Raises ``CorruptBatchError`` for a control record that does not parse.
+    """
+    records = piece.records
+    if not records.is_control.any():
+        return known
+    assert records.offset is not None, "MARKER_COLUMNS were read"
+    assert records.key is not None, "MARKER_COLUMNS were read"
+    assert records.value is not None, "MARKER_COLUMNS were read"
+    for row in np.flatnonzero(records.is_control).tolist():
+        offset = records.offset[row].as_py()
+        try:
+            control = decode_control(records.key[row].as_py(), records.value[row].as_py())
+        except CorruptBatchError as error:
+            ordinal = records.batch_ordinal[row]
+            position = int(piece.batches.position[ordinal])
+            raise CorruptBatchError(
+                reason=error.reason, path=path, position=position, offset=offset
+            ) from None
+        match control:
+            case KRaftVoters():
+                known = VoterSet(offset, replica_keys(control))
+            case LeaderChange():
+                voters = tuple(
+                    ReplicaKey(voter.voter_id, voter.voter_directory_id) for voter in control.voters
+                )
+                if known is None or _node_ids(known.voters) != _node_ids(voters):
+                    known = VoterSet(offset, voters)
+            case _:
+                pass
+    return known
+
+
+def replica_keys(record: KRaftVoters) -> tuple[ReplicaKey, ...]:
+    """The voters that a record names."""
+    return tuple(ReplicaKey(voter.voter_id, voter.voter_directory_id) for voter in record.voters)
+
+
+def _node_ids(voters: tuple[ReplicaKey, ...]) -> set[int]:
+    return {voter.node_id for voter in voters}
+
+
+def _api_keys(values: pa.BinaryArray) -> npt.NDArray[np.int16]:
+    """The api key of each value that is framed as metadata and has a one-byte key, else -1."""
+    keys = np.full(len(values), -1, np.int16)
+    _, offsets_buffer, data_buffer = values.buffers()
+    if data_buffer is None or not len(values):
+        return keys
+    offsets = np.frombuffer(offsets_buffer, np.int32)[values.offset :][: len(values) + 1]
+    data = np.frombuffer(data_buffer, np.uint8)
+    start = offsets[:-1][(long_enough := np.diff(offsets) >= 2)]
+    framed = data[start] == FRAME_VERSION
+    keys[np.flatnonzero(long_enough)[framed]] = data[start[framed] + 1]
+    return keys
+
+
+def _transaction_name(value: bytes) -> str | None:
+    """The name in a Begin record: its tagged field 0, a compact nullable string."""
+    reader = FieldReader(value[3:])  # behind frame version, api key and version
+    try:
+        for tagged in reader.tagged_fields():
+            if tagged.tag == 0:
+                return FieldReader(tagged.data).string()
+    except CorruptBatchError:
+        return None  # a name is an ornament: whoever decodes the record says what is wrong
+    return None

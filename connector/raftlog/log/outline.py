@@ -1,0 +1,80 @@
+"""Where a log ends, found without reading it all: from the last true entry of its last index.
+
+Rules of this file:
+
+1. The end is behind the last sound batch of the last segment, whatever damage lies before it: who
+   reads up to there meets the damage and reports it. An end before the damage would hide it.
+2. A last batch whose CRC does not hold is not there yet (``Tail.error`` says so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.errors import CorruptBatchError
+from raftlog.storage.protocol import ReadableFile
+
+from .cursor import Tail
+from .files import LogFiles
+from .pieces import HeaderPiece, ReadHeaders, pieces
+from .resync import find_sound_batch
+
+_ZEROS_BYTES: Final = 4096
+_ENTRIES_TRIED: Final = 8
+"""So many lying entries in a row, and the segment is read from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The end of a log (exclusive), the epoch of its last batch, and what lies behind it.
+
+    ``epoch`` is None if the last segment holds no batch.
+    """
+
+    end_offset: int
+    epoch: int | None
+    tail: Tail
+
+
+def read_outline(files: LogFiles) -> Outline:
+    """Look at the end of a log that has a segment. Raises ``SegmentVanishedError``."""
+    base_offset = files.listing.segments[-1]
+    with files.open(files.segment_path(base_offset)) as file:
+        end_offset, epoch = base_offset, None
+        position = _last_known_position(files, file, base_offset)
+        while True:
+            error = None
+            for behind, piece in _pieces_from(file, position):
+                if len(piece.batches):
+                    end_offset = max(end_offset, int(piece.batches.last_offset[-1]) + 1)
+                    epoch = int(piece.batches.leader_epoch[-1])
+                position, error = behind, piece.error
+            sound = _sound_behind(file, position, end_offset)
+            if sound is None:
+                tail = _tail(file, position, error)
+                return Outline(end_offset, epoch, tail)
+            position = sound
+
+
+def _pieces_from(file: ReadableFile, position: int) -> Iterator[tuple[int, HeaderPiece]]:
+    return pieces(file, position, ReadHeaders(), start_offset=None, end_offset=None)
+
+
+def _last_known_position(files: LogFiles, file: ReadableFile, base_offset: int) -> int:
+    index = files.offset_index(base_offset)
+    for ordinal in range(len(index) - 1, max(len(index) - _ENTRIES_TRIED, 0) - 1, -1):
+        if files.is_entry_true(file, index, ordinal):
+            return int(index.positions[ordinal])
+    return 0
+
+
+def _sound_behind(file: ReadableFile, position: int, next_offset: int) -> int | None:
+    if not any(file.read_at(position, _ZEROS_BYTES)):
+        return None
+    return find_sound_batch(file, position, next_offset)
+
+
+def _tail(file: ReadableFile, position: int, error: CorruptBatchError | None) -> Tail:
+    return Tail(file.path, position, max(file.byte_count() - position, 0), error)

@@ -1,0 +1,198 @@
+"""The one interface through which a log is read, whatever was opened.
+
+Rules of this file:
+
+1. A reader sees the log as it was at its last ``refresh``. Reading may go beyond, never below.
+2. It writes nothing, locks nothing, and holds no file open between calls. Not shared between
+   threads; every process opens its own.
+3. The clock is an argument.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+
+from raftlog.errors import LogError
+from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.records.batch import RecordBatch
+from raftlog.records.columns import Column, Scan
+from raftlog.types import SnapshotId
+
+from .cursor import Tail
+from .epoch_cache import EpochCache
+from .reads import Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
+from .small_files import MetaProperties, QuorumState
+from .snapshot import SnapshotReader
+
+
+class LogReader(abc.ABC):
+    """A log that can be read: one directory, one file, or several voters' copies."""
+
+    path: str
+    """What was opened."""
+    topic: str
+    partition: int
+    kind: LogKind
+    source: SourceKind
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def log_start_offset(self) -> int:
+        """The first offset on disk."""
+
+    @property
+    @abc.abstractmethod
+    def log_end_offset(self) -> int:
+        """The offset behind the last whole, sound batch on disk (exclusive).
+
+        Raises ``CorruptBatchError`` if there is one file and nothing in it is a batch.
+        """
+
+    @property
+    @abc.abstractmethod
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """The finished snapshots, oldest first.
+
+        A bootstrap checkpoint is among them only if it was opened by its own path.
+        """
+
+    @property
+    @abc.abstractmethod
+    def epochs(self) -> EpochCache:
+        """The leader epochs of the batches on disk, and of older ones as far as they are known."""
+
+    @property
+    @abc.abstractmethod
+    def tail(self) -> Tail | None:
+        """What lies behind the last sound batch: a torn one, zeros, or damage (``tail.error``)."""
+
+    @property
+    @abc.abstractmethod
+    def meta_properties(self) -> MetaProperties | None:
+        """``meta.properties`` of the node, if it is there. Raises ``CorruptFileError``."""
+
+    @property
+    @abc.abstractmethod
+    def quorum_state(self) -> QuorumState | None:
+        """``quorum-state``, if it is there. Raises ``CorruptFileError``."""
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster that the log belongs to, if ``meta.properties`` says so."""
+        return self.meta_properties.cluster_id if self.meta_properties else None
+
+    @property
+    def node_id(self) -> int | None:
+        """The node whose copy this is."""
+        return self.meta_properties.node_id if self.meta_properties else None
+
+    @property
+    def directory_id(self) -> str | None:
+        """The id of the log directory that it lies in."""
+        return self.meta_properties.directory_id if self.meta_properties else None
+
+    def newest_snapshot(self) -> SnapshotId | None:
+        """The newest finished snapshot."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    # --- what happened meanwhile ------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def refresh(self) -> None:
+        """Look at the files again. Costs a listing; what was read already is not read again."""
+
+    # --- planning ---------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def read_end(
+        self,
+        *,
+        isolation: Isolation,
+        holdback_ms: int = 0,
+        now_ms: int | None = None,
+        previous: ReadEnd | None = None,
+    ) -> ReadEnd:
+        """Choose where a read ends that begins now.
+
+        With READ_COMMITTED never inside a transaction that is not decided before it.
+        ``holdback_ms`` (which needs ``now_ms``) holds back what is younger, where nothing better
+        is known.
+
+        An end may fall between two looks: then ``previous`` is given back. Raises
+        ``DivergedLogError`` if the log disagrees about the epoch there; for several voters also
+        ``TooFewVotersError`` and ``WrongClusterError``.
+        """
+
+    @abc.abstractmethod
+    def plan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        isolation: Isolation,
+        max_slices: int = 1,
+        max_records_per_slice: int | None = None,
+    ) -> ReadPlan:
+        """Split a range into about ``max_slices`` slices, more if one would be too long.
+
+        A slice is cut between batches, so one batch may be longer than ``max_records_per_slice``.
+        The range must lie on disk: ``OffsetOutOfRangeError`` beyond its end, ``DataLossError``
+        below its start. With READ_COMMITTED raises ``TransactionMarkerError`` if the transactions
+        in the range contradict each other.
+        """
+
+    @abc.abstractmethod
+    def next_boundary(
+        self,
+        start_offset: int,
+        *,
+        end_offset: int,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+    ) -> int:
+        """How far a read from ``start_offset`` may go within the limits, at most ``end_offset``.
+
+        The answer lies between batches and outside every metadata transaction. A first batch or
+        transaction that is larger than a limit is taken whole, so there is always progress. Damage
+        ends the range; raises it if it is the first thing there.
+        """
+
+    @abc.abstractmethod
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        """The first offset with a timestamp at or behind ``timestamp_ms``; None if there is none.
+
+        Kafka: ``ListOffsets`` by timestamp.
+        """
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def scan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        columns: Column = Column.ALL_BUT_HEADERS,
+        chunk_bytes: int = READ_CHUNK_BYTES,
+    ) -> Iterator[Scan]:
+        """The records of [start_offset, end_offset), of all batches that overlap it, in order.
+
+        Errors come behind what was whole: ``CorruptBatchError``, ``LogGapError``,
+        ``DataLossError``, ``SegmentVanishedError``, ``LogAccessError``. Transactions are not looked
+        at: records come as they lie there.
+        """
+
+    @abc.abstractmethod
+    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+        """The batches that overlap the range, one object each: for tools. Errors as ``scan``."""
+
+    @abc.abstractmethod
+    def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
+        """Open one of ``snapshots``."""
+
+    @abc.abstractmethod
+    def file_problems(self) -> Iterator[LogError]:
+        """Read everything and give each contradiction between the log and the files beside it."""

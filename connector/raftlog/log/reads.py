@@ -1,0 +1,89 @@
+"""What a read is made of: where it ends and why, and how it is split.
+
+Rules of this file:
+
+1. Everything here is frozen, small and survives pickling: a plan travels to other processes.
+2. Ends are exclusive and lie between batches.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from .transactions import TransactionSpan
+
+
+class LogKind(enum.Enum):
+    """What the log's records are."""
+
+    METADATA = "metadata"
+    """Kafka's ``__cluster_metadata``: contiguous offsets, transactions by marker records."""
+    PARTITION = "partition"
+    """An ordinary partition: offsets may skip (compaction), transactions by producers."""
+
+
+class SourceKind(enum.Enum):
+    """What was opened."""
+
+    DIRECTORY = "directory"
+    SEGMENT = "segment"
+    CHECKPOINT = "checkpoint"
+    VOTERS = "voters"
+
+
+class Isolation(enum.Enum):
+    """What may be read."""
+
+    READ_COMMITTED = "read_committed"
+    """Nothing of a transaction that is not decided; aborted ones are told apart."""
+    HIGH_WATERMARK = "high_watermark"
+    """Every record that is replicated, whatever becomes of its transaction."""
+
+
+class EndBasis(enum.Enum):
+    """How the end of a read was chosen."""
+
+    DIRECTORY = "directory"
+    """The end of this one directory: its last records may not be committed."""
+    HOLDBACK = "holdback"
+    """This one directory without its young tail: very likely committed."""
+    MAJORITY = "majority"
+    """What a majority of the voters holds: committed."""
+    FILE = "file"
+    """The end of the one file that was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEnd:
+    """Where a read ends (exclusive), and in words why there.
+
+    ``epoch`` is the leader epoch of the record before it; 0 if none is known, as in Kafka.
+    """
+
+    offset: int
+    epoch: int
+    basis: EndBasis
+    explanation: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSlice:
+    """Offsets [start_offset, end_offset), both at batch boundaries where the plan could choose.
+
+    ``spans``: every transaction that touches them. In an ordinary partition only aborted and open
+    ones are named: all else is committed.
+    """
+
+    start_offset: int
+    end_offset: int
+    spans: tuple[TransactionSpan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """A range, split into slices that lie one behind the other and cover it."""
+
+    start_offset: int
+    end_offset: int
+    slices: tuple[OffsetSlice, ...]

@@ -1,0 +1,332 @@
+"""Read one copy of a log: a directory, a segment or a checkpoint.
+
+Rules of this file:
+
+1. Nothing is read before it is asked for: a task that scans a planned range pays for that range.
+2. Three kinds of knowledge, from cheap to dear: the listing; the outline (where the log ends: one
+   look at the last segment); the history (transactions, voters: read forward from a safe place,
+   then only what is new).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from raftlog.errors import (
+    CorruptBatchError,
+    DataLossError,
+    LogError,
+    LogGapError,
+    OffsetOutOfRangeError,
+)
+from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.records.batch import RecordBatch
+from raftlog.records.columns import BatchColumns, Column, Scan
+from raftlog.types import SnapshotId, TopicPartition
+
+from .cursor import LogCursor, Tail
+from .ends import Placed, not_before, words_of
+from .epoch_cache import EpochCache
+from .files import LogFiles, read_small_file
+from .history import log_start
+from .knowledge import Knowledge
+from .markers import VoterSet
+from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME
+from .pieces import ReadBatches, ReadHeaders, ReadScans
+from .problems import file_problems
+from .reader import LogReader
+from .reads import EndBasis, Isolation, LogKind, OffsetSlice, ReadEnd, ReadPlan, SourceKind
+from .slices import split_range
+from .small_files import MetaProperties, QuorumState, parse_meta_properties, parse_quorum_state
+from .snapshot import SnapshotReader
+from .times import first_batch_after
+from .transactions import touching
+
+_ONE_BATCH: Final = ReadHeaders(chunk_bytes=16 * 1024)
+_INT64_MAX: Final = 2**63 - 1
+
+
+class SingleLog(LogReader):
+    """One copy of a log."""
+
+    def __init__(
+        self,
+        files: LogFiles,
+        *,
+        path: str,
+        topic_partition: TopicPartition,
+        kind: LogKind,
+        source: SourceKind,
+    ) -> None:
+        self.path = path
+        self.topic = topic_partition.topic
+        self.partition = topic_partition.partition
+        self.kind = kind
+        self.source = source
+        self.files = files
+        self.known = Knowledge(files, kind)
+        self._is_contiguous = kind is LogKind.METADATA
+        self._meta_properties: MetaProperties | None = None
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        return log_start(self.files)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.known.end_offset
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        return self.files.listing.snapshots
+
+    @property
+    def tail(self) -> Tail | None:
+        return self.known.outline().tail if self.files.listing.segments else None
+
+    @property
+    def meta_properties(self) -> MetaProperties | None:
+        """``meta.properties`` of the log directory above, or of this one if it was copied there."""
+        if self._meta_properties is None:
+            storage = self.files.storage
+            above, _ = storage.split(self.files.directory)
+            for directory in (above, self.files.directory):
+                path = storage.join(directory, META_PROPERTIES_NAME)
+                data = read_small_file(storage, path)
+                if data is not None:
+                    self._meta_properties = parse_meta_properties(data, path)
+                    break
+        return self._meta_properties
+
+    @property
+    def quorum_state(self) -> QuorumState | None:
+        data = self.files.read_small(QUORUM_STATE_NAME)
+        path = self.files.storage.join(self.files.directory, QUORUM_STATE_NAME)
+        return None if data is None else parse_quorum_state(data, path)
+
+    @property
+    def epochs(self) -> EpochCache:
+        return self.known.epochs
+
+    def voters(self) -> VoterSet | None:
+        """Who votes, as the newest record or snapshot of this copy says; None if none does."""
+        history = self.known.history()
+        return None if history is None else history.voters
+
+    # --- what happened meanwhile ------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        self.known.refresh()
+
+    # --- planning ---------------------------------------------------------------------------------
+
+    def read_end(
+        self,
+        *,
+        isolation: Isolation,
+        holdback_ms: int = 0,
+        now_ms: int | None = None,
+        previous: ReadEnd | None = None,
+    ) -> ReadEnd:
+        history = self.known.history()
+        offset = self.log_end_offset
+        is_file = self.source in (SourceKind.SEGMENT, SourceKind.CHECKPOINT)
+        basis = EndBasis.FILE if is_file else EndBasis.DIRECTORY
+        words = [words_of(basis, self.tail)]
+        if holdback_ms > 0:
+            assert now_ms is not None, "holding back needs a clock"
+            offset = self._old_end(offset, now_ms - holdback_ms, previous)
+            basis = EndBasis.HOLDBACK
+            words = [words_of(basis, self.tail, holdback_ms=holdback_ms)]
+        if isolation is Isolation.READ_COMMITTED and history is not None:
+            stable = self.known.stable_end(offset)
+            if stable < offset:
+                words.append(f"the transaction that begins at offset {stable} is not decided")
+            offset = stable
+        found = ReadEnd(offset, self.epoch_before(offset), basis, "; ".join(words))
+        return not_before(found, previous, self.placed())
+
+    def placed(self) -> Placed:
+        """Where this copy lies, to compare an earlier end with."""
+        return Placed(self.path, self.log_start_offset, self.log_end_offset, self.epochs)
+
+    def epoch_before(self, offset: int) -> int:
+        """The epoch of the record before ``offset``; 0 if nothing tells."""
+        for snapshot_id in reversed(self.snapshots):
+            if snapshot_id.end_offset == offset:
+                return snapshot_id.epoch
+        return self.epochs.epoch_at(offset - 1) or 0
+
+    def plan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        isolation: Isolation,
+        max_slices: int = 1,
+        max_records_per_slice: int | None = None,
+    ) -> ReadPlan:
+        if start_offset >= end_offset:
+            return ReadPlan(start_offset, start_offset, ())
+        self._check_range(start_offset, end_offset)
+        spans = self.known.spans(start_offset, end_offset, isolation)
+        ranges = split_range(
+            start_offset,
+            end_offset,
+            self._find_batch,
+            max_slices=max_slices,
+            max_records=max_records_per_slice,
+        )
+        slices = (OffsetSlice(start, end, touching(spans, start, end)) for start, end in ranges)
+        return ReadPlan(start_offset, end_offset, tuple(slices))
+
+    def next_boundary(
+        self,
+        start_offset: int,
+        *,
+        end_offset: int,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+    ) -> int:
+        if start_offset >= end_offset or (max_records is None and max_bytes is None):
+            return end_offset
+        self._check_range(start_offset, end_offset)
+        records_left = _INT64_MAX if max_records is None else max_records
+        bytes_left = _INT64_MAX if max_bytes is None else max_bytes
+        cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
+        boundary = start_offset
+        try:
+            for piece in cursor.read(ReadHeaders(), end_offset):
+                batches = piece.batches
+                count = np.cumsum(batches.record_count, dtype=np.int64)
+                byte_count = np.cumsum(batches.byte_count, dtype=np.int64)
+                fits = (count <= records_left) & (byte_count <= bytes_left)
+                allowed = batches.next_offset[self._are_outside(batches, start_offset)]
+                within = allowed[allowed <= batches.next_offset[fits][-1]] if fits.any() else []
+                if len(within):
+                    boundary = int(within[-1])
+                if not fits.all():
+                    if boundary > start_offset:
+                        return boundary
+                    if len(allowed):
+                        return int(allowed[0])
+                records_left -= int(count[-1])
+                bytes_left -= int(byte_count[-1])
+        except (CorruptBatchError, LogGapError):
+            if boundary == start_offset:
+                raise
+            return boundary
+        return end_offset
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        end_offset = self.log_end_offset
+        start_offset = self.log_start_offset
+        while True:
+            batch = first_batch_after(
+                self.files,
+                timestamp_ms - 1,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                contiguous=self._is_contiguous,
+            )
+            if batch is None:
+                return None
+            base_offset, next_offset = int(batch.base_offset[0]), int(batch.next_offset[0])
+            columns = Column.OFFSET | Column.TIMESTAMP
+            for scan in self.scan(base_offset, next_offset, columns=columns):
+                assert scan.records.timestamp_ms is not None, "it was asked for"
+                assert scan.records.offset is not None, "it was asked for"
+                late = np.flatnonzero(scan.records.timestamp_ms.to_numpy() >= timestamp_ms)
+                if len(late):
+                    return int(scan.records.offset[int(late[0])].as_py())
+            start_offset = next_offset  # a batch may claim a time that none of its records has
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        columns: Column = Column.ALL_BUT_HEADERS,
+        chunk_bytes: int = READ_CHUNK_BYTES,
+    ) -> Iterator[Scan]:
+        if start_offset < end_offset:
+            cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
+            yield from cursor.read(ReadScans(columns, chunk_bytes), end_offset)
+
+    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+        if start_offset < end_offset:
+            cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
+            for piece in cursor.read(ReadBatches(READ_CHUNK_BYTES), end_offset):
+                yield from piece.objects
+
+    def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
+        return SnapshotReader(self.files, snapshot_id)
+
+    def file_problems(self) -> Iterator[LogError]:
+        return file_problems(self)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _old_end(self, end_offset: int, cutoff_ms: int, previous: ReadEnd | None) -> int:
+        """Where the young tail begins."""
+        start_offset = self.log_start_offset
+        if previous is not None and previous.basis is EndBasis.HOLDBACK:
+            start_offset = max(start_offset, min(previous.offset, end_offset))
+        young = first_batch_after(
+            self.files,
+            cutoff_ms,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            contiguous=self._is_contiguous,
+        )
+        return end_offset if young is None else max(int(young.base_offset[0]), start_offset)
+
+    def _check_range(self, start_offset: int, end_offset: int) -> None:
+        log_start_offset, log_end_offset = self.log_start_offset, self.log_end_offset
+        if start_offset < log_start_offset:
+            raise DataLossError(
+                path=self.path,
+                condition="RECORDS_DELETED",
+                reason=f"offset {start_offset} is gone: the log begins at {log_start_offset}",
+                remedy="begin at a snapshot or at the first offset on disk",
+            )
+        if end_offset > log_end_offset:
+            raise OffsetOutOfRangeError(
+                path=self.path,
+                offset=end_offset,
+                log_start_offset=log_start_offset,
+                log_end_offset=log_end_offset,
+            )
+
+    def _are_outside(self, batches: BatchColumns, start_offset: int) -> npt.NDArray[np.bool_]:
+        """Behind which batches a micro-batch may end. (Producers' transactions may be cut.)"""
+        ends = batches.next_offset
+        outside = np.ones(len(ends), np.bool_)
+        if self.kind is LogKind.PARTITION:
+            return outside
+        last = int(ends[-1])
+        history = self.known.covering(start_offset, last)
+        spans = (
+            ()
+            if history is None
+            else history.book.spans(start_offset, last + 1, with_committed=True)
+        )
+        for span in spans:
+            marker_offset = _INT64_MAX if span.marker_offset is None else span.marker_offset
+            outside &= (ends <= span.first_offset) | (ends > marker_offset)
+        return outside
+
+    def _find_batch(self, offset: int) -> tuple[int, int]:
+        """Base and next offset of the batch that holds ``offset``, or of the next one."""
+        cursor = LogCursor(self.files, offset, contiguous=self._is_contiguous)
+        for piece in cursor.read(_ONE_BATCH, self.log_end_offset):
+            return int(piece.batches.base_offset[0]), int(piece.batches.next_offset[0])
+        return offset, self.log_end_offset

@@ -1,0 +1,42 @@
+"""Split a range of offsets into slices: arithmetic, with one question to the log.
+
+Rules of this file:
+
+1. Slices cover the range exactly, none is empty.
+2. A cut lies where a batch begins; only the range's own ends may lie elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+FindBatch = Callable[[int], tuple[int, int]]
+"""Gives base offset and next offset of the batch that holds an offset, or of the next one."""
+
+
+def split_range(
+    start_offset: int,
+    end_offset: int,
+    find_batch: FindBatch,
+    *,
+    max_slices: int,
+    max_records: int | None,
+) -> list[tuple[int, int]]:
+    """Cut [start_offset, end_offset) into about ``max_slices`` slices of like many offsets.
+
+    More slices than that only where ``max_records`` asks for it. One batch is never cut.
+    """
+    slices: list[tuple[int, int]] = []
+    start = start_offset
+    while start < end_offset:
+        left = max(max_slices - len(slices), 1)
+        wanted = -(-(end_offset - start) // left)
+        if max_records is not None:
+            wanted = min(wanted, max_records)
+        end = end_offset
+        if start + wanted < end_offset:
+            base_offset, next_offset = find_batch(start + wanted)
+            end = base_offset if base_offset > start else min(next_offset, end_offset)
+        slices.append((start, end))
+        start = end
+    return slices

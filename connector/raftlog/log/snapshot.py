@@ -1,0 +1,142 @@
+"""Read a checkpoint: the state of a metadata log up to an offset, as records (KIP-630).
+
+Rules of this file:
+
+1. Offsets in a checkpoint begin at 0 and say nothing of the log. Its name says where it ends.
+2. It begins with a SnapshotHeader and ends with a SnapshotFooter, in control batches. Kafka does
+   not look for the footer; here one without is ``CorruptSnapshotError``, raised behind whatever
+   was whole.
+3. Kafka: ``RecordsSnapshotReader``, ``RecordsSnapshotWriter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from raftlog.errors import CorruptBatchError, CorruptSnapshotError
+from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.records.batch import RecordBatch
+from raftlog.records.columns import BatchColumns, Column, Scan
+from raftlog.records.control import (
+    ControlRecord,
+    KRaftVersion,
+    KRaftVoters,
+    SnapshotFooter,
+    SnapshotHeader,
+    decode_control,
+)
+from raftlog.types import SnapshotId
+
+from .files import LogFiles, read_batch_at
+from .pieces import P, ReadBatches, Reading, ReadScans, pieces
+
+
+class SnapshotReader:
+    """One checkpoint. Opens its file for each reading; holds none open between."""
+
+    def __init__(self, files: LogFiles, snapshot_id: SnapshotId) -> None:
+        self.snapshot_id = snapshot_id
+        self.path = files.checkpoint_path(snapshot_id)
+        self._files = files
+        self._head: tuple[ControlRecord, ...] | None = None
+
+    # --- what it says of itself -------------------------------------------------------------------
+
+    @property
+    def last_contained_log_timestamp_ms(self) -> int:
+        """The log time of the last record whose state it contains."""
+        (header,) = (one for one in self._header() if isinstance(one, SnapshotHeader))
+        return header.last_contained_log_timestamp_ms
+
+    @property
+    def kraft_version(self) -> int:
+        """0 (voters from configuration) unless it says otherwise."""
+        versions = (one for one in self._header() if isinstance(one, KRaftVersion))
+        return max((one.kraft_version for one in versions), default=0)
+
+    @property
+    def voters(self) -> KRaftVoters | None:
+        """The voters at its end offset, or None: they are configured, not written."""
+        named = (one for one in self._header() if isinstance(one, KRaftVoters))
+        return next(named, None)
+
+    def _header(self) -> tuple[ControlRecord, ...]:
+        """The control records of its first batch. Raises ``CorruptSnapshotError``."""
+        if self._head is None:
+            with self._files.open(self.path) as file:
+                batch = read_batch_at(file, 0)
+            if batch is None or not batch.is_control:
+                raise self._damaged(0, "it does not begin with a control batch that is whole")
+            records = _control_records(batch)
+            if not records or not isinstance(records[0], SnapshotHeader):
+                raise self._damaged(0, "it does not begin with a SnapshotHeader record")
+            self._head = records
+        return self._head
+
+    # --- its records ------------------------------------------------------------------------------
+
+    def scan(
+        self, *, columns: Column = Column.ALL_BUT_HEADERS, chunk_bytes: int = READ_CHUNK_BYTES
+    ) -> Iterator[Scan]:
+        """All batches in order, control batches too.
+
+        Raises ``CorruptSnapshotError`` behind what was whole: for damage, and if the footer is
+        missing.
+        """
+        return self._read(ReadScans(columns, chunk_bytes))
+
+    def batches(self, *, chunk_bytes: int = READ_CHUNK_BYTES) -> Iterator[RecordBatch]:
+        """The same, one object a batch."""
+        for piece in self._read(ReadBatches(chunk_bytes)):
+            yield from piece.objects
+
+    def _read(self, reading: Reading[P]) -> Iterator[P]:
+        self._header()
+        expected_offset = last_position = end_position = 0
+        with self._files.open(self.path) as file:
+            for position, piece in pieces(file, 0, reading, start_offset=None, end_offset=None):
+                batches = piece.batches
+                count = _in_order_count(batches, expected_offset)
+                if count:
+                    last_position = int(batches.position[count - 1])
+                    expected_offset = int(batches.last_offset[count - 1]) + 1
+                    yield piece if count == len(batches) else reading.first(piece, count)
+                if count < len(batches):
+                    raise self._damaged(
+                        int(batches.position[count]),
+                        f"offset {int(batches.base_offset[count])} follows {expected_offset - 1}",
+                    )
+                end_position = position
+                if piece.error is not None:
+                    raise self._damaged(end_position, piece.error.reason) from None
+            left = file.byte_count() - end_position
+            if left > 0:
+                raise self._damaged(end_position, f"its last {left} bytes are no whole batch")
+            last = read_batch_at(file, last_position)
+        if last is None or not _ends_with_footer(last):
+            raise self._damaged(end_position, "it does not end with a SnapshotFooter record")
+
+    def _damaged(self, position: int, reason: str) -> CorruptSnapshotError:
+        return CorruptSnapshotError(path=self.path, position=position, reason=reason)
+
+
+def _in_order_count(batches: BatchColumns, expected_offset: int) -> int:
+    """How many leading batches follow each other from ``expected_offset`` on."""
+    expected = np.concatenate(([expected_offset], batches.next_offset))[: len(batches)]
+    wrong = np.flatnonzero(batches.base_offset != expected)
+    return int(wrong[0]) if len(wrong) else len(batches)
+
+
+def _control_records(batch: RecordBatch) -> tuple[ControlRecord, ...]:
+    """What a control batch says, or nothing if it does not parse."""
+    try:
+        return tuple(decode_control(record.key, record.value) for record in batch.records())
+    except CorruptBatchError:
+        return ()
+
+
+def _ends_with_footer(batch: RecordBatch) -> bool:
+    records = _control_records(batch) if batch.is_control else ()
+    return bool(records) and isinstance(records[-1], SnapshotFooter)

@@ -1,0 +1,62 @@
+"""Find batches by the time of their records.
+
+Rules of this file:
+
+1. What is looked for is the first batch, in the order of the log, whose greatest timestamp is above
+   a bound: timestamps need not ascend, since each is some producer's or leader's own clock.
+2. The time index says where in a segment to begin looking, never more: an entry is used only if
+   the batch that it names has the timestamp that it says. What lies behind it is read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raftlog.records.columns import BatchColumns
+
+from .cursor import LogCursor
+from .files import LogFiles
+from .pieces import ReadHeaders, pieces
+
+
+def first_batch_after(
+    files: LogFiles, timestamp_ms: int, *, start_offset: int, end_offset: int, contiguous: bool
+) -> BatchColumns | None:
+    """The first batch in [start_offset, end_offset) with a record later than ``timestamp_ms``.
+
+    None if there is none. Raises what reading raises.
+    """
+    for base_offset in files.listing.segments:
+        following = files.segment_after(base_offset)
+        end = end_offset if following is None else min(following, end_offset)
+        if end <= start_offset:
+            continue
+        start = max(start_offset, base_offset, _older_below(files, base_offset, timestamp_ms))
+        if start >= end_offset:
+            return None
+        cursor = LogCursor(files, start, contiguous=contiguous)
+        for piece in cursor.read(ReadHeaders(), end):
+            found = np.flatnonzero(piece.batches.max_timestamp_ms > timestamp_ms)
+            if len(found):
+                return piece.batches[found[:1]]
+    return None
+
+
+def _older_below(files: LogFiles, base_offset: int, timestamp_ms: int) -> int:
+    """An offset below which the segment holds nothing later, by a true entry of its time index."""
+    index = files.time_index(base_offset)
+    ordinal = index.entry_before(timestamp_ms + 1)
+    if ordinal is None:
+        return base_offset
+    last_offset = int(index.last_offsets[ordinal])
+    with files.open(files.segment_path(base_offset)) as file:
+        position = files.find(file, base_offset, last_offset)
+        for _, piece in pieces(
+            file, position, ReadHeaders(), start_offset=last_offset, end_offset=last_offset + 1
+        ):
+            if len(piece.batches):
+                is_true = int(piece.batches.last_offset[0]) == last_offset and int(
+                    piece.batches.max_timestamp_ms[0]
+                ) == int(index.timestamps_ms[ordinal])
+                return last_offset + 1 if is_true else base_offset
+    return base_offset

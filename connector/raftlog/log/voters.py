@@ -1,0 +1,306 @@
+"""Read one log from several voters' copies: the end is what a majority of them holds.
+
+Rules of this file:
+
+1. Records are read from the most up-to-date copy, which holds everything committed; what it has
+   deleted already, from a copy that agrees with it.
+2. Copies are looked at one after the other while their nodes may run. Elections meanwhile are
+   noticed by their epochs, which are read before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from raftlog.errors import (
+    CorruptFileError,
+    DataLossError,
+    LogError,
+    NotALogError,
+    WrongClusterError,
+)
+from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.records.batch import RecordBatch
+from raftlog.records.columns import Column, Scan
+from raftlog.types import ReplicaKey, SnapshotId
+
+from .cursor import Tail
+from .ends import Placed, not_before
+from .epoch_cache import EpochCache
+from .majority import Copy, agreed_end, majority_end, most_up_to_date
+from .names import META_PROPERTIES_NAME
+from .reader import LogReader
+from .reads import EndBasis, Isolation, LogKind, OffsetSlice, ReadEnd, ReadPlan, SourceKind
+from .single import SingleLog
+from .small_files import MetaProperties, QuorumState
+from .snapshot import SnapshotReader
+
+
+class VotersLog(LogReader):
+    """One metadata log, read from the directories of several of its nodes."""
+
+    def __init__(self, path: str, logs: Sequence[SingleLog]) -> None:
+        self.path = path
+        self.kind = LogKind.METADATA
+        self.source = SourceKind.VOTERS
+        self.topic, self.partition = logs[0].topic, logs[0].partition
+        self.logs = tuple(logs)
+        self._copies: tuple[Copy, ...] | None = None
+        self._check_same_cluster()
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read, from whichever copy still holds it."""
+        newest = self._newest()
+        starts = [
+            copy.log_start_offset
+            for copy in self.copies()
+            if agreed_end(newest, copy) >= newest.log_start_offset
+        ]
+        return min(starts, default=newest.log_start_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        """The end of the most up-to-date copy: its last records may not be committed."""
+        return self._newest().log_end_offset
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        return tuple(sorted({one for log in self.logs for one in log.snapshots}))
+
+    @property
+    def epochs(self) -> EpochCache:
+        return self._newest().epochs
+
+    @property
+    def tail(self) -> Tail | None:
+        return self._newest_log().tail
+
+    @property
+    def meta_properties(self) -> MetaProperties | None:
+        return self._newest_log().meta_properties
+
+    @property
+    def quorum_state(self) -> QuorumState | None:
+        return self._newest_log().quorum_state
+
+    def refresh(self) -> None:
+        for log in self.logs:
+            log.refresh()
+        self._copies = None
+
+    # --- planning ---------------------------------------------------------------------------------
+
+    def read_end(
+        self,
+        *,
+        isolation: Isolation,
+        holdback_ms: int = 0,
+        now_ms: int | None = None,
+        previous: ReadEnd | None = None,
+    ) -> ReadEnd:
+        """What a majority holds. Nothing is held back: it is known."""
+        log = self._newest_log()
+        majority = majority_end(self.copies(), self.voters())
+        offset, words = min(majority.offset, self.log_end_offset), majority.explanation
+        if isolation is Isolation.READ_COMMITTED:
+            stable = log.known.stable_end(offset)
+            if stable < offset:
+                words += f"; the transaction that begins at offset {stable} is not decided"
+            offset = stable
+        found = ReadEnd(offset, log.epoch_before(offset), EndBasis.MAJORITY, words)
+        newest = self._newest()
+        placed = Placed(self.path, newest.log_start_offset, newest.log_end_offset, newest.epochs)
+        return not_before(found, previous, placed)
+
+    def voters(self) -> tuple[ReplicaKey, ...]:
+        """Who votes, as the most up-to-date of all copies says.
+
+        A change of voters holds from where it is appended, committed or not (KIP-853). Where no
+        record says, ``quorum-state`` of static voters does. Raises ``CorruptFileError``.
+        """
+        newest = most_up_to_date(self.copies())
+        log = self._log_of(newest)
+        found = log.voters()
+        if found is not None:
+            return found.voters
+        state = log.quorum_state
+        if state is not None and state.voters:
+            return tuple(ReplicaKey(node_id) for node_id in state.voters)
+        raise CorruptFileError(
+            path=log.path, reason="neither a record nor a checkpoint says who its voters are"
+        )
+
+    def plan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        isolation: Isolation,
+        max_slices: int = 1,
+        max_records_per_slice: int | None = None,
+    ) -> ReadPlan:
+        slices: list[OffsetSlice] = []
+        left = max(max_slices, 1)
+        for log, start, end in self._stretches(start_offset, end_offset):
+            plan = log.plan(
+                start,
+                end,
+                isolation=isolation,
+                max_slices=max(1, left * (end - start) // max(end_offset - start, 1)),
+                max_records_per_slice=max_records_per_slice,
+            )
+            slices += plan.slices
+            left = max(left - len(plan.slices), 1)
+        end = max(start_offset, end_offset) if slices else start_offset
+        return ReadPlan(start_offset, end, tuple(slices))
+
+    def next_boundary(
+        self,
+        start_offset: int,
+        *,
+        end_offset: int,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+    ) -> int:
+        if start_offset >= end_offset or (max_records is None and max_bytes is None):
+            return end_offset
+        log, start, end = next(self._stretches(start_offset, end_offset))
+        return log.next_boundary(
+            start, end_offset=end, max_records=max_records, max_bytes=max_bytes
+        )
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        for log, start, _ in self._stretches(self.log_start_offset, self.log_end_offset):
+            found = log.offset_for_timestamp(timestamp_ms)
+            if found is not None:
+                return max(found, start)
+        return None
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        columns: Column = Column.ALL_BUT_HEADERS,
+        chunk_bytes: int = READ_CHUNK_BYTES,
+    ) -> Iterator[Scan]:
+        for log, start, end in self._stretches(start_offset, end_offset):
+            yield from log.scan(start, end, columns=columns, chunk_bytes=chunk_bytes)
+
+    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+        for log, start, end in self._stretches(start_offset, end_offset):
+            yield from log.batches(start, end)
+
+    def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
+        for log in (self._newest_log(), *self.logs):
+            if snapshot_id in log.snapshots:
+                return log.read_snapshot(snapshot_id)
+        return self._newest_log().read_snapshot(snapshot_id)
+
+    def file_problems(self) -> Iterator[LogError]:
+        for log in self.logs:
+            yield from log.file_problems()
+
+    # --- the copies -------------------------------------------------------------------------------
+
+    def copies(self) -> tuple[Copy, ...]:
+        """The facts of each copy, as they were looked at since the last ``refresh``."""
+        if self._copies is None:
+            before = [_known_epoch(log) for log in self.logs]
+            for log in self.logs:
+                log.known.history()
+            self._copies = tuple(
+                _copy(log, known) for log, known in zip(self.logs, before, strict=True)
+            )
+        return self._copies
+
+    def _newest(self) -> Copy:
+        return most_up_to_date(self.copies())
+
+    def _newest_log(self) -> SingleLog:
+        return self._log_of(self._newest())
+
+    def _log_of(self, copy: Copy) -> SingleLog:
+        return self.logs[self.copies().index(copy)]
+
+    def _stretches(
+        self, start_offset: int, end_offset: int
+    ) -> Iterator[tuple[SingleLog, int, int]]:
+        """Which copy to read for which part of a range; usually the newest for all of it."""
+        newest = self._newest()
+        while start_offset < end_offset:
+            if newest.log_start_offset <= start_offset:
+                yield self._log_of(newest), start_offset, end_offset
+                return
+            holding = [
+                (min(agreed_end(newest, copy), end_offset), copy)
+                for copy in self.copies()
+                if copy.log_start_offset <= start_offset
+            ]
+            end, copy = max(holding, key=lambda one: one[0], default=(0, newest))
+            end = min(end, newest.log_start_offset)
+            if end <= start_offset:
+                raise DataLossError(
+                    path=self.path,
+                    condition="RECORDS_DELETED",
+                    reason=f"offset {start_offset} is gone from every copy that agrees with the "
+                    f"newest, which begins at {newest.log_start_offset}",
+                    remedy="begin at a snapshot or at the first offset on disk",
+                )
+            yield self._log_of(copy), start_offset, end
+            start_offset = end
+
+    def _check_same_cluster(self) -> None:
+        expected = None
+        for log in self.logs:
+            properties = log.meta_properties
+            if log.kind is not LogKind.METADATA or log.source is not SourceKind.DIRECTORY:
+                raise NotALogError(
+                    path=log.path,
+                    reason="of several paths each must be a directory of __cluster_metadata",
+                )
+            if properties is None or properties.node_id is None:
+                raise CorruptFileError(
+                    path=log.files.storage.join(log.files.directory, META_PROPERTIES_NAME),
+                    reason="without it, or without a node id in it, nobody knows whose log this is",
+                )
+            if properties.cluster_id is None:
+                continue
+            if expected is not None and properties.cluster_id != expected:
+                raise WrongClusterError(
+                    path=log.path, expected_cluster_id=expected, cluster_id=properties.cluster_id
+                )
+            expected = properties.cluster_id
+
+
+def _copy(log: SingleLog, known_epoch_before: int) -> Copy:
+    assert log.node_id is not None, "it was checked when the logs were opened"
+    copy = Copy(
+        path=log.path,
+        node_id=log.node_id,
+        directory_id=log.directory_id,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        epochs=log.epochs,
+        newest_snapshot=log.newest_snapshot(),
+        known_epoch=0,
+        is_quiet=False,
+    )
+    known_epoch = _known_epoch(log)
+    return replace(
+        copy,
+        known_epoch=max(known_epoch, copy.last_epoch),
+        is_quiet=known_epoch == known_epoch_before,
+    )
+
+
+def _known_epoch(log: SingleLog) -> int:
+    """The latest epoch that a node has written down. Unknown is as if it were none."""
+    state = log.quorum_state
+    return 0 if state is None else state.leader_epoch
