@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from tests.support.spark_session import java_is_there, shared_session
 
 if TYPE_CHECKING:

@@ -1,0 +1,187 @@
+"""Rows a second of a Spark batch read, beside the same rows pre-built as Arrow batches.
+
+The other side of each figure is a source that does nothing: it yields batches that lie ready in an
+Arrow file, so it is the ceiling of any Python data source. Both write to Spark's ``noop`` sink in
+the same session, in turns, and the best of several runs counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_raftlog import RaftlogDataSource
+from pyspark_raftlog.reader import RaftlogReader
+from raftlog.records import NewRecord, NewRecordBatch, encode_batch
+from raftlog_state.records import NoOpRecord, PartitionChangeRecord, encode
+
+PLAIN_RECORDS = 2_000_000
+METADATA_RECORDS = 200_000
+BATCH_RECORDS = 100
+RUNS = 4
+VALUE = "value BINARY"
+KAFKA = "key BINARY, value BINARY, offset BIGINT, timestamp TIMESTAMP, leaderEpoch INT"
+RECORD = "offset BIGINT, recordType STRING, record STRING"
+
+
+class PrebuiltSource(DataSource):
+    """Yields what lies in Arrow files, one task a file."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "prebuilt"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PrebuiltReader(self.options["path"])
+
+
+class PrebuiltReader(DataSourceReader):
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def partitions(self) -> list[InputPartition]:
+        names = sorted(os.listdir(self._path))
+        return [InputPartition(os.path.join(self._path, name)) for name in names]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with pa.memory_map(partition.value) as file:
+            reader = pa.ipc.open_file(file)
+            for ordinal in range(reader.num_record_batches):
+                yield reader.get_batch(ordinal)
+
+
+def write_log(directory: Path, values: Iterator[bytes]) -> Path:
+    """One segment of batches of ``BATCH_RECORDS``, epoch 1."""
+    directory.mkdir(parents=True)
+    (directory / "leader-epoch-checkpoint").write_text("0\n1\n1 0\n")
+    offset = 0
+    with (directory / "00000000000000000000.log").open("wb") as segment:
+        while True:
+            records = tuple(
+                NewRecord(key=None, value=value)
+                for value, _ in zip(values, range(BATCH_RECORDS), strict=False)
+            )
+            if not records:
+                return directory
+            batch = NewRecordBatch(records=records, base_timestamp_ms=1_700_000_000_000 + offset)
+            segment.write(encode_batch(batch, base_offset=offset, leader_epoch=1))
+            offset += len(records)
+
+
+def plain_values() -> Iterator[bytes]:
+    for number in range(PLAIN_RECORDS):
+        yield b"%060d" % number
+
+
+def metadata_values() -> Iterator[bytes]:
+    """A busy controller's log: four changes of partitions to each NoOp."""
+    no_op = encode(NoOpRecord())
+    for number in range(METADATA_RECORDS):
+        if number % 5 == 0:
+            yield no_op
+        else:
+            change = PartitionChangeRecord(
+                partition_id=number % 1000,
+                topic_id="I9iQnKeLSA2lyZwVZic7Xg",
+                isr=(number % 7, 7, 8),
+                leader=number % 7,
+            )
+            yield encode(change)
+
+
+def session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("raftlog-benchmark")
+        .config("spark.ui.enabled", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+
+
+def prebuild(source: RaftlogDataSource, schema: StructType, target: Path) -> Path:
+    """Write the batches of every task of our own read into one Arrow file each."""
+    target.mkdir()
+    reader = source.reader(schema)
+    assert isinstance(reader, RaftlogReader)
+    for ordinal, partition in enumerate(reader.partitions()):
+        batches = list(reader.read(partition))
+        with pa.ipc.new_file(target / f"{ordinal}.arrow", batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    return target
+
+
+def seconds(frame: DataFrame) -> float:
+    started = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - started
+
+
+def compare(
+    spark: SparkSession, what: str, log: Path, columns: str, row_count: int
+) -> dict[str, Any]:
+    options = {"minPartitions": "2", "maxRecordsPerPartition": str(row_count)}
+    ours = spark.read.format("raftlog").options(**options).schema(columns).load(str(log))
+    source = RaftlogDataSource({"path": str(log), **{k.lower(): v for k, v in options.items()}})
+    prebuilt = prebuild(source, ours.schema, Path(tempfile.mkdtemp(dir=log.parent)) / "batches")
+    other = spark.read.format("prebuilt").schema(columns).load(str(prebuilt))
+    assert ours.count() == other.count() == row_count
+    best_ours = best_other = float("inf")
+    for _ in range(RUNS):
+        best_other = min(best_other, seconds(other))
+        best_ours = min(best_ours, seconds(ours))
+    return {
+        "what": f"Spark batch read, {what}",
+        "unit": "rows/s",
+        "ours": row_count / best_ours,
+        "other": "the same rows ready in Arrow",
+        "against": row_count / best_other,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    as_json = parser.parse_args().json
+    with tempfile.TemporaryDirectory(prefix="raftlog-bench-") as home:
+        plain = write_log(Path(home, "bench-0"), plain_values())
+        metadata = write_log(Path(home, "__cluster_metadata-0"), metadata_values())
+        spark = session()
+        spark.sparkContext.setLogLevel("ERROR")
+        spark.dataSource.register(RaftlogDataSource)
+        spark.dataSource.register(PrebuiltSource)
+        figures = [
+            compare(spark, "value only", plain, VALUE, PLAIN_RECORDS),
+            compare(spark, "Kafka's columns", plain, KAFKA, PLAIN_RECORDS),
+            compare(spark, "metadata, value redacted", metadata, VALUE, METADATA_RECORDS),
+            compare(spark, "metadata, record as JSON", metadata, RECORD, METADATA_RECORDS),
+        ]
+        spark.stop()
+    for figure in figures:
+        if as_json:
+            print(json.dumps(figure))
+        else:
+            share = figure["ours"] / figure["against"]
+            print(
+                f"{figure['what']:45} {figure['ours']:12,.0f} rows/s, {share:.2f} of "
+                f"{figure['against']:,.0f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

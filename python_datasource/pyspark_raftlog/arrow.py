@@ -1,0 +1,296 @@
+"""Columns of a scan become Arrow batches of the source's schema.
+
+Rules of this file:
+
+1. Nothing that was not asked for is read, decoded or built. Each column is declared once, with what
+   it needs of the scan and how it is made.
+2. No Python object per record but for metadata records that must be decoded, and control records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.errors import CorruptBatchError, MetadataParseError
+from raftlog.limits import MIB
+from raftlog.records.control import control_json, control_name, decode_control
+from raftlog.records.scan import Column
+from raftlog_state.records import decode
+
+from .metadata import MetadataColumns
+from .schema import COLUMNS, arrow_schema
+from .visibility import NEVER, Transactions
+
+if TYPE_CHECKING:
+    from raftlog.records.scan import Scan
+    from raftlog.types import SnapshotId
+    from raftlog_state.records import Redactor
+
+BATCH_BYTES_SOFT_MAX: Final = 32 * MIB
+"""Small pieces are put together up to this many bytes, whatever ``recordBatchRows`` says."""
+
+_MICROSECONDS: Final = 1_000
+_TIMESTAMP_MS_MAX: Final = (2**63 - 1) // _MICROSECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPlace:
+    """What all rows of one checkpoint share: they stand for the log below ``id.end_offset``."""
+
+    id: SnapshotId
+    timestamp_ms: int
+    """The log's time there, not when the file was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBuilder:
+    """Makes the rows of one partition.
+
+    ``redactor`` is None where values are not metadata records; the columns about those are then
+    null. ``checkpoint`` is None for rows of the log.
+    """
+
+    columns: tuple[str, ...]
+    path: str
+    topic: str
+    partition: int
+    transactions: Transactions
+    redactor: Redactor | None
+    checkpoint: CheckpointPlace | None = None
+    with_control: bool = False
+    with_aborted: bool = False
+
+    def scan_columns(self) -> Column:
+        """What the scan must build; offsets always: transactions are ranges of them."""
+        needed = Column.OFFSET
+        for name in self.columns:
+            needed |= _RULES[name].needs
+            if self.redactor is not None:
+                needed |= _RULES[name].needs_of_metadata
+            if self.with_control:
+                needed |= _RULES[name].needs_of_control
+        return needed
+
+    def build(self, scan: Scan) -> pa.RecordBatch:
+        """The rows of ``scan`` that this reader may see, in its schema.
+
+        Raises:
+            CorruptBatchError: a metadata record does not parse, although its batch is sound.
+        """
+        assert scan.records.offset is not None
+        visibility = self.transactions.of(scan, scan.records.offset.to_numpy())
+        keep = np.ones(len(scan.records), dtype=np.bool_)
+        if not self.with_control:
+            keep &= ~scan.records.is_control
+        if not self.with_aborted:
+            keep &= ~visibility.aborted
+        rows = _Rows(self, scan, None if keep.all() else np.flatnonzero(keep), visibility.offset)
+        try:
+            cells = [self._rule(name)(rows) for name in self.columns]
+        except MetadataParseError as error:
+            raise rows.damage(error) from None
+        return pa.RecordBatch.from_arrays(cells, schema=arrow_schema(self.columns))
+
+    def _rule(self, name: str) -> Callable[[_Rows], pa.Array]:
+        if self.checkpoint is not None and name in _RULES_OF_CHECKPOINTS:
+            return _RULES_OF_CHECKPOINTS[name]
+        return _RULES[name].make
+
+
+class _Rows:
+    """The records of a scan that become rows: all, or those at ``which``."""
+
+    def __init__(
+        self,
+        builder: RowBuilder,
+        scan: Scan,
+        which: npt.NDArray[np.int64] | None,
+        visible_offset: npt.NDArray[np.int64],
+    ) -> None:
+        self.builder = builder
+        self.scan = scan
+        self._which = which
+        self._visible_offset = visible_offset
+        self.row_count = len(scan.records) if which is None else len(which)
+
+    def scanned(self, name: str) -> pa.Array:
+        """A column of the scan."""
+        column = getattr(self.scan.records, name)
+        assert column is not None, f"{name} was not asked for"
+        return column if self._which is None else column.take(pa.array(self._which))
+
+    def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A numpy column of the scan's records."""
+        return column if self._which is None else column[self._which]
+
+    def of_batch(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What each row's batch says."""
+        return np.asarray(column[self.numbers(self.scan.records.batch_ordinal)])
+
+    def repeated(self, value: str | int | None, kind: pa.DataType) -> pa.Array:
+        """One value in every row."""
+        return pa.repeat(pa.scalar(value, kind), self.row_count)
+
+    def visible_offset(self) -> pa.Array:
+        visible = self.numbers(self._visible_offset)
+        return pa.array(visible, mask=visible == NEVER)
+
+    @cached_property
+    def is_control(self) -> npt.NDArray[np.bool_]:
+        return self.numbers(self.scan.records.is_control)
+
+    @cached_property
+    def metadata(self) -> MetadataColumns | None:
+        """The columns about metadata records, where these are some; null for control records."""
+        if self.builder.redactor is None:
+            return None
+        values = self.scanned("value")
+        if self.is_control.any():
+            values = pc.if_else(pa.array(self.is_control), pa.scalar(None, pa.binary()), values)
+        return MetadataColumns(values, self.builder.redactor)
+
+    def value(self) -> pa.Array:
+        if self.metadata is None:
+            return self.scanned("value")
+        if not self.is_control.any():
+            return self.metadata.value
+        is_control = pa.array(self.is_control)
+        return pc.if_else(is_control, self.scanned("value"), self.metadata.value)
+
+    def record(self) -> pa.Array:
+        if self.metadata is None:
+            return self.control_texts(_control_record)
+        if not self.is_control.any():
+            return self.metadata.record
+        return pc.coalesce(self.metadata.record, self.control_texts(_control_record))
+
+    def control_texts(self, text_of: Callable[[bytes, bytes | None], str]) -> pa.Array:
+        """A text for every control record, from its key and value; null for all others."""
+        if not self.is_control.any():
+            return self.repeated(None, pa.string())
+        texts: list[str | None] = [None] * self.row_count
+        keys, values = self.scanned("key"), self.scanned("value")
+        for row in np.flatnonzero(self.is_control).tolist():
+            texts[row] = text_of(keys[row].as_py(), values[row].as_py())
+        return pa.array(texts, pa.string())
+
+    def damage(self, error: MetadataParseError) -> CorruptBatchError:
+        """Say where the record is that does not parse."""
+        offset = None
+        offsets, values = self.scanned("offset"), self.scanned("value")
+        for row in np.flatnonzero(~self.is_control).tolist():
+            try:
+                decode(values[row].as_py() or b"")
+            except MetadataParseError:
+                offset = offsets[row].as_py()
+                break
+        path = self.builder.path
+        return CorruptBatchError(reason=error.sentence(), path=path, offset=offset)
+
+
+def _timestamps(timestamp_ms: npt.NDArray[np.int64]) -> pa.Array:
+    """Milliseconds as Spark's microseconds; null where they do not fit."""
+    fits = np.abs(timestamp_ms) <= _TIMESTAMP_MS_MAX
+    microseconds = np.where(fits, timestamp_ms, 0) * _MICROSECONDS
+    return pa.array(microseconds, mask=~fits).view(COLUMNS["timestamp"][1])
+
+
+def _control_record(key: bytes, value: bytes | None) -> str:
+    return json.dumps(control_json(decode_control(key, value)), separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """How a column is made, and what it needs: always, of metadata records, of control records."""
+
+    make: Callable[[_Rows], pa.Array]
+    needs: Column = Column.NONE
+    needs_of_metadata: Column = Column.NONE
+    needs_of_control: Column = Column.NONE
+
+
+def _about_metadata(name: str, kind: pa.DataType) -> _Rule:
+    def make(rows: _Rows) -> pa.Array:
+        about = rows.metadata
+        return rows.repeated(None, kind) if about is None else getattr(about, name)
+
+    return _Rule(make, needs_of_metadata=Column.VALUE)
+
+
+_BOTH: Final = Column.KEY | Column.VALUE
+
+_RULES: Final[Mapping[str, _Rule]] = {
+    "key": _Rule(lambda rows: rows.scanned("key"), Column.KEY),
+    "value": _Rule(_Rows.value, Column.VALUE),
+    "topic": _Rule(lambda rows: rows.repeated(rows.builder.topic, pa.string())),
+    "partition": _Rule(lambda rows: rows.repeated(rows.builder.partition, pa.int32())),
+    "offset": _Rule(lambda rows: rows.scanned("offset"), Column.OFFSET),
+    "timestamp": _Rule(
+        lambda rows: _timestamps(rows.scanned("timestamp_ms").to_numpy()), Column.TIMESTAMP
+    ),
+    "timestampType": _Rule(
+        lambda rows: pa.array(rows.of_batch(rows.scan.batches.is_log_append_time).astype(np.int32))
+    ),
+    "leaderEpoch": _Rule(lambda rows: rows.scanned("leader_epoch"), Column.LEADER_EPOCH),
+    "visibleOffset": _Rule(_Rows.visible_offset, Column.OFFSET),
+    "recordType": _about_metadata("record_type", pa.string()),
+    "recordVersion": _about_metadata("record_version", pa.int32()),
+    "record": _Rule(_Rows.record, needs_of_metadata=Column.VALUE, needs_of_control=_BOTH),
+    "snapshotPosition": _Rule(lambda rows: rows.repeated(None, pa.int32())),
+    "headers": _Rule(
+        lambda rows: rows.scanned("headers").cast(COLUMNS["headers"][1]), Column.HEADERS
+    ),
+    "controlType": _Rule(
+        lambda rows: rows.control_texts(lambda key, _: control_name(key)), needs_of_control=_BOTH
+    ),
+}
+assert _RULES.keys() == COLUMNS.keys()
+
+
+def _place(rows: _Rows) -> CheckpointPlace:
+    assert rows.builder.checkpoint is not None
+    return rows.builder.checkpoint
+
+
+def _last_offset(rows: _Rows) -> pa.Array:
+    return rows.repeated(_place(rows).id.end_offset - 1, pa.int64())
+
+
+_RULES_OF_CHECKPOINTS: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
+    "offset": _last_offset,
+    "visibleOffset": _last_offset,
+    "leaderEpoch": lambda rows: rows.repeated(_place(rows).id.epoch, pa.int32()),
+    "timestamp": lambda rows: _timestamps(
+        np.full(rows.row_count, _place(rows).timestamp_ms, dtype=np.int64)
+    ),
+    "snapshotPosition": lambda rows: rows.scanned("offset").cast(pa.int32()),
+}
+"""What rows of a checkpoint take from the checkpoint, and their place in it."""
+
+
+def rebatch(pieces: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.RecordBatch]:
+    """Cut large batches and put small ones together: about ``row_count`` rows each, never none."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_rows = waiting_bytes = 0
+    for piece in pieces:
+        for start in range(0, piece.num_rows, row_count):
+            part = piece.slice(start, row_count)
+            if waiting and (
+                waiting_rows + part.num_rows > row_count or waiting_bytes > BATCH_BYTES_SOFT_MAX
+            ):
+                yield pa.concat_batches(waiting)
+                waiting, waiting_rows, waiting_bytes = [], 0, 0
+            waiting.append(part)
+            waiting_rows += part.num_rows
+            waiting_bytes += part.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting)

@@ -1,0 +1,207 @@
+"""From options and offsets to partitions: where a read begins and ends, and how it is split.
+
+Rules of this file:
+
+1. A partition is an offset range, or one checkpoint; reading it twice gives the same rows. It
+   carries what its task cannot see in its range: the transactions that touch it.
+2. Nothing here reads records. The log is asked for its ends, its epochs and its plan.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from raftlog.client import LogKind, LogReader, OffsetSlice, SourceKind
+from raftlog.errors import OffsetOutOfRangeError, OptionError
+from raftlog.types import SnapshotId
+
+from .data_loss import DataLoss, data_loss
+from .options import Edge, RaftlogOptions, TimestampStrategy
+
+RECORDS_PER_PARTITION_DEFAULT: Final = 250_000
+"""A longer range is split even if nobody asked: a task takes a second or two, JSON included."""
+
+_LOGGER: Final = logging.getLogger("pyspark_raftlog")
+
+
+@dataclass(frozen=True)
+class LogRange(InputPartition):
+    """Records of the log in ``[slice.start_offset, slice.end_offset)``."""
+
+    slice: OffsetSlice
+
+
+@dataclass(frozen=True)
+class CheckpointRows(InputPartition):
+    """All rows of one checkpoint file."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """Where a read begins: first the rows of ``snapshot``, if any, then the log from ``offset``."""
+
+    offset: int
+    snapshot: SnapshotId | None = None
+
+
+def starting_edge(log: LogReader, options: RaftlogOptions, *, streaming: bool) -> Edge | int:
+    """What ``startingOffset`` says, or what it stands for if it was not given."""
+    given = options.starting_offset
+    if given is None:
+        if log.kind is LogKind.METADATA and (streaming or log.source is SourceKind.CHECKPOINT):
+            return Edge.SNAPSHOT
+        return Edge.LATEST if streaming else Edge.EARLIEST
+    if given is Edge.EARLIEST and log.source is SourceKind.CHECKPOINT:
+        return Edge.SNAPSHOT
+    return given
+
+
+def begin_of(log: LogReader, options: RaftlogOptions, *, end_offset: int, streaming: bool) -> Begin:
+    """Where a new read of ``log`` begins.
+
+    Args:
+        end_offset: what ``latest`` means, exclusive.
+
+    Raises:
+        OptionError: the option cannot be met by this log, or no record is as young as
+            ``startingTimestamp``.
+        DataLossError: OFFSETS_DELETED, an offset by number is no longer there.
+        OffsetOutOfRangeError: an offset by number lies behind the end of the log.
+    """
+    if options.starting_timestamp_ms is not None:
+        return Begin(offset=_offset_at(log, options, options.starting_timestamp_ms, end_offset))
+    match starting_edge(log, options, streaming=streaming):
+        case Edge.EARLIEST:
+            return _earliest(log)
+        case Edge.LATEST:
+            if not streaming:
+                raise OptionError(
+                    option="startingOffset", reason="latest would read nothing in a batch"
+                )
+            return Begin(offset=end_offset)
+        case Edge.SNAPSHOT:
+            if log.kind is not LogKind.METADATA:
+                raise OptionError(
+                    option="startingOffset",
+                    reason="snapshot is for metadata logs; other partitions have no checkpoints",
+                )
+            newest = log.newest_snapshot()
+            if newest is None:
+                return _earliest(log)
+            return Begin(offset=newest.end_offset, snapshot=newest)
+        case int(offset):
+            return Begin(offset=_existing(log, options, offset))
+
+
+def _earliest(log: LogReader) -> Begin:
+    start = log.log_start_offset
+    if start > 0:
+        _LOGGER.warning(
+            "%s begins at offset %d: earlier records were deleted, history before it is missing",
+            log.path,
+            start,
+        )
+    return Begin(offset=start)
+
+
+def _offset_at(log: LogReader, options: RaftlogOptions, timestamp_ms: int, end_offset: int) -> int:
+    offset = log.offset_for_timestamp(timestamp_ms)
+    if offset is not None:
+        return min(offset, end_offset)
+    if options.starting_timestamp_strategy is TimestampStrategy.LATEST:
+        return end_offset
+    raise OptionError(
+        option="startingTimestamp",
+        reason="no record is that young; startingTimestampStrategy=latest begins at the end",
+    )
+
+
+def _existing(log: LogReader, options: RaftlogOptions, offset: int) -> int:
+    if offset > log.log_end_offset:
+        raise OffsetOutOfRangeError(
+            path=log.path,
+            offset=offset,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+        )
+    if offset >= log.log_start_offset:
+        return offset
+    deleted = data_loss(
+        DataLoss.OFFSETS_DELETED,
+        path=log.path,
+        reason=f"startingOffset is {offset}, and the log now begins at {log.log_start_offset}",
+    )
+    if options.fail_on_data_loss:
+        raise deleted
+    _LOGGER.warning("%s", deleted)
+    return log.log_start_offset
+
+
+def batch_end_of(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> int:
+    """Where a batch read ends, exclusive.
+
+    Raises:
+        OffsetOutOfRangeError: ``endingOffset`` lies behind the end of the log.
+    """
+    look = log.read_end(
+        isolation=options.isolation, holdback_ms=options.tail_holdback_ms or 0, now_ms=now_ms
+    )
+    _LOGGER.info("%s: reading up to offset %d: %s", log.path, look.offset, look.explanation)
+    if options.ending_timestamp_ms is not None:
+        offset = log.offset_for_timestamp(options.ending_timestamp_ms)
+        return look.offset if offset is None else min(offset, look.offset)
+    if isinstance(options.ending_offset, Edge):
+        return look.offset
+    if options.ending_offset > log.log_end_offset:
+        raise OffsetOutOfRangeError(
+            path=log.path,
+            offset=options.ending_offset,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+        )
+    if options.ending_offset > look.offset:
+        _LOGGER.warning(
+            "%s is read up to offset %d only, not to endingOffset: %s",
+            log.path,
+            look.offset,
+            look.explanation,
+        )
+    return min(options.ending_offset, look.offset)
+
+
+def plan_batch(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> list[InputPartition]:
+    """The partitions of a batch read, never an empty list: Spark would make one of its own."""
+    end_offset = batch_end_of(log, options, now_ms=now_ms)
+    begin = begin_of(log, options, end_offset=end_offset, streaming=False)
+    if isinstance(options.ending_offset, int) and options.ending_offset < begin.offset:
+        raise OptionError(option="endingOffset", reason="lies before the start of the read")
+    return plan_partitions(log, options, begin, end_offset) or [
+        LogRange(OffsetSlice(start_offset=begin.offset, end_offset=begin.offset, spans=()))
+    ]
+
+
+def plan_partitions(
+    log: LogReader, options: RaftlogOptions, begin: Begin, end_offset: int
+) -> list[InputPartition]:
+    """The checkpoint's rows, if any, then ``[begin.offset, end_offset)`` at batch boundaries."""
+    partitions: list[InputPartition] = []
+    if begin.snapshot is not None:
+        partitions.append(CheckpointRows(begin.snapshot))
+    if begin.offset < end_offset:
+        per_partition = options.max_records_per_partition or RECORDS_PER_PARTITION_DEFAULT
+        wanted = -(-(end_offset - begin.offset) // per_partition)
+        plan = log.plan(
+            begin.offset,
+            end_offset,
+            isolation=options.isolation,
+            max_slices=max(wanted, options.min_partitions or 1),
+            max_records_per_slice=per_partition,
+        )
+        partitions += [LogRange(slice_) for slice_ in plan.slices]
+    return partitions

@@ -1,0 +1,137 @@
+"""The batch reader, and the reading of one partition that batch and stream share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from raftlog.client import LogKind, LogReader, open_path
+from raftlog.errors import DataLossError, LogNotFoundError, SegmentVanishedError
+from raftlog_state.records import Redactor
+
+from .arrow import CheckpointPlace, RowBuilder, rebatch
+from .clock import Clock, SystemClock
+from .data_loss import DataLoss, data_loss
+from .planning import CheckpointRows, LogRange, plan_batch
+from .visibility import Transactions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from raftlog.client import OffsetSlice
+    from raftlog.types import SnapshotId
+
+    from .options import RaftlogOptions
+
+_LOGGER: Final = logging.getLogger("pyspark_raftlog")
+
+
+class RaftlogReader(DataSourceReader):
+    """One DataFrame: its range is fixed when it is first planned, and stays.
+
+    It is pickled and sent to executors, so it holds nothing but options and column names.
+    """
+
+    def __init__(
+        self, options: RaftlogOptions, columns: tuple[str, ...], clock: Clock | None = None
+    ) -> None:
+        self._options = options
+        self._columns = columns
+        self._clock = clock or SystemClock()
+
+    def partitions(self) -> list[InputPartition]:
+        """Split the range; on the driver, once."""
+        log = open_path(self._options.path)
+        return plan_batch(log, self._options, now_ms=self._clock.now_ms())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give the rows of one partition; on an executor."""
+        return read_partition(partition, self._options, self._columns)
+
+
+def read_partition(
+    partition: InputPartition, options: RaftlogOptions, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Give the rows of ``partition`` as Arrow batches of about ``recordBatchRows`` rows.
+
+    Raises:
+        DataLossError: the node deleted what was planned, and ``failOnDataLoss`` is true.
+        CorruptBatchError, LogGapError: damage; rows before it were given out.
+    """
+    log = open_path(options.path)
+    match partition:
+        case CheckpointRows():
+            pieces = _checkpoint_rows(log, partition.snapshot_id, options, columns)
+        case LogRange():
+            pieces = _log_rows(log, partition.slice, options, columns)
+        case _:
+            raise AssertionError("a partition of another source")
+    yield from rebatch(pieces, options.record_batch_rows)
+
+
+def row_builder(
+    log: LogReader,
+    options: RaftlogOptions,
+    columns: tuple[str, ...],
+    transactions: Transactions,
+    checkpoint: CheckpointPlace | None = None,
+) -> RowBuilder:
+    """How rows of ``log``, or of one of its checkpoints, are made."""
+    redactor = None
+    if log.kind is LogKind.METADATA:
+        redactor = Redactor(key=options.redact_key, reveal=not options.redact)
+    return RowBuilder(
+        columns=columns,
+        path=log.path,
+        topic=log.topic,
+        partition=log.partition,
+        transactions=transactions,
+        redactor=redactor,
+        checkpoint=checkpoint,
+        with_control=options.include_control_records,
+        with_aborted=options.shows_aborted,
+    )
+
+
+def _log_rows(
+    log: LogReader, slice_: OffsetSlice, options: RaftlogOptions, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    transactions = Transactions(slice_.spans, is_metadata=log.kind is LogKind.METADATA)
+    builder = row_builder(log, options, columns, transactions)
+    needed = builder.scan_columns()
+    offset, end_offset = slice_.start_offset, slice_.end_offset
+    while offset < end_offset:
+        try:
+            for scan in log.scan(offset, end_offset, columns=needed):
+                offset = int(scan.batches.next_offset[-1])
+                yield builder.build(scan)
+            return
+        except DataLossError as error:
+            _lose(options, DataLoss.OFFSETS_DELETED, log.path, error.reason)
+            log.refresh()
+            offset = max(offset + 1, log.log_start_offset)
+
+
+def _checkpoint_rows(
+    log: LogReader, snapshot_id: SnapshotId, options: RaftlogOptions, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    snapshot = log.read_snapshot(snapshot_id)
+    try:
+        timestamp_ms = snapshot.last_contained_log_timestamp_ms
+        place = CheckpointPlace(id=snapshot_id, timestamp_ms=timestamp_ms)
+        builder = row_builder(log, options, columns, Transactions.none(), place)
+        for scan in snapshot.scan(columns=builder.scan_columns()):
+            yield builder.build(scan)
+    except (LogNotFoundError, SegmentVanishedError):
+        reason = f"checkpoint {snapshot_id} was planned, and is now deleted"
+        _lose(options, DataLoss.SNAPSHOT_DELETED, log.path, reason)
+
+
+def _lose(options: RaftlogOptions, condition: DataLoss, path: str, reason: str) -> None:
+    loss = data_loss(condition, path=path, reason=reason)
+    if options.fail_on_data_loss:
+        raise loss from None
+    _LOGGER.warning("%s; going on with what is there", loss)

@@ -1,0 +1,183 @@
+"""The data source that Spark finds under the name ``raftlog``; its docstring is the manual.
+
+Rules of this file: what is not needed to find the source by its name is imported inside methods,
+since Spark imports every ``pyspark_*`` module to look for names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from pyspark.sql.types import StructType
+
+
+class RaftlogDataSource(DataSource):
+    """Reads a replicated log from its files: in a batch, or as a stream.
+
+    ::
+
+        spark.read.format("raftlog").load("/var/lib/kafka/metadata")
+        spark.readStream.format("raftlog").load("/var/lib/kafka/metadata")
+
+    ``load`` takes the directory of a metadata log, a node's log directory that holds one, the
+    directory of an ordinary partition, one ``.log`` segment, or one ``.checkpoint``. Several
+    directories of voters of one cluster (``load([one, two, three])``, separated by commas, or as a
+    pattern with ``*``) are read up to what a majority of the voters holds. Nothing is locked or
+    changed, so a running node is not disturbed. The path must be visible to every executor.
+
+    A DataFrame is planned once: later actions on it read the same range, even if the log has
+    grown. ``load()`` again to see more.
+
+    **Columns.** Those of Spark's Kafka source, then what a metadata log adds:
+
+    ================ ========= ================================================================
+    key, value       BINARY    as in the log; secrets in metadata records are replaced
+    topic            STRING    from the directory's name
+    partition        INT
+    offset           BIGINT    with gaps: control records have offsets and yield no rows
+    timestamp        TIMESTAMP
+    timestampType    INT       0 create time, 1 log append time
+    leaderEpoch      INT       of the record's batch
+    visibleOffset    BIGINT    from where on it counts: its own offset, or in a metadata log that of
+                               the end of its transaction; null if that was aborted or is open
+    recordType       STRING    such as PARTITION_CHANGE_RECORD; null outside metadata logs
+    recordVersion    INT       the same
+    record           STRING    the record's fields as kafka-dump-log prints them, as JSON; the same
+    snapshotPosition INT       null for a row of the log. For a row of a checkpoint its place there;
+                               all of a checkpoint's rows have the last offset that it stands for,
+                               and the log's time at that offset
+    headers          ARRAY     of STRUCT<key: STRING, value: BINARY>; with ``includeHeaders``
+    controlType      STRING    such as leader_change; with ``includeControlRecords``
+    ================ ========= ================================================================
+
+    A schema that names some of them, in any order, is a projection: what it leaves out is not even
+    decoded. ``spark.read.format("raftlog").schema("offset BIGINT, record STRING").load(path)``
+    Without a schema every column is read, and the JSON of ``record`` is what takes the time.
+
+    **Where a read begins and ends.** Offsets are record numbers, ends are exclusive.
+
+    startingOffset (alias startingOffsets)
+        ``earliest``, the oldest offset on disk, with a warning if history before it is gone;
+        ``latest`` (streams); ``snapshot``, the newest checkpoint's rows and then the log from
+        there, or ``earliest`` if there is no checkpoint; or a number. Only for new queries.
+        Default: batch ``earliest``; stream ``snapshot`` on a metadata log, else ``latest``.
+    startingTimestamp
+        The first record that is not older: milliseconds since 1970, or ISO 8601 (UTC if it names no
+        zone). Wins over ``startingOffset``.
+    startingTimestampStrategy (alias startingOffsetsByTimestampStrategy)
+        If no record is that young: ``error`` (default), or ``latest``.
+    endingOffset (alias endingOffsets)
+        Batch only. ``latest`` (default), or a number.
+    endingTimestamp
+        Batch only. The first record that is not older ends the read. Wins over ``endingOffset``.
+    isolationLevel
+        ``read_committed`` (default): nothing of aborted transactions, and the end lies before any
+        open one. ``high_watermark`` (alias ``read_uncommitted``): everything.
+    tailHoldback
+        Milliseconds, or such as ``5s``: how old the tail of a single directory must be before it is
+        read. What a node wrote last may be taken back by its cluster, and one directory cannot
+        tell. Default: 5 s for streams, 0 for batch reads. Several voters need none.
+    failOnDataLoss
+        ``true`` (default): records that are gone end the query with a
+        ``RAFTLOG_DATA_LOSS.<condition>`` error. ``false``: a warning, and the read goes on: where
+        records were deleted, at the newest checkpoint (if the stream begins with one) or at the
+        oldest offset; where history was rewritten, at the point where it parts.
+
+    **What is shown.**
+
+    includeHeaders
+        Adds the column ``headers``. Default ``false``.
+    includeControlRecords
+        Adds the column ``controlType``, and rows for control records: ``key`` and ``value`` raw,
+        ``record`` their JSON. Default ``false``.
+    includeAbortedRecords
+        With ``read_committed``: rows of aborted transactions too, with a null ``visibleOffset``.
+        Default ``false``.
+    redact
+        ``true`` (default): secrets in metadata records (SCRAM, sensitive configs, whatever is
+        unknown) are replaced, in ``value`` and in ``record``. ``false`` shows them.
+    redactKey
+        A secret of yours, 16 bytes or more. Then a keyed hash stands for each secret and tells
+        whether it changed; without it, a fixed mask.
+
+    **How much at a time.**
+
+    maxOffsetsPerTrigger
+        Streams. Records a micro-batch at most; a record batch or a metadata transaction that is
+        larger is taken whole, as are the rows of a checkpoint.
+    maxBytesPerTrigger
+        Streams. The same in bytes of the log, such as ``64m``.
+    minOffsetsPerTrigger, maxTriggerDelay
+        Streams, not AvailableNow. Wait for this many records, but no longer than that: milliseconds
+        or such as ``5m``; default ``15m``.
+    pollWaitMs
+        Streams. How long to wait for news before Spark is told that there is none. Default 100.
+    minPartitions
+        Tasks at least, as far as record batches allow. Default 1.
+    maxRecordsPerPartition
+        Records a task at most, as far as record batches allow. Default 250000.
+    recordBatchRows
+        Rows of one Arrow batch. Default 16384.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Check the options; what Spark keeps of them holds no secret in any ``repr``.
+
+        Raises:
+            OptionError: an option is unknown, or its value is not allowed.
+        """
+        from .options import RaftlogOptions
+
+        parsed = RaftlogOptions.parse(options)
+        self._options = parsed.at(_absolute(parsed.path))
+
+    def __repr__(self) -> str:
+        return f"RaftlogDataSource({self._options!r})"
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format``."""
+        return "raftlog"
+
+    def schema(self) -> StructType:
+        """All columns that the options give."""
+        from .schema import source_schema
+
+        return source_schema(self._options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read in a batch; ``schema`` may name a subset of the columns.
+
+        Raises:
+            OptionError: the schema names something else.
+        """
+        from .reader import RaftlogReader
+        from .schema import project
+
+        return RaftlogReader(self._options, project(schema, self._options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Read as a stream; ``schema`` may name a subset of the columns.
+
+        Raises:
+            OptionError: the schema names something else, or an end was given.
+        """
+        from .schema import project
+        from .stream_reader import RaftlogStreamReader
+
+        self._options.refuse_ending()
+        return RaftlogStreamReader(self._options, project(schema, self._options))
+
+
+def _absolute(path: str) -> str:
+    """The path for processes that may work in another directory; commas separate several."""
+    import os
+
+    parts = [path] if os.path.exists(path) else path.split(",")
+    plain = [part.strip().removeprefix("file:") for part in parts if part.strip()]
+    return ",".join(os.path.abspath(part) for part in plain)

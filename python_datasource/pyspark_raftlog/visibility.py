@@ -1,0 +1,111 @@
+"""Which records a reader may see, and from which offset on: transactions spread over records.
+
+Rules of this file:
+
+1. In a metadata log one transaction is open at a time and everything between its markers belongs
+   to it (KIP-868). If it is committed, its records become visible at its end marker.
+2. In any other log a transaction is one producer's, and others' records lie between its own
+   (KIP-98). Its records count from their own offsets once it is committed.
+3. Records of an aborted or an open transaction are visible from no offset; all others are from
+   their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from raftlog.client import Outcome, TransactionSpan
+
+if TYPE_CHECKING:
+    from raftlog.records.scan import BatchColumns, Scan
+
+Bools = npt.NDArray[np.bool_]
+Int64s = npt.NDArray[np.int64]
+
+NEVER: Final = -1
+"""No offset: what is here does not become visible, or not yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """One element a record: the offset it is visible from (or ``NEVER``), and whether it is hidden
+    from a reader of committed records."""
+
+    offset: Int64s
+    aborted: Bools
+
+
+class Transactions:
+    """The transactions that touch a range, ready to be looked up."""
+
+    def __init__(self, spans: Sequence[TransactionSpan], *, is_metadata: bool) -> None:
+        self._is_metadata = is_metadata
+        self._by_producer = {
+            producer_id: _Spans([span for span in spans if span.producer_id == producer_id])
+            for producer_id in {span.producer_id for span in spans}
+        }
+
+    @classmethod
+    def none(cls) -> Transactions:
+        """For records that lie outside any transaction, as those of a checkpoint."""
+        return cls((), is_metadata=True)
+
+    def of(self, scan: Scan, offset: Int64s) -> Visibility:
+        """Look up every record of ``scan``; ``offset`` is the column of their offsets."""
+        if self._is_metadata:
+            return self._of_metadata(offset)
+        visible, aborted = self._of_batches(scan.batches)
+        ordinal = scan.records.batch_ordinal
+        of_batch = visible[ordinal]
+        return Visibility(np.where(of_batch == _OWN, offset, of_batch), aborted[ordinal])
+
+    def _of_metadata(self, offset: Int64s) -> Visibility:
+        visible, aborted = offset.copy(), np.zeros(len(offset), dtype=np.bool_)
+        for spans in self._by_producer.values():
+            inside, which = spans.find(offset, last_is_inside=True)
+            visible[inside] = spans.visible[which[inside]]
+            aborted[inside] = spans.aborted[which[inside]]
+        return Visibility(visible, aborted)
+
+    def _of_batches(self, batches: BatchColumns) -> tuple[Int64s, Bools]:
+        visible = np.full(len(batches), _OWN, dtype=np.int64)
+        aborted = np.zeros(len(batches), dtype=np.bool_)
+        transactional = batches.is_transactional & ~batches.is_control
+        for producer_id in np.unique(batches.producer_id[transactional]):
+            mine = np.flatnonzero(transactional & (batches.producer_id == producer_id))
+            spans = self._by_producer.get(int(producer_id))
+            if spans is not None:
+                inside, which = spans.find(batches.base_offset[mine], last_is_inside=False)
+                visible[mine] = np.where(inside & ~spans.committed[which], NEVER, _OWN)
+                aborted[mine] = inside & spans.aborted[which]
+        return visible, aborted
+
+
+_OWN: Final = -2
+_OPEN_END: Final = np.iinfo(np.int64).max
+
+
+class _Spans:
+    """Transactions of one producer, or of the log's controller: they do not overlap."""
+
+    def __init__(self, spans: Sequence[TransactionSpan]) -> None:
+        ordered = sorted(spans, key=lambda span: span.first_offset)
+        outcome = [span.outcome for span in ordered]
+        marker = [_OPEN_END if s.marker_offset is None else s.marker_offset for s in ordered]
+        self._first = np.array([span.first_offset for span in ordered], dtype=np.int64)
+        self._marker = np.array(marker, dtype=np.int64)
+        self.committed = np.array([o is Outcome.COMMITTED for o in outcome])
+        self.visible = np.where(self.committed, self._marker, NEVER)
+        self.aborted = np.array([o is Outcome.ABORTED for o in outcome])
+
+    def find(self, offset: Int64s, *, last_is_inside: bool) -> tuple[Bools, Int64s]:
+        """Which offsets lie in a transaction, and in which one (any number where in none)."""
+        which = np.searchsorted(self._first, offset, side="right") - 1
+        marker = self._marker[which]
+        inside = (which >= 0) & ((offset <= marker) if last_is_inside else (offset < marker))
+        return inside, which

@@ -1,0 +1,212 @@
+"""Options: every one is read, wrong ones are named, and no value is ever shown."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_raftlog.options import OPTIONS, Edge, RaftlogOptions, TimestampStrategy
+from pyspark_raftlog.source import RaftlogDataSource
+from raftlog.client import Isolation
+from raftlog.errors import OptionError
+
+SECRET = "correct horse battery staple"
+
+
+def parse(**options: str) -> RaftlogOptions:
+    return RaftlogOptions.parse({"path": "/logs", **options})
+
+
+def refusal(**options: str) -> OptionError:
+    with pytest.raises(OptionError) as caught:
+        parse(**options)
+    return caught.value
+
+
+def test_defaults_are_those_of_the_manual() -> None:
+    options = parse()
+    assert options.path == "/logs"
+    assert options.starting_offset is None
+    assert options.ending_offset is Edge.LATEST
+    assert options.isolation is Isolation.READ_COMMITTED
+    assert options.fail_on_data_loss
+    assert options.redact
+    assert options.record_batch_rows == 16_384
+    assert options.max_trigger_delay_ms == 900_000
+    assert options.poll_wait_ms == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "expected"),
+    [
+        ("startingOffset", "Earliest", "starting_offset", Edge.EARLIEST),
+        ("startingOffsets", "latest", "starting_offset", Edge.LATEST),
+        ("startingOffset", "snapshot", "starting_offset", Edge.SNAPSHOT),
+        ("STARTINGOFFSET", " 17 ", "starting_offset", 17),
+        ("startingTimestamp", "1795248203359", "starting_timestamp_ms", 1795248203359),
+        ("startingTimestamp", "1970-01-01T00:00:01", "starting_timestamp_ms", 1_000),
+        ("startingTimestamp", "1970-01-01T01:00:00.5+01:00", "starting_timestamp_ms", 500),
+        (
+            "startingTimestampStrategy",
+            "latest",
+            "starting_timestamp_strategy",
+            TimestampStrategy.LATEST,
+        ),
+        ("endingOffset", "9", "ending_offset", 9),
+        ("endingOffsets", "latest", "ending_offset", Edge.LATEST),
+        ("endingTimestamp", "5", "ending_timestamp_ms", 5),
+        ("maxOffsetsPerTrigger", "100", "max_offsets_per_trigger", 100),
+        ("maxBytesPerTrigger", "64m", "max_bytes_per_trigger", 64 * 1024 * 1024),
+        ("maxBytesPerTrigger", "10kb", "max_bytes_per_trigger", 10 * 1024),
+        ("maxBytesPerTrigger", "7b", "max_bytes_per_trigger", 7),
+        ("minOffsetsPerTrigger", "3", "min_offsets_per_trigger", 3),
+        ("maxTriggerDelay", "2m", "max_trigger_delay_ms", 120_000),
+        ("minPartitions", "4", "min_partitions", 4),
+        ("maxRecordsPerPartition", "1000", "max_records_per_partition", 1_000),
+        ("failOnDataLoss", "FALSE", "fail_on_data_loss", False),
+        ("isolationLevel", "high_watermark", "isolation", Isolation.HIGH_WATERMARK),
+        ("isolationLevel", "read_uncommitted", "isolation", Isolation.HIGH_WATERMARK),
+        ("includeHeaders", "true", "include_headers", True),
+        ("includeControlRecords", "true", "include_control_records", True),
+        ("includeAbortedRecords", "true", "include_aborted_records", True),
+        ("recordBatchRows", "1", "record_batch_rows", 1),
+        ("tailHoldback", "5s", "tail_holdback_ms", 5_000),
+        ("tailHoldback", "250", "tail_holdback_ms", 250),
+        ("pollWaitMs", "0", "poll_wait_ms", 0),
+        ("redact", "false", "redact", False),
+        ("redactKey", "k" * 16, "redact_key", b"k" * 16),
+    ],
+)
+def test_an_option_is_read(name: str, value: str, attribute: str, expected: object) -> None:
+    assert getattr(parse(**{name: value}), attribute) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingOffset", "-2"),
+        ("startingOffset", '{"t":{"0":1}}'),
+        ("endingOffset", "earliest"),
+        ("startingTimestamp", "yesterday"),
+        ("startingTimestampStrategy", "guess"),
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "1k"),
+        ("maxBytesPerTrigger", "0"),
+        ("maxBytesPerTrigger", "5 furlongs"),
+        ("maxTriggerDelay", "soon"),
+        ("minPartitions", "-1"),
+        ("failOnDataLoss", "yes"),
+        ("isolationLevel", "serializable"),
+        ("recordBatchRows", "99999999999"),
+        ("pollWaitMs", "3600000"),
+        ("redactKey", "short"),
+        ("paths", "not json"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_option_s_name(name: str, value: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        RaftlogOptions.parse({name: value} if name == "paths" else {"path": "/x", name: value})
+    assert name in str(caught.value)
+    assert "[RAFTLOG_OPTION]" in str(caught.value)
+    assert not value or f" {value}" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("startingofset", "startingOffset"),
+        ("maxOffsetPerTriggers", "maxOffsetsPerTrigger"),
+        ("failondataloss2", "failOnDataLoss"),
+        ("include_headers", "includeHeaders"),
+        ("redact_key", "redactKey"),
+    ],
+)
+def test_an_unknown_option_names_the_nearest_one(name: str, nearest: str) -> None:
+    assert f"did you mean {nearest}?" in str(refusal(**{name: "1"}))
+
+
+def test_an_option_far_from_all_lists_what_is_known() -> None:
+    assert "failOnDataLoss" in str(refusal(zzz="1"))
+
+
+@pytest.mark.parametrize("name", ["kafka.bootstrap.servers", "bootstrap.servers", "subscribe"])
+def test_an_option_of_a_broker_says_that_files_are_read(name: str) -> None:
+    assert "reads files" in str(refusal(**{name: "localhost:9092"}))
+
+
+def test_an_alias_may_not_repeat_its_option() -> None:
+    error = refusal(startingOffset="1", startingOffsets="2")
+    assert "startingOffset" in error.reason
+
+
+def test_what_spark_adds_by_itself_is_passed_over() -> None:
+    assert parse(checkpointLocation="/c", provider="raftlog", owner="me", **{"option.x": "y"})
+
+
+def test_a_path_is_required() -> None:
+    with pytest.raises(OptionError, match=r"option path: is missing"):
+        RaftlogOptions.parse({})
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"paths": '["/a", "file:///b"]'}, "/a,/b"),
+        ({"path": "file:/a, /b"}, "/a,/b"),
+        ({"path": "file:///a/../b"}, "/b"),
+        ({"path": "one,two-*"}, "{here}/one,{here}/two-*"),
+        ({"path": "with,comma"}, "{here}/with,comma"),
+    ],
+)
+def test_paths_become_absolute_once_for_all_processes(
+    given: dict[str, str], path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "with,comma").mkdir()
+    assert RaftlogDataSource(given)._options.path == path.format(here=tmp_path)
+
+
+def test_least_and_most_must_agree() -> None:
+    assert "minOffsetsPerTrigger" in str(
+        refusal(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="9")
+    )
+
+
+def test_a_redaction_key_without_redaction_is_a_mistake() -> None:
+    assert "redactKey" in str(refusal(redact="false", redactKey=SECRET))
+
+
+def test_a_stream_has_no_end() -> None:
+    for name in ("endingOffset", "endingOffsets", "endingTimestamp"):
+        with pytest.raises(OptionError, match="batch reads only"):
+            parse(**{name: "5"}).refuse_ending()
+
+
+def test_the_redaction_key_is_never_shown() -> None:
+    source = RaftlogDataSource({"path": "/x", "redactKey": SECRET})
+    assert SECRET not in repr(source)
+    assert SECRET not in repr(source._options)
+    assert "options" not in vars(source), "Spark's own copy would be shown by others"
+
+
+def test_a_source_and_its_options_survive_pickling() -> None:
+    source = RaftlogDataSource({"path": "/x", "redactKey": SECRET, "includeHeaders": "true"})
+    copy = pickle.loads(pickle.dumps(source))
+    assert copy._options == source._options
+
+
+def test_the_manual_names_every_option() -> None:
+    manual = RaftlogDataSource.__doc__ or ""
+    missing = [name for name in OPTIONS if name not in manual and name not in ("path", "paths")]
+    assert not missing
+
+
+@given(st.dictionaries(st.sampled_from(sorted(OPTIONS)), st.text(max_size=20), max_size=6))
+def test_any_text_is_read_or_refused_with_our_own_error(given_options: dict[str, str]) -> None:
+    with contextlib.suppress(OptionError):
+        RaftlogOptions.parse({"path": "/x"} | given_options)

@@ -1,0 +1,522 @@
+"""How a stream goes on, without Spark: what it answers to each question, and what it calls loss."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.support.small_logs import (
+    ABORT_TRANSACTION,
+    BEGIN_TRANSACTION,
+    END_TRANSACTION,
+    NO_OP,
+    TIME_MS,
+    LogWriter,
+    copy_log,
+)
+
+from pyspark_raftlog.data_loss import DataLoss
+from pyspark_raftlog.options import RaftlogOptions
+from pyspark_raftlog.stream_reader import RaftlogStreamReader
+from raftlog.errors import DataLossError, OffsetOutOfRangeError, OptionError
+
+METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
+END = 3131
+Json = dict[str, Any]
+
+
+@dataclass
+class StoppedClock:
+    """A clock that moves only when somebody sleeps."""
+
+    at_ms: int = TIME_MS + 10**12
+    slept_ms: list[int] = field(default_factory=list)
+    while_asleep: Callable[[], object] | None = None
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        self.at_ms += duration_ms
+        self.slept_ms.append(duration_ms)
+        if self.while_asleep is not None:
+            self.while_asleep()
+
+
+def stream(path: Path, clock: StoppedClock | None = None, **options: str) -> RaftlogStreamReader:
+    """A reader as Spark's stream process makes it."""
+    parsed = RaftlogOptions.parse({"path": str(path), "pollWaitMs": "0", **options})
+    return RaftlogStreamReader(parsed, ("offset", "snapshotPosition"), clock or StoppedClock())
+
+
+def rows(reader: RaftlogStreamReader, start: Json, end: Json) -> list[tuple[int, int | None]]:
+    """(offset, snapshotPosition) of a batch, as its tasks give them."""
+    found = []
+    for partition in reader.partitions(start, end):
+        for batch in reader.read(pickle.loads(pickle.dumps(partition))):
+            found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return found
+
+
+def run(reader: RaftlogStreamReader, start: Json | None = None) -> list[tuple[Json, Json]]:
+    """Batches until nothing is new, each as (start, end)."""
+    start = start or reader.initialOffset()
+    done = []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        done.append((start, end))
+        start = end
+    return done
+
+
+@pytest.fixture
+def metadata(data: Path, tmp_path: Path) -> Path:
+    """A copy of a real metadata log that may be changed."""
+    return copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=END)
+
+
+# --- where it begins ------------------------------------------------------------------------------
+
+
+def test_a_stream_on_a_metadata_log_begins_with_the_newest_checkpoint(metadata: Path) -> None:
+    reader = stream(metadata)
+    (start, first), (_, second) = run(reader)
+    assert first["snapshot"] == "3128-2"
+    assert first["offset"] == first["from"] == 3128
+    given = rows(reader, start, first)
+    assert {offset for offset, _ in given} == {3127}
+    positions = [position for _, position in given]
+    assert positions == sorted(set(positions))
+    assert rows(reader, first, second) == [(offset, None) for offset in range(3128, END)]
+
+
+def test_without_a_checkpoint_it_begins_at_the_earliest_offset(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "__cluster_metadata-0")
+    log.append(NO_OP, NO_OP)
+    reader = stream(log.directory)
+    initial = reader.initialOffset()
+    assert initial["offset"] == 0
+    assert rows(reader, initial, reader.latestOffset(initial)) == [(0, None), (1, None)]
+
+
+def test_a_stream_on_an_ordinary_partition_begins_at_its_end(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"old")
+    reader = stream(log.directory)
+    initial = reader.initialOffset()
+    assert initial["offset"] == 1
+    assert reader.latestOffset(initial) is initial
+    log.append(b"new")
+    assert rows(reader, initial, reader.latestOffset(initial)) == [(1, None)]
+
+
+def test_a_start_by_number_and_by_time(metadata: Path) -> None:
+    assert stream(metadata, startingOffset="100").initialOffset()["offset"] == 100
+    assert stream(metadata, startingOffset="earliest").initialOffset()["offset"] == 0
+    assert stream(metadata, startingTimestamp="0").initialOffset()["offset"] == 0
+
+
+def test_a_time_that_no_record_has_is_an_error_or_the_end(metadata: Path) -> None:
+    late = {"startingTimestamp": "4000000000000"}
+    with pytest.raises(OptionError, match="startingTimestamp"):
+        stream(metadata, **late).initialOffset()
+    reader = stream(metadata, **late, startingTimestampStrategy="latest")
+    assert reader.initialOffset()["offset"] == END
+
+
+def test_a_start_behind_the_end_is_refused(metadata: Path) -> None:
+    with pytest.raises(OffsetOutOfRangeError):
+        stream(metadata, startingOffset="99999").initialOffset()
+
+
+def test_a_checkpoint_is_asked_of_a_metadata_log_only(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"x")
+    with pytest.raises(OptionError, match="snapshot is for metadata logs"):
+        stream(log.directory, startingOffset="snapshot").initialOffset()
+
+
+# --- how far a batch goes -------------------------------------------------------------------------
+
+
+def test_nothing_new_gives_back_the_very_start(metadata: Path) -> None:
+    reader = stream(metadata, startingOffset="latest")
+    start = json.loads(json.dumps(reader.initialOffset()))
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) is start
+
+
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": "250"}, {"maxBytesPerTrigger": "9k"}])
+def test_limited_batches_are_contiguous_and_complete(metadata: Path, limit: dict[str, str]) -> None:
+    reader = stream(metadata, startingOffset="earliest", includeControlRecords="true", **limit)
+    batches = run(reader)
+    assert len(batches) > 5
+    assert all(end["from"] == start["offset"] for start, end in batches)
+    given = [row for start, end in batches for row in rows(reader, start, end)]
+    assert given == [(offset, None) for offset in range(END)]
+
+
+def test_a_checkpoint_is_one_batch_whatever_the_limit(metadata: Path) -> None:
+    reader = stream(metadata, maxOffsetsPerTrigger="1")
+    start, first = run(reader)[0]
+    assert first["snapshot"]
+    assert len(rows(reader, start, first)) > 100
+
+
+def test_trigger_once_takes_checkpoint_and_tail_in_one_batch(metadata: Path) -> None:
+    reader = stream(metadata, maxOffsetsPerTrigger="1")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert (end["from"], end["offset"], end["snapshot"]) == (3128, END, "3128-2")
+    given = rows(reader, start, end)
+    assert given[-3:] == [(3128, None), (3129, None), (3130, None)]
+    assert reader.latestOffset(end, ReadAllAvailable()) is end
+
+
+def test_available_now_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"1", b"2")
+    log.append(b"3")
+    reader = stream(log.directory, startingOffset="earliest", maxOffsetsPerTrigger="2")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    log.append(b"4")
+    assert [end["offset"] for _, end in run(reader, start)] == [2, 3]
+    reader.prepareForTriggerAvailableNow()
+    assert [end["offset"] for _, end in run(reader, start)] == [2, 4]
+
+
+def test_a_batch_never_ends_inside_a_metadata_transaction(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "__cluster_metadata-0")
+    log.append(NO_OP)
+    log.append(BEGIN_TRANSACTION)
+    for _ in range(5):
+        log.append(NO_OP)
+    reader = stream(log.directory, startingOffset="earliest", maxOffsetsPerTrigger="2")
+    first = run(reader)
+    assert first[-1][1]["offset"] == 1, "the transaction is open"
+    log.append(END_TRANSACTION)
+    log.append(NO_OP)
+    ends = [end["offset"] for _, end in run(reader, first[-1][1])]
+    assert ends == [8, 9]
+
+
+def test_an_aborted_transaction_yields_nothing_but_is_passed(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "__cluster_metadata-0")
+    log.append(NO_OP)
+    log.append(BEGIN_TRANSACTION, NO_OP)
+    log.append(ABORT_TRANSACTION)
+    log.append(NO_OP)
+    reader = stream(log.directory, startingOffset="earliest")
+    ((start, end),) = run(reader)
+    assert end["offset"] == 5
+    assert rows(reader, start, end) == [(0, None), (4, None)]
+    everything = stream(log.directory, startingOffset="earliest", includeAbortedRecords="true")
+    assert len(rows(everything, start, end)) == 5
+
+
+def test_the_end_of_the_log_is_reported_without_another_look(metadata: Path) -> None:
+    reader = stream(metadata, startingOffset="earliest", maxOffsetsPerTrigger="10")
+    assert reader.reportLatestOffset() is None
+    start = reader.initialOffset()
+    assert reader.latestOffset(start)["offset"] < 100
+    shutil.rmtree(metadata)
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report["offset"] == END
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def test_an_idle_stream_waits_a_little_and_sees_what_comes(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"old")
+    clock = StoppedClock()
+    reader = stream(log.directory, clock, pollWaitMs="100", tailHoldback="0")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start) is start
+    assert sum(clock.slept_ms) == 100
+    clock.while_asleep = lambda: log.append(b"new")
+    assert reader.latestOffset(start)["offset"] == 2
+
+
+def test_the_young_tail_is_held_back_until_it_is_old(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"old", timestamp_ms=TIME_MS)
+    log.append(b"young", timestamp_ms=TIME_MS + 60_000)
+    clock = StoppedClock(at_ms=TIME_MS + 61_000)
+    reader = stream(log.directory, clock, startingOffset="earliest", tailHoldback="5s")
+    start = reader.initialOffset()
+    first = reader.latestOffset(start)
+    assert first["offset"] == 1
+    assert reader.latestOffset(first) is first
+    clock.at_ms += 5_000
+    assert reader.latestOffset(first)["offset"] == 2
+
+
+def test_few_records_wait_for_more_or_for_the_delay(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"1")
+    clock = StoppedClock()
+    options = {"startingOffset": "earliest", "minOffsetsPerTrigger": "3", "maxTriggerDelay": "1m"}
+    reader = stream(log.directory, clock, **options)
+    first = reader.latestOffset(reader.initialOffset())
+    assert first["offset"] == 1, "the first batch does not wait"
+    log.append(b"2")
+    assert reader.latestOffset(first) is first
+    log.append(b"3", b"4")
+    second = reader.latestOffset(first)
+    assert second["offset"] == 4
+    log.append(b"5")
+    assert reader.latestOffset(second) is second
+    clock.at_ms += 60_000
+    assert reader.latestOffset(second)["offset"] == 5
+
+
+# --- after a restart ------------------------------------------------------------------------------
+
+
+def test_a_batch_is_planned_from_its_end_alone(metadata: Path) -> None:
+    """Spark asks for the initial offset again after a restart; a wrong answer loses nothing."""
+    planned = stream(metadata, startingOffset="100", maxOffsetsPerTrigger="50")
+    start = planned.initialOffset()
+    end = planned.latestOffset(start)
+    restarted = stream(metadata, startingOffset="latest")
+    other_start = restarted.initialOffset()
+    assert other_start["offset"] == END
+    assert rows(restarted, other_start, end) == rows(planned, start, end)
+
+
+def test_a_checkpoint_batch_is_read_again_from_the_same_file(metadata: Path, data: Path) -> None:
+    log = copy_log(data / METADATA, metadata.parent.parent / "b" / metadata.name, end_offset=1000)
+    before = stream(log)
+    start = before.initialOffset()
+    end = before.latestOffset(start)
+    assert end["snapshot"] == "636-1"
+    expected = rows(before, start, end)
+    copy_log(data / METADATA, log, end_offset=END)
+    restarted = stream(log)
+    assert restarted.initialOffset()["snapshot"] == "3128-2"
+    assert rows(restarted, restarted.initialOffset(), end) == expected
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=6), st.integers(1, 400))
+def test_any_split_and_any_restart_give_the_same_rows(
+    data: Path, tmp_path_factory: pytest.TempPathFactory, limits: list[int], tasks: int
+) -> None:
+    log = data / METADATA
+    start: Json | None = None
+    given_rows: list[tuple[int, int | None]] = []
+    for limit in [*limits, 10_000]:
+        reader = stream(
+            log,
+            startingOffset="earliest",
+            maxOffsetsPerTrigger=str(limit),
+            maxRecordsPerPartition=str(tasks),
+            includeControlRecords="true",
+        )
+        begin = start or reader.initialOffset()
+        end = reader.latestOffset(begin)
+        if end is not begin:
+            given_rows += rows(reader, begin, end)
+        start = end
+    assert given_rows == [(offset, None) for offset in range(END)]
+
+
+def test_a_first_batch_that_waited_is_planned_as_empty(metadata: Path) -> None:
+    """Spark writes the initial offset down as the end of batch 0 when nothing is new."""
+    reader = stream(metadata, startingOffset="latest")
+    initial = reader.initialOffset()
+    assert reader.partitions(initial, initial) == []
+
+
+def test_a_reader_survives_pickling_without_its_log(metadata: Path) -> None:
+    reader = stream(metadata)
+    end = reader.latestOffset(reader.initialOffset())
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy.reportLatestOffset() is None
+    assert rows(copy, reader.initialOffset(), end) == rows(reader, reader.initialOffset(), end)
+
+
+def test_a_stream_without_positions_of_spark_goes_on_from_where_it_was(metadata: Path) -> None:
+    """Spark 4.0 and 4.1 ask for the latest offset without saying where the query is."""
+    reader = stream(metadata, startingOffset="3000")
+    initial = reader.initialOffset()
+    end = reader.latestOffset()
+    assert (end["from"], end["offset"]) == (3000, END)
+    assert reader.latestOffset() == end
+    restarted = stream(metadata, startingOffset="3000")
+    assert len(rows(restarted, end, restarted.latestOffset())) == 0
+    assert len(rows(restarted, initial, end)) == END - 3000
+
+
+# --- loss -----------------------------------------------------------------------------------------
+
+
+def loss_of(call: Callable[[], object], condition: DataLoss) -> str:
+    with pytest.raises(DataLossError) as caught:
+        call()
+    text = str(caught.value)
+    assert text.startswith(f"[RAFTLOG_DATA_LOSS.{condition}] ")
+    return text
+
+
+def at(metadata: Path, offset: int, **options: str) -> Json:
+    """The offset of a stream that has come to ``offset``."""
+    reader = stream(metadata, startingOffset="earliest", **options)
+    return reader.latestOffset(reader.initialOffset()) | {"offset": offset, "from": offset}
+
+
+def without_history(metadata: Path, data: Path) -> None:
+    """Delete what a node deletes once a newer checkpoint covers it."""
+    shutil.rmtree(metadata)
+    copy_log(data / METADATA, metadata, end_offset=END, start_offset=1762)
+
+
+def test_deleted_records_are_named(metadata: Path, data: Path) -> None:
+    start = at(metadata, 500) | {"epoch": 1}
+    without_history(metadata, data)
+    reader = stream(metadata)
+    text = loss_of(lambda: reader.latestOffset(start), DataLoss.OFFSETS_DELETED)
+    assert "at offset 500" in text
+    assert "begins at 1288" in text
+
+
+def test_accepted_deletion_goes_on_at_the_newest_checkpoint(
+    metadata: Path, data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = at(metadata, 500) | {"epoch": 1}
+    without_history(metadata, data)
+    reader = stream(metadata, failOnDataLoss="false")
+    end = reader.latestOffset(start)
+    assert (end["snapshot"], end["from"], end["lost"]) == ("3128-2", 3128, True)
+    assert rows(reader, start, end)
+    assert "OFFSETS_DELETED" in caplog.text
+    assert "lost" not in reader.latestOffset(end)
+
+
+def test_accepted_deletion_goes_on_at_the_log_s_start_if_it_began_there(
+    metadata: Path, data: Path
+) -> None:
+    start = at(metadata, 500) | {"epoch": 1}
+    without_history(metadata, data)
+    reader = stream(metadata, failOnDataLoss="false", startingOffset="earliest")
+    end = reader.latestOffset(start)
+    assert (end["from"], end["offset"]) == (1288, END)
+    assert rows(reader, start, end)[0] == (1288, None)
+
+
+def test_a_log_that_ends_before_us_is_named(metadata: Path, data: Path) -> None:
+    start = at(metadata, END) | {"epoch": 2}
+    older = copy_log(data / METADATA, metadata.parents[1] / "old" / metadata.name, end_offset=900)
+    reader = stream(older)
+    text = loss_of(lambda: reader.latestOffset(start), DataLoss.LOG_TRUNCATED)
+    assert f"at offset {END}" in text
+    accepting = stream(older, failOnDataLoss="false", startingOffset="earliest")
+    assert accepting.latestOffset(start) is start
+    copy_log(data / METADATA, older, end_offset=END)
+    assert reader.latestOffset(start) is start
+
+
+def test_another_cluster_is_named(metadata: Path) -> None:
+    start = at(metadata, 500) | {"epoch": 1, "cluster": "AAAAAAAAAAAAAAAAAAAAAA"}
+    reader = stream(metadata)
+    text = loss_of(lambda: reader.latestOffset(start), DataLoss.WRONG_CLUSTER)
+    assert "I9iQnKeLSA2lyZwVZic7Xg" in text
+    accepting = stream(metadata, failOnDataLoss="false", startingOffset="earliest")
+    assert accepting.latestOffset(start)["from"] == 0
+
+
+def test_a_rewritten_tail_is_named_and_its_point_of_parting_found(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "a" / "orders-0")
+    log.append(b"0", b"1", epoch=1)
+    log.append(b"2", epoch=3)
+    log.append(b"3", epoch=3)
+    reader = stream(log.directory, startingOffset="earliest")
+    start = reader.latestOffset(reader.initialOffset())
+    assert (start["offset"], start["epoch"]) == (4, 3)
+
+    shutil.rmtree(log.directory)
+    rewritten = LogWriter(log.directory)
+    rewritten.append(b"0", b"1", epoch=1)
+    rewritten.append(b"other 2", epoch=4)
+    rewritten.append(b"other 3", epoch=4)
+    rewritten.append(b"4", epoch=4)
+    strict = stream(log.directory)
+    text = loss_of(lambda: strict.latestOffset(start), DataLoss.DIVERGED_EPOCH)
+    assert "part at offset 2" in text
+    accepting = stream(log.directory, failOnDataLoss="false")
+    end = accepting.latestOffset(start)
+    assert (end["from"], end["offset"], end["epoch"], end["lost"]) == (2, 5, 4, True)
+    assert rows(accepting, start, end) == [(2, None), (3, None), (4, None)]
+
+
+def test_a_shorter_log_of_a_later_epoch_is_divergence_not_truncation(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "a" / "orders-0")
+    log.append(b"0", epoch=1)
+    log.append(*[b"x"] * 9, epoch=2)
+    reader = stream(log.directory, startingOffset="earliest")
+    start = reader.latestOffset(reader.initialOffset())
+    shutil.rmtree(log.directory)
+    rewritten = LogWriter(log.directory)
+    rewritten.append(b"0", epoch=1)
+    rewritten.append(b"y", epoch=3)
+    strict = stream(log.directory)
+    loss_of(lambda: strict.latestOffset(start), DataLoss.DIVERGED_EPOCH)
+
+
+def test_a_deleted_checkpoint_cannot_be_read_again(metadata: Path) -> None:
+    reader = stream(metadata)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start)
+    for checkpoint in metadata.glob("*3128*.checkpoint"):
+        checkpoint.unlink()
+    strict = stream(metadata)
+    text = loss_of(lambda: strict.partitions(start, end), DataLoss.SNAPSHOT_DELETED)
+    assert "00000000000000003128-0000000002" in text
+    accepting = stream(metadata, failOnDataLoss="false")
+    assert {offset for offset, _ in rows(accepting, start, end)} >= {1761}
+
+
+def test_a_planned_batch_that_was_deleted_is_named(metadata: Path, data: Path) -> None:
+    reader = stream(metadata, startingOffset="earliest", maxOffsetsPerTrigger="100")
+    start, end = run(reader)[0]
+    partitions = reader.partitions(start, end)
+    without_history(metadata, data)
+    strict = stream(metadata)
+    loss_of(lambda: strict.partitions(start, end), DataLoss.OFFSETS_DELETED)
+    loss_of(lambda: list(strict.read(partitions[0])), DataLoss.OFFSETS_DELETED)
+    accepting = stream(metadata, failOnDataLoss="false")
+    assert rows(accepting, start, end) == []
+    assert list(accepting.read(partitions[0])) == []
+
+
+def test_batches_that_do_not_follow_each_other_are_named(metadata: Path) -> None:
+    reader = stream(metadata, startingOffset="earliest", maxOffsetsPerTrigger="100")
+    first, second, *_ = [end for _, end in run(reader)]
+    loss_of(lambda: reader.partitions(second, first), DataLoss.CHECKPOINT_MISMATCH)
+    loss_of(lambda: reader.latestOffset({"topic": {"0": 5}}), DataLoss.CHECKPOINT_MISMATCH)
+
+
+def test_a_start_by_number_that_is_gone_is_named(metadata: Path, data: Path) -> None:
+    without_history(metadata, data)
+    loss_of(lambda: stream(metadata, startingOffset="5").initialOffset(), DataLoss.OFFSETS_DELETED)
+    accepting = stream(metadata, startingOffset="5", failOnDataLoss="false")
+    assert accepting.initialOffset()["offset"] == 1288
+
+
+def test_missing_history_is_said(
+    metadata: Path, data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_history(metadata, data)
+    stream(metadata, startingOffset="earliest").initialOffset()
+    assert "begins at offset 1288" in caplog.text

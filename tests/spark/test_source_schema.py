@@ -1,0 +1,88 @@
+"""Columns: Arrow agrees with Spark, and a schema is a projection or is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from pyspark_raftlog.options import RaftlogOptions
+from pyspark_raftlog.schema import COLUMNS, arrow_schema, project, source_schema
+from raftlog.errors import OptionError
+
+ALL = RaftlogOptions(path="/x", include_headers=True, include_control_records=True)
+PLAIN = RaftlogOptions(path="/x")
+KAFKA_SOURCE = [
+    ("key", "binary"),
+    ("value", "binary"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("timestamp", "timestamp"),
+    ("timestampType", "int"),
+]
+
+
+def schema_of(names: list[str]) -> StructType:
+    return StructType([StructField(name, COLUMNS[name][0]) for name in names])
+
+
+def test_the_first_columns_are_those_of_spark_s_kafka_source() -> None:
+    fields = source_schema(PLAIN).fields[: len(KAFKA_SOURCE)]
+    assert [(field.name, field.dataType.simpleString()) for field in fields] == KAFKA_SOURCE
+
+
+def test_headers_are_typed_as_in_spark_s_kafka_source() -> None:
+    assert source_schema(ALL)["headers"].dataType.simpleString() == (
+        "array<struct<key:string,value:binary>>"
+    )
+
+
+@given(st.permutations(list(COLUMNS)), st.integers(1, len(COLUMNS)))
+def test_arrow_s_schema_is_what_spark_makes_of_ours(names: list[str], count: int) -> None:
+    chosen = names[:count]
+    wanted = to_arrow_schema(schema_of(chosen), timezone="UTC")
+    assert arrow_schema(chosen).equals(wanted)
+    assert project(schema_of(chosen), ALL) == tuple(chosen)
+
+
+def test_every_column_may_be_null() -> None:
+    assert all(field.nullable for field in source_schema(ALL).fields)
+
+
+def refusal(*fields: StructField, options: RaftlogOptions = ALL) -> str:
+    with pytest.raises(OptionError) as caught:
+        project(StructType(list(fields)), options)
+    return str(caught.value)
+
+
+def test_an_unknown_column_names_the_nearest_one() -> None:
+    assert "did you mean offset?" in refusal(StructField("ofset", LongType()))
+
+
+def test_another_type_is_refused() -> None:
+    assert "offset must be bigint" in refusal(StructField("offset", IntegerType()))
+
+
+def test_not_null_is_refused() -> None:
+    assert "must be nullable" in refusal(StructField("offset", LongType(), nullable=False))
+
+
+def test_a_column_twice_is_refused() -> None:
+    twice = StructField("offset", LongType())
+    assert "offset twice" in refusal(twice, twice)
+
+
+def test_an_empty_schema_is_refused() -> None:
+    assert "names no column" in refusal()
+
+
+def test_a_column_that_needs_an_option_says_which() -> None:
+    assert "includeHeaders=true" in refusal(
+        StructField("headers", COLUMNS["headers"][0]), options=PLAIN
+    )
+    assert "includeControlRecords=true" in refusal(
+        StructField("controlType", StringType()), options=PLAIN
+    )

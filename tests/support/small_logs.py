@@ -1,0 +1,101 @@
+"""Small logs in a temporary directory: parts of the bundled ones that grow, and made-up ones."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from raftlog.records import NewRecord, NewRecordBatch, RecordBatch, encode_batch, iter_batches
+
+BEGIN_TRANSACTION = b"\x01\x17\x00\x01\x00\x02t"
+END_TRANSACTION = b"\x01\x18\x00\x00"
+ABORT_TRANSACTION = b"\x01\x19\x00\x01\x00\x02r"
+NO_OP = b"\x01\x14\x00\x00"
+TIME_MS = 1_700_000_000_000
+
+
+def batches_of(segment: Path) -> list[RecordBatch]:
+    """All whole batches of a segment."""
+    return [batch for batch in iter_batches(segment.read_bytes()) if isinstance(batch, RecordBatch)]
+
+
+def copy_log(source: Path, target: Path, *, end_offset: int, start_offset: int = 0) -> Path:
+    """Copy a partition's directory as it was when it ended at (about) ``end_offset``.
+
+    The copy ends with the batch that holds the offset before ``end_offset``; call it again with a
+    larger one and the log has grown. Segments that end at or before ``start_offset`` are left out,
+    as if the node had deleted them. Checkpoints come along as soon as the log reaches them.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    segments = sorted(source.glob("*.log"))
+    bases = [int(segment.stem) for segment in segments]
+    for segment, base, next_base in zip(segments, bases, [*bases[1:], 2**62], strict=True):
+        if base < end_offset and next_base > start_offset:
+            (target / segment.name).write_bytes(_up_to(segment, end_offset))
+    for checkpoint in source.glob("*.checkpoint"):
+        if start_offset <= int(checkpoint.name.split("-")[0]) <= end_offset:
+            shutil.copyfile(checkpoint, target / checkpoint.name)
+    for name in ("partition.metadata", "quorum-state"):
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
+    epochs = _epochs_up_to(source / "leader-epoch-checkpoint", end_offset)
+    write_epochs(target, epochs)
+    properties = source.parent / "meta.properties"
+    if properties.exists():
+        shutil.copyfile(properties, target.parent / "meta.properties")
+    return target
+
+
+def _up_to(segment: Path, end_offset: int) -> bytes:
+    taken = [batch for batch in batches_of(segment) if batch.base_offset < end_offset]
+    return segment.read_bytes()[: sum(batch.byte_count for batch in taken)]
+
+
+def _epochs_up_to(checkpoint: Path, end_offset: int) -> list[tuple[int, int]]:
+    lines = checkpoint.read_text().splitlines()[2:]
+    entries = [tuple(map(int, line.split())) for line in lines]
+    return [(epoch, start) for epoch, start in entries if start < end_offset]
+
+
+def write_epochs(directory: Path, entries: Iterable[tuple[int, int]]) -> None:
+    """Write ``leader-epoch-checkpoint``: pairs of epoch and start offset."""
+    lines = [f"{epoch} {start}" for epoch, start in entries]
+    text = "\n".join(["0", str(len(lines)), *lines]) + "\n"
+    (directory / "leader-epoch-checkpoint").write_text(text)
+
+
+class LogWriter:
+    """Writes a partition's directory, one batch after another, into one segment."""
+
+    def __init__(self, directory: Path, *, base_offset: int = 0, cluster_id: str = "") -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.end_offset = base_offset
+        self._segment = directory / f"{base_offset:020d}.log"
+        self._segment.touch()
+        self._epochs: list[tuple[int, int]] = []
+        if cluster_id:
+            properties = f"version=1\ncluster.id={cluster_id}\nnode.id=1\n"
+            (directory.parent / "meta.properties").write_text(properties)
+
+    def append(
+        self,
+        *values: bytes | None,
+        epoch: int = 1,
+        timestamp_ms: int = TIME_MS,
+        batch: NewRecordBatch | None = None,
+    ) -> int:
+        """Append one batch of records with these values; the new end offset is returned."""
+        batch = batch or NewRecordBatch(
+            records=tuple(NewRecord(key=None, value=value) for value in values),
+            base_timestamp_ms=timestamp_ms,
+        )
+        data = encode_batch(batch, base_offset=self.end_offset, leader_epoch=epoch)
+        if not self._epochs or self._epochs[-1][0] < epoch:
+            self._epochs.append((epoch, self.end_offset))
+            write_epochs(self.directory, self._epochs)
+        with self._segment.open("ab") as file:
+            file.write(data)
+        self.end_offset += len(batch.records)
+        return self.end_offset
