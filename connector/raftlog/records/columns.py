@@ -11,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -90,7 +90,7 @@ class BatchColumns:
 
     def __getitem__(self, which: slice | Bools | Int64s) -> BatchColumns:
         """Some of the batches."""
-        chosen: dict[str, Any] = {f.name: getattr(self, f.name)[which] for f in fields(self)}
+        chosen: dict[str, Any] = {one.name: getattr(self, one.name)[which] for one in fields(self)}
         return BatchColumns(**chosen)
 
     def _has(self, bit: int) -> Bools:
@@ -132,9 +132,9 @@ class RecordColumns:
     offset: pa.Int64Array | None
     timestamp_ms: pa.Int64Array | None
     leader_epoch: pa.Int32Array | None
-    key: pa.BinaryArray | None
-    value: pa.BinaryArray | None
-    headers: pa.ListArray | None
+    key: pa.BinaryArray | None = field(repr=False)
+    value: pa.BinaryArray | None = field(repr=False)
+    headers: pa.ListArray | None = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.batch_ordinal)

@@ -136,7 +136,8 @@ def _follow(chains: Chains) -> tuple[Int64s, Bools]:
     lanes = np.argsort(-counts, kind="stable")
     at, rounds, found = _lockstep(chains[lanes])
     going_on = counts[lanes] > rounds
-    astray = np.where(going_on, _stands_still(chains.data, at), at != chains.end[lanes])
+    astray = at != chains.end[lanes]
+    astray[going_on] = _stands_still(chains.data, at[going_on])
     followed = np.full(len(lanes), rounds)
     if astray.any():  # long records, or damage: these chains are followed alone from their start
         lanes = np.concatenate([lanes[~astray], lanes[astray]])

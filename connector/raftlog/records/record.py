@@ -10,11 +10,12 @@ Rules of this file:
 1. A record fills its length exactly. Anything else is ``CorruptBatchError`` without a place, which
    the batch adds.
 2. Header keys are UTF-8; damaged letters are replaced, as Kafka replaces them.
+3. Keys and values stay out of every ``repr``: they may be secret.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raftlog.errors import CorruptBatchError, MalformedVarintError
 
@@ -26,7 +27,7 @@ class Header:
     """A record's header. Keys may repeat."""
 
     key: str
-    value: bytes | None
+    value: bytes | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class Record:
 
     offset: int
     timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+    key: bytes | None = field(repr=False)
+    value: bytes | None = field(repr=False)
     headers: tuple[Header, ...] = ()
 
 
@@ -48,8 +49,8 @@ class NewRecord:
     before it; only a log that was compacted skips offsets inside a batch.
     """
 
-    key: bytes | None
-    value: bytes | None
+    key: bytes | None = field(repr=False)
+    value: bytes | None = field(repr=False)
     timestamp_ms: int | None = None
     headers: tuple[Header, ...] = ()
     offset_delta: int | None = None
@@ -61,8 +62,8 @@ class StoredRecord:
 
     timestamp_delta: int
     offset_delta: int
-    key: bytes | None
-    value: bytes | None
+    key: bytes | None = field(repr=False)
+    value: bytes | None = field(repr=False)
     headers: tuple[Header, ...]
 
 

@@ -111,7 +111,9 @@ def _up_to_limit(located: Located) -> Located:
     position = located.position
     if len(position) and located.end_position - int(position[0]) > SCAN_BYTES_MAX:
         fitting = np.searchsorted(located.batch_end - position[0], SCAN_BYTES_MAX, side="right")
-        return located.cut(max(1, int(fitting)), Stop.FULL)
+        count = max(1, int(fitting))
+        if count < len(position):
+            return located.cut(count, Stop.FULL)
     return located
 
 

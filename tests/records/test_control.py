@@ -1,0 +1,136 @@
+"""Control records: what dump-log prints, what is not known, and what does not parse."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.errors import CorruptBatchError, RaftlogError
+from raftlog.records.control import (
+    ControlType,
+    KRaftVersion,
+    KRaftVoters,
+    LeaderChange,
+    SnapshotFooter,
+    SnapshotHeader,
+    UnknownControl,
+    Voter,
+    VoterEndpoint,
+    control_json,
+    control_name,
+    control_text,
+    decode_control,
+    encode_control,
+)
+from raftlog.records.fields import TaggedField
+
+
+def key_of(type_id: int, version: int = 0) -> bytes:
+    return struct.pack(">hh", version, type_id)
+
+
+TAGGED = (TaggedField(7, b"later"), TaggedField(300, b""))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        SnapshotHeader(last_contained_log_timestamp_ms=-1, tagged_fields=TAGGED),
+        SnapshotFooter(trailing=b"\x01\x02"),
+        KRaftVersion(kraft_version=1, version=3),
+        KRaftVoters(
+            voters=(
+                Voter(
+                    voter_id=2**31 - 1,
+                    voter_directory_id="_" * 21 + "w",
+                    endpoints=(
+                        VoterEndpoint("CONTROLLER", "größe", 65535, TAGGED),
+                        VoterEndpoint("", "", 0),
+                    ),
+                    min_supported_version=0,
+                    max_supported_version=32767,
+                    feature_tagged_fields=TAGGED,
+                    tagged_fields=TAGGED,
+                ),
+            )
+        ),
+        UnknownControl(42, key_of(42), b"whatever"),
+        UnknownControl(42, key_of(42), None),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_nothing_is_lost_on_the_way_through(record: object) -> None:
+    key, value = encode_control(record)
+    assert decode_control(key, value) == record
+
+
+def test_a_type_that_is_not_known_passes_as_it_came() -> None:
+    record = decode_control(key_of(99), b"\x00\x00payload")
+    assert record == UnknownControl(99, key_of(99), b"\x00\x00payload")
+    assert control_name(key_of(99)) == "unknown_99"
+    assert control_text(record) == "controlType: UNKNOWN(99)"
+    assert control_json(record) == {"controlType": "UNKNOWN", "typeId": 99}
+
+
+def test_a_later_version_that_does_not_parse_passes_as_it_came() -> None:
+    value = struct.pack(">h", 9) + b"\xff"
+    assert decode_control(key_of(ControlType.KRAFT_VOTERS), value) == UnknownControl(
+        6, key_of(6), value
+    )
+    change = struct.pack(">hi", 2, 1) + b"\x01\x01\x00"
+    assert isinstance(decode_control(key_of(2), change), UnknownControl)
+
+
+def test_bytes_behind_a_key_are_ignored_as_kafka_ignores_them() -> None:
+    value = encode_control(SnapshotFooter())[1]
+    assert decode_control(key_of(4, version=1) + b"more", value) == SnapshotFooter()
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\x00\x00\x00", b"\xff\xff\x00\x02"])
+def test_a_key_that_is_none_is_damage(key: bytes | None) -> None:
+    with pytest.raises(CorruptBatchError, match="control record's key"):
+        decode_control(key, b"")
+
+
+@pytest.mark.parametrize(
+    ("type_id", "value"),
+    [
+        (2, None),
+        (2, b""),
+        (3, b"\x00\x00"),
+        (3, b"\xff\xff" + bytes(9)),
+        (5, b"\x00\x00\x00"),
+        (6, b"\x00\x00\x00"),  # a null array
+        (6, b"\x00\x00\xff\xff\xff\xff\x0f"),  # four billion voters
+        (6, b"\x00\x00\xff\xff\xff\xff\xff\xff"),
+        (4, b"\x00\x00\xff\xff\xff\xff\x0f"),  # four billion tagged fields
+        (0, b"\x00\x00\x00"),
+    ],
+)
+def test_a_known_version_that_does_not_parse_is_damage(type_id: int, value: bytes | None) -> None:
+    with pytest.raises(CorruptBatchError, match="control record"):
+        decode_control(key_of(type_id), value)
+
+
+@given(st.integers(-1, 8), st.integers(-2, 3), st.binary(max_size=60))
+def test_any_bytes_are_a_control_record_or_a_typed_error(
+    type_id: int, version: int, rest: bytes
+) -> None:
+    value = struct.pack(">h", version) + rest
+    try:
+        record = decode_control(key_of(type_id), value)
+    except RaftlogError:
+        return
+    json.dumps(control_json(record))
+    assert decode_control(*encode_control(record)) == record
+
+
+def test_a_leader_change_prints_no_directories_in_version_0() -> None:
+    change = LeaderChange(leader_id=1)
+    assert control_text(change) == (
+        'LeaderChange: {"version":0,"leaderId":1,"voters":[],"grantingVoters":[]}'
+    )

@@ -1,0 +1,295 @@
+"""Damage is found or harmless: cut anywhere, a bit flipped anywhere, every number a lie."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from tests.support.batch_strategies import resealed
+from tests.support.record_rows import Rows, read_rows, scan_rows
+
+from raftlog.errors import CorruptBatchError, DecompressionLimitError, UnsupportedMagicError
+from raftlog.limits import MIB, READ_BATCH_BYTES_MAX
+from raftlog.records.batch import (
+    Compression,
+    Header,
+    NewRecord,
+    NewRecordBatch,
+    TornTail,
+    encode_batch,
+    read_batch,
+)
+from raftlog.records.scan import Stop, scan
+from raftlog.records.varint import varint
+from raftlog.records.walk import walk_headers
+
+TIME_MS = 1_700_000_000_000
+BASE_OFFSET_BYTES = range(8)
+LENGTH_BYTES = range(8, 12)
+EPOCH_BYTES = range(12, 16)
+
+
+def batch_bytes(base_offset: int, codec: Compression = Compression.NONE, count: int = 3) -> bytes:
+    records = tuple(
+        NewRecord(b"key", b"value %d" % n, TIME_MS + n, (Header("h", b"x"),)) for n in range(count)
+    )
+    new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS, compression=codec)
+    return encode_batch(new, base_offset=base_offset, leader_epoch=5)
+
+
+FIRST, SECOND, THIRD = batch_bytes(10), batch_bytes(13), batch_bytes(16)
+LOG = FIRST + SECOND + THIRD
+
+
+def both(data: bytes, **limits: int) -> Rows:
+    """What both readers say, which is the same."""
+    read = read_rows(data, **limits)
+    assert scan_rows(data, **limits) == read
+    return read
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_log_cut_at_any_byte_gives_its_whole_batches(codec: Compression) -> None:
+    batches = [batch_bytes(10 + 3 * n, codec) for n in range(3)]
+    log = b"".join(batches)
+    ends = [sum(map(len, batches[: n + 1])) for n in range(3)]
+    for byte_count in range(len(log)):
+        told = both(log[:byte_count])
+        whole = sum(end <= byte_count for end in ends)
+        assert len(told.rows) == 3 * whole
+        assert told.end_position == ([0, *ends])[whole]
+        assert told.stop is (Stop.END if told.end_position == byte_count else Stop.TORN)
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_a_bit_flipped_anywhere_is_found_or_harmless(codec: Compression) -> None:
+    batches = [batch_bytes(10 + 3 * n, codec) for n in range(3)]
+    log = b"".join(batches)
+    sound = both(log)
+    start, end = len(batches[0]), len(batches[0]) + len(batches[1])
+    for bit in range(8 * start, 8 * end):
+        damaged = bytearray(log)
+        damaged[bit // 8] ^= 1 << bit % 8
+        told = both(bytes(damaged))
+        field = bit // 8 - start
+        assert told.rows[:3] == sound.rows[:3]  # nothing that was whole is lost
+        if told.stop is not Stop.END:
+            assert (told.end_position, told.rows) == (start, sound.rows[:3])
+            assert told.stop is Stop.DAMAGED or field in LENGTH_BYTES
+        elif field in BASE_OFFSET_BYTES:
+            # No CRC covers it. The offsets no longer follow, which the reader of logs checks.
+            moved = [row[0] for row in told.rows[3:6]]
+            assert moved[0] != 13
+            assert [offset - moved[0] for offset in moved] == [0, 1, 2]
+            assert [row[1:] for row in told.rows] == [row[1:] for row in sound.rows]
+        else:
+            # Nor the epoch: leaders stamp it. What the records say is untouched.
+            assert field in EPOCH_BYTES
+            assert [row[:2] + row[3:] for row in told.rows] == [
+                row[:2] + row[3:] for row in sound.rows
+            ]
+
+
+def test_a_bit_flipped_in_any_of_many_small_batches_is_found() -> None:
+    batches = [batch_bytes(n, count=1) for n in range(300)]
+    log = b"".join(batches)
+    position = 0
+    for ordinal, one in enumerate(batches):
+        damaged = bytearray(log)
+        damaged[position + 21 + ordinal % (len(one) - 21)] ^= 1 << ordinal % 8
+        told = scan(bytes(damaged))
+        assert (told.stop, told.end_position) == (Stop.DAMAGED, position)
+        assert len(told.batches) == len(told.records) == ordinal
+        position += len(one)
+
+
+def test_all_that_an_error_knows_is_told() -> None:
+    damaged = bytearray(LOG)
+    damaged[len(FIRST) + 70] ^= 1
+    told = scan(bytes(damaged), path="00000000000000000010.log", file_position=1000)
+    error = told.error
+    assert isinstance(error, CorruptBatchError)
+    assert (error.path, error.position) == ("00000000000000000010.log", 1000 + len(FIRST))
+    assert error.offset == 13
+    assert "its CRC is" in error.reason
+    assert told.end_position == len(FIRST)
+    with pytest.raises(CorruptBatchError) as raised:
+        read_batch(damaged, len(FIRST), path="00000000000000000010.log", file_position=1000)
+    assert str(raised.value) == str(error)
+
+
+@pytest.mark.parametrize("byte_count", [1, 11, 12, 16, 17, 60, 61, 5000])
+def test_zeros_behind_the_last_batch_are_a_torn_tail(byte_count: int) -> None:
+    told = both(LOG + bytes(byte_count))
+    assert (told.stop, told.end_position, len(told.rows)) == (Stop.TORN, len(LOG), 9)
+    assert read_batch(bytes(byte_count)) == TornTail(0, byte_count)
+
+
+def test_zeros_with_something_behind_them_are_damage() -> None:
+    told = both(LOG + bytes(5000) + b"\x01")
+    assert (told.stop, told.end_position) == (Stop.DAMAGED, len(LOG))
+    assert "its length is 0" in str(told.error)
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 0, 13, 48, 2**31 - 1, READ_BATCH_BYTES_MAX])
+def test_an_impossible_length_is_damage(length: int) -> None:
+    damaged = FIRST + SECOND[:8] + struct.pack(">i", length) + SECOND[12:] + THIRD
+    told = both(damaged)
+    assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+    assert f"its length is {length}" in str(told.error)
+    walked = walk_headers(damaged)
+    assert (walked.stop, walked.end_position, len(walked.batches)) == (
+        Stop.DAMAGED,
+        len(FIRST),
+        1,
+    )
+
+
+def test_a_length_of_four_gib_in_the_last_bytes_is_damage() -> None:
+    told = both(FIRST + SECOND[:8] + b"\xff\xff\xff\xff")
+    assert (told.stop, told.end_position) == (Stop.DAMAGED, len(FIRST))
+
+
+@pytest.mark.parametrize("magic", [3, 127, 128, 255])
+def test_an_unknown_magic_is_damage(magic: int) -> None:
+    told = both(FIRST + SECOND[:16] + bytes([magic]) + SECOND[17:] + THIRD)
+    assert (told.stop, told.end_position) == (Stop.DAMAGED, len(FIRST))
+    assert f"its magic is {magic}" in str(told.error)
+    with pytest.raises(UnsupportedMagicError):
+        read_batch(FIRST[:16] + b"\x01" + FIRST[17:])
+
+
+@pytest.mark.parametrize(
+    "text", [b"hello, this is no log at all\n" * 9, b"{}", b"", b"PK\x03\x04" + bytes(range(200))]
+)
+def test_what_is_no_log_is_said_to_be_none(text: bytes) -> None:
+    told = both(text)
+    assert told.rows == []
+    assert told.end_position == 0
+    assert told.stop is {2: Stop.TORN, 0: Stop.END}.get(len(text), Stop.DAMAGED)
+
+
+def lie(layout: str, position: int, number: int, batch: bytes = SECOND) -> bytes:
+    """SECOND with a number of its header replaced, under a CRC that holds."""
+    width = struct.calcsize(layout)
+    return resealed(batch[:position] + struct.pack(layout, number) + batch[position + width :])
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        (lie(">i", 57, 4), "claims 4 records"),
+        (lie(">i", 57, 2), "bytes follow its 2 records"),
+        (lie(">i", 57, 0), "bytes follow its 0 records"),
+        (lie(">i", 57, -1), "claims -1 records"),
+        (lie(">i", 57, 2**31 - 1), "claims 2147483647 records"),
+        (lie(">i", 57, 1000, lie(">i", 23, 5000)), "claims 1000 records in"),
+        (lie(">i", 23, 1), "claims 3 records up to offset delta 1"),
+        (lie(">i", 23, -1), "up to offset delta -1"),
+        (lie(">q", 0, -5), "its base offset is -5"),
+        (lie(">q", 0, 2**63 - 1), "its base offset is 9223372036854775807"),
+        (lie(">h", 21, 5), "compression is 5"),
+        (lie(">h", 21, 7), "compression is 7"),
+        (lie(">h", 21, 1), "gzip data is damaged"),
+        (lie(">h", 21, 2), "snappy data is damaged"),
+        (lie(">h", 21, 3), "lz4 data is damaged"),
+        (lie(">h", 21, 4), "zstd data is damaged"),
+    ],
+)
+def test_a_header_that_lies_under_a_sound_crc_is_damage(batch: bytes, reason: str) -> None:
+    told = both(FIRST + batch + THIRD)
+    assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+    assert reason in str(told.error)
+
+
+NEVER_ENDS = b"\xff" * 12
+
+
+def with_records(count: int, stream: bytes, last_offset_delta: int | None = None) -> bytes:
+    """A batch around hand-made records."""
+    empty = encode_batch(
+        NewRecordBatch(records=(), base_timestamp_ms=TIME_MS), base_offset=13, leader_epoch=5
+    )
+    last = count - 1 if last_offset_delta is None else last_offset_delta
+    header = empty[:23] + struct.pack(">i", last) + empty[27:57] + struct.pack(">i", count)
+    return resealed(header + stream)
+
+
+def record(body: bytes) -> bytes:
+    return varint(len(body)) + body
+
+
+GOOD = record(b"\0\0\0" + b"\x01" + varint(1) + b"v" + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("stream", "reason"),
+    [
+        (NEVER_ENDS, "a varint is malformed"),
+        (record(b"\0" + NEVER_ENDS), "a varint is malformed"),
+        (record(b"\0\0" + NEVER_ENDS), "a varint is malformed"),
+        (record(b"\0\0\0" + NEVER_ENDS), "a varint is malformed"),
+        (record(b"\0\0\0\x01" + NEVER_ENDS), "a varint is malformed"),
+        (record(b"\0\0\0\x01\x01" + NEVER_ENDS), "a varint is malformed"),
+        (varint(-1) + GOOD, "its length is -1"),
+        (varint(0) + GOOD, "its length is 0"),
+        (varint(2**31 - 1) + GOOD, "its length is 2147483647"),
+        (record(b"\0\0\0" + varint(-2) + b"\x01\0\0\0"), "its key claims -2 bytes"),
+        (record(b"\0\0\0" + varint(2**31 - 1) + b"\x01\0\0\0"), "its key claims 2147483647"),
+        (record(b"\0\0\0\x01" + varint(-2) + b"\0\0\0"), "its value claims -2 bytes"),
+        (record(b"\0\0\0\x01" + varint(50) + b"\0\0\0"), "its value claims 50 bytes"),
+        (record(b"\0\0\0\x01\x01" + varint(-1) + b"\0"), "it claims -1 headers"),
+        (record(b"\0\0\0\x01\x01" + varint(2**31 - 1) + b"\0"), "it claims 2147483647 headers"),
+        (record(b"\0\0\0\x01\x01" + varint(1) + varint(-1) + b"\x01"), "a header has no key"),
+        (record(b"\0\0\0\x01\x01" + varint(1) + varint(9) + b"\x01"), "its header key claims 9"),
+        (record(b"\0\0\0\x01\x01" + varint(1) + b"\0" + varint(-3)), "header value claims -3"),
+        (record(b"\0\0\0\x01\x01\0junk"), "its fields take 6"),
+        (record(b"\0\0\x01\x01\x01\0"), "offset delta -1 behind -1"),
+        (record(b"\0\0\x02\x01\x01\0"), "offset delta 1 behind -1 and up to 0"),
+    ],
+)
+def test_a_record_that_lies_under_a_sound_crc_is_damage(stream: bytes, reason: str) -> None:
+    told = both(FIRST + with_records(1, stream + bytes(7)) + THIRD)
+    assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+    told = both(FIRST + with_records(1, stream) + THIRD)
+    assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+    assert reason in str(told.error)
+
+
+def test_offsets_that_go_back_inside_a_batch_are_damage() -> None:
+    one = record(b"\0\0\x02\x01\x01\0")
+    told = both(FIRST + with_records(2, one + one, 5))
+    assert "record 2 of 2 has offset delta 1 behind 1" in str(told.error)
+
+
+def test_very_many_headers_that_are_there_are_read() -> None:
+    count = 200_000
+    body = b"\0\0\0\x01\x01" + varint(count) + b"\0\x01" * count
+    told = both(with_records(1, record(body)))
+    assert len(told.rows[0][5]) == count
+
+
+def test_a_batch_that_expands_beyond_the_limit_is_refused_by_name() -> None:
+    records = (NewRecord(None, bytes(3 * MIB)),)
+    for codec in (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
+        new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS, compression=codec)
+        log = FIRST + encode_batch(new, base_offset=13, leader_epoch=5)
+        told = both(log, decompressed_bytes_max=MIB)
+        assert (told.end_position, len(told.rows)) == (len(FIRST), 3)
+        scanned = scan(log, decompressed_bytes_max=MIB)
+        assert isinstance(scanned.error, DecompressionLimitError)
+        assert (scanned.error.offset, scanned.error.position) == (13, len(FIRST))
+        assert scanned.error.byte_count_max == MIB
+
+
+def test_a_real_segment_cut_at_every_byte_of_its_tail_loses_nothing_whole(data: Path) -> None:
+    segment = data / "kraft-logs/trimmed-3.9.2/node-1/__cluster_metadata-0"
+    log = (segment / "00000000000000001037.log").read_bytes()
+    rows = read_rows(log).rows
+    ends = [*walk_headers(log).batches.position.tolist(), len(log)]
+    for byte_count in range(len(log) - 700, len(log)):
+        told = scan_rows(log[:byte_count])
+        assert told.error is None
+        assert told.rows == rows[: len(told.rows)]
+        assert told.end_position == max(end for end in ends if end <= byte_count)

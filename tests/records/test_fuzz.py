@@ -1,0 +1,101 @@
+"""Any bytes: both readers say the same, in bounded time, and raise typed errors only."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.batch_strategies import new_batches, resealed
+from tests.support.record_rows import read_rows, scan_rows
+
+from raftlog.errors import RaftlogError
+from raftlog.limits import BATCH_HEADER_BYTES, MIB
+from raftlog.records.batch import NewRecord, NewRecordBatch, RecordBatch, encode_batch, read_batch
+from raftlog.records.control import decode_control
+from raftlog.records.walk import walk_headers
+
+LIMIT = {"decompressed_bytes_max": MIB}
+EDITS = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255), st.integers(0, 3)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def edited(data: bytes, edits: list[tuple[float, int, int]], start: int) -> bytes:
+    """``data`` with bytes behind ``start`` replaced, added or taken away."""
+    out = bytearray(data)
+    for place, byte, kind in edits:
+        at = start + int(place * max(0, len(out) - start))
+        if kind == 0:
+            out[at:at] = bytes([byte])
+        elif kind == 1:
+            del out[at : at + 1]
+        else:
+            out[at : at + 1] = bytes([byte])
+    return bytes(out)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_batches_or_their_damage(data: bytes) -> None:
+    assert scan_rows(data) == read_rows(data)
+    walk_headers(data)
+
+
+@settings(max_examples=80)
+@given(st.lists(new_batches(count_max=4), min_size=1, max_size=3), EDITS)
+def test_damaged_logs_read_alike_and_give_what_is_whole(batches: list, edits: list) -> None:
+    log = b"".join(
+        encode_batch(new, base_offset=20_000 * n, leader_epoch=1) for n, new in enumerate(batches)
+    )
+    damaged = edited(log, edits, 0)
+    assert scan_rows(damaged, **LIMIT) == read_rows(damaged, **LIMIT)
+
+
+@settings(max_examples=120)
+@given(new_batches(count_max=4), EDITS, st.booleans())
+def test_lies_under_a_sound_crc_read_alike(new, edits: list, in_header: bool) -> None:
+    sound = encode_batch(new, base_offset=7, leader_epoch=1)
+    start = 17 if in_header else BATCH_HEADER_BYTES
+    damaged = resealed(edited(sound, edits, start).ljust(BATCH_HEADER_BYTES, b"\0"))
+    log = sound + damaged + sound
+    assert scan_rows(log, **LIMIT) == read_rows(log, **LIMIT)
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(st.binary(max_size=40), min_size=30, max_size=60),
+    st.lists(EDITS, max_size=2),
+    st.data(),
+)
+def test_one_lie_among_many_batches_is_found_where_it_is(
+    values: list[bytes], lies: list, data: st.DataObject
+) -> None:
+    """Enough batches for records to be followed together."""
+    batches = [
+        encode_batch(
+            NewRecordBatch(
+                records=tuple(NewRecord(None, value) for _ in range(1 + n % 3)),
+                base_timestamp_ms=1_700_000_000_000 + n,
+            ),
+            base_offset=3 * n,
+            leader_epoch=1,
+        )
+        for n, value in enumerate(values)
+    ]
+    for edits in lies:
+        at = data.draw(st.integers(0, len(batches) - 1))
+        batches[at] = resealed(edited(batches[at], edits, BATCH_HEADER_BYTES))
+    log = b"".join(batches)
+    assert scan_rows(log) == read_rows(log)
+
+
+@given(new_batches(count_max=3), EDITS)
+def test_a_control_batch_of_any_bytes_raises_typed_errors_only(new, edits: list) -> None:
+    damaged = resealed(edited(encode_batch(new, base_offset=0, leader_epoch=1), edits, 61))
+    try:
+        batch = read_batch(damaged)
+        assert isinstance(batch, RecordBatch)
+        for record in batch.records(**LIMIT):
+            decode_control(record.key, record.value)
+    except RaftlogError as error:
+        str(error)

@@ -1,0 +1,237 @@
+"""The scan's own promises: projection, ranges, limits, and every way of following records."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.support.batch_strategies import resealed
+from tests.support.record_rows import read_rows, rows_of, scan_rows
+
+from raftlog.limits import KIB
+from raftlog.records import scan as scan_module
+from raftlog.records.batch import (
+    Compression,
+    Header,
+    NewRecord,
+    NewRecordBatch,
+    encode_batch,
+)
+from raftlog.records.columns import HEADERS_TYPE
+from raftlog.records.scan import Column, RecordColumns, Stop, scan
+
+TIME_MS = 1_700_000_000_000
+
+
+def log_of(
+    counts: list[int],
+    value_bytes: int = 20,
+    codec: Compression = Compression.NONE,
+    like_kraft: bool = True,
+) -> bytes:
+    chance = np.random.default_rng(sum(counts) + value_bytes)
+    batches = []
+    offset = 0
+    for count in counts:
+        sizes = chance.integers(0, 2 * value_bytes + 1, count).tolist()
+        records = tuple(
+            NewRecord(None, chance.bytes(size))
+            if like_kraft
+            else NewRecord(b"k" * (size % 3), chance.bytes(size), TIME_MS + size)
+            for size in sizes
+        )
+        new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS + offset, compression=codec)
+        batches.append(encode_batch(new, base_offset=offset, leader_epoch=3))
+        offset += count
+    return b"".join(batches)
+
+
+@pytest.mark.parametrize("like_kraft", [True, False])
+@pytest.mark.parametrize(
+    ("counts", "value_bytes"),
+    [
+        ([1], 20),
+        ([1] * 500, 20),
+        ([1] * 500, 3000),
+        ([100] * 60, 20),
+        ([100] * 60, 100),
+        ([5000], 30),
+        ([2000, 1, 1, 300, 7, 95, 96, 97], 30),
+        ([1, 2, 3, 4, 5] * 20 + [200] * 3, 40),
+        ([40] * 40, 6000),  # lengths of three bytes among those of two
+        ([300], 6000),
+    ],
+    ids=str,
+)
+def test_records_are_followed_alike_in_any_company(
+    counts: list[int], value_bytes: int, like_kraft: bool
+) -> None:
+    log = log_of(counts, value_bytes, like_kraft=like_kraft)
+    assert scan_rows(log) == read_rows(log)
+
+
+def test_a_value_that_looks_like_a_record_misleads_nobody() -> None:
+    # What stands where the guess for record 32 looks: attributes, time, offset delta, no key.
+    bait = b"\0\0\x40\x01" * 30
+    records = tuple(NewRecord(None, bait + bytes([n % 7]) * (n % 50)) for n in range(400))
+    new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS)
+    log = encode_batch(new, base_offset=0, leader_epoch=1)
+    assert scan_rows(log) == read_rows(log)
+
+
+def test_a_value_that_looks_like_batches_misleads_nobody() -> None:
+    inner = log_of([1] * 3)
+    records = tuple(NewRecord(None, inner) for _ in range(2))
+    small = log_of([1] * 200)
+    new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS)
+    baits = b"".join(encode_batch(new, base_offset=n, leader_epoch=1) for n in range(200, 240, 2))
+    for log in (small + baits + small, small + baits * 20 + small[: len(small) // 2]):
+        assert scan_rows(log) == read_rows(log)
+
+
+def test_small_batches_are_found_up_to_the_damaged_one() -> None:
+    log = bytearray(log_of([1] * 400))
+    sound = scan(bytes(log)).batches
+    log[int(sound.position[300]) + 11] ^= 0x20  # its length
+    told = read_rows(bytes(log))
+    assert told.end_position == int(sound.position[300])
+    assert scan_rows(bytes(log)) == told
+
+
+@pytest.mark.parametrize(
+    "column", [Column.OFFSET, Column.TIMESTAMP, Column.LEADER_EPOCH, Column.KEY, Column.VALUE]
+)
+def test_what_is_not_asked_for_is_not_built(column: Column) -> None:
+    log = log_of([3, 1, 2])
+    whole = scan(log, columns=Column.ALL).records
+    some = scan(log, columns=column).records
+    names = {
+        Column.OFFSET: "offset",
+        Column.TIMESTAMP: "timestamp_ms",
+        Column.LEADER_EPOCH: "leader_epoch",
+        Column.KEY: "key",
+        Column.VALUE: "value",
+    }
+    for field in fields(RecordColumns):
+        mine, all_of_them = getattr(some, field.name), getattr(whole, field.name)
+        if field.name in (names[column], "batch_ordinal", "is_control"):
+            assert mine.tolist() == all_of_them.tolist()
+        else:
+            assert mine is None
+
+
+def test_columns_have_the_types_that_were_promised() -> None:
+    for log in (b"", log_of([2])):
+        records = scan(log, columns=Column.ALL).records
+        assert records.offset.type == records.timestamp_ms.type == pa.int64()
+        assert records.leader_epoch.type == pa.int32()
+        assert records.key.type == records.value.type == pa.binary()
+        assert records.headers.type == HEADERS_TYPE
+        assert records.batch_ordinal.dtype == np.int32
+        assert records.is_control.dtype == np.bool_
+
+
+def test_headers_that_are_no_utf_8_are_replaced_not_refused() -> None:
+    new = NewRecordBatch(
+        records=(NewRecord(None, None, headers=(Header("ab", None), Header("cd", b"x"))),),
+        base_timestamp_ms=TIME_MS,
+    )
+    log = resealed(encode_batch(new, base_offset=0, leader_epoch=1).replace(b"cd", b"\xff\xfe"))
+    assert scan_rows(log) == read_rows(log)
+    assert read_rows(log).rows[0][5] == (("ab", None), ("\ufffd\ufffd", b"x"))
+
+
+def test_many_records_with_headers_are_read_together() -> None:
+    records = tuple(
+        NewRecord(None, b"v", headers=tuple(Header(f"h{k}", b"%d" % k) for k in range(n % 5)))
+        for n in range(300)
+    )
+    new = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS)
+    log = encode_batch(new, base_offset=0, leader_epoch=1)
+    assert scan_rows(log) == read_rows(log)
+    ranged = scan(log, columns=Column.ALL, start_offset=3, end_offset=290)
+    assert rows_of(ranged) == read_rows(log).rows[3:290]
+
+
+def test_a_range_passes_over_what_lies_before_it_unchecked() -> None:
+    log = bytearray(log_of([10] * 5))
+    sound = read_rows(bytes(log)).rows
+    log[70] ^= 1  # in the first batch
+    scanned = scan(bytes(log), columns=Column.ALL, start_offset=12, end_offset=31)
+    assert rows_of(scanned) == sound[12:31]
+    assert scanned.batches.base_offset.tolist() == [10, 20, 30]
+    assert scanned.stop is Stop.END_OFFSET
+    assert scanned.end_position == int(scan(bytes(log), start_offset=40).batches.position[0])
+
+
+@pytest.mark.parametrize(("start", "end"), [(50, None), (None, 0), (60, 70), (20, 20)])
+def test_an_empty_range_has_no_rows(start: int | None, end: int | None) -> None:
+    scanned = scan(log_of([10] * 5), start_offset=start, end_offset=end)
+    assert len(scanned.records) == len(scanned.batches) == 0
+    assert scanned.error is None
+
+
+def test_a_scan_that_has_decompressed_enough_says_where_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan_module, "SCAN_DECOMPRESSED_BYTES_MAX", 64 * KIB)
+    log = log_of([200] * 20, 100, Compression.ZSTD)
+    rows = []
+    position = 0
+    scans = 0
+    while True:
+        scanned = scan(log[position:], columns=Column.ALL, file_position=position)
+        rows += rows_of(scanned)
+        position += scanned.end_position
+        scans += 1
+        if scanned.stop is not Stop.FULL:
+            break
+        assert len(scanned.batches) < 20
+    assert scanned.stop is Stop.END
+    assert scans > 3
+    assert rows == read_rows(log).rows
+
+
+def test_a_scan_of_more_than_arrow_can_address_stops_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scan_module, "SCAN_BYTES_MAX", 10 * KIB)
+    log = log_of([10] * 100)
+    scanned = scan(log)
+    assert scanned.stop is Stop.FULL
+    assert 9 * KIB < scanned.end_position <= 10 * KIB
+    rest = scan(log[scanned.end_position :], file_position=scanned.end_position)
+    assert rest.batches.position[0] == scanned.end_position
+    one_large = log_of([400], 40)
+    assert len(one_large) > 10 * KIB
+    assert scan(one_large).stop is Stop.END
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, pa.py_buffer])
+def test_any_buffer_is_scanned(kind: type) -> None:
+    log = log_of([3] * 50)
+    assert len(scan(kind(log)).records) == 150
+
+
+def test_plain_and_compressed_batches_are_scanned_together() -> None:
+    log = b"".join(log_of([3, 200, 1], codec=codec) for codec in Compression) + log_of([0, 2, 0])
+    assert scan_rows(log) == read_rows(log)
+
+
+def test_equal_bytes_give_equal_columns_and_leave_the_buffer_alone() -> None:
+    log = bytearray(log_of([1] * 300))
+    before = bytes(log)
+    first, second = scan(log, columns=Column.ALL), scan(log, columns=Column.ALL)
+    assert rows_of(first) == rows_of(second)
+    assert log == before
+
+
+def test_values_do_not_show_in_what_is_printed() -> None:
+    new = NewRecordBatch(records=(NewRecord(b"k3y", b"s3cret"),), base_timestamp_ms=TIME_MS)
+    shown = repr(scan(encode_batch(new, base_offset=0, leader_epoch=1), columns=Column.ALL))
+    assert "base_offset" in shown
+    for hidden in (b"k3y", b"s3cret"):
+        assert hidden.hex().upper() not in shown
+        assert hidden.decode() not in shown

@@ -1,0 +1,73 @@
+"""The same bytes through both readers, as rows that can be compared.
+
+``read_rows`` goes batch by batch and record by record; ``scan_rows`` takes the columns of one scan.
+Both end at the first thing that is not a whole, sound batch and say what it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.errors import CorruptBatchError
+from raftlog.records.batch import TornTail, read_batch
+from raftlog.records.scan import Column, Scan, Stop, scan
+
+Row = tuple[Any, ...]
+"""offset, timestamp, leader epoch, key, value, headers, is control"""
+
+
+@dataclass(frozen=True)
+class Rows:
+    rows: list[Row]
+    end_position: int
+    stop: Stop
+    error: str | None
+
+
+def read_rows(data: bytes, **limits: int) -> Rows:
+    rows: list[Row] = []
+    position = 0
+    while True:
+        try:
+            batch = read_batch(data, position)
+            if isinstance(batch, TornTail):
+                stop = Stop.TORN if batch.byte_count else Stop.END
+                return Rows(rows, position, stop, None)
+            rows += [
+                (
+                    record.offset,
+                    record.timestamp_ms,
+                    batch.leader_epoch,
+                    record.key,
+                    record.value,
+                    tuple((header.key, header.value) for header in record.headers),
+                    batch.is_control,
+                )
+                for record in list(batch.records(**limits))
+            ]
+        except CorruptBatchError as error:
+            return Rows(rows, position, Stop.DAMAGED, str(error))
+        position += batch.byte_count
+
+
+def scan_rows(data: bytes, **arguments: Any) -> Rows:
+    scanned = scan(data, columns=Column.ALL, **arguments)
+    error = None if scanned.error is None else str(scanned.error)
+    return Rows(rows_of(scanned), scanned.end_position, scanned.stop, error)
+
+
+def rows_of(scanned: Scan) -> list[Row]:
+    records = scanned.records
+    for column in (records.offset, records.timestamp_ms, records.leader_epoch, records.headers):
+        column.validate(full=True)
+    columns = [
+        records.offset.to_pylist(),
+        records.timestamp_ms.to_pylist(),
+        records.leader_epoch.to_pylist(),
+        records.key.to_pylist(),
+        records.value.to_pylist(),
+        [tuple((one["key"], one["value"]) for one in row) for row in records.headers.to_pylist()],
+        records.is_control.tolist(),
+    ]
+    return list(zip(*columns, strict=True))
