@@ -1,0 +1,1 @@
+"""The command line: ``raftlog cat | state | diff | check``. Needs neither Spark nor Java."""

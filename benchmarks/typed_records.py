@@ -1,0 +1,173 @@
+"""Print typed records: `raftlog cat` beside kafka-dump-log, whole processes, on the same segment.
+
+    python benchmarks/typed_records.py [--records N] [--rounds N] [--jars DIR] [--json]
+
+The segment is made of the batches of a bundled metadata log, one after the other with new offsets
+(which no CRC covers), until there are enough. Both print every record, NoOps and control records
+too, with nothing redacted, and their output is thrown away. Start-up counts: it is what a person
+waits for. The rounds alternate, and the table shows medians.
+
+Kafka's jars are looked for in --jars, then $RAFTLOG_KAFKA_JARS, then build/kafka/4.3.1. Without
+them (or Java) our own figures are printed alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raftlog.records import RecordBatch, iter_batches
+from raftlog_state.records import Redactor, decode, to_json_text
+
+HOME = Path(__file__).parents[1]
+LOGS = HOME / "tests" / "data" / "kraft-logs" / "three-nodes-4.3.1"
+DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
+
+
+def bundled_batches() -> list[tuple[RecordBatch, bytes]]:
+    """The batches of one controller's log, and their bytes."""
+    found = []
+    for path in sorted((LOGS / "node-100" / "__cluster_metadata-0").glob("*.log")):
+        data = path.read_bytes()
+        for batch in iter_batches(data):
+            found.append((batch, data[batch.position : batch.position + batch.byte_count]))
+    return found
+
+
+def write_segment(path: Path, record_count: int) -> int:
+    """Write at least ``record_count`` records, contiguous from offset 0. Returns how many."""
+    batches = bundled_batches()
+    offset = 0
+    with path.open("wb") as file:
+        while offset < record_count:
+            for batch, data in batches:
+                file.write(struct.pack(">q", offset) + data[8:])
+                offset += batch.last_offset - batch.base_offset + 1
+    return offset
+
+
+def values_of(record_count: int) -> list[bytes]:
+    """Values of metadata records, as they come in the segment."""
+    values: list[bytes] = []
+    batches = [batch for batch, _ in bundled_batches() if not batch.is_control]
+    while len(values) < record_count:
+        values += [record.value for batch in batches for record in batch.records() if record.value]
+    return values[:record_count]
+
+
+def seconds_of(command: list[str]) -> float:
+    """Wall time of a process whose output goes nowhere."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
+    elapsed = time.perf_counter() - start
+    if done.returncode != 0:
+        raise SystemExit(f"{command[0]} failed: {done.stderr[-500:]}")
+    return elapsed
+
+
+def jars(argument: str | None) -> Path | None:
+    """Where Kafka's jars are, None if nowhere or if there is no Java."""
+    place = argument or os.environ.get("RAFTLOG_KAFKA_JARS") or HOME / "build" / "kafka" / "4.3.1"
+    found = Path(place)
+    usable = shutil.which("java") and any(found.glob("kafka-tools-*.jar"))
+    return found if usable else None
+
+
+def cat_commands(segment: Path) -> dict[str, list[str]]:
+    """What is run, by what it is called."""
+    cat = [sys.executable, "-m", "raftlog_state.cli", "cat", str(segment), "--noop", "--control"]
+    return {"revealed": [*cat, "--reveal"], "redacted": cat}
+
+
+def measure(record_count: int, rounds: int, kafka: Path | None) -> Iterator[dict[str, Any]]:
+    """One row a figure, records a second."""
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place) / "__cluster_metadata-0"
+        directory.mkdir()
+        segment = directory / f"{0:020d}.log"
+        count = write_segment(segment, record_count)
+        commands = cat_commands(segment)
+        if kafka is not None:
+            dump = ["java", "-cp", f"{kafka}/*", DUMP_LOG, "--cluster-metadata-decoder", "--files"]
+            commands["dump-log"] = [*dump, str(segment)]
+        seconds: dict[str, list[float]] = {name: [] for name in commands}
+        for _ in range(rounds):
+            for name, command in commands.items():
+                seconds[name].append(seconds_of(command))
+    rates = {name: count / statistics.median(times) for name, times in seconds.items()}
+    for name, what in (
+        ("revealed", f"raftlog cat, {count:,} typed records, whole process"),
+        ("redacted", "the same with secrets redacted"),
+    ):
+        yield row(what, rates[name], rates.get("dump-log"), "kafka-dump-log (JVM)")
+
+
+def measure_in_process(record_count: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Decoding and JSON alone, without a log around them."""
+    values = values_of(record_count)
+    redact = Redactor().record_json
+    for what, work in (
+        ("typed records decoded, in process", decode),
+        ("typed records to JSON, in process", lambda value: to_json_text(decode(value))),
+        ("typed records to redacted JSON, in process", redact),
+    ):
+        times = []
+        for _ in range(rounds):
+            start = time.process_time()
+            for value in values:
+                work(value)
+            times.append(time.process_time() - start)
+        yield row(what, len(values) / statistics.median(times), None, None)
+
+
+def row(what: str, ours: float, against: float | None, other: str | None) -> dict[str, Any]:
+    """One line for the table of all benchmarks."""
+    return {
+        "what": what,
+        "ours": ours,
+        "against": against,
+        "unit": "records/s",
+        "other": other if against else None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--records", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jars", help="the directory of Apache Kafka's jars")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
+    arguments = parser.parse_args()
+    kafka = jars(arguments.jars)
+    if kafka is None:
+        print("no Java or no Kafka jars: measured alone", file=sys.stderr)
+    rows = [
+        *measure(arguments.records, arguments.rounds, kafka),
+        *measure_in_process(min(arguments.records, 100_000), arguments.rounds),
+    ]
+    for figures in rows:
+        if arguments.json:
+            print(json.dumps(figures))
+            continue
+        line = f"{figures['what']}: {figures['ours']:,.0f} {figures['unit']}"
+        if figures["against"]:
+            ratio = figures["ours"] / figures["against"]
+            line += f"; {figures['other']} {figures['against']:,.0f}: {ratio:.2f} times"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

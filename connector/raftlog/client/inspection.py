@@ -1,0 +1,67 @@
+"""The door for tools that look into a log's own files: their parts, with nothing repaired.
+
+Reading a log goes through ``open_path``. This is for who wants to know what is wrong with one: it
+goes on behind damage, where a reader stops.
+"""
+
+from __future__ import annotations
+
+from raftlog.log.epoch_cache import parse_epoch_checkpoint
+from raftlog.log.files import LogFiles, read_batch_at, read_small_file
+from raftlog.log.names import (
+    BOOTSTRAP_CHECKPOINT_NAME,
+    EPOCH_CHECKPOINT_NAME,
+    INDEX_SUFFIX,
+    META_PROPERTIES_NAME,
+    PARTITION_METADATA_NAME,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    QUORUM_STATE_NAME,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
+from raftlog.log.offset_index import OFFSET_ENTRY_BYTES, parse_offset_index
+from raftlog.log.pieces import ReadScans, pieces
+from raftlog.log.producer_snapshot import parse_producer_snapshot
+from raftlog.log.resync import find_sound_batch
+from raftlog.log.single import SingleLog
+from raftlog.log.small_files import (
+    parse_meta_properties,
+    parse_partition_metadata,
+    parse_quorum_state,
+)
+from raftlog.log.time_index import TIME_ENTRY_BYTES, parse_time_index
+from raftlog.log.txn_index import AbortedTransaction, parse_txn_index
+from raftlog.log.voters import VotersLog
+from raftlog.storage.protocol import ReadableFile
+
+__all__ = [
+    "BOOTSTRAP_CHECKPOINT_NAME",
+    "EPOCH_CHECKPOINT_NAME",
+    "INDEX_SUFFIX",
+    "META_PROPERTIES_NAME",
+    "OFFSET_ENTRY_BYTES",
+    "PARTITION_METADATA_NAME",
+    "PRODUCER_SNAPSHOT_SUFFIX",
+    "QUORUM_STATE_NAME",
+    "TIME_ENTRY_BYTES",
+    "TIME_INDEX_SUFFIX",
+    "TXN_INDEX_SUFFIX",
+    "AbortedTransaction",
+    "LogFiles",
+    "ReadScans",
+    "ReadableFile",
+    "SingleLog",
+    "VotersLog",
+    "find_sound_batch",
+    "parse_epoch_checkpoint",
+    "parse_meta_properties",
+    "parse_offset_index",
+    "parse_partition_metadata",
+    "parse_producer_snapshot",
+    "parse_quorum_state",
+    "parse_time_index",
+    "parse_txn_index",
+    "pieces",
+    "read_batch_at",
+    "read_small_file",
+]

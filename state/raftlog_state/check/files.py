@@ -1,0 +1,93 @@
+"""The small files beside a log: do they parse, and do they belong to anything?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from raftlog.client import EpochCache
+from raftlog.client.inspection import (
+    EPOCH_CHECKPOINT_NAME,
+    INDEX_SUFFIX,
+    META_PROPERTIES_NAME,
+    PARTITION_METADATA_NAME,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    QUORUM_STATE_NAME,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    LogFiles,
+    parse_epoch_checkpoint,
+    parse_meta_properties,
+    parse_partition_metadata,
+    parse_producer_snapshot,
+    parse_quorum_state,
+    read_small_file,
+)
+from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentVanishedError
+from raftlog.limits import MIB
+
+from .findings import Finding, of_error
+from .indexes import IndexCheck, OffsetIndexCheck, TimeIndexCheck, TxnIndexCheck
+
+_INDEX_BYTES_MAX: Final = 64 * MIB
+"""Far above Kafka's ``segment.index.bytes`` (10 MiB); what lies behind is not looked at."""
+
+_Parser = Callable[[bytes, str], object]
+
+
+def epochs_of(files: LogFiles) -> tuple[EpochCache | None, str, list[Finding]]:
+    """What ``leader-epoch-checkpoint`` says (None: nothing), its path, what is wrong with it."""
+    path = files.storage.join(files.directory, EPOCH_CHECKPOINT_NAME)
+    try:
+        data = read_small_file(files.storage, path)
+        return None if data is None else parse_epoch_checkpoint(data, path), path, []
+    except CorruptFileError as error:
+        return None, path, [of_error(error, path)]
+
+
+def small_files(files: LogFiles) -> Iterator[Finding]:
+    """What of the small files does not parse."""
+    join, here = files.storage.join, files.directory
+    above, _ = files.storage.split(here)
+    looks: list[tuple[str, _Parser]] = [
+        (join(above, META_PROPERTIES_NAME), parse_meta_properties),
+        (join(here, META_PROPERTIES_NAME), parse_meta_properties),
+        (join(here, QUORUM_STATE_NAME), parse_quorum_state),
+        (join(here, PARTITION_METADATA_NAME), parse_partition_metadata),
+    ]
+    for offset in files.listing.producer_snapshots:
+        path = files.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
+        looks.append((path, parse_producer_snapshot))
+    for path, parse in looks:
+        try:
+            data = read_small_file(files.storage, path)
+            if data is not None:
+                parse(data, path)
+        except CorruptFileError as error:
+            yield of_error(error, path)
+
+
+def index_checks(files: LogFiles, base_offset: int) -> list[IndexCheck]:
+    """Checks of the index files that lie beside a segment."""
+    found: list[IndexCheck] = []
+    path = files.segment_path(base_offset, INDEX_SUFFIX)
+    data = _index_bytes(files, path)
+    if data is not None:
+        found.append(OffsetIndexCheck(path, data, base_offset))
+    path = files.segment_path(base_offset, TIME_INDEX_SUFFIX)
+    data = _index_bytes(files, path)
+    if data is not None:
+        found.append(TimeIndexCheck(path, data, base_offset))
+    path = files.segment_path(base_offset, TXN_INDEX_SUFFIX)
+    data = _index_bytes(files, path)
+    if data is not None:
+        found.append(TxnIndexCheck(path, data))
+    return found
+
+
+def _index_bytes(files: LogFiles, path: str) -> bytes | None:
+    try:
+        with files.storage.open_file(path) as file:
+            return file.read_at(0, min(file.byte_count(), _INDEX_BYTES_MAX))
+    except (LogNotFoundError, SegmentVanishedError):
+        return None

@@ -1,0 +1,121 @@
+"""Offsets and leader epochs, from batch to batch: no gap, no fall, and the epochs file agrees.
+
+Rules of this file:
+
+1. In a metadata log offsets are contiguous; in an ordinary one they ascend, since compaction leaves
+   gaps.
+2. ``leader-epoch-checkpoint`` speaks of offsets from its first entry on: what lies before was
+   deleted, as far as Kafka is concerned (Kafka: ``LeaderEpochFileCache.truncateFromStart``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from raftlog.client import EpochCache
+from raftlog.records.columns import BatchColumns
+
+from .findings import Finding, Kind, damage, note
+
+
+class HistoryCheck:
+    """Follows a log from its first batch to its last. ``epochs`` None: there is no such file."""
+
+    def __init__(self, *, contiguous: bool, epochs: EpochCache | None, epochs_path: str) -> None:
+        self._contiguous = contiguous
+        self._epochs = epochs
+        self._epochs_path = epochs_path
+        self._starts = np.array(
+            [e.start_offset for e in epochs.entries] if epochs else [], np.int64
+        )
+        self._epoch_ids = np.array([e.epoch for e in epochs.entries] if epochs else [], np.int64)
+        self._next_offset: int | None = None
+        self._last_epoch = -1
+        self._told: set[int] = set()
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset behind the last batch, None before the first."""
+        return self._next_offset
+
+    def see(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
+        """Compare these batches with what came before."""
+        if not len(batches):
+            return
+        yield from self._offsets(batches, path)
+        yield from self._falls(batches, path)
+        yield from self._disagreements(batches, path)
+        self._next_offset = int(batches.last_offset[-1]) + 1
+        self._last_epoch = max(self._last_epoch, int(batches.leader_epoch.max()))
+
+    def skip(self, next_offset: int) -> None:
+        """Damage was reported up to this offset: it is not a gap as well."""
+        if self._next_offset is None or next_offset > self._next_offset:
+            self._next_offset = next_offset
+
+    def finish(self) -> Iterator[Finding]:
+        """What the epochs file says of offsets that the log does not have."""
+        if self._epochs is None or self._next_offset is None or not self._epochs.entries:
+            return
+        last = self._epochs.entries[-1]
+        if last.start_offset > self._next_offset:
+            yield note(
+                Kind.EPOCH,
+                self._epochs_path,
+                f"epoch {last.epoch} begins behind the end of the log ({self._next_offset})",
+                offset=last.start_offset,
+            )
+
+    def _offsets(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
+        before = self._next_offset
+        first = int(batches.base_offset[0]) if before is None else before
+        expected = np.concatenate((np.array([first], np.int64), batches.last_offset[:-1] + 1))
+        if self._contiguous:
+            wrong = batches.base_offset != expected
+        else:
+            wrong = batches.base_offset < expected
+        for at in np.flatnonzero(wrong).tolist():
+            base_offset, wanted = int(batches.base_offset[at]), int(expected[at])
+            if base_offset > wanted:
+                reason = f"offsets {wanted} to {base_offset - 1} are missing before it"
+            else:
+                reason = f"it comes after offset {wanted - 1}: offsets go back"
+            position = int(batches.position[at])
+            yield damage(Kind.GAP, path, reason, position=position, offset=base_offset)
+
+    def _falls(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
+        epochs = batches.leader_epoch.astype(np.int64)
+        highest = np.maximum.accumulate(np.concatenate((np.array([self._last_epoch]), epochs)))[:-1]
+        falls = (epochs < highest) & np.concatenate(
+            (np.array([epochs[0] < highest[0]]), np.diff(epochs) != 0)
+        )
+        for at in np.flatnonzero(falls).tolist():
+            yield damage(
+                Kind.EPOCH,
+                path,
+                f"leader epoch {epochs[at]} comes after {highest[at]}: it never falls",
+                position=int(batches.position[at]),
+                offset=int(batches.base_offset[at]),
+            )
+
+    def _disagreements(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
+        """One finding for each epoch about which the file is wrong."""
+        if not len(self._starts):
+            return
+        at = np.searchsorted(self._starts, batches.base_offset, side="right") - 1
+        says = np.where(at >= 0, self._epoch_ids[at], batches.leader_epoch)
+        for ordinal in np.flatnonzero(says != batches.leader_epoch).tolist():
+            epoch = int(batches.leader_epoch[ordinal])
+            if epoch in self._told or epoch < 0:
+                continue
+            self._told.add(epoch)
+            offset, position = int(batches.base_offset[ordinal]), int(batches.position[ordinal])
+            yield damage(
+                Kind.EPOCH,
+                self._epochs_path,
+                f"it says epoch {says[ordinal]} where the batch at byte {position} of {path} "
+                f"has epoch {epoch}",
+                offset=offset,
+            )

@@ -1,0 +1,213 @@
+"""Index files against the log: every entry must name a batch that is there.
+
+Rules of this file:
+
+1. A check sees the batches of its segment in order, some at a time, and keeps none of them. What is
+   damaged it is told to ``skip``: an entry that points there says nothing.
+2. An index that is ahead of a newest segment is normal: the node wrote on while the files were
+   copied, or crashed before the log reached the disk. Kafka rebuilds it. In a sealed segment it
+   is damage.
+3. Zeros behind the last entry are preallocated space (Kafka: ``AbstractIndex``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from raftlog.client.inspection import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    AbortedTransaction,
+    parse_offset_index,
+    parse_time_index,
+    parse_txn_index,
+)
+from raftlog.errors import CorruptFileError
+from raftlog.records.columns import BatchColumns
+
+from .findings import Finding, Kind, damage, note, of_error
+
+
+class OffsetIndexCheck:
+    """``.index``: a batch's last offset, and the position where it begins."""
+
+    def __init__(self, path: str, data: bytes, base_offset: int) -> None:
+        self._path = path
+        self._data = data
+        self._index = parse_offset_index(data, base_offset)
+        self._next = 0
+
+    def see(self, batches: BatchColumns) -> Iterator[Finding]:
+        """Compare the entries that point into these batches."""
+        if not len(batches):
+            return
+        end_position = int(batches.position[-1]) + int(batches.byte_count[-1])
+        first, self._next = self._next, int(np.searchsorted(self._index.positions, end_position))
+        positions = self._index.positions[first : self._next]
+        last_offsets = self._index.last_offsets[first : self._next]
+        at = np.searchsorted(batches.position, positions, side="right") - 1
+        found = (at >= 0) & (batches.position[at] == positions)
+        wrong = ~found | (batches.last_offset[at] != last_offsets)
+        for ordinal in np.flatnonzero(wrong).tolist():
+            if not found[ordinal]:
+                reason = f"no batch begins at byte {positions[ordinal]} of the log"
+            else:
+                reason = (
+                    f"the batch at byte {positions[ordinal]} of the log ends with offset "
+                    f"{batches.last_offset[at[ordinal]]}"
+                )
+            yield damage(
+                Kind.INDEX,
+                self._path,
+                reason,
+                position=(first + ordinal) * OFFSET_ENTRY_BYTES,
+                offset=int(last_offsets[ordinal]),
+            )
+
+    def skip(self, end_position: int, end_offset: int) -> None:
+        """Leave out the entries that point before a place where sound batches begin again."""
+        self._next = max(self._next, int(np.searchsorted(self._index.positions, end_position)))
+
+    def finish(self, *, is_newest: bool) -> Iterator[Finding]:
+        """What is left over once the segment ends."""
+        if self._next < len(self._index):
+            make = note if is_newest else damage
+            position = int(self._index.positions[self._next])
+            yield make(
+                Kind.INDEX,
+                self._path,
+                f"it names a batch at byte {position} of the log, behind the last whole one",
+                position=self._next * OFFSET_ENTRY_BYTES,
+                offset=int(self._index.last_offsets[self._next]),
+            )
+        yield from _rest(self._path, self._data, len(self._index), OFFSET_ENTRY_BYTES)
+
+
+class TimeIndexCheck:
+    """``.timeindex``: the largest time so far, and an offset of the batch that had it.
+
+    Kafka wrote the batch's last offset, and in some releases that of the record itself.
+    """
+
+    def __init__(self, path: str, data: bytes, base_offset: int) -> None:
+        self._path = path
+        self._data = data
+        self._index = parse_time_index(data, base_offset)
+        self._next = 0
+
+    def see(self, batches: BatchColumns) -> Iterator[Finding]:
+        """Compare the entries that name offsets of these batches."""
+        if not len(batches):
+            return
+        first = self._next
+        end_offset = int(batches.last_offset[-1]) + 1
+        self._next = int(np.searchsorted(self._index.last_offsets, end_offset))
+        offsets = self._index.last_offsets[first : self._next]
+        times = self._index.timestamps_ms[first : self._next]
+        at = np.searchsorted(batches.base_offset, offsets, side="right") - 1
+        found = (at >= 0) & (batches.last_offset[at] >= offsets)
+        wrong = ~found | (batches.max_timestamp_ms[at] != times)
+        for ordinal in np.flatnonzero(wrong).tolist():
+            if not found[ordinal]:
+                reason = "no batch of the log holds this offset"
+            else:
+                reason = (
+                    f"it says {times[ordinal]} ms where the log has "
+                    f"{batches.max_timestamp_ms[at[ordinal]]} ms"
+                )
+            yield damage(
+                Kind.INDEX,
+                self._path,
+                reason,
+                position=(first + ordinal) * TIME_ENTRY_BYTES,
+                offset=int(offsets[ordinal]),
+            )
+
+    def skip(self, end_position: int, end_offset: int) -> None:
+        """Leave out the entries that point before a place where sound batches begin again."""
+        self._next = max(self._next, int(np.searchsorted(self._index.last_offsets, end_offset)))
+
+    def finish(self, *, is_newest: bool) -> Iterator[Finding]:
+        """What is left over once the segment ends."""
+        if self._next < len(self._index):
+            make = note if is_newest else damage
+            yield make(
+                Kind.INDEX,
+                self._path,
+                "it names an offset behind the last whole batch of the log",
+                position=self._next * TIME_ENTRY_BYTES,
+                offset=int(self._index.last_offsets[self._next]),
+            )
+        yield from _rest(self._path, self._data, len(self._index), TIME_ENTRY_BYTES)
+
+
+class TxnIndexCheck:
+    """``.txnindex``: producers' aborted transactions, each ended by a marker in this segment."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self._path = path
+        self._entries: tuple[AbortedTransaction, ...] = ()
+        self._error: CorruptFileError | None = None
+        self._next = 0
+        try:
+            self._entries = parse_txn_index(data, path)
+        except CorruptFileError as error:
+            self._error = error
+
+    def see(self, batches: BatchColumns) -> Iterator[Finding]:
+        """Compare the entries whose marker lies in these batches."""
+        if not len(batches):
+            return
+        end_offset = int(batches.last_offset[-1]) + 1
+        while self._next < len(self._entries):
+            entry = self._entries[self._next]
+            if entry.last_offset >= end_offset:
+                return
+            self._next += 1
+            at = int(np.searchsorted(batches.base_offset, entry.last_offset, side="right")) - 1
+            if (
+                at >= 0
+                and batches.last_offset[at] >= entry.last_offset
+                and batches.is_control[at]
+                and batches.producer_id[at] == entry.producer_id
+            ):
+                continue
+            yield damage(
+                Kind.INDEX,
+                self._path,
+                f"the log has no marker of producer {entry.producer_id} there",
+                offset=entry.last_offset,
+            )
+
+    def skip(self, end_position: int, end_offset: int) -> None:
+        """Leave out the entries that point before a place where sound batches begin again."""
+        while self._next < len(self._entries):
+            if self._entries[self._next].last_offset >= end_offset:
+                return
+            self._next += 1
+
+    def finish(self, *, is_newest: bool) -> Iterator[Finding]:
+        """What is left over once the segment ends."""
+        if self._error is not None:
+            yield of_error(self._error, self._path)
+        if self._next < len(self._entries):
+            make = note if is_newest else damage
+            yield make(
+                Kind.INDEX,
+                self._path,
+                "it names an abort marker behind the last whole batch of the log",
+                offset=self._entries[self._next].last_offset,
+            )
+
+
+IndexCheck = OffsetIndexCheck | TimeIndexCheck | TxnIndexCheck
+
+
+def _rest(path: str, data: bytes, entry_count: int, entry_bytes: int) -> Iterator[Finding]:
+    """Behind the last entry nothing may lie but zeros."""
+    position = entry_count * entry_bytes
+    if data[position:].strip(b"\0"):
+        what = "does not ascend" if len(data) - position >= entry_bytes else "is torn"
+        yield damage(Kind.INDEX, path, f"entry {entry_count + 1} {what}", position=position)

@@ -1,0 +1,167 @@
+"""The check of a whole log: its files, its segments, its checkpoints, its replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from raftlog.client import LogKind, SourceKind, open_path
+from raftlog.client.inspection import LogFiles, SingleLog, VotersLog
+from raftlog.errors import CorruptBatchError, SegmentVanishedError
+
+from .files import epochs_of, index_checks, small_files
+from .findings import Finding, Kind, damage, note
+from .history import HistoryCheck
+from .replaying import ReplayCheck
+from .segments import SegmentCheck
+
+OnProgress = Callable[[int, int], None]
+
+_STEPS = 1000
+
+
+class LogCheck:
+    """A check of what lies at a path: one log, or several voters' copies of one.
+
+    ``on_progress`` is called with steps done and steps in all. Counts are there once ``run`` has
+    been consumed.
+    """
+
+    def __init__(self, path: str, on_progress: OnProgress) -> None:
+        log = open_path(path)
+        if isinstance(log, VotersLog):
+            self._copies = log.logs
+        else:
+            assert isinstance(log, SingleLog), "the client opens no other logs"
+            self._copies = (log,)
+        self._on_progress = on_progress
+        self._checks: list[_CopyCheck] = []
+
+    def run(self) -> Iterator[Finding]:
+        """Read everything; give each finding as it is made.
+
+        Raises ``LogAccessError`` where the file system refuses to let us look.
+        """
+        for ordinal, log in enumerate(self._copies):
+            check = _CopyCheck(log, self._part(ordinal))
+            self._checks.append(check)
+            yield from check.run()
+
+    def summary(self) -> dict[str, int]:
+        """What was read."""
+        return {
+            "segments": sum(check.segment_count for check in self._checks),
+            "batches": sum(check.batch_count for check in self._checks),
+            "records": sum(check.record_count for check in self._checks),
+            "checkpoints": sum(check.checkpoint_count for check in self._checks),
+            "checkpoints_compared": sum(check.compared_count for check in self._checks),
+            "start_offset": min(check.start_offset for check in self._checks),
+            "end_offset": max(check.end_offset for check in self._checks),
+        }
+
+    def summary_text(self) -> str:
+        """The same in words."""
+        facts = self.summary()
+        words = ", ".join(_counted(facts, name) for name in ("segment", "batch", "record"))
+        words += f", offsets from {facts['start_offset']} to {facts['end_offset']} (exclusive)"
+        if facts["checkpoints"]:
+            compared = facts["checkpoints_compared"]
+            words += (
+                f"; {_counted(facts, 'checkpoint')}, {compared} compared with a replay of the log"
+            )
+        return words
+
+    def _part(self, ordinal: int) -> OnProgress:
+        count = len(self._copies)
+        return lambda done, whole: self._on_progress(ordinal * whole + done, count * whole)
+
+
+def _counted(facts: dict[str, int], name: str) -> str:
+    plural = f"{name}es" if name.endswith("ch") else f"{name}s"
+    count = facts[plural]
+    return f"{count} {name if count == 1 else plural}"
+
+
+class _CopyCheck:
+    """The check of one copy of a log."""
+
+    def __init__(self, log: SingleLog, on_progress: OnProgress) -> None:
+        self._log = log
+        self._files: LogFiles = log.files
+        self._on_progress = on_progress
+        self._is_metadata = log.kind is LogKind.METADATA
+        self.segment_count = self.batch_count = self.record_count = 0
+        self.checkpoint_count = self.compared_count = 0
+        self.start_offset = log.log_start_offset
+        self.end_offset = self.start_offset
+
+    def run(self) -> Iterator[Finding]:
+        if self._log.source is not SourceKind.CHECKPOINT:
+            yield from small_files(self._files)
+            yield from self._segments()
+        if self._is_metadata:
+            yield from self._beginning()
+            yield from self._replay()
+
+    def _segments(self) -> Iterator[Finding]:
+        epochs, epochs_path, findings = epochs_of(self._files)
+        yield from findings
+        history = HistoryCheck(contiguous=self._is_metadata, epochs=epochs, epochs_path=epochs_path)
+        segments = self._files.listing.segments
+        for ordinal, base_offset in enumerate(segments):
+            yield from self._segment(base_offset, base_offset == segments[-1], history)
+            self._on_progress(_STEPS * (ordinal + 1) // (2 * len(segments)), _STEPS)
+        yield from history.finish()
+        self.end_offset = max(self.end_offset, history.next_offset or 0)
+
+    def _segment(
+        self, base_offset: int, is_newest: bool, history: HistoryCheck
+    ) -> Iterator[Finding]:
+        path = self._files.segment_path(base_offset)
+        try:
+            with self._files.open(path) as file:
+                check = SegmentCheck(
+                    file=file,
+                    base_offset=base_offset,
+                    is_newest=is_newest,
+                    is_contiguous=self._is_metadata,
+                    history=history,
+                    indexes=index_checks(self._files, base_offset),
+                )
+                yield from check.run()
+        except SegmentVanishedError:
+            yield note(Kind.BATCH, path, "its node deleted it meanwhile", offset=base_offset)
+            return
+        self.segment_count += 1
+        self.batch_count += check.batch_count
+        self.record_count += check.record_count
+
+    def _beginning(self) -> Iterator[Finding]:
+        """What came before the first segment must be in a checkpoint."""
+        start = self.start_offset
+        if self._log.source is not SourceKind.DIRECTORY or start == 0:
+            return
+        if any(snapshot_id.end_offset >= start for snapshot_id in self._log.snapshots):
+            return
+        yield damage(
+            Kind.GAP,
+            self._log.path,
+            f"the log begins at offset {start}, and no checkpoint holds what came before",
+            offset=start,
+        )
+
+    def _replay(self) -> Iterator[Finding]:
+        self.checkpoint_count = len(self._log.snapshots)
+        try:
+            end_offset = self._log.log_end_offset
+        except CorruptBatchError:
+            return  # nothing in it is a batch: that was told
+        check = ReplayCheck(
+            self._log,
+            self.start_offset,
+            end_offset,
+            lambda done, whole: self._on_progress(
+                _STEPS // 2 + _STEPS * done // (2 * max(whole, 1)), _STEPS
+            ),
+        )
+        yield from check.run()
+        self.compared_count = check.compared_count

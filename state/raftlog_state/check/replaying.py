@@ -1,0 +1,145 @@
+"""Replay a metadata log, and compare each checkpoint with what the log says.
+
+Rules of this file:
+
+1. Replay begins at offset 0, or at the oldest checkpoint that is whole and that the log goes on
+   from. Where the log cannot be read or contradicts itself, it begins again at the next one.
+2. Damage of the log itself is told by who read the segments, and not again here.
+3. Two states are compared by their rows; of a row that differs its key and columns are named, and
+   never a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+from raftlog.client.inspection import SingleLog
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptSnapshotError,
+    DataLossError,
+    LogGapError,
+    OffsetGapError,
+    ReplayError,
+    SegmentVanishedError,
+)
+from raftlog.types import SnapshotId
+from raftlog_state.delta import diff
+from raftlog_state.fold import Fold
+from raftlog_state.image import MetadataImage
+from raftlog_state.scans import FOLD_COLUMNS, append_scan, load_snapshot
+
+from .findings import Finding, Kind, damage, note
+
+
+@dataclass(slots=True)
+class ReplayCheck:
+    """The replay of one copy of a metadata log. Counts grow while ``run`` is consumed.
+
+    ``on_progress`` is called with offsets done and offsets in all.
+    """
+
+    log: SingleLog
+    log_start_offset: int
+    log_end_offset: int
+    on_progress: Callable[[int, int], None]
+    record_count: int = 0
+    compared_count: int = 0
+
+    def run(self) -> Iterator[Finding]:
+        """Replay to each checkpoint and to the end."""
+        has_log = bool(self.log.files.listing.segments)
+        fold = Fold() if has_log and self.log_start_offset == 0 else None
+        for snapshot_id in sorted(self.log.snapshots, key=lambda one: one.end_offset):
+            if fold is not None and snapshot_id.end_offset <= self.log_end_offset:
+                fold = yield from self._advance(fold, snapshot_id.end_offset)
+            loaded = yield from self._load(snapshot_id)
+            if loaded is None:
+                continue
+            if fold is not None and fold.next_offset == snapshot_id.end_offset:
+                yield from self._compare(snapshot_id, loaded.image, fold.image)
+                self.compared_count += 1
+            elif fold is None and snapshot_id.end_offset >= self.log_start_offset:
+                fold = loaded
+        if fold is None:
+            return
+        fold = yield from self._advance(fold, self.log_end_offset)
+        if fold is not None and fold.open_transaction_offset is not None:
+            yield note(
+                Kind.REPLAY,
+                self.log.path,
+                "the metadata transaction that begins here is not decided at the log's end",
+                offset=fold.open_transaction_offset,
+            )
+
+    def _advance(self, fold: Fold, end_offset: int) -> Generator[Finding, None, Fold | None]:
+        """Replay up to ``end_offset``. The generator's value is the fold, None if it is stuck."""
+        try:
+            for scan in self.log.scan(fold.next_offset, end_offset, columns=FOLD_COLUMNS):
+                append_scan(fold, scan.records)
+                self.record_count += len(scan.records)
+                done = fold.next_offset - self.log_start_offset
+                self.on_progress(done, self.log_end_offset - self.log_start_offset)
+        except (CorruptBatchError, LogGapError, OffsetGapError, DataLossError):
+            return None
+        except SegmentVanishedError:
+            return None
+        except ReplayError as error:
+            reason = f"{error.record} cannot be replayed: {error.reason}"
+            yield damage(Kind.REPLAY, self.log.path, reason, offset=error.offset)
+            return None
+        yield from self._unknown(fold)
+        return fold
+
+    def _load(self, snapshot_id: SnapshotId) -> Generator[Finding, None, Fold | None]:
+        """Load a checkpoint. The generator's value is a fold that stands there, or None."""
+        snapshot = self.log.read_snapshot(snapshot_id)
+        fold = Fold()
+        try:
+            load_snapshot(fold, snapshot)
+        except CorruptSnapshotError as error:
+            yield damage(Kind.CHECKPOINT, error.path, error.reason, position=error.position)
+            return None
+        except SegmentVanishedError:
+            yield note(Kind.CHECKPOINT, snapshot.path, "its node deleted it meanwhile")
+            return None
+        except ReplayError as error:
+            reason = f"{error.record} cannot be loaded: {error.reason}"
+            yield damage(Kind.CHECKPOINT, snapshot.path, reason)
+            return None
+        yield from self._unknown(fold)
+        return fold
+
+    def _compare(
+        self, snapshot_id: SnapshotId, kept: MetadataImage, replayed: MetadataImage
+    ) -> Iterator[Finding]:
+        path = self.log.files.checkpoint_path(snapshot_id)
+        if replayed.leader_epoch != snapshot_id.epoch:
+            reason = f"the log has leader epoch {replayed.leader_epoch} at its end offset"
+            yield damage(Kind.CHECKPOINT, path, reason, offset=snapshot_id.end_offset)
+        changes = diff(kept, replayed)
+        if changes:
+            first = changes[0]
+            columns = f", columns {', '.join(first.changed)}" if first.changed else ""
+            yield damage(
+                Kind.REPLAY,
+                path,
+                f"replaying the log to its end offset gives {len(changes)} other rows, the first "
+                f"one {first.entity} {first.key_json}{columns}",
+                offset=snapshot_id.end_offset,
+            )
+        if kept.quorum != replayed.quorum:
+            reason = "replaying the log to its end offset gives another set of voters"
+            yield damage(Kind.REPLAY, path, reason, offset=snapshot_id.end_offset)
+
+    def _unknown(self, fold: Fold) -> Iterator[Finding]:
+        for skipped in fold.skipped:
+            what = "control records" if skipped.is_control else "records"
+            yield note(
+                Kind.UNKNOWN,
+                self.log.path,
+                f"{skipped.record_count} {what} of type {skipped.type_id} version "
+                f"{skipped.version} are not known to this release",
+                offset=skipped.first_offset,
+            )

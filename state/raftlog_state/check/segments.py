@@ -1,0 +1,130 @@
+"""One segment, batch by batch: every CRC, every record's frame, and what lies behind damage.
+
+Rules of this file:
+
+1. Damage does not end the check: it goes on at the next sound batch that lies further on, if there
+   is one. So one flipped bit is one finding, and two are two.
+2. A newest segment may end in bytes that are no whole batch: its node is writing, or has crashed.
+   They are damage only if a sound batch lies behind them: then something in the middle was hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from raftlog.client.inspection import (
+    ReadableFile,
+    ReadScans,
+    find_sound_batch,
+    pieces,
+    read_batch_at,
+)
+from raftlog.errors import CorruptBatchError
+from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.records import RecordBatch
+from raftlog.records.columns import BatchColumns, Column, Stop
+
+from .findings import Finding, Kind, damage, note, of_error
+from .history import HistoryCheck
+from .indexes import IndexCheck
+
+
+@dataclass(slots=True)
+class SegmentCheck:
+    """The check of one segment. ``batch_count`` and the like grow while ``run`` is consumed."""
+
+    file: ReadableFile
+    base_offset: int
+    is_newest: bool
+    is_contiguous: bool
+    history: HistoryCheck
+    indexes: Sequence[IndexCheck]
+    batch_count: int = 0
+    record_count: int = 0
+    position: int = 0
+
+    def run(self) -> Iterator[Finding]:
+        """Read the whole segment and its indexes beside it."""
+        while True:
+            stop, error = Stop.END, None
+            reading = ReadScans(Column.NONE, READ_CHUNK_BYTES)
+            for position, scan in pieces(
+                self.file, self.position, reading, start_offset=None, end_offset=None
+            ):
+                yield from self._see(scan.batches)
+                self.position, stop, error = position, scan.stop, scan.error
+            if stop is Stop.END:
+                break
+            resumed, findings = self._behind(error)
+            yield from findings
+            if not resumed:
+                break
+        for index in self.indexes:
+            yield from index.finish(is_newest=self.is_newest)
+
+    def _see(self, batches: BatchColumns) -> Iterator[Finding]:
+        if not len(batches):
+            return
+        if not self.batch_count:
+            yield from self._name(batches)
+        self.batch_count += len(batches)
+        self.record_count += int(batches.record_count.sum())
+        yield from self.history.see(batches, self.file.path)
+        for index in self.indexes:
+            yield from index.see(batches)
+
+    def _name(self, batches: BatchColumns) -> Iterator[Finding]:
+        first = int(batches.base_offset[0])
+        if first == self.base_offset or (first > self.base_offset and not self.is_contiguous):
+            return
+        if int(batches.position[0]) > 0 and first > self.base_offset:
+            return  # what lay before it was damaged, and reported
+        yield damage(
+            Kind.SEGMENT_NAME,
+            self.file.path,
+            f"its name says that it begins with offset {self.base_offset}",
+            position=int(batches.position[0]),
+            offset=first,
+        )
+
+    def _behind(self, error: CorruptBatchError | None) -> tuple[bool, list[Finding]]:
+        """Look behind what is no sound batch: whether to go on there, and what to report."""
+        path, position = self.file.path, self.position
+        left = self.file.byte_count() - position
+        expected = self.history.next_offset
+        expected = self.base_offset if expected is None else expected
+        if error is None and read_batch_at(self.file, position) is not None:
+            return True, []  # it was torn a moment ago, and the node has written the rest
+        found = find_sound_batch(self.file, position, expected)
+        batch = None if found is None else read_batch_at(self.file, found)
+        if batch is not None:
+            finding = of_error(error, path) if error else self._hit(position, expected)
+            self._resume(batch)
+            return True, [finding]
+        if error is not None:
+            reason = f"{error.reason}; no sound batch lies in the {left} bytes from there on"
+            found_at = error.position
+            return False, [damage(Kind.BATCH, path, reason, position=found_at, offset=error.offset)]
+        return False, [self._torn(position, left, expected)]
+
+    def _hit(self, position: int, expected: int) -> Finding:
+        reason = "no whole batch begins here, and sound ones lie behind it"
+        return damage(Kind.BATCH, self.file.path, reason, position=position, offset=expected)
+
+    def _torn(self, position: int, left: int, expected: int) -> Finding:
+        path = self.file.path
+        if self.is_newest:
+            reason = (
+                f"its last {left} bytes hold no whole batch: its node was writing, or had crashed; "
+                "that is normal in a newest segment"
+            )
+            return note(Kind.TORN_TAIL, path, reason, position=position, offset=expected)
+        reason = f"its last {left} bytes hold no whole batch, and newer segments follow"
+        return damage(Kind.BATCH, path, reason, position=position, offset=expected)
+
+    def _resume(self, batch: RecordBatch) -> None:
+        self.position = batch.position
+        self.history.skip(batch.base_offset)
+        for index in self.indexes:
+            index.skip(batch.position, batch.base_offset)

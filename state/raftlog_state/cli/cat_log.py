@@ -1,0 +1,173 @@
+"""Read a log for ``raftlog cat``, and print it as it comes.
+
+Rules of this file:
+
+1. Memory is bounded by a chunk of the log: lines are written as they are made.
+2. What was whole is printed before the error of what was not is told. A value that is damaged in a
+   batch whose CRC holds is told on stderr and passed over, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from raftlog.client import Isolation, LogKind, LogReader, SourceKind, open_path
+from raftlog.errors import OffsetOutOfRangeError
+from raftlog.records import RecordBatch
+from raftlog.records.columns import Column, RecordColumns, Scan
+from raftlog_state.records import Redactor
+
+from .output import Console, Output
+from .record_lines import batch_line, metadata_lines, partition_lines
+from .selection import Selection
+
+_OFFSET_END: Final = 2**63 - 1
+_TOLD_MAX: Final = 20
+"""How many damaged values are told one by one."""
+
+
+def print_records(
+    path: str,
+    start_offset: int | None,
+    end_offset: int | None,
+    selection: Selection,
+    redactor: Redactor,
+    output: Output,
+    console: Console,
+) -> int:
+    """Print records, one line each. Returns the exit code: 1 if a value was damaged."""
+    log = open_path(path)
+    damaged = _DamagedValues(log.path, console)
+    is_metadata = log.kind is LogKind.METADATA
+    columns = Column.ALL_BUT_HEADERS if is_metadata else Column.ALL
+    for scan in _scans(log, start_offset, end_offset, columns, output, console):
+        if is_metadata:
+            lines = metadata_lines(scan.records, selection, redactor.record_json, damaged.tell)
+        else:
+            lines = partition_lines(scan.records, selection, damaged.tell)
+        output.lines(lines)
+    return damaged.finish()
+
+
+def print_batches(
+    path: str,
+    start_offset: int | None,
+    end_offset: int | None,
+    output: Output,
+    console: Console,
+) -> int:
+    """Print the batches that overlap the range, one line each. Returns the exit code."""
+    log = open_path(path)
+    for batch in _batches(log, start_offset, end_offset, console):
+        name = None if batch.path is None else batch.path.replace("\\", "/").rpartition("/")[2]
+        output.line(batch_line(batch, name))
+    return 0
+
+
+class _DamagedValues:
+    """Tells which values could not be read, and how many."""
+
+    def __init__(self, path: str, console: Console) -> None:
+        self._path = path
+        self._console = console
+        self._count = 0
+
+    def tell(self, offset: int, reason: str) -> None:
+        self._count += 1
+        if self._count <= _TOLD_MAX:
+            self._console.say(f"{self._path}, offset {offset}: {reason}")
+
+    def finish(self) -> int:
+        if self._count > _TOLD_MAX:
+            self._console.say(f"{self._count} records in all have damaged values")
+        return 1 if self._count else 0
+
+
+def _scans(
+    log: LogReader,
+    start_offset: int | None,
+    end_offset: int | None,
+    columns: Column,
+    output: Output,
+    console: Console,
+) -> Iterator[Scan]:
+    if output.is_terminal():
+        console.no_bar()
+    if log.source is SourceKind.CHECKPOINT:
+        yield from _checkpoint_scans(log, start_offset, end_offset, columns)
+        return
+    start, end = _range(log, start_offset, end_offset, console)
+    for scan in log.scan(start, end, columns=columns):
+        yield scan
+        if len(scan.batches):
+            console.progress(int(scan.batches.last_offset[-1]) - start, end - start)
+
+
+def _checkpoint_scans(
+    log: LogReader, start_offset: int | None, end_offset: int | None, columns: Column
+) -> Iterator[Scan]:
+    """A checkpoint has offsets of its own, which begin at 0."""
+    snapshot_id = log.newest_snapshot()
+    assert snapshot_id is not None, "it was opened as a checkpoint"
+    start = 0 if start_offset is None else start_offset
+    end = _OFFSET_END if end_offset is None else end_offset
+    for scan in log.read_snapshot(snapshot_id).scan(columns=columns):
+        yield replace(scan, records=_within(scan.records, start, end))
+
+
+def _batches(
+    log: LogReader, start_offset: int | None, end_offset: int | None, console: Console
+) -> Iterator[RecordBatch]:
+    if log.source is not SourceKind.CHECKPOINT:
+        start, end = _range(log, start_offset, end_offset, console)
+        yield from log.batches(start, end)
+        return
+    snapshot_id = log.newest_snapshot()
+    assert snapshot_id is not None, "it was opened as a checkpoint"
+    start = 0 if start_offset is None else start_offset
+    end = _OFFSET_END if end_offset is None else end_offset
+    for batch in log.read_snapshot(snapshot_id).batches():
+        if batch.last_offset >= start and batch.base_offset < end:
+            yield batch
+
+
+def _range(
+    log: LogReader, start_offset: int | None, end_offset: int | None, console: Console
+) -> tuple[int, int]:
+    """The offsets to print. Raises ``OffsetOutOfRangeError``."""
+    log_start_offset, log_end_offset = log.log_start_offset, log.log_end_offset
+    if log.source is SourceKind.VOTERS:
+        end = log.read_end(isolation=Isolation.HIGH_WATERMARK)
+        log_end_offset = end.offset
+        if end_offset is None:
+            console.say(f"up to offset {end.offset} (exclusive): {end.explanation}")
+    for wanted in (start_offset, end_offset):
+        if wanted is not None and not log_start_offset <= wanted <= log_end_offset:
+            raise OffsetOutOfRangeError(
+                path=log.path,
+                offset=wanted,
+                log_start_offset=log_start_offset,
+                log_end_offset=log_end_offset,
+            )
+    start = log_start_offset if start_offset is None else start_offset
+    return start, log_end_offset if end_offset is None else end_offset
+
+
+def _within(records: RecordColumns, start_offset: int, end_offset: int) -> RecordColumns:
+    """The records with offsets in [start, end)."""
+    assert records.offset is not None, "it was asked for"
+    offsets = records.offset.to_numpy()
+    kept = (offsets >= start_offset) & (offsets < end_offset)
+    chosen: dict[str, Any] = {}
+    for field in fields(records):
+        column = getattr(records, field.name)
+        if isinstance(column, np.ndarray):
+            chosen[field.name] = column[kept]
+        else:
+            chosen[field.name] = None if column is None else column.filter(pa.array(kept))
+    return RecordColumns(**chosen)

@@ -1,0 +1,70 @@
+"""``raftlog diff``: what differs between two offsets."""
+
+from __future__ import annotations
+
+import argparse
+
+from raftlog.errors import OptionError
+
+from .output import Console, Output
+from .parser import Parser, offset, redactor
+
+ABOUT = """
+Print the rows of state that differ between two offsets, one JSON line each: entity, key, op
+(c made, u changed, d gone), and the row after, the row before, or each changed field before and
+after.
+
+Both offsets are end offsets, as --at of `raftlog state`: what is printed is what the records did
+that `raftlog cat --from A --to B` prints.
+"""
+
+EXAMPLES = """
+raftlog diff __cluster_metadata-0 --from 1200 --to 1300
+raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition") | .changed.isr'
+"""
+
+
+def parser() -> Parser:
+    """What ``raftlog diff`` takes."""
+    made = Parser("diff", ABOUT, EXAMPLES)
+    made.add_argument(
+        "--from",
+        dest="start_offset",
+        metavar="OFFSET",
+        type=offset,
+        required=True,
+        help="compare the state of all records below this offset",
+    )
+    made.add_argument(
+        "--to",
+        dest="end_offset",
+        metavar="OFFSET",
+        type=offset,
+        help="with the state of all records below this one; default: the end",
+    )
+    made.add_redaction()
+    return made
+
+
+def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print the differences. Returns the exit code."""
+    hide = redactor(arguments)
+    start, end = arguments.start_offset, arguments.end_offset
+    if end is not None and end < start:
+        parser().error(f"--to {end} lies before --from {start}")
+
+    from raftlog_state.delta import diff
+
+    from .moments import Moments
+    from .state_text import change_line
+
+    moments = Moments(arguments.path, hide, console)
+    if end is None:
+        end = moments.end_offset()
+        if end < start:
+            raise OptionError(option="--from", reason=f"it lies behind the end, offset {end}")
+    before = moments.image_at(start)
+    after = moments.image_at(end)
+    for change in diff(before, after):
+        output.line(change_line(change))
+    return 0

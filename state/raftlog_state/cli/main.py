@@ -1,0 +1,166 @@
+"""The entry point: picks the command, and turns every way it can end into an exit code.
+
+Rules of this file:
+
+1. Only the chosen command's module is imported, and numpy and pyarrow only by what reads a log:
+   ``raftlog --help`` has to be instant.
+2. Exit codes: 0 done; 1 the log is damaged, or does not hold what was asked for; 2 a wrong call, or
+   a path that cannot be looked at; 130 Ctrl-C; 141 the reader of the output has gone. 130 and 141
+   are what a shell shows for SIGINT and SIGPIPE.
+3. People never see a stack trace for what a log, a path or an option did: errors of raftlog are
+   one sentence on stderr, after everything that was whole has been written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import BinaryIO, Final, TextIO
+
+from raftlog import __version__
+from raftlog.errors import (
+    LogAccessError,
+    LogNotFoundError,
+    NotALogError,
+    OptionError,
+    RaftlogError,
+)
+
+from .output import Console, Output, OutputFailedError
+from .parser import WrongCallError, nearest
+
+EXIT_FAILED: Final = 1
+EXIT_WRONG_CALL: Final = 2
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
+
+_CALLERS_MISTAKES: Final = (LogAccessError, LogNotFoundError, NotALogError, OptionError)
+
+HELP: Final = """\
+usage: raftlog COMMAND PATH [OPTION ...]
+
+Reads the logs of Apache Kafka from their files, of a running node too: nothing is locked,
+nothing is written. Secrets are redacted.
+
+commands:
+  cat      print records (or batches), one JSON line each
+  state    print the cluster's state at an offset
+  diff     print what differs between two offsets
+  check    look for damage; exit 0 sound, 1 damaged
+
+PATH is a metadata directory, a node's log directory, a partition's directory, a .log segment,
+a .checkpoint, or several voters' directories of one cluster, comma-separated or as a glob.
+
+examples:
+  raftlog cat /var/lib/kafka/__cluster_metadata-0 --type partition | jq .
+  raftlog state /var/lib/kafka topics
+  raftlog diff /var/lib/kafka --from 1200 --to 1300
+  raftlog check /var/lib/kafka && echo sound
+
+`raftlog COMMAND --help` tells more about one. `raftlog --version` prints the version.
+Exit codes: 0 done, 1 damaged or not there, 2 wrong call or unreadable path.
+"""
+
+COMMANDS: Final = ("cat", "state", "diff", "check")
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    stdout: BinaryIO | None = None,
+    stderr: TextIO | None = None,
+) -> int:
+    """Run one command. Returns the exit code; the streams are the process's unless given."""
+    console = Console(sys.stderr if stderr is None else stderr)
+    output = Output(sys.stdout.buffer if stdout is None else stdout)
+    try:
+        status = _run(sys.argv[1:] if argv is None else argv, output, console)
+        output.flush()
+    except RaftlogError as error:
+        return _say(error, output, console)
+    except WrongCallError as error:
+        console.write(f"{error.usage}{error.program}: error: {error.reason}\n")
+        return EXIT_WRONG_CALL
+    except BrokenPipeError:
+        return _broken_pipe(output)
+    except OutputFailedError as error:
+        console.say(f"the output cannot be written: {error.reason}")
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        console.clear()
+        return EXIT_INTERRUPTED
+    except MemoryError:
+        console.say("there is not enough memory for this; ask for fewer offsets")
+        return EXIT_FAILED
+    console.clear()
+    return status
+
+
+def _run(argv: Sequence[str], output: Output, console: Console) -> int:
+    if not argv:
+        raise WrongCallError("raftlog", HELP.partition("\n")[0] + "\n", "a command is missing")
+    name, *rest = argv
+    if name in ("-h", "--help", "help"):
+        output.text(HELP)
+        return 0
+    if name == "--version":
+        output.text(f"raftlog {__version__}\n")
+        return 0
+    command = _command(name)
+    parser = command.parser()
+    if not {"-h", "--help"}.isdisjoint(rest):
+        output.text(parser.format_help())
+        return 0
+    status = command.run(parser.parse(rest), output, console)
+    assert isinstance(status, int)
+    return status
+
+
+def _command(name: str) -> ModuleType:
+    match name:
+        case "cat":
+            from . import cat
+
+            return cat
+        case "state":
+            from . import state
+
+            return state
+        case "diff":
+            from . import diff
+
+            return diff
+        case "check":
+            from . import check
+
+            return check
+    usage = HELP.partition("\n")[0] + "\n"
+    hint = nearest(name, COMMANDS) or "the commands are " + ", ".join(COMMANDS)
+    raise WrongCallError("raftlog", usage, f"no command {name!r}; {hint}")
+
+
+def _say(error: RaftlogError, output: Output, console: Console) -> int:
+    try:
+        output.flush()
+    except BrokenPipeError:
+        return _broken_pipe(output)
+    except OutputFailedError as failed:
+        console.say(f"the output cannot be written: {failed.reason}")
+        return EXIT_FAILED
+    console.say(str(error))
+    return EXIT_WRONG_CALL if isinstance(error, _CALLERS_MISTAKES) else EXIT_FAILED
+
+
+def _broken_pipe(output: Output) -> int:
+    # What Python still holds for the closed pipe would raise again when the process ends.
+    descriptor = output.descriptor()
+    if descriptor is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+    return EXIT_BROKEN_PIPE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The cluster's state at an offset: which checkpoint to begin with, and what to replay behind it.
+
+Rules of this file:
+
+1. An offset here is an end offset: the state of all records below it, as a checkpoint's name says.
+2. The base is the newest checkpoint at or below it, else the empty state before offset 0. One that
+   is not whole is passed over, said on stderr, for an older one. For the log's own history (epochs,
+   transactions) it is the oldest one: a checkpoint holds none of it.
+3. Secrets are replaced before records reach the fold: no row ever holds one, unless revealed.
+"""
+
+from __future__ import annotations
+
+from raftlog.client import Isolation, LogKind, SourceKind, open_path
+from raftlog.errors import (
+    CorruptSnapshotError,
+    DataLossError,
+    NotALogError,
+    OffsetOutOfRangeError,
+)
+from raftlog.types import SnapshotId
+from raftlog_state.fold import Fold
+from raftlog_state.image import MetadataImage
+from raftlog_state.records import DecodedRecord, Redactor, decode
+from raftlog_state.scans import FOLD_COLUMNS, append_scan, load_snapshot
+
+from .output import Console
+
+
+class Moments:
+    """States of one log, asked for in the order of their offsets."""
+
+    def __init__(
+        self, path: str, redactor: Redactor, console: Console, *, from_oldest: bool = False
+    ) -> None:
+        self._log = open_path(path)
+        if self._log.kind is not LogKind.METADATA:
+            reason = f"it is the partition {self._log.topic}-{self._log.partition}, without a state"
+            raise NotALogError(path=path, reason=reason)
+        self._redactor = redactor
+        self._console = console
+        self._from_oldest = from_oldest
+        self._fold: Fold | None = None
+        self._base = ""
+        self._log_start_offset = self._log.log_start_offset
+        self._log_end_offset = self._log.log_end_offset
+
+    def end_offset(self) -> int:
+        """The newest state that may be shown; why there is said on stderr."""
+        end = self._log.read_end(isolation=Isolation.READ_COMMITTED)
+        self._console.say(f"the end is offset {end.offset} (exclusive): {end.explanation}")
+        return end.offset
+
+    def image_at(self, end_offset: int) -> MetadataImage:
+        """The state of all records below ``end_offset``, which never falls from call to call.
+
+        Raises:
+            OffsetOutOfRangeError: the log does not reach that far.
+            DataLossError: what the state would be built on was deleted.
+            ReplayError: the log contradicts itself; also the errors of reading a log.
+        """
+        if end_offset > self._log_end_offset:
+            raise OffsetOutOfRangeError(
+                path=self._log.path,
+                offset=end_offset,
+                log_start_offset=self._log_start_offset,
+                log_end_offset=self._log_end_offset,
+            )
+        fold = self._fold = self._fold_towards(end_offset)
+        start_offset = fold.next_offset
+        for scan in self._log.scan(start_offset, end_offset, columns=FOLD_COLUMNS):
+            append_scan(fold, scan.records)
+            self._console.progress(fold.next_offset - start_offset, end_offset - start_offset)
+        self._say_what_is_missing(fold)
+        self._console.say(f"the state below offset {end_offset} is built on {self._base}")
+        return fold.image
+
+    def _fold_towards(self, end_offset: int) -> Fold:
+        """A fold at the best base at or below ``end_offset``."""
+        earlier = self._fold
+        is_whole = self._log_start_offset == 0 and self._log.source is not SourceKind.CHECKPOINT
+        for snapshot_id in sorted(self._log.snapshots, reverse=not self._from_oldest):
+            if self._from_oldest and (is_whole or earlier is not None):
+                break
+            if earlier is not None and snapshot_id.end_offset <= earlier.next_offset:
+                break
+            if self._is_base(snapshot_id, end_offset):
+                fold = self._loaded(snapshot_id)
+                if fold is not None:
+                    return fold
+        if earlier is not None:
+            return earlier
+        if not is_whole:
+            raise self._no_base(end_offset)
+        self._base = "the beginning of the log"
+        return Fold(decode=self._decode)
+
+    def _is_base(self, snapshot_id: SnapshotId, end_offset: int) -> bool:
+        """Whether the log goes on from a checkpoint, or need not."""
+        base = snapshot_id.end_offset
+        return base == end_offset or self._log_start_offset <= base < end_offset
+
+    def _loaded(self, snapshot_id: SnapshotId) -> Fold | None:
+        fold = Fold(decode=self._decode)
+        try:
+            load_snapshot(fold, self._log.read_snapshot(snapshot_id))
+        except CorruptSnapshotError as error:
+            self._console.say(f"passed over: {error}")
+            return None
+        self._base = f"checkpoint {snapshot_id}"
+        return fold
+
+    def _no_base(self, end_offset: int) -> DataLossError:
+        ends = [one.end_offset for one in self._log.snapshots]
+        known = f"the checkpoints end at {ends}" if ends else "there is no checkpoint"
+        return DataLossError(
+            path=self._log.path,
+            condition="RECORDS_DELETED",
+            reason=f"the state below offset {end_offset} has nothing to be built on: the log "
+            f"begins at {self._log_start_offset}, and {known}",
+            remedy="ask for an offset at or behind a checkpoint's",
+        )
+
+    def _decode(self, value: bytes) -> DecodedRecord:
+        return self._redactor.redact(decode(value))
+
+    def _say_what_is_missing(self, fold: Fold) -> None:
+        if fold.open_transaction_offset is not None:
+            self._console.say(
+                f"the metadata transaction that begins at offset {fold.open_transaction_offset} is "
+                "open there: its records are not part of the state"
+            )
+        for skipped in fold.skipped:
+            what = "control records" if skipped.is_control else "records"
+            self._console.say(
+                f"{skipped.record_count} {what} of type {skipped.type_id} version "
+                f"{skipped.version} are not known to this release and left out (offsets "
+                f"{skipped.first_offset} to {skipped.last_offset})"
+            )

@@ -1,0 +1,152 @@
+"""Where the command line writes: lines in large blocks to stdout, sentences and a bar to stderr.
+
+Rules of this file:
+
+1. A block is made of whole lines: whoever reads while we write never has to wait for half of one.
+2. Text that is not Unicode (an old path, say) is written as backslash escapes, which JSON reads.
+3. stderr is for people: if it cannot be written, nobody is there, and nothing is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Iterable
+from typing import BinaryIO, Final, TextIO
+
+_BLOCK_CHARACTERS: Final = 256 * 1024
+_BAR_WIDTH: Final = 30
+_BAR_FIRST_MS: Final = 500
+_BAR_EVERY_MS: Final = 100
+
+
+class OutputFailedError(Exception):
+    """stdout took no more: the disk is full, for instance. Never leaves ``main``."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Output:
+    """Lines on their way to stdout."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._lines: list[str] = []
+        self._character_count = 0
+
+    def line(self, text: str) -> None:
+        """Write one line; ``text`` has no newline."""
+        self._lines.append(text)
+        self._character_count += len(text)
+        if self._character_count >= _BLOCK_CHARACTERS:
+            self._drain()
+
+    def lines(self, texts: Iterable[str]) -> None:
+        """Write many lines."""
+        held = self._lines
+        character_count = self._character_count
+        for text in texts:
+            held.append(text)
+            character_count += len(text)
+            if character_count >= _BLOCK_CHARACTERS:
+                self._drain()
+                character_count = 0
+        self._character_count = character_count
+
+    def text(self, text: str) -> None:
+        """Write lines that end with a newline already."""
+        for line in text.splitlines():
+            self.line(line)
+
+    def flush(self) -> None:
+        """Hand everything over. Raises ``BrokenPipeError`` and ``OutputFailedError``."""
+        self._drain()
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputFailedError((error.strerror or str(error)).lower()) from None
+
+    def descriptor(self) -> int | None:
+        """The file descriptor behind it, None if it is only memory."""
+        try:
+            return self._stream.fileno()
+        except (io.UnsupportedOperation, ValueError):
+            return None
+
+    def is_terminal(self) -> bool:
+        """Whether a person watches the output itself."""
+        return self._stream.isatty()
+
+    def _drain(self) -> None:
+        if not self._lines:
+            return
+        self._lines.append("")
+        block = "\n".join(self._lines).encode("utf-8", "backslashreplace")
+        self._lines.clear()
+        self._character_count = 0
+        try:
+            self._stream.write(block)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputFailedError((error.strerror or str(error)).lower()) from None
+
+
+class Console:
+    """stderr: sentences, and a progress bar if it is a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._bar = stream.isatty()
+        self._bar_shown = False
+        self._next_bar_ms = _now_ms() + _BAR_FIRST_MS
+
+    def say(self, sentence: str) -> None:
+        """Write one line for people."""
+        one_line = " ".join(sentence.splitlines())
+        self.write(f"raftlog: {one_line}\n")
+
+    def write(self, text: str) -> None:
+        """Write text as it is, in place of the bar."""
+        self.clear()
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except UnicodeEncodeError:
+            self.write(text.encode("ascii", "backslashreplace").decode("ascii"))
+        except OSError:
+            pass
+
+    def no_bar(self) -> None:
+        """Show no bar: lines on the same terminal show that we are alive."""
+        self._bar = False
+
+    def progress(self, done: int, whole: int) -> None:
+        """Draw the bar at ``done`` of ``whole``, if it is time: never in the first half second."""
+        if not self._bar or whole <= 0 or _now_ms() < self._next_bar_ms:
+            return
+        self._next_bar_ms = _now_ms() + _BAR_EVERY_MS
+        share = min(max(done / whole, 0.0), 1.0)
+        full = int(share * _BAR_WIDTH)
+        bar = "#" * full + "." * (_BAR_WIDTH - full)
+        with contextlib.suppress(OSError):
+            self._stream.write(f"\r[{bar}] {share:4.0%}")
+            self._stream.flush()
+        self._bar_shown = True
+
+    def clear(self) -> None:
+        """Take the bar away."""
+        if self._bar_shown:
+            self._bar_shown = False
+            with contextlib.suppress(OSError):
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000

@@ -1,0 +1,165 @@
+"""Records and batches as the JSON lines that ``raftlog cat`` prints.
+
+Rules of this file:
+
+1. ``type``, ``version`` and ``data`` of a metadata record are kafka-dump-log's own text, behind
+   ``offset``, ``leaderEpoch`` and ``timestamp`` (ms). A control record has the same shape, and its
+   type is named as in Kafka's ``ControlRecordType``.
+2. A record of an ordinary partition has ``key``, ``value`` and ``headers``. Bytes that are UTF-8
+   are text; others are base64, under ``keyBase64`` and ``valueBase64``. Null is null.
+3. Batches have kafka-dump-log's fields under its names, and behind them ``file``, since a position
+   means nothing without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from raftlog.errors import CorruptBatchError, MetadataParseError
+from raftlog.records import RecordBatch, TimestampType
+from raftlog.records.columns import RecordColumns
+from raftlog.records.control import EndTransactionMarker, control_json, control_name, decode_control
+from raftlog_state.records import NO_OP_VALUE, NoOpRecord, peek
+
+from .selection import Selection
+
+RecordJson = Callable[[bytes], str]
+OnDamage = Callable[[int, str], None]
+
+_INT32_MAX: Final = 2**31 - 1
+_TIMESTAMP_NAMES: Final = {
+    TimestampType.CREATE_TIME: "CreateTime",
+    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
+}
+_NO_VALUE: Final = "a metadata record: it has no value"
+
+
+def metadata_lines(
+    records: RecordColumns, selection: Selection, record_json: RecordJson, on_damage: OnDamage
+) -> Iterator[str]:
+    """Lines of a metadata log's records; ``record_json`` shows a value, redacted or not.
+
+    A value that is damaged inside its sound batch goes to ``on_damage`` with its offset.
+    """
+    hide_noop = not selection.takes(NoOpRecord.schema.api_key)
+    any_type = selection.api_keys is None and selection.hidden_api_keys <= {
+        NoOpRecord.schema.api_key
+    }
+    controls = records.is_control.tolist()
+    keys = _list(records.key, len(records))
+    rows = zip(*_places(records), _list(records.value, len(records)), strict=True)
+    for at, (offset, epoch, timestamp_ms, value) in enumerate(rows):
+        if hide_noop and value == NO_OP_VALUE:
+            continue
+        try:
+            if controls[at]:
+                if not selection.takes_control(control_name(keys[at])):
+                    continue
+                shown = _control_json(keys[at], value)
+            elif value is None:
+                on_damage(offset, _NO_VALUE)
+                continue
+            elif any_type or selection.takes(peek(value)[0]):
+                shown = record_json(value)
+            else:
+                continue
+        except (MetadataParseError, CorruptBatchError) as error:
+            on_damage(offset, error.sentence())
+            continue
+        yield (f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},{shown[1:]}')
+
+
+def partition_lines(
+    records: RecordColumns, selection: Selection, on_damage: OnDamage
+) -> Iterator[str]:
+    """Lines of an ordinary partition's records."""
+    controls = records.is_control.tolist()
+    count = len(records)
+    columns = (_list(records.key, count), _list(records.value, count))
+    rows = zip(*_places(records), *columns, _list(records.headers, count), strict=True)
+    for at, (offset, epoch, timestamp_ms, key, value, headers) in enumerate(rows):
+        place = f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},'
+        if not controls[at]:
+            pairs = [
+                f'{{"key":{_text(header["key"])},{_bytes("value", header["value"])}}}'
+                for header in headers or ()
+            ]
+            shown = f'{_bytes("key", key)},{_bytes("value", value)},"headers":[{",".join(pairs)}]}}'
+            yield place + shown
+            continue
+        try:
+            if selection.takes_control(control_name(key)):
+                yield place + _control_json(key, value)[1:]
+        except CorruptBatchError as error:
+            on_damage(offset, error.sentence())
+
+
+def batch_line(batch: RecordBatch, file_name: str | None, *, is_valid: bool = True) -> str:
+    """The line of one batch (Kafka: ``DumpLogSegments.printBatchLevel``)."""
+    fields: dict[str, Any] = {
+        "baseOffset": batch.base_offset,
+        "lastOffset": batch.last_offset,
+        "count": batch.record_count,
+        "baseSequence": batch.base_sequence,
+        "lastSequence": _last_sequence(batch),
+        "producerId": batch.producer_id,
+        "producerEpoch": batch.producer_epoch,
+        "partitionLeaderEpoch": batch.leader_epoch,
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control,
+        "deleteHorizonMs": batch.delete_horizon_ms,
+        "position": batch.position,
+        _TIMESTAMP_NAMES[batch.timestamp_type]: batch.max_timestamp_ms,
+        "size": batch.byte_count,
+        "magic": 2,
+        "compresscodec": batch.compression.name.lower(),
+        "crc": batch.crc,
+        "isvalid": is_valid,
+        "file": file_name,
+    }
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+
+def _last_sequence(batch: RecordBatch) -> int:
+    """Sequences wrap around behind the largest int32 (Kafka: ``DefaultRecordBatch``)."""
+    if batch.base_sequence == -1:
+        return -1
+    last = batch.base_sequence + batch.last_offset - batch.base_offset
+    return last if last <= _INT32_MAX else last - _INT32_MAX - 1
+
+
+def _places(records: RecordColumns) -> tuple[list[Any], list[Any], list[Any]]:
+    count = len(records)
+    return (
+        _list(records.offset, count),
+        _list(records.leader_epoch, count),
+        _list(records.timestamp_ms, count),
+    )
+
+
+def _list(column: Any, count: int) -> list[Any]:
+    return [None] * count if column is None else column.to_pylist()
+
+
+def _control_json(key: bytes | None, value: bytes | None) -> str:
+    control = decode_control(key, value)
+    data = control_json(control)
+    version = control.version if isinstance(control, EndTransactionMarker) else data.get("version")
+    shown = {"type": control_name(key).upper(), "version": version or 0, "data": data}
+    return json.dumps(shown, separators=(",", ":"), ensure_ascii=False)
+
+
+def _bytes(name: str, data: bytes | None) -> str:
+    if data is None:
+        return f'"{name}":null'
+    try:
+        return f'"{name}":{_text(data.decode())}'
+    except UnicodeDecodeError:
+        return f'"{name}Base64":"{base64.b64encode(data).decode("ascii")}"'
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,95 @@
+"""``raftlog state``: the cluster's state at an offset."""
+
+from __future__ import annotations
+
+import argparse
+
+from .output import Console, Output
+from .parser import Parser, nearest, offset, redactor
+
+KINDS = (
+    "features",
+    "zk_migration",
+    "brokers",
+    "controllers",
+    "topics",
+    "partitions",
+    "configs",
+    "quotas",
+    "producer_ids",
+    "acls",
+    "scram",
+    "tokens",
+)
+HISTORY_KINDS = ("epochs", "transactions")
+"""Not state, but how it came about: as far back as the log goes."""
+
+ABOUT = f"""
+Print the state that the records of a metadata log add up to, as JSON: one object, or with KIND
+one line a row.
+
+KIND is one of {", ".join(KINDS[:8])},
+{", ".join(KINDS[8:])}; or {" or ".join(HISTORY_KINDS)}: the log's own history, as far
+back as it goes.
+
+--at OFFSET is an end offset, as in a checkpoint's name and as --to of `raftlog cat`: the state of
+all records below it. Without it: all that is committed, as far as the files tell; stderr says
+which end was taken, and which checkpoint the state was built on. Records of a metadata transaction
+that is open there are not part of the state.
+"""
+
+EXAMPLES = """
+raftlog state __cluster_metadata-0 topics | jq -r .name
+raftlog state __cluster_metadata-0 --at 1022 partitions
+raftlog state node-1,node-2,node-3 brokers
+raftlog state __cluster_metadata-0 --at 1022 --format records
+"""
+
+
+def kind(name: str) -> str:
+    """A KIND on the command line."""
+    plain = name.lower().replace("-", "_")
+    kinds = (*KINDS, *HISTORY_KINDS)
+    if plain in kinds:
+        return plain
+    hint = nearest(plain, kinds) or "see --help"
+    raise argparse.ArgumentTypeError(f"no kind {name!r}; {hint}")
+
+
+def parser() -> Parser:
+    """What ``raftlog state`` takes."""
+    made = Parser("state", ABOUT, EXAMPLES)
+    made.add_argument("kind", metavar="KIND", nargs="?", type=kind, help="print these rows only")
+    made.add_argument(
+        "--at", metavar="OFFSET", type=offset, help="the state of all records below this offset"
+    )
+    made.add_argument(
+        "--format",
+        choices=("json", "records"),
+        default="json",
+        help="records: what Kafka would write into a checkpoint of this state, as `raftlog cat` "
+        "prints it",
+    )
+    made.add_redaction()
+    return made
+
+
+def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print the state. Returns the exit code."""
+    hide = redactor(arguments)
+    if arguments.kind and arguments.format == "records":
+        parser().error("--format records prints the whole state: it takes no KIND")
+
+    from .moments import Moments
+    from .state_text import print_image, print_records, print_rows
+
+    from_oldest = arguments.kind in HISTORY_KINDS
+    moments = Moments(arguments.path, hide, console, from_oldest=from_oldest)
+    image = moments.image_at(moments.end_offset() if arguments.at is None else arguments.at)
+    if arguments.format == "records":
+        print_records(image, output)
+    elif arguments.kind:
+        print_rows(image, arguments.kind, output)
+    else:
+        print_image(image, output)
+    return 0

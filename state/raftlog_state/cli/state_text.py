@@ -1,0 +1,87 @@
+"""State and its differences as text: JSON, a row a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from raftlog_state.delta import Change, Op
+from raftlog_state.image import (
+    STATE_ENTITIES,
+    Entity,
+    MetadataImage,
+    PartitionRow,
+    row_json,
+    table_of,
+)
+from raftlog_state.image_records import image_records
+from raftlog_state.records import to_json_text
+
+from .output import Output
+
+
+def print_image(image: MetadataImage, output: Output) -> None:
+    """One JSON object: where it stands, then a list for each kind, a row a line."""
+    quorum = image.quorum
+    head = {
+        "end_offset": image.offset + 1,
+        "leader_epoch": image.leader_epoch,
+        "timestamp_ms": image.timestamp_ms,
+        "kraft_version": quorum.kraft_version,
+        "voters": [asdict(voter) for voter in quorum.voters],
+    }
+    end = _text(head)[:-1]
+    for entity in STATE_ENTITIES:
+        output.line(f"{end},")
+        rows = [_text(row_json(row)) for row in image.rows(entity)]
+        output.line(f'"{table_of(entity)}":[')
+        output.lines(f"{row}," for row in rows[:-1])
+        output.lines(rows[-1:])
+        end = "]"
+    output.line("]}")
+
+
+def print_rows(image: MetadataImage, kind: str, output: Output) -> None:
+    """The rows of one kind, one line each."""
+    (entity,) = (entity for entity in Entity if table_of(entity) == kind)
+    for row in image.rows(entity):
+        output.line(_text(row_json(row)))
+
+
+def print_records(image: MetadataImage, output: Output) -> None:
+    """The records of a checkpoint of this image, as ``raftlog cat`` prints one.
+
+    Offsets begin behind those of the checkpoint's control records.
+    """
+    quorum = image.quorum
+    offset = 1 + (quorum.kraft_version > 0) + (quorum.kraft_version > 0 and bool(quorum.voters))
+    place = f'"leaderEpoch":{image.leader_epoch},"timestamp":{image.timestamp_ms},'
+    for record in image_records(image):
+        output.line(f'{{"offset":{offset},{place}{to_json_text(record)[1:]}')
+        offset += 1
+
+
+def change_line(change: Change) -> str:
+    """One row that differs."""
+    line: dict[str, Any] = {"entity": change.entity, "key": list(change.key)}
+    row = change.after or change.before
+    if isinstance(row, PartitionRow):
+        line["topic_name"] = row.topic_name
+    line["op"] = change.op
+    if change.before is not None and change.after is not None:
+        assert change.op is Op.UPDATE, "a row that is on both sides"
+        before, after = row_json(change.before), row_json(change.after)
+        line["changed"] = {
+            name: {"before": before[name], "after": after[name]} for name in change.changed
+        }
+    elif change.after is not None:
+        line["after"] = row_json(change.after)
+    elif change.before is not None:
+        line["before"] = row_json(change.before)
+    return _text(line)
+
+
+def _text(data: Mapping[str, object]) -> str:
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,65 @@
+"""Scans of a metadata log and of its checkpoints, as the fold wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from raftlog.client import SnapshotReader
+from raftlog.errors import CorruptBatchError, ReplayError
+from raftlog.records.columns import Column, RecordColumns, Scan
+from raftlog.records.control import decode_control
+
+from .delta import RecordChanges
+from .fold import Fold, LogRecord
+from .payload import Payload
+
+FOLD_COLUMNS = Column.ALL_BUT_HEADERS
+"""What the fold needs of a scan. Keys are those of control records: metadata has none."""
+
+
+def append_scan(fold: Fold, records: RecordColumns) -> list[RecordChanges]:
+    """Replay the records of a scan. Raises as ``Fold.append`` does."""
+    if not len(records):
+        return []
+    return fold.append_columns(*_columns(records))
+
+
+def load_snapshot(fold: Fold, snapshot: SnapshotReader) -> list[RecordChanges]:
+    """Load a checkpoint into a fold.
+
+    Raises ``CorruptSnapshotError`` if it is not whole; else as ``Fold.bootstrap`` does.
+    """
+    return fold.bootstrap(snapshot.snapshot_id, _log_records(snapshot.scan(columns=FOLD_COLUMNS)))
+
+
+def _log_records(scans: Iterable[Scan]) -> Iterator[LogRecord]:
+    for scan in scans:
+        for row in zip(*_columns(scan.records), strict=True):
+            yield LogRecord(*row)
+
+
+def _columns(
+    records: RecordColumns,
+) -> tuple[list[int], list[int], list[int], list[Payload]]:
+    offsets = _list(records.offset)
+    payloads: list[Payload] = _list(records.value)
+    controls = np.flatnonzero(records.is_control).tolist()
+    if controls:
+        keys = _list(records.key)
+        for at in controls:
+            try:
+                payloads[at] = decode_control(keys[at], payloads[at])  # type: ignore[arg-type]
+            except CorruptBatchError as error:
+                raise ReplayError(
+                    offset=offsets[at], record="a control record", reason=error.reason
+                ) from None
+    return offsets, _list(records.leader_epoch), _list(records.timestamp_ms), payloads
+
+
+def _list(column: Any) -> list[Any]:
+    assert column is not None, "FOLD_COLUMNS were asked for"
+    found: list[Any] = column.to_pylist()
+    return found

@@ -1,0 +1,201 @@
+"""How the command line is called: help, versions, wrong calls, exit codes, pipes, start."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raftlog import __version__
+from raftlog_state.cli.main import main
+from raftlog_state.cli.output import Console, Output
+
+COMMANDS = ("cat", "state", "diff", "check")
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command that runs in this process."""
+    stdout, stderr = io.BytesIO(), io.StringIO()
+    status = main(argv, stdout, stderr)
+    return status, stdout.getvalue().decode(), stderr.getvalue()
+
+
+def modules_after(code: str) -> set[str]:
+    """What a fresh interpreter has imported after running ``code``."""
+    code += "\nimport sys; sys.stderr.write(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def test_help_lists_the_commands() -> None:
+    status, out, err = run("--help")
+    assert (status, err) == (0, "")
+    assert all(re.search(rf"^  {command} ", out, re.MULTILINE) for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_helps_with_examples(command: str) -> None:
+    status, out, err = run(command, "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"usage: raftlog {command} ")
+    assert f"examples:\n  raftlog {command} " in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_version_is_one_line() -> None:
+    assert run("--version") == (0, f"raftlog {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        ([], "a command is missing"),
+        (["stat", "x"], "did you mean state?"),
+        (["frobnicate"], "the commands are cat, state, diff, check"),
+        (["cat"], "PATH"),
+        (["cat", "x", "--frm", "1"], "did you mean --from?"),
+        (["cat", "x", "--rev"], "did you mean --reveal?"),
+        (["cat", "x", "y"], "unexpected argument 'y'"),
+        (["cat", "x", "--from", "-1"], "is not an offset"),
+        (["cat", "x", "--from", "1_000"], "is not an offset"),
+        (["cat", "x", "--to", "99999999999999999999"], "is not an offset"),
+        (["cat", "x", "--batches", "--type", "topic"], "--batches"),
+        (["state", "x", "topic"], "did you mean topics?"),
+        (["state", "x", "--format", "xml"], "xml"),
+        (["state", "x", "topics", "--format", "records"], "takes no KIND"),
+        (["diff", "x"], "--from"),
+        (["diff", "x", "--from", "5", "--to", "4"], "lies before"),
+        (["check", "x", "--jsn"], "did you mean --json?"),
+    ],
+)
+def test_a_wrong_call_is_refused_with_the_nearest_name(argv: list[str], hint: str) -> None:
+    status, out, err = run(*argv)
+    assert (status, out) == (2, "")
+    assert err.startswith("usage: raftlog")
+    assert hint in err
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("PARTITON_RECORD", "partition"), ("topics", "topic"), ("leaderchnge", "leaderchange")],
+)
+def test_an_unknown_record_type_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    status, out, err = run("cat", "x", "--type", name)
+    assert (status, out) == (2, "")
+    assert f"did you mean {nearest}?" in err
+    assert err.startswith("raftlog: [RAFTLOG_OPTION] ")
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"k" * 5000])
+def test_a_bad_key_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_bytes(content)
+    status, out, err = run("cat", "x", "--redact-key-file", str(file))
+    assert (status, out) == (2, "")
+    assert err.startswith("raftlog: [RAFTLOG_OPTION] ")
+    assert "key" in err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "from raftlog_state.cli.main import main; main(['--help']); main(['cat', '--help'])"
+    heavy = {"pyarrow", "numpy", "pyspark", "delta", "crc32c", "msgpack"}
+    assert not modules_after(code) & heavy
+
+
+def test_the_module_runs_as_a_program() -> None:
+    command = [sys.executable, "-m", "raftlog_state.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"raftlog {__version__}\n", "")
+
+
+def test_a_closed_reader_of_the_output_is_no_news(data: Path) -> None:
+    log = data / "kraft-logs" / "three-nodes-4.3.1" / "node-100"
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "raftlog_state.cli", "cat", str(log), "--noop"]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+class _Failing(io.BytesIO):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self._error = error
+
+    def write(self, data: object) -> int:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (BrokenPipeError(), 141, ""),
+        (OSError(28, "No space left on device"), 1, "no space left on device"),
+        (KeyboardInterrupt(), 130, ""),
+        (MemoryError(), 1, "not enough memory"),
+    ],
+)
+def test_every_way_to_end_has_its_exit_code(error: BaseException, status: int, said: str) -> None:
+    stderr = io.StringIO()
+    assert main(["--help"], _Failing(error), stderr) == status
+    assert said in stderr.getvalue()
+    assert (stderr.getvalue() == "") == (said == "")
+
+
+def test_ctrl_c_ends_without_a_trace(tmp_path: Path) -> None:
+    # The signal is sent by the process to itself while it reads: no clock, no race.
+    code = (
+        "import os, signal, sys\n"
+        "from raftlog_state.cli import cat_log\n"
+        "cat_log.print_records = lambda *given: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from raftlog_state.cli.main import main\n"
+        "sys.exit(main(['cat', 'x']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert signal.SIGINT == 2
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_is_drawn_on_a_terminal_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("raftlog_state.cli.output._now_ms", lambda: now[0])
+    terminal = _Terminal()
+    console = Console(terminal)
+    console.progress(1, 100)
+    assert terminal.getvalue() == "", "short work shows no bar"
+    now[0] = 1000
+    console.progress(50, 100)
+    assert terminal.getvalue() == "\r[" + "#" * 15 + "." * 15 + "]  50%"
+    console.progress(51, 100)
+    assert "51" not in terminal.getvalue(), "not more often than ten times a second"
+    console.say("done")
+    assert terminal.getvalue().endswith("\r\x1b[Kraftlog: done\n")
+
+
+def test_there_is_no_bar_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftlog_state.cli.output._now_ms", lambda: 10.0**9)
+    stream = io.StringIO()
+    console = Console(stream)
+    console.progress(50, 100)
+    assert stream.getvalue() == ""
+
+
+def test_a_name_that_is_no_unicode_is_written_as_escapes() -> None:
+    stream = io.BytesIO()
+    output = Output(stream)
+    output.line("file \udcff")
+    output.flush()
+    assert stream.getvalue() == b"file \\udcff\n"
