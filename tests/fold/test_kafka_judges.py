@@ -1,0 +1,172 @@
+"""Kafka's own classes replay random logs, read checkpoints of ours, and boot from one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.kafka import KafkaNode, dump_log, free_ports, kafka_jars
+from tests.support.kafka_images import LEVELS, Answer, ask_kafka, random_values, read_book
+from tests.support.metadata_logs import CLUSTERS, LOGS, metadata_log, multiset, restored
+
+from raftlog_state.checkpoint import checkpoint_bytes
+from raftlog_state.fold import Fold, LogRecord
+from raftlog_state.image import (
+    AclRow,
+    ConfigRow,
+    MetadataImage,
+    PartitionRow,
+    QuotaRow,
+    ScramRow,
+)
+from raftlog_state.image_records import image_records
+from raftlog_state.records import decode, to_json_text
+
+TRIMMED = CLUSTERS[-1]
+
+
+def assert_same_images(answer: Answer) -> None:
+    fold = Fold()
+    for offset, value in enumerate(answer.values):
+        fold.append([LogRecord(offset, 1, offset, value)])
+        theirs = answer.images.get(offset + 1)
+        if theirs is not None:
+            assert multiset(image_records(fold.image)) == multiset(map(decode, theirs))
+
+
+@pytest.mark.parametrize("answer", read_book(), ids=lambda answer: f"level {answer.level}")
+def test_random_logs_give_the_images_that_kafka_made_of_them(answer: Answer) -> None:
+    assert len(answer.images) == 5
+    assert len(max(answer.images.values(), key=len)) > 20
+    assert_same_images(answer)
+
+
+def test_the_answer_book_holds_every_change() -> None:
+    kinds = Counter(
+        type(decode(value).record).__name__ for answer in read_book() for value in answer.values
+    )
+    silent = {"NoOp", "BeginTransaction", "EndTransaction", "AbortTransaction"}
+    absent = {"ZkMigrationState", "UnregisterController"}  # Kafka 4.3 ignores, does not know them
+    assert len(kinds) == 27 - len(silent) - len(absent)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("level", [LEVELS[-1], 21])
+def test_long_random_logs_give_kafkas_images(seed: int, level: int) -> None:
+    values = random_values(seed, level, 3_000)
+    assert_same_images(ask_kafka(kafka_jars(), level, values, 50))
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("cluster", [CLUSTERS[1], TRIMMED])
+def test_kafka_dump_log_reads_a_checkpoint_of_ours(cluster: str, tmp_path: Path) -> None:
+    image = final_image(cluster, tmp_path)
+    file = tmp_path / f"{image.snapshot_id}.checkpoint"
+    file.write_bytes(checkpoint_bytes(image, written_ms=1_700_000_000_000))
+    lines = dump_log(kafka_jars(), file)
+    printed = [line.split("payload: ")[1] for line in lines if "payload: " in line]
+    assert printed == [to_json_text(record) for record in image_records(image)]
+    batches = [line for line in lines if line.startswith("baseOffset")]
+    assert len(batches) == 3
+    assert all("isvalid: true" in line for line in batches)
+
+
+def final_image(cluster: str, directory: Path) -> MetadataImage:
+    source = directory / "source"
+    source.mkdir()
+    fold = Fold()
+    fold.append(metadata_log(restored(cluster, source)).records)
+    return fold.image
+
+
+# --- a node that knows nothing but a checkpoint of ours -------------------------------------------
+
+
+@contextmanager
+def booted(data: Path) -> Iterator[KafkaNode]:
+    """A combined node with static voters on a data directory that somebody else has made."""
+    jars = kafka_jars()
+    client, controller = free_ports(2)
+    config = data.parent / "server.properties"
+    config.write_text(
+        "\n".join(
+            [
+                "process.roles=broker,controller",
+                "node.id=1",
+                f"listeners=CLIENT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+                "controller.listener.names=CONTROLLER",
+                "listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENT:PLAINTEXT",
+                "inter.broker.listener.name=CLIENT",
+                f"controller.quorum.voters=1@127.0.0.1:{controller}",
+                f"log.dirs={data}",
+                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users=User:ANONYMOUS",
+            ]
+        )
+    )
+    memory = ["-Xmx384m", "-XX:+UseSerialGC"]
+    command = ["java", *memory, "-cp", f"{jars}/*", "kafka.Kafka", str(config)]
+    with (data.parent / "server.out").open("wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+    try:
+        node = KafkaNode(f"127.0.0.1:{client}", data, jars)
+        node.admin("wait")
+        yield node
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def ordered(found: Any) -> list[Any]:
+    return sorted((list(one) for one in found), key=repr)
+
+
+@pytest.mark.kafka
+def test_kafka_boots_from_a_checkpoint_of_ours(tmp_path: Path) -> None:
+    image = final_image(TRIMMED, tmp_path)
+    data = tmp_path / "data"
+    log = data / "__cluster_metadata-0"
+    log.mkdir(parents=True)
+    (log / f"{image.snapshot_id}.checkpoint").write_bytes(
+        checkpoint_bytes(image, written_ms=1_700_000_000_000)
+    )
+    shutil.copyfile(LOGS / TRIMMED / "meta.properties", data / "meta.properties")
+    with booted(data) as node:
+        told = node.admin("describe")
+    assert ordered(
+        [name, topic_id, number, replicas]
+        for name, topic_id, number, _, replicas, _ in told["partitions"]
+    ) == ordered(
+        [row.topic_name, row.topic_id, row.partition_id, list(row.replicas)]
+        for row in image.rows_of(PartitionRow)
+    )
+    assert ordered(one for one in told["configs"] if one[0] == 2) == ordered(
+        [row.resource_type, row.resource_name, row.name, row.value]
+        for row in image.rows_of(ConfigRow)
+        if row.resource_type == 2
+    )
+    assert ordered(told["acls"]) == ordered(
+        [
+            row.resource_type,
+            row.resource_name,
+            row.pattern_type,
+            row.principal,
+            row.host,
+            row.operation,
+            row.permission,
+        ]
+        for row in image.rows_of(AclRow)
+    )
+    assert ordered(told["quotas"]) == ordered(
+        [dict(row.entity), row.quota, row.value] for row in image.rows_of(QuotaRow)
+    )
+    assert ordered(told["scram"]) == ordered(
+        [row.user, row.mechanism, row.iterations] for row in image.rows_of(ScramRow)
+    )
