@@ -1,0 +1,251 @@
+"""Rows of the source, put in order and checked before anything is written.
+
+Rules of this file:
+
+1. Contiguity is checked by count, control records and aborted ones included: a gap, a duplicate, a
+   fall of the leader epoch or a checkpoint that is not whole is an error, never skipped.
+2. What the tables hold already is clipped. What begins in a transaction that is still open is left
+   out: it comes again.
+3. Pure: Arrow in, Arrow out; the tables' own end is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.errors import MetadataParseError, OffsetGapError, ReplayError, TablesError
+from raftlog.records.control import ControlType
+from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
+from raftlog_state.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    peek,
+)
+
+Int64s = npt.NDArray[np.int64]
+
+SOURCE_COLUMNS: Final = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "leaderEpoch",
+    "visibleOffset",
+    "recordType",
+    "recordVersion",
+    "record",
+    "snapshotPosition",
+    "controlType",
+)
+"""What is read of the source."""
+
+_BEGIN: Final = BeginTransactionRecord.schema.api_key
+_ENDS: Final = (EndTransactionRecord.schema.api_key, AbortTransactionRecord.schema.api_key)
+_HEADER: Final = ControlType.SNAPSHOT_HEADER.name.lower()
+_FOOTER: Final = ControlType.SNAPSHOT_FOOTER.name.lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedBatch:
+    """What is new in a batch: the rows of a checkpoint, if any, then records of the log.
+
+    ``records`` runs from ``next_offset`` (or from the checkpoint's end) without a gap; ``seen``
+    are rows that the tables hold already, to be compared with them. All are in the source's
+    columns, in order, with ``apiKey`` and ``txnBegin`` beside them.
+    """
+
+    snapshot_id: SnapshotId | None
+    snapshot: pa.Table
+    records: pa.Table
+    seen: pa.Table
+
+    @property
+    def rows(self) -> pa.Table:
+        """All rows that are new, in order."""
+        return pa.concat_tables([self.snapshot, self.records])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is new."""
+        return bool(self.snapshot.num_rows == self.records.num_rows == 0)
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset that is new, inclusive."""
+        last = self.records if self.records.num_rows else self.snapshot
+        return int(last["offset"][-1].as_py())
+
+
+def check_batch(table: pa.Table, *, next_offset: int, place: str) -> CheckedBatch:
+    """Order a batch of the source and cut it to what is new from ``next_offset`` on.
+
+    Args:
+        table: the source's rows in any order, with at least ``SOURCE_COLUMNS``.
+        next_offset: one beyond the last offset that the tables hold; 0 for empty ones.
+        place: the tables, for errors.
+
+    Raises:
+        OffsetGapError: the rows begin behind ``next_offset``, or offsets are missing or double.
+        ReplayError: the leader epoch falls inside the batch.
+        TablesError: a column is missing, the topic is not the metadata log's, or the rows of a
+            checkpoint are not whole.
+    """
+    _check_columns(table, place)
+    table = table.select(SOURCE_COLUMNS).combine_chunks()
+    table = table.sort_by([("offset", "ascending"), ("snapshotPosition", "ascending")])
+    table = table.append_column("apiKey", _api_keys(table))
+    of_snapshot = pc.is_valid(table["snapshotPosition"])
+    snapshot, records = table.filter(of_snapshot), table.filter(pc.invert(of_snapshot))
+    snapshot, snapshot_id = _new_snapshot(snapshot, next_offset, place)
+    if snapshot_id is not None:
+        next_offset = snapshot_id.end_offset
+    offset = _int64s(records["offset"])
+    _check_steps(offset)
+    is_new = pa.array(offset >= next_offset)
+    seen, records = records.filter(pc.invert(is_new)), records.filter(is_new)
+    if records.num_rows and records["offset"][0].as_py() != next_offset:
+        raise OffsetGapError(
+            expected_offset=next_offset,
+            offset=records["offset"][0].as_py(),
+            remedy=_gap_remedy(next_offset),
+        )
+    _check_epochs(records)
+    records = _with_transactions(records)
+    nulls = pa.nulls(snapshot.num_rows, pa.int64())
+    return CheckedBatch(
+        snapshot_id=snapshot_id,
+        snapshot=snapshot.append_column("txnBegin", nulls),
+        records=records,
+        seen=seen,
+    )
+
+
+def epoch_ranges(table: pa.Table) -> Iterator[tuple[int, int, int]]:
+    """(leader epoch, first offset, last offset) of ordered rows, epoch by epoch."""
+    epoch, offset = _int64s(table["leaderEpoch"]), _int64s(table["offset"])
+    if len(epoch) == 0:
+        return
+    starts = np.flatnonzero(np.diff(epoch, prepend=epoch[0] - 1))
+    for start, end in zip(starts, [*starts[1:], len(epoch)], strict=True):
+        yield int(epoch[start]), int(offset[start]), int(offset[end - 1])
+
+
+def _check_columns(table: pa.Table, place: str) -> None:
+    missing = [name for name in SOURCE_COLUMNS if name not in table.column_names]
+    if missing:
+        raise TablesError(
+            place=place,
+            reason=f"the rows lack {', '.join(missing)}",
+            remedy='read them by format("raftlog") with includeControlRecords=true and '
+            "includeAbortedRecords=true, and with all columns",
+        )
+    others = set(pc.unique(table["topic"]).to_pylist()) - {CLUSTER_METADATA_TOPIC}
+    if others:
+        raise TablesError(
+            place=place,
+            reason=f"topic {sorted(map(str, others))[0]} is not a cluster's metadata log",
+            remedy=f"give the log of {CLUSTER_METADATA_TOPIC}",
+        )
+
+
+def _new_snapshot(
+    rows: pa.Table, next_offset: int, place: str
+) -> tuple[pa.Table, SnapshotId | None]:
+    """The rows of a checkpoint that is ahead of the tables; none of one that is not."""
+    if rows.num_rows == 0:
+        return rows, None
+    first, last = rows["offset"][0].as_py(), rows["offset"][-1].as_py()
+    position = _int64s(rows["snapshotPosition"])
+    control = rows["controlType"]
+    whole = (
+        first == last
+        and np.array_equal(position, np.arange(len(position)))
+        and control[0].as_py() == _HEADER
+        and control[-1].as_py() == _FOOTER
+    )
+    if not whole:
+        raise TablesError(
+            place=place,
+            reason=f"the rows of the checkpoint that ends at offset {last + 1} are not whole",
+            remedy="read the whole checkpoint, with its control records, in one batch",
+        )
+    if last < next_offset:
+        return rows.slice(0, 0), None
+    return rows, SnapshotId(epoch=rows["leaderEpoch"][0].as_py(), end_offset=last + 1)
+
+
+def _check_steps(offset: Int64s) -> None:
+    wrong = np.flatnonzero(np.diff(offset) != 1)
+    if len(wrong):
+        before, after = int(offset[wrong[0]]), int(offset[wrong[0] + 1])
+        what = "an offset came twice" if after == before else "offsets are missing"
+        raise OffsetGapError(
+            expected_offset=before + 1,
+            offset=after,
+            remedy=f"{what}: read the range again, with control and aborted records",
+        )
+
+
+def _gap_remedy(next_offset: int) -> str:
+    if next_offset == 0:
+        return "the log's beginning is gone: begin with a checkpoint (bootstrap)"
+    return "give the records from there on, or go on from a newer checkpoint (bootstrap)"
+
+
+def _check_epochs(records: pa.Table) -> None:
+    epoch = _int64s(records["leaderEpoch"])
+    falls = np.flatnonzero(np.diff(epoch) < 0)
+    if len(falls):
+        at = int(falls[0]) + 1
+        raise ReplayError(
+            offset=records["offset"][at].as_py(),
+            record="a record",
+            reason=f"leader epoch {epoch[at]} comes after {epoch[at - 1]}: it never falls",
+        )
+
+
+def _with_transactions(records: pa.Table) -> pa.Table:
+    """Add ``txnBegin``, and leave out what begins in a transaction that does not end here."""
+    offsets, keys = records["offset"].to_pylist(), records["apiKey"].to_pylist()
+    begins: list[int | None] = []
+    begin: int | None = None
+    begin_row = 0
+    for row, key in enumerate(keys):
+        if key == _BEGIN and begin is None:
+            begin, begin_row = offsets[row], row
+        begins.append(begin)
+        if key in _ENDS:
+            begin = None
+    records = records.append_column("txnBegin", pa.array(begins, pa.int64()))
+    return records if begin is None else records.slice(0, begin_row)
+
+
+def _api_keys(table: pa.Table) -> pa.Array:
+    """The api key of every metadata record; null for control records and what has no frame."""
+    keys: list[int | None] = []
+    for value, control in zip(table["value"], table["controlType"], strict=True):
+        keys.append(None if control.is_valid or not value.is_valid else _api_key(value.as_py()))
+    return pa.array(keys, pa.int32())
+
+
+@lru_cache(maxsize=256)
+def _api_key(value: bytes) -> int | None:
+    try:
+        return peek(value)[0]
+    except MetadataParseError:
+        return None
+
+
+def _int64s(column: Any) -> Int64s:
+    return np.asarray(column.to_numpy(), dtype=np.int64)

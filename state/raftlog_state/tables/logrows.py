@@ -1,0 +1,134 @@
+"""Rows of ``log``: made from the source's rows, and fed to the fold.
+
+Rules of this file:
+
+1. What the fold is fed comes from rows of ``log`` only, whether they are about to be written or
+   were read back after a crash: the two cannot differ.
+2. Rows of a checkpoint stand together at one offset, ordered by their position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.errors import CorruptBatchError, ReplayError
+from raftlog.records.control import ControlRecord, decode_control
+from raftlog.types import SnapshotId
+from raftlog_state.delta import RecordChanges
+from raftlog_state.fold import Fold, LogRecord
+
+from .batch import CheckedBatch
+from .convert import MICROSECONDS
+from .schema import LOG_COLUMNS, arrow_schema, struct
+
+LOG_ARROW: Final = arrow_schema(struct(LOG_COLUMNS))
+
+FOLD_COLUMNS: Final = (
+    "offset",
+    "snapshot_position",
+    "leader_epoch",
+    "log_time",
+    "is_control",
+    "key_raw",
+    "value_raw",
+)
+"""What the fold needs of a row."""
+
+Payload = bytes | ControlRecord | None
+
+
+def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -> pa.Table:
+    """The rows of ``log`` that a batch adds."""
+    rows = batch.rows
+    count = rows.num_rows
+    control = rows["controlType"]
+    columns = {
+        "cluster_id": pa.array([cluster_id] * count, pa.string()),
+        "topic": rows["topic"],
+        "partition": rows["partition"],
+        "offset": rows["offset"],
+        "snapshot_position": rows["snapshotPosition"],
+        "leader_epoch": rows["leaderEpoch"],
+        "log_time": rows["timestamp"].cast(LOG_ARROW.field("log_time").type),
+        "record_type": pc.coalesce(rows["recordType"], pc.utf8_upper(control)),
+        "api_key": rows["apiKey"],
+        "version": rows["recordVersion"],
+        "is_control": pc.is_valid(control),
+        "txn_begin_offset": rows["txnBegin"],
+        "visible_offset": rows["visibleOffset"],
+        "value_json": rows["record"],
+        "key_raw": rows["key"],
+        "value_raw": rows["value"],
+        "incarnation": pa.array([incarnation] * count, pa.int32()),
+        "_writer_epoch": pa.array([0] * count, pa.int64()),
+    }
+    return pa.table([columns[name] for name in LOG_ARROW.names], schema=LOG_ARROW)
+
+
+def replay_rows(fold: Fold, rows: pa.Table) -> list[RecordChanges]:
+    """Feed ordered rows of ``log`` to the fold; what they changed.
+
+    Raises:
+        ReplayError: a record contradicts the state, or its bytes are damaged.
+        OffsetGapError: a row is not the next one.
+    """
+    made: list[RecordChanges] = []
+    for part in _parts(rows):
+        if part["snapshot_position"].null_count == 0:
+            snapshot_id = SnapshotId(
+                epoch=part["leader_epoch"][0].as_py(), end_offset=part["offset"][0].as_py() + 1
+            )
+            made += fold.bootstrap(snapshot_id, _snapshot_records(part))
+        else:
+            offsets = part["offset"].to_pylist()
+            epochs = part["leader_epoch"].to_pylist()
+            made += fold.append_columns(offsets, epochs, _times_ms(part), _payloads(part))
+    return made
+
+
+def _parts(rows: pa.Table) -> Iterator[pa.Table]:
+    """Runs of rows that are of one checkpoint, or of the log."""
+    if rows.num_rows == 0:
+        return
+    of_snapshot = pc.is_valid(rows["snapshot_position"]).to_numpy()
+    offset = rows["offset"].to_numpy()
+    same = (of_snapshot[1:] == of_snapshot[:-1]) & (~of_snapshot[1:] | (np.diff(offset) == 0))
+    starts = [0, *(np.flatnonzero(~same) + 1).tolist(), rows.num_rows]
+    for start, end in pairwise(starts):
+        yield rows.slice(start, end - start)
+
+
+def _snapshot_records(part: pa.Table) -> Iterator[LogRecord]:
+    rows = zip(
+        part["snapshot_position"].to_pylist(),
+        part["leader_epoch"].to_pylist(),
+        _times_ms(part),
+        _payloads(part),
+        strict=True,
+    )
+    for position, epoch, timestamp_ms, payload in rows:
+        yield LogRecord(position, epoch, timestamp_ms, payload)
+
+
+def _times_ms(part: pa.Table) -> list[int]:
+    microseconds = part["log_time"].cast(pa.int64())
+    return [-1 if at is None else at // MICROSECONDS for at in microseconds.to_pylist()]
+
+
+def _payloads(part: pa.Table) -> list[Payload]:
+    payloads: list[Payload] = part["value_raw"].to_pylist()
+    for row in np.flatnonzero(part["is_control"].to_numpy()).tolist():
+        key, value = part["key_raw"][row].as_py(), part["value_raw"][row].as_py()
+        try:
+            payloads[row] = decode_control(key, value)
+        except CorruptBatchError as error:
+            raise ReplayError(
+                offset=part["offset"][row].as_py(), record="a control record", reason=error.reason
+            ) from None
+    return payloads

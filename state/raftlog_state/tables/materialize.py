@@ -1,0 +1,320 @@
+"""The stream from a log into the tables: where it begins, what it reads, when it publishes.
+
+Rules of this file:
+
+1. The source is named, ``format("raftlog")``, and never imported: the session knows it.
+2. Where a stream begins is read from the tables. Spark's checkpoint only spares a second reading;
+   each incarnation of the tables has its own.
+3. Before a query is started, the log's epochs are compared with the tables'.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from raftlog.client import Isolation, LogReader, SourceKind, open_path
+from raftlog.errors import (
+    DivergedLogError,
+    OptionError,
+    RaftlogError,
+    TablesError,
+    WrongClusterError,
+)
+from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
+
+from .batch import SOURCE_COLUMNS
+from .progress import NOTHING, Progress
+from .schema import LOG
+from .store import DeltaStore
+from .writer import Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FORMAT: Final = "raftlog"
+RECORDS_PER_BATCH_DEFAULT: Final = "100000"
+"""One micro-batch is folded on the driver: this many records take it a second or two."""
+
+AVAILABLE_NOW: Final = "availableNow"
+
+_OURS: Final = {
+    "startingoffset": "the tables say where to begin",
+    "startingoffsets": "the tables say where to begin",
+    "startingtimestamp": "the tables say where to begin",
+    "isolationlevel": "tables never hold what is not committed",
+    "includecontrolrecords": "the tables need them",
+    "includeabortedrecords": "the tables need them",
+    "redact": "say it to open_cluster",
+    "redactkey": "say it to open_cluster",
+}
+_UNITS_S: Final = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "second": 1.0, "m": 60.0}
+_UNITS_S.update({"min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0})
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*?)s?\s*", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redaction:
+    """What the source does to secrets before any row leaves it."""
+
+    redact: bool = True
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Redaction(redact={self.redact})"
+
+    def options(self) -> dict[str, str]:
+        """As options of the source."""
+        options = {"redact": "true" if self.redact else "false"}
+        if self.key is not None:
+            options["redactKey"] = self.key
+        return options
+
+
+def seconds_between(publish_every: float | str | None) -> float:
+    """What ``publish_every`` says, in seconds; 0 is every batch. Raises ``OptionError``."""
+    if publish_every is None:
+        return 0.0
+    if isinstance(publish_every, str):
+        match = _DURATION.fullmatch(publish_every)
+        unit = (match[2].lower() or "s") if match else ""
+        if match is None or unit not in _UNITS_S:
+            raise OptionError(
+                option="publish_every", reason='must be seconds or a text such as "30 seconds"'
+            )
+        return float(match[1]) * _UNITS_S[unit]
+    if publish_every < 0:
+        raise OptionError(option="publish_every", reason="must not be negative")
+    return float(publish_every)
+
+
+def read_source(
+    spark: SparkSession, options: Mapping[str, str], redaction: Redaction, place: str
+) -> DataFrame:
+    """All rows that the tables need, as a batch frame. Raises ``TablesError``, ``OptionError``."""
+    given = {**_needed(redaction), **options}
+    try:
+        return spark.read.format(FORMAT).options(**given).load().select(*SOURCE_COLUMNS)
+    except PySparkException as error:
+        raise _source_error(error, place) from error
+
+
+def materialize(
+    spark: SparkSession,
+    store: DeltaStore,
+    writer: Writer,
+    path_or_options: str | Mapping[str, str],
+    *,
+    redaction: Redaction,
+    checkpoint: str,
+    trigger: str | Mapping[str, str] | None,
+    publish_every: float | str | None,
+) -> StreamingQuery:
+    """Start the query; see ``ClusterTables.materialize``."""
+    every_s = seconds_between(publish_every)
+    kind = _trigger(trigger)
+    options = _options(path_or_options)
+    log = open_path(options["path"])
+    progress = writer.progress()
+    check_same_log(store, progress, log)
+    target_offset = None
+    if "availableNow" in kind:
+        writer.publish()  # what an earlier run wrote and did not come to publish
+        target_offset = _end_offset(log, options)
+    given = {
+        "maxOffsetsPerTrigger": RECORDS_PER_BATCH_DEFAULT,
+        **options,
+        **_needed(redaction),
+        "startingOffset": _starting_offset(store, progress, log, options),
+    }
+    sink = Sink(writer, log.cluster_id, publish_every_s=every_s, target_offset=target_offset)
+    try:
+        rows = spark.readStream.format(FORMAT).options(**given).load()
+        stream = rows.select(*SOURCE_COLUMNS).writeStream.foreachBatch(sink.write)
+        location = f"{checkpoint.rstrip('/')}/incarnation-{progress.incarnation}"
+        return stream.option("checkpointLocation", location).trigger(**kind).start()
+    except PySparkException as error:
+        raise _source_error(error, store.place) from error
+
+
+class Sink:
+    """What is done with a micro-batch. Called by one thread of one query."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        cluster_id: str | None,
+        *,
+        publish_every_s: float,
+        target_offset: int | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._writer = writer
+        self._cluster_id = cluster_id
+        self._publish_every_s = publish_every_s
+        self._target_offset = target_offset
+        self._clock = clock
+        self._published_at_s: float | None = None
+
+    def write(self, rows: DataFrame, _batch_id: int) -> None:
+        """Bring a micro-batch into the tables; publish if it is time, or the end of the run."""
+        self._writer.apply(rows.toArrow(), self._cluster_id)
+        if self._is_time():
+            self._writer.publish()
+            self._published_at_s = self._clock()
+
+    def _is_time(self) -> bool:
+        if self._published_at_s is None or self._publish_every_s == 0:
+            return True
+        target = self._target_offset
+        if target is not None and self._writer.progress().log_offset + 1 >= target:
+            return True
+        return self._clock() - self._published_at_s >= self._publish_every_s
+
+
+# --- is it the same log ---------------------------------------------------------------------------
+
+
+def check_same_log(store: DeltaStore, progress: Progress, log: LogReader) -> None:
+    """Compare cluster and leader epochs of the tables and of the log that is to follow.
+
+    Raises:
+        WrongClusterError: the log is another cluster's.
+        DivergedLogError: the histories part below the tables' end.
+        TablesError: the log ends before the tables do.
+    """
+    known, given = progress.cluster_id, log.cluster_id
+    if known is not None and given is not None and known != given:
+        raise WrongClusterError(path=log.path, expected_cluster_id=known, cluster_id=given)
+    last = progress.log_offset
+    if last == NOTHING or log.source is SourceKind.CHECKPOINT:
+        return
+    end_offset = log.log_end_offset
+    theirs = log.epochs.end_offset_for(progress.log_epoch, end_offset)
+    same = theirs is not None and theirs.epoch == progress.log_epoch and theirs.offset > last
+    if same:
+        return
+    if log.source is SourceKind.VOTERS and end_offset <= last:
+        return  # a voter's copy lags; its next look will tell
+    epoch = log.epochs.epoch_at(last)
+    if end_offset <= last and (theirs is None or theirs.epoch == progress.log_epoch):
+        raise TablesError(
+            place=store.place,
+            reason=f"they hold offset {last}, and {log.path} ends before offset {end_offset}",
+            remedy="give a newer copy of the log; if its end was cut on purpose, go back with "
+            f"truncate_to({end_offset - 1})",
+        )
+    raise _parted(store, progress, log, -1 if epoch is None else epoch)
+
+
+def _parted(store: DeltaStore, progress: Progress, log: LogReader, epoch: int) -> DivergedLogError:
+    """The error that says how far both histories are one (Kafka: KIP-101's rule)."""
+    theirs = log.epochs.end_offset_for(progress.log_epoch, log.log_end_offset)
+    common = progress.log_offset
+    if theirs is not None:
+        offset, of = sf.col("offset"), sf.col("leader_epoch")
+        mine = store.read(LOG).where(of <= theirs.epoch).agg(sf.max(offset)).collect()[0][0]
+        common = min(theirs.offset, 0 if mine is None else mine + 1)
+    return DivergedLogError(
+        path=log.path,
+        offset=progress.log_offset,
+        expected_epoch=progress.log_epoch,
+        epoch=epoch,
+        remedy=f"the histories part at offset {common}: go back with truncate_to({common - 1}) and "
+        "materialize again",
+    )
+
+
+def _starting_offset(
+    store: DeltaStore, progress: Progress, log: LogReader, options: Mapping[str, str]
+) -> str:
+    """Where a stream without a checkpoint of its own begins."""
+    last, start_offset = progress.log_offset, log.log_start_offset
+    if log.source is SourceKind.CHECKPOINT:
+        return "snapshot"
+    if last == NOTHING:
+        return "earliest" if start_offset == 0 else "snapshot"
+    if last >= start_offset:
+        return str(last)  # one record again, so that a divergence shows
+    if last + 1 == start_offset:
+        return str(start_offset)
+    accepted = {name.lower(): value for name, value in options.items()}.get("failondataloss")
+    if accepted is not None and accepted.lower() == "false":
+        return "snapshot"
+    raise TablesError(
+        place=store.place,
+        reason=f"they end at offset {last}, and {log.path} begins at offset {start_offset}",
+        remedy="give a copy that reaches further back; or accept a gap in history: load its newest "
+        "checkpoint with bootstrap, or set failOnDataLoss=false",
+    )
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def _needed(redaction: Redaction) -> dict[str, str]:
+    return {
+        "includeControlRecords": "true",
+        "includeAbortedRecords": "true",
+        **redaction.options(),
+    }
+
+
+def _options(path_or_options: str | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(path_or_options, str):
+        return {"path": path_or_options}
+    for name in path_or_options:
+        reason = _OURS.get(name.lower())
+        if reason is not None:
+            raise OptionError(option=name, reason=f"cannot be set here: {reason}")
+    if "path" not in path_or_options:
+        raise OptionError(option="path", reason="is missing: it names the log")
+    return {name: str(value) for name, value in path_or_options.items()}
+
+
+def _trigger(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:
+    if trigger is None:
+        return {"processingTime": "0 seconds"}
+    if isinstance(trigger, str):
+        if trigger.lower() != AVAILABLE_NOW.lower():
+            raise OptionError(
+                option="trigger",
+                reason='must be "availableNow", or a mapping such as '
+                '{"processingTime": "10 seconds"}',
+            )
+        return {AVAILABLE_NOW: True}
+    return dict(trigger)
+
+
+def _end_offset(log: LogReader, options: Mapping[str, str]) -> int:
+    """Where a run that begins now will end at least, exclusive; 0 where only the source knows."""
+    if "tailholdback" in {name.lower() for name in options}:
+        return 0
+    return log.read_end(
+        isolation=Isolation.READ_COMMITTED,
+        holdback_ms=TAIL_HOLDBACK_MS_DEFAULT,
+        now_ms=time.time_ns() // 1_000_000,
+    ).offset
+
+
+def _source_error(error: PySparkException, place: str) -> RaftlogError:
+    words = str(error)
+    if "DATA_SOURCE_NOT_FOUND" in words:
+        return TablesError(
+            place=place,
+            reason=f'this Spark session does not know format("{FORMAT}")',
+            remedy="install raftlog where Spark's Python runs, or register the source with "
+            "spark.dataSource.register(pyspark_raftlog.RaftlogDataSource)",
+        )
+    return TablesError(
+        place=place,
+        reason=f"the source refused: {words.splitlines()[0] if words else 'no reason given'}",
+        remedy="mend what it names",
+    )

@@ -1,0 +1,19 @@
+"""A few tables at once: Spark's driver idles between the small jobs of one MERGE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TABLES_AT_ONCE: Final = 4
+
+
+def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Results in the items' order. All items are worked on; the first error is raised then."""
+    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="raftlog-tables") as pool:
+        futures = [pool.submit(work, item) for item in items]
+    return [future.result() for future in futures]

@@ -1,0 +1,168 @@
+"""How far the tables are, as Delta says it: what a writer must know before it writes.
+
+Rules of this file:
+
+1. Delta is the authority: nothing here trusts a streaming checkpoint or another process's memory.
+2. ``log`` may be ahead of ``changes`` (a crash between two appends), ``changes`` ahead of the typed
+   tables (they follow at their own pace), never the other way round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import functions as sf
+
+from raftlog.errors import TablesError
+from raftlog_state.fold import Fold
+from raftlog_state.image import MetadataImage, Quorum
+from raftlog_state.rows import EpochRow, Row
+
+from .asof import visible_between
+from .convert import MICROSECONDS
+from .manifest import Manifest, newest_manifest
+from .pending import Pending
+from .schema import CHANGES, KIND_TRUNCATE, LOG
+from .store import DeltaStore
+
+NOTHING: Final = -1
+"""The last offset of tables that hold nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Where the three levels stand. Offsets are inclusive; owned by one thread.
+
+    ``changes_to`` is the end that the newest commit of ``changes`` stated: what its next commit
+    must follow. ``pending`` is what changed since the manifest; ``gaps`` are the offsets, first
+    and last, that checkpoints stood for since then.
+    """
+
+    incarnation: int = 0
+    cluster_id: str | None = None
+    topic: str = ""
+    partition: int = 0
+    log_offset: int = NOTHING
+    log_epoch: int = NOTHING
+    changes_to: int = NOTHING
+    folded_offset: int = NOTHING
+    manifest: Manifest | None = None
+    log_version: int | None = None
+    changes_version: int | None = None
+    max_log_time: int | None = None
+    pending: Pending = field(default_factory=Pending)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def published_offset(self) -> int:
+        """What the typed tables hold."""
+        return NOTHING if self.manifest is None else self.manifest.offset
+
+    def app_id(self, table: str) -> str:
+        """The name under which Delta remembers what was written to a table."""
+        return f"raftlog-{table}-{self.cluster_id or 'unknown'}-{self.incarnation}"
+
+    def saw_time(self, microseconds: int | None) -> None:
+        """Keep the latest log time."""
+        if microseconds is not None:
+            self.max_log_time = max(self.max_log_time or microseconds, microseconds)
+
+    @property
+    def is_truncating(self) -> bool:
+        """Whether the newest manifest row is a truncation's: its restores may not all be done."""
+        return self.manifest is not None and self.manifest.kind == KIND_TRUNCATE
+
+
+def read_progress(store: DeltaStore) -> Progress:
+    """Ask the tables how far they are. Only a finished truncation makes the answer whole."""
+    progress = Progress()
+    if not store.exists(LOG):
+        return progress
+    manifest = newest_manifest(store)
+    if manifest is not None:
+        progress.manifest = manifest
+        progress.incarnation = manifest.incarnation
+        progress.max_log_time = manifest.max_log_time
+    _read_log_end(store, progress)
+    _read_changes_end(store, progress)
+    if progress.log_offset > progress.published_offset:
+        _read_unpublished(store, progress)
+    return progress
+
+
+def _read_log_end(store: DeltaStore, progress: Progress) -> None:
+    newest = store.newest_of_ours(LOG, progress.incarnation)
+    frame = store.read(LOG)
+    if newest is not None and newest.written is not None:
+        frame = frame.where(sf.col("offset") == int(newest.written["to"]))
+    last = frame.orderBy(sf.col("offset").desc()).limit(1).collect()
+    progress.log_version = store.version(LOG)
+    if last:
+        progress.log_offset = last[0]["offset"]
+        progress.log_epoch = last[0]["leader_epoch"]
+        progress.cluster_id = last[0]["cluster_id"]
+        progress.topic = last[0]["topic"]
+        progress.partition = last[0]["partition"]
+
+
+def _read_changes_end(store: DeltaStore, progress: Progress) -> None:
+    progress.changes_to = progress.folded_offset = progress.published_offset
+    if not store.exists(CHANGES):
+        return
+    progress.changes_version = store.version(CHANGES)
+    newest = store.newest_of_ours(CHANGES, progress.incarnation)
+    if newest is not None and newest.written is not None:
+        progress.changes_to = int(newest.written["to"])
+        progress.folded_offset = max(progress.folded_offset, progress.changes_to)
+
+
+def _read_unpublished(store: DeltaStore, progress: Progress) -> None:
+    """What a publication will have to say of the records since the last one."""
+    if progress.folded_offset > progress.published_offset:
+        changes = store.read(CHANGES, progress.changes_version)
+        since = visible_between(changes, progress.published_offset, progress.folded_offset)
+        progress.pending = Pending.read(since)
+    rows = store.read(LOG).where(sf.col("offset") > progress.published_offset)
+    found = rows.agg(sf.unix_micros(sf.max("log_time")).alias("latest")).collect()
+    progress.saw_time(found[0]["latest"])
+    ends = rows.where(sf.col("snapshot_position") == 0).select("offset").collect()
+    for end in sorted(row["offset"] for row in ends):
+        before = store.read(LOG).where(sf.col("offset") < end).agg(sf.max("offset")).collect()
+        last = before[0][0]
+        progress.gaps.append((0 if last is None else last + 1, end))
+
+
+def read_fold(store: DeltaStore, progress: Progress) -> Fold:
+    """The state as ``changes`` has it at ``folded_offset``, ready for the next record."""
+    offset = progress.folded_offset
+    if offset == NOTHING:
+        return Fold()
+    rows = Pending.read(
+        visible_between(store.read(CHANGES, progress.changes_version), NOTHING, offset)
+    ).living()
+    place = store.read(LOG, progress.log_version).where(sf.col("offset") == offset)
+    at = place.select("leader_epoch", sf.unix_micros("log_time").alias("at")).limit(1).collect()
+    if not at:
+        raise TablesError(
+            place=store.place,
+            reason=f"table {LOG} lacks offset {offset}, which {CHANGES} was made from",
+            remedy="go back with truncate_to, or make new tables",
+        )
+    image = MetadataImage.from_rows(
+        rows,
+        offset=offset,
+        leader_epoch=at[0]["leader_epoch"],
+        timestamp_ms=-1 if at[0]["at"] is None else at[0]["at"] // MICROSECONDS,
+        quorum=_quorum(rows),
+    )
+    return Fold(image)
+
+
+def _quorum(rows: list[Row]) -> Quorum:
+    """What the last epoch knew of its voters; kraft.version 0 keeps them elsewhere."""
+    epochs = [row for row in rows if isinstance(row, EpochRow)]
+    last = max(epochs, key=lambda row: row.leader_epoch, default=None)
+    if last is None or last.kraft_version == 0:
+        return Quorum()
+    return Quorum(kraft_version=last.kraft_version, voters=last.voters)

@@ -1,0 +1,190 @@
+"""Pieces of the second replay: rows of ``log`` that count, parsed records, the last writer.
+
+Rules of this file:
+
+1. Nothing of the first replay is used: no fold, no image, no decoder. What a record says is read
+   from its JSON by Spark, what counts from the transaction markers among the records.
+2. ``ord`` orders records: (offset, position in the checkpoint or -1). Records of a transaction take
+   effect together, and nothing else lies between them, so it orders effects too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+META: Final = ("ord", "offset", "visible", "epoch", "time")
+"""Which record: its order, offset, the offset of its effect, leader epoch and log time."""
+
+BEGIN: Final = "BEGIN_TRANSACTION_RECORD"
+END: Final = "END_TRANSACTION_RECORD"
+NO_OP: Final = "NO_OP_RECORD"
+ABORT: Final = "ABORT_TRANSACTION_RECORD"
+
+_COLUMNS: Final = (
+    "offset",
+    "snapshot_position",
+    "leader_epoch",
+    "log_time",
+    "record_type",
+    "is_control",
+    "value_json",
+)
+
+Keep = Callable[[DataFrame], DataFrame]
+"""Marks a frame that is read more than once; the caller frees it."""
+
+
+class Records:
+    """The records that make the state at ``offset``: those from the last checkpoint on."""
+
+    def __init__(
+        self, log: DataFrame, *, offset: int, snapshot_offset: int | None, keep: Keep
+    ) -> None:
+        rows = log.select(*_COLUMNS).where(sf.col("offset") <= offset)
+        if snapshot_offset is not None:
+            at = sf.col("offset")
+            of_snapshot = (at == snapshot_offset) & sf.col("snapshot_position").isNotNull()
+            rows = rows.where((at > snapshot_offset) | of_snapshot)
+        position = sf.coalesce("snapshot_position", sf.lit(-1))
+        self._rows = keep(rows.withColumn("ord", sf.struct("offset", position.alias("position"))))
+        self.transactions = keep(_transactions(self._rows))
+        self._visible = keep(_visible(self._rows, self.transactions))
+
+    def of(self, record_type: str, data: str) -> DataFrame:
+        """Records of a type that took effect: ``META`` and the fields that ``data`` declares."""
+        parsed = sf.from_json("value_json", f"data STRUCT<{data}>")["data"]
+        rows = self._visible.where(sf.col("record_type") == record_type)
+        return rows.select(*META, parsed.alias("data")).select(*META, "data.*")
+
+    def control(self, data: str) -> DataFrame:
+        """All control records: ``META``, ``type`` and the fields that ``data`` declares."""
+        parsed = sf.from_json("value_json", data)
+        return (
+            self._rows.where("is_control")
+            .select(
+                "ord",
+                "offset",
+                sf.col("offset").alias("visible"),
+                sf.col("leader_epoch").alias("epoch"),
+                sf.col("log_time").alias("time"),
+                sf.col("record_type").alias("type"),
+                parsed.alias("data"),
+            )
+            .select(*META, "type", "data.*")
+        )
+
+    def metadata_offsets(self) -> DataFrame:
+        """``at``: the offset of every record that is not a control record, visible or not."""
+        return self._rows.where("NOT is_control").select(sf.col("offset").alias("at"))
+
+
+def _transactions(rows: DataFrame) -> DataFrame:
+    """``begin``, ``end`` (the markers' offsets), ``outcome``, ``name``, ``reason``, and its end's
+    epoch and time."""
+    data = sf.from_json("value_json", "data STRUCT<name: STRING, reason: STRING>")["data"]
+    in_order = Window.orderBy("offset")
+    ends = ("offset", "record_type", "reason", "leader_epoch", "log_time")
+    markers = (
+        rows.where(sf.col("record_type").isin(BEGIN, END, ABORT))
+        .withColumn("name", data["name"])
+        .withColumn("reason", data["reason"])
+        .select(
+            "offset",
+            "record_type",
+            "name",
+            *(sf.lead(column).over(in_order).alias(f"end_{column}") for column in ends),
+        )
+    )
+    is_whole = (sf.col("record_type") == BEGIN) & sf.col("end_offset").isNotNull()
+    aborted = sf.col("end_record_type") == ABORT
+    return markers.where(is_whole).select(
+        sf.col("offset").alias("begin"),
+        sf.col("end_offset").alias("end"),
+        sf.when(aborted, "aborted").otherwise("committed").alias("outcome"),
+        "name",
+        sf.col("end_reason").alias("reason"),
+        sf.col("end_leader_epoch").alias("end_epoch"),
+        sf.col("end_log_time").alias("end_time"),
+    )
+
+
+def _visible(rows: DataFrame, transactions: DataFrame) -> DataFrame:
+    """Metadata records that took effect, each with the offset of its effect."""
+    spans = sf.broadcast(transactions.select("begin", "end", "outcome"))
+    inside = sf.col("offset").between(sf.col("begin"), sf.col("end"))
+    says_something = (sf.col("record_type") != NO_OP) & ~sf.col("is_control")
+    joined = rows.where(says_something).join(spans, inside, "left")
+    counts = sf.coalesce(sf.col("outcome") == "committed", sf.lit(True))
+    return joined.where(counts).select(
+        "ord",
+        "offset",
+        sf.coalesce("end", "offset").alias("visible"),
+        sf.col("leader_epoch").alias("epoch"),
+        sf.col("log_time").alias("time"),
+        "record_type",
+        "value_json",
+    )
+
+
+def last_writer(puts: DataFrame, deletes: DataFrame | None, keys: Sequence[str]) -> DataFrame:
+    """The last put of every key that no delete followed, with ``created``, the offset of the first
+    put since the key was absent. ``deletes`` has the keys and ``ord``."""
+    rows = puts.withColumn("is_delete", sf.lit(False))
+    if deletes is not None:
+        gone = deletes.select(*keys, "ord", sf.lit(True).alias("is_delete"))
+        rows = rows.unionByName(gone, allowMissingColumns=True)
+    of_key = Window.partitionBy(*keys)
+    last_delete = sf.max(sf.when(sf.col("is_delete"), sf.col("ord"))).over(of_key)
+    live = rows.withColumn("last_delete", last_delete).where(
+        ~sf.col("is_delete")
+        & (sf.col("last_delete").isNull() | (sf.col("ord") > sf.col("last_delete")))
+    )
+    ranked = live.withColumn("created", sf.min("offset").over(of_key)).withColumn(
+        "rank", sf.row_number().over(of_key.orderBy(sf.col("ord").desc()))
+    )
+    return ranked.where(sf.col("rank") == 1).drop("rank", "is_delete", "last_delete")
+
+
+def origin(rows: DataFrame) -> DataFrame:
+    """``META`` and ``created`` under the names that the tables have."""
+    return rows.withColumnsRenamed(
+        {
+            "offset": "_offset",
+            "visible": "_visible_offset",
+            "epoch": "_leader_epoch",
+            "time": "_log_time",
+            "created": "_created_offset",
+        }
+    ).drop("ord")
+
+
+def words(number: Column, names: dict[int, str]) -> Column:
+    """The word for a number, or the number itself as text."""
+    found = sf.lit(None).cast("string")
+    for value, name in names.items():
+        found = sf.when(number == value, name).otherwise(found)
+    return sf.coalesce(found, number.cast("string"))
+
+
+def sorted_uuids(column: Column) -> Column:
+    """Base64 uuids in Kafka's order: by two signed 64-bit numbers."""
+
+    def order(uuid: Column) -> Column:
+        padded = sf.concat(sf.translate(uuid, "-_", "+/"), sf.lit("=="))
+        digits = sf.hex(sf.unbase64(padded))
+        return sf.concat(*(_signed(sf.substring(digits, at, 16)) for at in (1, 17)))
+
+    pairs = sf.transform(
+        column, lambda uuid: sf.struct(order(uuid).alias("order"), uuid.alias("uuid"))
+    )
+    return sf.transform(sf.array_sort(pairs), lambda pair: pair["uuid"])
+
+
+def _signed(digits: Column) -> Column:
+    """Sixteen hex digits of a signed number as text that sorts as the number does."""
+    flipped = sf.translate(sf.substring(digits, 1, 1), "0123456789ABCDEF", "89ABCDEF01234567")
+    return sf.concat(flipped, sf.substring(digits, 2, 15))

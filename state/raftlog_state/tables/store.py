@@ -1,0 +1,249 @@
+"""Where the tables are, and the only module that speaks to Delta.
+
+Rules of this file:
+
+1. A write is named: (application id, version) as writer options, never as session configuration,
+   which would leak into the next write. Delta skips silently what it has seen, so every write says
+   who it is in its commit, and is looked up afterwards.
+2. What Delta raises leaves as ``TablesError``, with Delta's own words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from raftlog.errors import ConcurrentWriterError, TablesError
+
+from .schema import Table, properties
+
+METADATA_KEY: Final = "raftlog"
+"""Under this name a commit's ``userMetadata`` says what was written."""
+
+HISTORY_LOOK: Final = 20
+"""How many commits are looked at before the whole history is: maintenance lies between ours."""
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)?")
+_MAINTENANCE: Final = frozenset(
+    {"OPTIMIZE", "VACUUM START", "VACUUM END", "REORG", "COMPUTE STATS"}
+)
+_WORDS_MAX: Final = 500
+
+
+ROWS_IN_ONE_FILE: Final = 200_000
+"""Up to this many rows become one file: metadata is small, and small files add up."""
+
+
+def one_file(frame: DataFrame, rows: pa.Table) -> DataFrame:
+    """``frame``, made of ``rows``, in as few partitions as it needs."""
+    return frame.coalesce(1) if rows.num_rows <= ROWS_IN_ONE_FILE else frame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One commit of a table's history. ``written`` is what we said of it, else None."""
+
+    version: int
+    operation: str
+    restored_version: int | None
+    written: Mapping[str, Any] | None
+
+
+class DeltaStore:
+    """One Delta table a folder of a path, or a table of a catalog's schema. Holds no state."""
+
+    def __init__(self, spark: SparkSession, path_or_schema: str) -> None:
+        self._spark = spark
+        self.place = path_or_schema.rstrip("/") or path_or_schema
+        self._is_path = any(sign in path_or_schema for sign in "/:\\")
+        if not self._is_path and not _IDENTIFIER.fullmatch(path_or_schema):
+            raise TablesError(
+                place=path_or_schema,
+                reason="this is neither a path nor the name of a schema",
+                remedy="give a path with a slash in it, `schema` or `catalog.schema`",
+            )
+
+    def prepare(self) -> None:
+        """Make the schema that the tables will be in; a path needs nothing."""
+        if not self._is_path:
+            with self.errors(self.place):
+                quoted = ".".join(f"`{part}`" for part in self.place.split("."))
+                self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
+
+    def name_of(self, table: str) -> str:
+        """A table's full name: its path, or its name in the catalog."""
+        if self._is_path:
+            return f"{self.place}/{table}"
+        return ".".join(f"`{part}`" for part in (*self.place.split("."), table))
+
+    def exists(self, table: str) -> bool:
+        """Whether a table has been made."""
+        name = self.name_of(table)
+        with self.errors(table):
+            if self._is_path:
+                return bool(DeltaTable.isDeltaTable(self._spark, name))
+            return bool(self._spark.catalog.tableExists(name))
+
+    def read(self, table: str, version: int | None = None) -> DataFrame:
+        """A table as it is now, or as it was at a version."""
+        reader = self._spark.read
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        with self.errors(table):
+            if self._is_path:
+                return reader.format("delta").load(self.name_of(table))
+            return reader.table(self.name_of(table))
+
+    def append(
+        self,
+        table: Table,
+        frame: DataFrame,
+        *,
+        app_id: str,
+        txn_version: int,
+        written: Mapping[str, Any],
+    ) -> None:
+        """Append rows in one commit; the first one makes the table.
+
+        ``written`` stands in the commit's user metadata. Delta does nothing at all, and says
+        nothing, if ``app_id`` has been seen with this ``txn_version`` or a later one.
+        """
+        writer = frame.write.format("delta").mode("append")
+        for name, value in properties(table).items():
+            writer = writer.option(name, value)
+        writer = (
+            writer.option("txnAppId", app_id)
+            .option("txnVersion", str(txn_version))
+            .option("userMetadata", json.dumps({METADATA_KEY: written}))
+        )
+        with self.errors(table.name):
+            if self._is_path:
+                writer.save(self.name_of(table.name))
+            else:
+                writer.saveAsTable(self.name_of(table.name))
+
+    def delta_table(self, table: str) -> DeltaTable:
+        """Delta's own handle, for MERGE."""
+        with self.errors(table):
+            if self._is_path:
+                return DeltaTable.forPath(self._spark, self.name_of(table))
+            return DeltaTable.forName(self._spark, self.name_of(table))
+
+    def restore(self, table: str, version: int) -> None:
+        """Make a table what it was at ``version``, in a new commit."""
+        with self.errors(table):
+            self.delta_table(table).restoreToVersion(version)
+
+    def version(self, table: str) -> int:
+        """The newest version of a table."""
+        return self.history(table, 1)[0].version
+
+    def history(self, table: str, limit: int | None = None) -> list[Commit]:
+        """The newest commits of a table, newest first."""
+        with self.errors(table):
+            rows = (
+                self.delta_table(table)
+                .history(limit)
+                .select("version", "operation", "operationParameters", "userMetadata")
+                .collect()
+            )
+        return [
+            Commit(
+                version=row["version"],
+                operation=row["operation"],
+                restored_version=_restored_version(row["operation"], row["operationParameters"]),
+                written=_written(row["userMetadata"]),
+            )
+            for row in rows
+        ]
+
+    def newest_of_ours(self, table: str, incarnation: int) -> Commit | None:
+        """The newest commit that we wrote in this incarnation and that nothing took back."""
+        for limit in (1, HISTORY_LOOK, None):
+            commits = self.history(table, limit)
+            for commit in commits:
+                if commit.written is not None:
+                    ours = commit.written.get("incarnation") == incarnation
+                    return commit if ours else None
+                if commit.operation == "RESTORE":
+                    return None
+            if limit is None or len(commits) < limit:
+                return None
+        return None
+
+    def newest_change(self, table: str) -> Commit:
+        """The newest commit that is not maintenance."""
+        for limit in (1, HISTORY_LOOK, None):
+            for commit in self.history(table, limit):
+                if commit.operation not in _MAINTENANCE:
+                    return commit
+        raise AssertionError("every table has the commit that made it")
+
+    @contextmanager
+    def errors(self, table: str) -> Iterator[None]:
+        """Turn what Delta raises inside the block into ``TablesError``."""
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:
+            raise self._translated(table, error) from error
+
+    def _translated(self, table: str, error: Exception) -> TablesError:
+        words = str(error)
+        if "Concurrent" in words or "DELTA_CONCURRENT" in words or "MetadataChanged" in words:
+            return ConcurrentWriterError(
+                place=self.place,
+                reason=f"another writer changed table {table} at the same time",
+                remedy="let one writer run; what it wrote is whole, so run this one again",
+            )
+        if "BEYOND_DELETED_FILE_RETENTION" in words or "DELTA_FILE_NOT_FOUND" in words:
+            return TablesError(
+                place=self.place,
+                reason=f"an old version of table {table} is gone (vacuumed, or behind retention)",
+                remedy="ask for a newer offset",
+            )
+        if isinstance(error, AnalysisException) and "DATA_SOURCE_NOT_FOUND" in words:
+            return TablesError(
+                place=self.place,
+                reason="this Spark session does not know Delta",
+                remedy="make the session with delta-spark's jars, extension and catalog",
+            )
+        return TablesError(
+            place=self.place,
+            reason=f"Delta refused work on table {table}: {_first_words(words)}",
+            remedy="nothing of this step was written; mend the cause and run again",
+        )
+
+
+def _first_words(words: str) -> str:
+    """Delta's own sentence, without Java's stack."""
+    found = re.search(r"\[[A-Z_.]+\][^\n]*", words)
+    first = found[0] if found else words.partition("\n")[0] or "no reason given"
+    return first[:_WORDS_MAX]
+
+
+def _restored_version(operation: str, parameters: Mapping[str, Any] | None) -> int | None:
+    if operation != "RESTORE" or not parameters:
+        return None
+    version = parameters.get("version")
+    return None if version is None else int(version)
+
+
+def _written(user_metadata: str | None) -> Mapping[str, Any] | None:
+    if not user_metadata:
+        return None
+    try:
+        found = json.loads(user_metadata)
+    except ValueError:
+        return None
+    ours = found.get(METADATA_KEY) if isinstance(found, dict) else None
+    return ours if isinstance(ours, dict) else None

@@ -1,0 +1,285 @@
+"""``verify()``: do the typed tables hold what ``log`` says? Asked of a second replay, in SQL.
+
+Rules of this file:
+
+1. What is expected comes from ``log`` alone, by Spark's SQL (the ``sql_*`` modules); the Python
+   fold that wrote the tables has no part in it.
+2. A difference names table, key, column and both values, and never shows a secret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType, MapType
+
+from raftlog_state.image import MetadataImage
+from raftlog_state.records import is_secret_config
+from raftlog_state.rows import Row
+
+from . import sql_cluster, sql_quorum, sql_topics
+from .convert import plain_rows, row_of
+from .manifest import Manifest
+from .parallel import for_each
+from .schema import COMMITS, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
+from .sql_parts import Keep, Records
+from .store import DeltaStore
+
+HIDDEN: Final = "(hidden)"
+_SCRAM_SECRETS: Final = frozenset({"salt", "stored_key", "server_key"})
+_ROW: Final = "(row)"
+"""Stands for a column where a whole row is missing, double, or should not be there."""
+_SIDES: Final = ("expected", "found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first difference of a table, values as JSON text.
+
+    ``column`` is ``(row)`` where a row is absent on one side, or there more than once;
+    ``row_count`` is how many of the table's rows differ.
+    """
+
+    table: str
+    key: str
+    column: str
+    expected: str
+    found: str
+    row_count: int = 1
+
+    def __str__(self) -> str:
+        more = f" ({self.row_count} rows differ)" if self.row_count > 1 else ""
+        return (
+            f"{self.table} {self.key}, {self.column}: log says {self.expected}, "
+            f"table says {self.found}{more}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What ``verify()`` found at ``offset`` (inclusive)."""
+
+    offset: int
+    differences: tuple[Difference, ...]
+    rows_compared: Mapping[str, int]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tables hold what the log says."""
+        return not self.differences
+
+    @property
+    def first(self) -> Difference | None:
+        """The first difference, in the order of the tables."""
+        return self.differences[0] if self.differences else None
+
+    def __str__(self) -> str:
+        rows = sum(self.rows_compared.values())
+        if self.ok:
+            return f"offset {self.offset}: {rows} rows are what the log says"
+        return f"offset {self.offset}: {len(self.differences)} tables differ; {self.first}"
+
+
+def verify(store: DeltaStore, manifest: Manifest) -> VerifyReport:
+    """Compare the tables of one publication with ``log``. Raises ``TablesError``."""
+    versions = manifest.table_versions
+    kept: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        kept.append(frame.persist())
+        return kept[-1]
+
+    try:
+        expected = expected_tables(store.read(LOG, versions[LOG]), manifest.offset, keep)
+
+        def compare(table: TypedTable) -> tuple[int, Difference | None]:
+            found = store.read(table.name, versions[table.name])
+            return _compare(table, expected[table.name], found)
+
+        results = for_each(compare, TYPED_TABLES)
+    finally:
+        for frame in kept:
+            frame.unpersist()
+    differences = [difference for _, difference in results if difference is not None]
+    counts = {table.name: count for table, (count, _) in zip(TYPED_TABLES, results, strict=True)}
+    differences += _manifest_differences(store, manifest)
+    return VerifyReport(
+        offset=manifest.offset, differences=tuple(differences), rows_compared=counts
+    )
+
+
+def expected_tables(log: DataFrame, offset: int, keep: Keep) -> dict[str, DataFrame]:
+    """Every typed table as ``log`` says it was after ``offset`` (inclusive).
+
+    ``keep`` is called with frames that are read more than once.
+    """
+    of_snapshot = log.where((sf.col("offset") <= offset) & sf.col("snapshot_position").isNotNull())
+    snapshot_offset = of_snapshot.agg(sf.max("offset")).collect()[0][0]
+    prior: dict[str, DataFrame] = {}
+    if snapshot_offset is not None:
+        earlier = log.where(sf.col("offset") < snapshot_offset)
+        if not earlier.isEmpty():
+            prior = expected_tables(log, snapshot_offset - 1, keep)
+    records = Records(log, offset=offset, snapshot_offset=snapshot_offset, keep=keep)
+    lifetimes = keep(sql_topics.lifetimes(records))
+    found = {
+        "features": sql_cluster.features(records),
+        "zk_migration": sql_cluster.zk_migration(records),
+        "brokers": sql_cluster.brokers(records),
+        "controllers": sql_cluster.controllers(records),
+        "topics": sql_topics.topics(lifetimes),
+        "partitions": sql_topics.partitions(records, lifetimes),
+        "configs": sql_cluster.configs(records, lifetimes),
+        "quotas": sql_cluster.quotas(records),
+        "producer_ids": sql_cluster.producer_ids(records),
+        "acls": sql_cluster.acls(records),
+        "scram": sql_cluster.scram(records),
+        "tokens": sql_cluster.tokens(records),
+    }
+    if prior:
+        found = {
+            name: _made_before(name, frame, prior[name], snapshot_offset)
+            for name, frame in found.items()
+        }
+    found["epochs"] = sql_quorum.epochs(records, prior.get("epochs"))
+    found["transactions"] = sql_quorum.transactions(records, prior.get("transactions"))
+    return found
+
+
+def _made_before(name: str, frame: DataFrame, prior: DataFrame, snapshot_offset: int) -> DataFrame:
+    """A row that a checkpoint repeats was made when it was first seen."""
+    keys = _keys(next(table for table in TYPED_TABLES if table.name == name))
+    before = prior.select(
+        *(key.alias(f"k{at}") for at, key in enumerate(keys)),
+        sf.col("_created_offset").alias("made_before"),
+    )
+    same = sf.lit(True)
+    for at, key in enumerate(keys):
+        same = same & (key == sf.col(f"k{at}"))
+    made = sf.when(
+        sf.col("_created_offset") == snapshot_offset,
+        sf.coalesce("made_before", "_created_offset"),
+    ).otherwise(sf.col("_created_offset"))
+    joined = frame.join(before, same, "left").withColumn("_created_offset", made)
+    return joined.drop("made_before", *(f"k{at}" for at in range(len(keys))))
+
+
+def _keys(table: TypedTable) -> list[Column]:
+    """What identifies a row on both sides. A quota's entity is compared as what it is, a map."""
+    return [
+        _comparable(sf.col("entity"), table.columns["entity"])
+        if name == "entity_key"
+        else sf.col(name)
+        for name in table.key
+    ]
+
+
+def _comparable(column: Column, kind: DataType) -> Column:
+    """Maps have no order; their sorted entries have."""
+    return sf.array_sort(sf.map_entries(column)) if isinstance(kind, MapType) else column
+
+
+def _texts(table: TypedTable, rows: DataFrame, side: str) -> DataFrame:
+    """``key`` and, under the name ``side``, all columns of every row, as JSON text."""
+    columns = {n: k for n, k in {**table.columns, **ORIGIN_COLUMNS}.items() if n != "entity_key"}
+    values = sf.struct(*(_comparable(sf.col(n), k).alias(n) for n, k in columns.items()))
+    key = sf.struct(*(part.alias(n) for n, part in zip(table.key, _keys(table), strict=True)))
+    options = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
+    return rows.select(
+        (sf.to_json(key, options) if table.key else sf.lit("{}")).alias("key"),
+        sf.to_json(values, options).alias(side),
+    )
+
+
+def _compare(
+    table: TypedTable, expected: DataFrame, found: DataFrame
+) -> tuple[int, Difference | None]:
+    """How many rows were compared, and the first difference by key."""
+    sides = _texts(table, expected, "expected").unionByName(
+        _texts(table, found, "found"), allowMissingColumns=True
+    )
+    rows = sides.groupBy("key").agg(
+        *(sf.max(side).alias(side) for side in _SIDES),
+        *(sf.count(side).alias(f"{side}_count") for side in _SIDES),
+    )
+    same = sf.col("expected").eqNullSafe(sf.col("found"))
+    once = (sf.col("expected_count") <= 1) & (sf.col("found_count") <= 1)
+    result = rows.agg(
+        sf.count("key").alias("rows"),
+        sf.count_if(~(same & once)).alias("different"),
+        sf.min(sf.when(~(same & once), sf.struct("key", *rows.columns[1:]))).alias("first"),
+    ).collect()[0]
+    if result["first"] is None:
+        return result["rows"], None
+    return result["rows"], _named(table, result["first"], result["different"])
+
+
+def _named(table: TypedTable, first: Mapping[str, Any], row_count: int) -> Difference:
+    """Find the column in which the two texts of a row differ."""
+    key = first["key"]
+    expected, found = (_parsed(first[side]) for side in _SIDES)
+    column, values = _ROW, [_presence(first[f"{side}_count"]) for side in _SIDES]
+    if values == ["once", "once"]:
+        column = next(n for n in expected | found if expected.get(n) != found.get(n))
+        values = [json.dumps(side.get(column)) for side in (expected, found)]
+        if _is_secret(table, key, column):
+            values = [HIDDEN, HIDDEN]
+    return Difference(
+        table=table.name,
+        key=key,
+        column=column,
+        expected=values[0],
+        found=values[1],
+        row_count=row_count,
+    )
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    return {} if text is None else dict(json.loads(text))
+
+
+def _presence(count: int) -> str:
+    return {0: "absent", 1: "once"}.get(count, f"{count} times")
+
+
+def _is_secret(table: TypedTable, key: str, column: str) -> bool:
+    if table.name == "scram":
+        return column in _SCRAM_SECRETS
+    if table.name == "configs" and column == "value":
+        of = json.loads(key)
+        return is_secret_config(int(of["resource_type"]), of["name"])
+    return False
+
+
+def _manifest_differences(store: DeltaStore, manifest: Manifest) -> list[Difference]:
+    """What the manifest row says of the tables, against the tables themselves."""
+
+    def rows_of(table: TypedTable) -> list[Row]:
+        frame = store.read(table.name, manifest.table_versions[table.name])
+        found = plain_rows(frame.select(*table.columns).toArrow())
+        return [row_of(table.entity, columns) for columns in found]
+
+    rows = for_each(rows_of, TYPED_TABLES)
+    found_counts = {table.name: len(found) for table, found in zip(TYPED_TABLES, rows, strict=True)}
+    image = MetadataImage.from_rows(
+        chain.from_iterable(rows), offset=manifest.offset, leader_epoch=manifest.leader_epoch
+    )
+    said = {"image_digest": manifest.image_digest, **manifest.row_counts}
+    there = {"image_digest": image.digest(), **found_counts}
+    return [
+        Difference(
+            table=COMMITS,
+            key=json.dumps({"incarnation": manifest.incarnation, "offset": manifest.offset}),
+            column=name,
+            expected=str(there.get(name)),
+            found=str(said[name]),
+        )
+        for name in sorted(said)
+        if said[name] != there.get(name)
+    ]

@@ -1,0 +1,312 @@
+"""The writer: one range of the log into ``log`` and ``changes``, two appends, each exactly once.
+
+Rules of this file:
+
+1. Check, fold, then write: what is refused has written nothing.
+2. Every append is conditional. Its Delta version number is the end that the table had before, so of
+   two writers that saw the same end one lands and the other is skipped by Delta, whatever the ends
+   of their ranges; the skipped one finds out by looking, reads the tables again and goes on.
+3. The state in memory is a cache of the tables. After any error it is dropped and read again.
+4. A crash between the two appends is mended from ``log`` alone: the source is not asked.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from raftlog.errors import (
+    ConcurrentWriterError,
+    DivergedLogError,
+    OffsetGapError,
+    TablesError,
+    WrongClusterError,
+)
+from raftlog_state.delta import RecordChanges
+from raftlog_state.fold import Fold
+
+from .batch import CheckedBatch, check_batch, epoch_ranges
+from .convert import changes_table
+from .logrows import FOLD_COLUMNS, log_rows, replay_rows
+from .manifest import Manifest
+from .progress import NOTHING, Progress, read_fold, read_progress
+from .publish import Publisher, truncation_of
+from .schema import CHANGES, GROWING_TABLES, LOG
+from .store import Commit, DeltaStore, one_file
+from .truncation import finish_truncation
+
+ATTEMPTS_MAX: Final = 3
+"""How often a range is tried again after another writer was faster."""
+
+Step = Callable[[str], None]
+T = TypeVar("T")
+
+
+def no_step(_: str) -> None:
+    """What happens after a step of a write unless a caller wants to know: nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """The cache: how far the tables are, and the cluster's state there."""
+
+    progress: Progress
+    fold: Fold
+
+
+class Writer:
+    """Writes the tables of one place. Threads take turns."""
+
+    def __init__(self, spark: SparkSession, store: DeltaStore, *, after_step: Step) -> None:
+        self._spark = spark
+        self._store = store
+        self._step = after_step
+        self._publisher = Publisher(spark, store, after_step=after_step)
+        self._state: State | None = None
+        self._lock = RLock()
+
+    def progress(self) -> Progress:
+        """How far the tables are; what a crash left half done is finished first."""
+        with self._lock:
+            return self._ready().progress
+
+    def _ready(self) -> State:
+        if self._state is None:
+            progress = read_progress(self._store)
+            if progress.is_truncating and progress.manifest is not None:
+                finish_truncation(self._store, progress.manifest, self._step)
+                progress = read_progress(self._store)
+            if progress.log_offset == NOTHING:
+                self._store.prepare()
+            state = State(progress=progress, fold=read_fold(self._store, progress))
+            self._fold_rest_of_log(state)
+            self._state = state
+        return self._state
+
+    def forget(self) -> None:
+        """Drop the cache: the tables are asked again."""
+        with self._lock:
+            self._state = None
+
+    def publish(self) -> Manifest | None:
+        """Bring the typed tables to the end of ``log``; None if there is nothing at all.
+
+        Raises ``TablesError``; readers then see what they saw before.
+        """
+        return self._again_if_late(self._publish)
+
+    def apply(self, table: pa.Table, cluster_id: str | None) -> bool:
+        """Bring what is new in rows of the source into ``log`` and ``changes``.
+
+        Returns:
+            Whether there was anything new.
+
+        Raises:
+            OffsetGapError, DivergedLogError, WrongClusterError, ReplayError: refused; nothing was
+                written.
+            TablesError: the rows are not what this needs, or Delta refused.
+        """
+        return self._again_if_late(lambda: self._apply(table, cluster_id))
+
+    def truncate_to(self, target: Manifest, incarnation: int) -> None:
+        """Go back to a publication: its manifest row again, then every table."""
+        with self._lock:
+            self._state = None
+            row = truncation_of(target, incarnation=incarnation)
+            self._publisher.write(row, txn_version=target.offset + 1)
+            finish_truncation(self._store, row, self._step)
+
+    def _again_if_late(self, work: Callable[[], T]) -> T:
+        """Do ``work``; if another writer was faster, look again where the tables are and repeat.
+
+        Any error drops the cache: what was in memory may be ahead of what was written.
+        """
+        with self._lock:
+            for attempt in range(1, ATTEMPTS_MAX + 1):
+                was_cached = self._state is not None
+                try:
+                    return work()
+                except ConcurrentWriterError:
+                    self._state = None
+                    if attempt == ATTEMPTS_MAX:
+                        raise
+                except (OffsetGapError, DivergedLogError):
+                    # the cache may be behind another writer: what the tables say counts
+                    self._state = None
+                    if not was_cached:
+                        raise
+                except BaseException:
+                    self._state = None
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    def _publish(self) -> Manifest | None:
+        state = self._ready()
+        if state.progress.log_offset == NOTHING:
+            return None
+        return self._publisher.publish(state.progress, state.fold.image)
+
+    def _apply(self, table: pa.Table, cluster_id: str | None) -> bool:
+        state = self._ready()
+        progress = state.progress
+        self._check_place(progress, table, cluster_id)
+        batch = check_batch(table, next_offset=progress.log_offset + 1, place=self._store.place)
+        self._check_seen(progress, batch)
+        if batch.is_empty:
+            return False
+        self._check_epoch_at_boundary(progress, batch)
+        if progress.cluster_id is None:
+            progress.cluster_id = cluster_id
+        rows = log_rows(batch, cluster_id=progress.cluster_id, incarnation=progress.incarnation)
+        made = replay_rows(state.fold, rows)
+        self._append_log(progress, batch, rows)
+        self._append_changes(state, made)
+        return True
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _check_place(self, progress: Progress, table: pa.Table, cluster_id: str | None) -> None:
+        known = progress.cluster_id
+        if known is not None and cluster_id is not None and known != cluster_id:
+            raise WrongClusterError(
+                path=self._store.place, expected_cluster_id=known, cluster_id=cluster_id
+            )
+        if table.num_rows and progress.log_offset != NOTHING and "partition" in table.column_names:
+            partition = table["partition"][0].as_py()
+            if partition != progress.partition:
+                raise TablesError(
+                    place=self._store.place,
+                    reason=f"they hold partition {progress.partition}, the rows are of {partition}",
+                    remedy="give each log tables of its own",
+                )
+
+    def _check_seen(self, progress: Progress, batch: CheckedBatch) -> None:
+        """Rows that the tables hold already must be of the epoch that they hold."""
+        seen = list(epoch_ranges(batch.seen))
+        if not seen:
+            return
+        for epoch, first, last in self._known_epochs(progress, seen[0][1], seen[-1][2]):
+            for seen_epoch, seen_first, seen_last in seen:
+                at = max(first, seen_first)
+                if seen_epoch != epoch and at <= min(last, seen_last):
+                    raise self._diverged(at, epoch, seen_epoch)
+
+    def _known_epochs(
+        self, progress: Progress, first: int, last: int
+    ) -> list[tuple[int, int, int]]:
+        if first == last == progress.log_offset:
+            return [(progress.log_epoch, last, last)]
+        offset = sf.col("offset")
+        rows = (
+            self._store.read(LOG, progress.log_version)
+            .where((offset >= first) & (offset <= last))
+            .groupBy("leader_epoch")
+            .agg(sf.min("offset").alias("first"), sf.max("offset").alias("last"))
+            .collect()
+        )
+        return sorted((row["leader_epoch"], row["first"], row["last"]) for row in rows)
+
+    def _check_epoch_at_boundary(self, progress: Progress, batch: CheckedBatch) -> None:
+        rows = batch.rows
+        epoch, offset = rows["leaderEpoch"][0].as_py(), rows["offset"][0].as_py()
+        if epoch < progress.log_epoch:
+            raise self._diverged(offset, progress.log_epoch, epoch)
+
+    def _diverged(self, offset: int, expected_epoch: int, epoch: int) -> DivergedLogError:
+        return DivergedLogError(
+            path=self._store.place,
+            offset=offset,
+            expected_epoch=expected_epoch,
+            epoch=epoch,
+            remedy=f"nothing was written; go back with truncate_to({offset - 1}), further if this "
+            "is said again, and materialize from there",
+        )
+
+    # --- writes -----------------------------------------------------------------------------------
+
+    def _fold_rest_of_log(self, state: State) -> None:
+        """Fold records that are in ``log`` and not yet in ``changes``."""
+        progress = state.progress
+        if progress.folded_offset >= progress.log_offset:
+            return
+        rows = (
+            self._store.read(LOG, progress.log_version)
+            .where(sf.col("offset") > progress.folded_offset)
+            .select(*FOLD_COLUMNS)
+            .toArrow()
+            .sort_by([("offset", "ascending"), ("snapshot_position", "ascending")])
+        )
+        self._append_changes(state, replay_rows(state.fold, rows))
+
+    def _append_log(self, progress: Progress, batch: CheckedBatch, rows: pa.Table) -> None:
+        first, last = progress.log_offset + 1, batch.last_offset
+        written = {"from": first, "to": last, "epoch": rows["leader_epoch"][-1].as_py()}
+        commit = self._append(LOG, rows, progress, txn_version=first, written=written)
+        if batch.snapshot_id is not None:
+            progress.gaps.append((first, batch.snapshot_id.end_offset - 1))
+        progress.log_version = commit.version
+        progress.log_offset, progress.log_epoch = last, written["epoch"]
+        progress.topic = rows["topic"][-1].as_py()
+        progress.partition = rows["partition"][-1].as_py()
+        progress.saw_time(pc.max(rows["log_time"].cast(pa.int64())).as_py())
+
+    def _append_changes(self, state: State, made: list[RecordChanges]) -> None:
+        progress = state.progress
+        last = state.fold.image.offset
+        if made:
+            shared = {
+                "cluster_id": progress.cluster_id,
+                "topic": progress.topic,
+                "partition": progress.partition,
+                "incarnation": progress.incarnation,
+                "_writer_epoch": 0,
+            }
+            rows = changes_table(made, shared)
+            first = progress.changes_to + 1
+            written = {"from": first, "to": last}
+            commit = self._append(CHANGES, rows, progress, txn_version=first, written=written)
+            progress.changes_version = commit.version
+            progress.changes_to = last
+            progress.pending.note(made)
+        progress.folded_offset = last
+
+    def _append(
+        self,
+        name: str,
+        rows: pa.Table,
+        progress: Progress,
+        *,
+        txn_version: int,
+        written: Mapping[str, Any],
+    ) -> Commit:
+        incarnation = progress.incarnation
+        told = {**written, "incarnation": incarnation, "id": uuid.uuid4().hex}
+        self._store.append(
+            GROWING_TABLES[name],
+            one_file(self._spark.createDataFrame(rows, GROWING_TABLES[name].schema), rows),
+            app_id=progress.app_id(name),
+            txn_version=txn_version,
+            written=told,
+        )
+        commit = self._landed(name, told)
+        self._step(name)
+        return commit
+
+    def _landed(self, name: str, told: Mapping[str, Any]) -> Commit:
+        for limit in (1, 20):
+            for commit in self._store.history(name, limit):
+                if commit.written is not None and commit.written.get("id") == told["id"]:
+                    return commit
+        raise ConcurrentWriterError(
+            place=self._store.place,
+            reason=f"another writer has appended to table {name} first",
+            remedy="let one writer run; what it wrote is whole, so run this one again",
+        )
