@@ -21,13 +21,12 @@ from raftlog.records.control import (
     encode_control,
 )
 from raftlog.types import SnapshotId
-
-from .epochs import kraft_voters
-from .fold import Fold
-from .image import MetadataImage
-from .image_records import image_records
-from .payload import Decode, LogRecord, batch_records
-from .records import decode, encode
+from raftlog_state.epochs import kraft_voters
+from raftlog_state.fold import Fold
+from raftlog_state.image import MetadataImage
+from raftlog_state.image_records import image_records
+from raftlog_state.payload import Decode, LogRecord, batch_records
+from raftlog_state.records import decode, encode
 
 RECORD_OVERHEAD_BYTES_MAX: Final = 19
 """What a record without key and headers adds to its value at most: three varints of 5 bytes
