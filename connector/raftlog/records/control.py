@@ -4,165 +4,65 @@ Rules of this file:
 
 1. The key is an int16 version (0) and an int16 type; bytes behind those are ignored, as Kafka
    ignores them (Kafka: ``ControlRecordType``). The value is the bare message, its version first.
-2. A type that is not known, and a version of a known type that does not parse as the newest known
-   one, pass through as ``UnknownControl``. A known version that does not parse is
-   ``CorruptBatchError`` without a place.
-3. Tagged fields, and bytes behind the known fields, are kept and written again.
-4. ``control_json`` prints what kafka-dump-log prints, in its order.
+2. A type that is not known, and a later version of a known type that does not parse, pass through
+   as ``UnknownControl``. A known version that does not parse is ``CorruptBatchError`` without a
+   place.
 """
 
 from __future__ import annotations
 
-import enum
-import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Final
 
 from raftlog.errors import CorruptBatchError
 from raftlog.types import ZERO_UUID
 
+from .control_json import control_json, control_text
+from .control_messages import (
+    ControlRecord,
+    ControlType,
+    EndTransactionMarker,
+    KRaftVersion,
+    KRaftVoters,
+    LeaderChange,
+    LeaderChangeVoter,
+    SnapshotFooter,
+    SnapshotHeader,
+    UnknownControl,
+    Voter,
+    VoterEndpoint,
+)
 from .fields import (
     FieldReader,
-    TaggedField,
     array_bytes,
     string_bytes,
     tagged_bytes,
     uuid_bytes,
 )
 
+__all__ = [
+    "ControlRecord",
+    "ControlType",
+    "EndTransactionMarker",
+    "KRaftVersion",
+    "KRaftVoters",
+    "LeaderChange",
+    "LeaderChangeVoter",
+    "SnapshotFooter",
+    "SnapshotHeader",
+    "UnknownControl",
+    "Voter",
+    "VoterEndpoint",
+    "control_json",
+    "control_name",
+    "control_text",
+    "control_type_id",
+    "decode_control",
+    "encode_control",
+]
+
 _KEY: Final = struct.Struct(">hh")
-
-
-class ControlType(enum.IntEnum):
-    """The types that Kafka 4.3 writes (Kafka: ``ControlRecordType``)."""
-
-    ABORT = 0
-    COMMIT = 1
-    LEADER_CHANGE = 2
-    SNAPSHOT_HEADER = 3
-    SNAPSHOT_FOOTER = 4
-    KRAFT_VERSION = 5
-    KRAFT_VOTERS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderChangeVoter:
-    """A voter as a leader names it. The directory is written in version 1 only."""
-
-    voter_id: int
-    voter_directory_id: str = ZERO_UUID
-    tagged_fields: tuple[TaggedField, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderChange:
-    """The first record of every leader epoch."""
-
-    leader_id: int
-    voters: tuple[LeaderChangeVoter, ...] = ()
-    granting_voters: tuple[LeaderChangeVoter, ...] = ()
-    version: int = 0
-    tagged_fields: tuple[TaggedField, ...] = ()
-    trailing: bytes = b""
-    control_type: ClassVar[ControlType] = ControlType.LEADER_CHANGE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotHeader:
-    """The first record of a checkpoint: the log time of the last record it contains."""
-
-    last_contained_log_timestamp_ms: int
-    version: int = 0
-    tagged_fields: tuple[TaggedField, ...] = ()
-    trailing: bytes = b""
-    control_type: ClassVar[ControlType] = ControlType.SNAPSHOT_HEADER
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotFooter:
-    """The last record of a checkpoint: without it the file is not whole."""
-
-    version: int = 0
-    tagged_fields: tuple[TaggedField, ...] = ()
-    trailing: bytes = b""
-    control_type: ClassVar[ControlType] = ControlType.SNAPSHOT_FOOTER
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KRaftVersion:
-    """0: voters from configuration. 1: voters from the log (KIP-853)."""
-
-    kraft_version: int
-    version: int = 0
-    tagged_fields: tuple[TaggedField, ...] = ()
-    trailing: bytes = b""
-    control_type: ClassVar[ControlType] = ControlType.KRAFT_VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class VoterEndpoint:
-    """Where a voter listens, by listener name."""
-
-    name: str
-    host: str
-    port: int
-    tagged_fields: tuple[TaggedField, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voter:
-    """A member of the quorum, and the versions of KRaft that it speaks."""
-
-    voter_id: int
-    voter_directory_id: str
-    endpoints: tuple[VoterEndpoint, ...]
-    min_supported_version: int
-    max_supported_version: int
-    feature_tagged_fields: tuple[TaggedField, ...] = ()
-    tagged_fields: tuple[TaggedField, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KRaftVoters:
-    """The whole set of voters. It holds from where it is appended, committed or not."""
-
-    voters: tuple[Voter, ...]
-    version: int = 0
-    tagged_fields: tuple[TaggedField, ...] = ()
-    trailing: bytes = b""
-    control_type: ClassVar[ControlType] = ControlType.KRAFT_VOTERS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransactionMarker:
-    """The end of a producer's transaction: ABORT or COMMIT."""
-
-    control_type: ControlType
-    coordinator_epoch: int
-    version: int = 0
-    trailing: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownControl:
-    """A control record that this version does not know: its bytes, untouched."""
-
-    type_id: int
-    key: bytes
-    value: bytes | None
-
-
-ControlRecord: TypeAlias = (
-    LeaderChange
-    | SnapshotHeader
-    | SnapshotFooter
-    | KRaftVersion
-    | KRaftVoters
-    | EndTransactionMarker
-    | UnknownControl
-)
 
 
 def control_type_id(key: bytes | None) -> int:
@@ -231,57 +131,6 @@ def encode_control(record: ControlRecord) -> tuple[bytes, bytes | None]:
             epoch = struct.pack(">i", record.coordinator_epoch)
             return key, version + epoch + record.trailing
     return key, version + body + tagged_bytes(record.tagged_fields) + record.trailing
-
-
-def control_json(record: ControlRecord) -> dict[str, Any]:
-    """The fields that kafka-dump-log prints, under its names and in its order.
-
-    An unknown control record shows its type and, as dump-log does, no payload.
-    """
-    match record:
-        case LeaderChange():
-            return {
-                "version": record.version,
-                "leaderId": record.leader_id,
-                "voters": [_leader_change_json(voter, record.version) for voter in record.voters],
-                "grantingVoters": [
-                    _leader_change_json(voter, record.version) for voter in record.granting_voters
-                ],
-            }
-        case SnapshotHeader():
-            return {
-                "version": record.version,
-                "lastContainedLogTimestamp": record.last_contained_log_timestamp_ms,
-            }
-        case SnapshotFooter():
-            return {"version": record.version}
-        case KRaftVersion():
-            return {"version": record.version, "kRaftVersion": record.kraft_version}
-        case KRaftVoters():
-            voters = [_voter_json(voter) for voter in record.voters]
-            return {"version": record.version, "voters": voters}
-        case EndTransactionMarker():
-            return {
-                "endTxnMarker": record.control_type.name,
-                "coordinatorEpoch": record.coordinator_epoch,
-            }
-        case UnknownControl():
-            return {"controlType": "UNKNOWN", "typeId": record.type_id}
-
-
-def control_text(record: ControlRecord) -> str:
-    """The end of the line that kafka-dump-log prints for it."""
-    match record:
-        case EndTransactionMarker():
-            name, epoch = record.control_type.name, record.coordinator_epoch
-            return f"endTxnMarker: {name} coordinatorEpoch: {epoch}"
-        case UnknownControl():
-            return f"controlType: UNKNOWN({record.type_id})"
-        case LeaderChange():
-            title = "LeaderChange:"
-        case _:
-            title = type(record).__name__
-    return f"{title} {json.dumps(control_json(record), separators=(',', ':'))}"
 
 
 def _leader_change(reader: FieldReader, version: int, _type_id: int) -> LeaderChange:
@@ -401,25 +250,3 @@ def _voter_bytes(voter: Voter) -> bytes:
         + tagged_bytes(voter.feature_tagged_fields)
         + tagged_bytes(voter.tagged_fields)
     )
-
-
-def _leader_change_json(voter: LeaderChangeVoter, version: int) -> dict[str, Any]:
-    out: dict[str, Any] = {"voterId": voter.voter_id}
-    if version >= 1:
-        out["voterDirectoryId"] = voter.voter_directory_id
-    return out
-
-
-def _voter_json(voter: Voter) -> dict[str, Any]:
-    return {
-        "voterId": voter.voter_id,
-        "voterDirectoryId": voter.voter_directory_id,
-        "endpoints": [
-            {"name": endpoint.name, "host": endpoint.host, "port": endpoint.port}
-            for endpoint in voter.endpoints
-        ],
-        "kRaftVersionFeature": {
-            "minSupportedVersion": voter.min_supported_version,
-            "maxSupportedVersion": voter.max_supported_version,
-        },
-    }

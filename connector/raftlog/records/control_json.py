@@ -1,0 +1,96 @@
+"""Control records as kafka-dump-log prints them (Kafka: ``DumpLogSegments``).
+
+Rules of this file: names and order of fields are those of Kafka's JSON converters; what they do not
+print is not printed here.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .control_messages import (
+    ControlRecord,
+    EndTransactionMarker,
+    KRaftVersion,
+    KRaftVoters,
+    LeaderChange,
+    LeaderChangeVoter,
+    SnapshotFooter,
+    SnapshotHeader,
+    UnknownControl,
+    Voter,
+)
+
+
+def control_json(record: ControlRecord) -> dict[str, Any]:
+    """The fields that kafka-dump-log prints, under its names and in its order.
+
+    An unknown control record shows its type and, as dump-log does, no payload.
+    """
+    match record:
+        case LeaderChange():
+            return {
+                "version": record.version,
+                "leaderId": record.leader_id,
+                "voters": [_leader_change_json(voter, record.version) for voter in record.voters],
+                "grantingVoters": [
+                    _leader_change_json(voter, record.version) for voter in record.granting_voters
+                ],
+            }
+        case SnapshotHeader():
+            return {
+                "version": record.version,
+                "lastContainedLogTimestamp": record.last_contained_log_timestamp_ms,
+            }
+        case SnapshotFooter():
+            return {"version": record.version}
+        case KRaftVersion():
+            return {"version": record.version, "kRaftVersion": record.kraft_version}
+        case KRaftVoters():
+            voters = [_voter_json(voter) for voter in record.voters]
+            return {"version": record.version, "voters": voters}
+        case EndTransactionMarker():
+            return {
+                "endTxnMarker": record.control_type.name,
+                "coordinatorEpoch": record.coordinator_epoch,
+            }
+        case UnknownControl():
+            return {"controlType": "UNKNOWN", "typeId": record.type_id}
+
+
+def control_text(record: ControlRecord) -> str:
+    """The end of the line that kafka-dump-log prints for it."""
+    match record:
+        case EndTransactionMarker():
+            name, epoch = record.control_type.name, record.coordinator_epoch
+            return f"endTxnMarker: {name} coordinatorEpoch: {epoch}"
+        case UnknownControl():
+            return f"controlType: UNKNOWN({record.type_id})"
+        case LeaderChange():
+            title = "LeaderChange:"
+        case _:
+            title = type(record).__name__
+    return f"{title} {json.dumps(control_json(record), separators=(',', ':'))}"
+
+
+def _leader_change_json(voter: LeaderChangeVoter, version: int) -> dict[str, Any]:
+    out: dict[str, Any] = {"voterId": voter.voter_id}
+    if version >= 1:
+        out["voterDirectoryId"] = voter.voter_directory_id
+    return out
+
+
+def _voter_json(voter: Voter) -> dict[str, Any]:
+    return {
+        "voterId": voter.voter_id,
+        "voterDirectoryId": voter.voter_directory_id,
+        "endpoints": [
+            {"name": endpoint.name, "host": endpoint.host, "port": endpoint.port}
+            for endpoint in voter.endpoints
+        ],
+        "kRaftVersionFeature": {
+            "minSupportedVersion": voter.min_supported_version,
+            "maxSupportedVersion": voter.max_supported_version,
+        },
+    }
