@@ -3,8 +3,8 @@
 Rules of this file:
 
 1. Offsets are contiguous, control records counted; leader epochs never fall.
-2. A call of ``append`` or ``bootstrap`` is all or nothing: after an error the fold stands where it
-   stood before the call.
+2. A call of ``append`` or ``bootstrap`` is all or nothing: after an error, of the caller's input
+   too, the fold stands where it stood before the call.
 3. How a log is cut into calls changes neither changes nor image.
 4. What a record's type or version makes unreadable is skipped and counted, never an error: a
    reader outlives upgrades.
@@ -15,11 +15,12 @@ Source: Kafka ``MetadataLoader``, ``MetadataBatchLoader``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from raftlog.errors import OffsetGapError, RaftlogError, ReplayError
+from raftlog.errors import OffsetGapError, ReplayError
 from raftlog.records import RecordBatch
 from raftlog.records.control import ControlRecord, UnknownControl
 from raftlog.types import SnapshotId
@@ -124,15 +125,10 @@ class Fold:
         Raises ``OffsetGapError`` if a record is not the next one, ``ReplayError`` if it contradicts
         the state, its bytes are damaged, a transaction marker is astray, or its epoch falls.
         """
-        made: list[RecordChanges] = []
-        mark = self._mark()
-        try:
+        with self._whole_call() as made:
             for record in records:
                 at = record.offset, record.leader_epoch, record.timestamp_ms
                 self._append_one(*at, record.payload, made)
-        except RaftlogError:
-            self._return_to(mark, made)
-            raise
         return made
 
     def append_columns(
@@ -143,15 +139,10 @@ class Fold:
         payloads: Sequence[Payload],
     ) -> list[RecordChanges]:
         """As ``append``, from columns of equal length: no object for each record."""
-        made: list[RecordChanges] = []
-        mark = self._mark()
         rows = zip(offsets, leader_epochs, timestamps_ms, payloads, strict=True)
-        try:
+        with self._whole_call() as made:
             for offset, leader_epoch, timestamp_ms, payload in rows:
                 self._append_one(offset, leader_epoch, timestamp_ms, payload, made)
-        except RaftlogError:
-            self._return_to(mark, made)
-            raise
         return made
 
     def append_batch(self, batch: RecordBatch) -> list[RecordChanges]:
@@ -298,6 +289,17 @@ class Fold:
         known = self._skipped.get(kind)
         count, first = (0, offset) if known is None else (known.record_count, known.first_offset)
         self._skipped[kind] = SkippedRecords(*kind, count + 1, first, offset)
+
+    @contextmanager
+    def _whole_call(self) -> Iterator[list[RecordChanges]]:
+        """Collect the changes of a call; whatever ends it early, undo them."""
+        made: list[RecordChanges] = []
+        mark = self._mark()
+        try:
+            yield made
+        except BaseException:
+            self._return_to(mark, made)
+            raise
 
     def _mark(self) -> _Mark:
         transaction = self._transaction

@@ -31,6 +31,7 @@ from .names import (
     LEADER_RECOVERY_STATES,
     PATTERN_TYPES,
     SCRAM_MECHANISMS,
+    SECURITY_PROTOCOLS,
     ZK_MIGRATION_STATES,
     name_of,
 )
@@ -74,6 +75,10 @@ class Endpoint:
     port: int
     protocol: int
 
+    @property
+    def protocol_name(self) -> str:
+        return name_of(SECURITY_PROTOCOLS, self.protocol)
+
 
 @dataclass(frozen=True, slots=True)
 class FeatureRange:
@@ -102,6 +107,12 @@ class Voter:
     endpoints: tuple[VoterEndpoint, ...] = ()
     min_kraft_version: int = 0
     max_kraft_version: int = 0
+
+
+Part = Endpoint | FeatureRange | VoterEndpoint | Voter
+"""What a row may hold lists of, beside plain values."""
+
+PARTS: Final = (Endpoint, FeatureRange, VoterEndpoint, Voter)
 
 
 def quota_entity_key(entity: tuple[tuple[str, str | None], ...]) -> str:
@@ -460,12 +471,9 @@ def table_of(entity: Entity) -> str:
 
 def row_json(row: Row) -> dict[str, object]:
     """A row as JSON data: columns by name, the words beside the numbers, bytes as base64."""
-    found: dict[str, object] = {f.name: _plain(getattr(row, f.name)) for f in fields(row)}
+    found = _with_names(row)
     if isinstance(row, QuotaRow):
         found["entity"] = dict(row.entity)
-    for name in vars(type(row)):
-        if name.endswith("_name") and name not in found:
-            found[name] = getattr(row, name)
     return found
 
 
@@ -483,3 +491,19 @@ def _plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     return value
+
+
+def _with_names(value: Row | Part) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for entry in fields(value):
+        column = getattr(value, entry.name)
+        if isinstance(column, tuple):
+            found[entry.name] = [
+                _with_names(item) if isinstance(item, PARTS) else item for item in column
+            ]
+        else:
+            found[entry.name] = _plain(column)
+    for name in vars(type(value)):
+        if name.endswith("_name") and name not in found:
+            found[name] = getattr(value, name)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import pytest
 from tests.support.metadata_logs import at, folded, state_after
@@ -164,6 +165,17 @@ def test_a_call_that_fails_leaves_the_fold_where_it_was(bad: MetadataRecord | by
     assert fold.image.topic("b") is None
     fold.append(good)
     assert fold.image.topic("b") is not None
+
+
+def test_input_that_breaks_off_leaves_the_fold_where_it_was() -> None:
+    def breaks_off() -> Iterator[LogRecord]:
+        yield from at(1, OTHER, RemoveTopicRecord(topic_id=A))
+        raise OSError("the disk is gone")
+
+    fold = folded(TOPIC)
+    with pytest.raises(OSError, match="the disk is gone"):
+        fold.append(breaks_off())
+    assert (fold.image, fold.next_offset) == (state_after(TOPIC), 1)
 
 
 def test_a_damaged_record_says_where_and_what() -> None:

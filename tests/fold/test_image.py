@@ -17,7 +17,11 @@ from raftlog_state.image import (
     ROW_TYPES,
     AclRow,
     ConfigRow,
+    ControllerRow,
+    Endpoint,
     Entity,
+    EpochRow,
+    FeatureRange,
     MetadataImage,
     PartitionRow,
     ProducerIdsRow,
@@ -26,6 +30,8 @@ from raftlog_state.image import (
     Row,
     ScramRow,
     TopicRow,
+    Voter,
+    VoterEndpoint,
     group_of,
     row_json,
     table_of,
@@ -264,6 +270,31 @@ def test_json_has_columns_words_beside_numbers_and_bytes_as_base64() -> None:
     quota = QuotaRow(entity=(("client-id", "c"), ("user", None)), quota="rate", value=1.5)
     assert row_json(quota)["entity"] == {"client-id": "c", "user": None}
     assert row_json(partition("0", 1))["leader_recovery_state_name"] == "RECOVERING"
+
+
+def test_json_of_nested_parts_has_their_words_too() -> None:
+    controller = ControllerRow(
+        controller_id=1,
+        incarnation_id="i",
+        zk_migration_ready=False,
+        endpoints=(Endpoint("C", "h", 9093, 3),),
+        features=(FeatureRange("f", 0, 1),),
+    )
+    found = row_json(controller)
+    assert found["endpoints"] == [
+        {"name": "C", "host": "h", "port": 9093, "protocol": 3, "protocol_name": "SASL_SSL"}
+    ]
+    assert found["features"] == [{"name": "f", "min_version": 0, "max_version": 1}]
+    epoch = EpochRow(
+        leader_epoch=1,
+        start_offset=0,
+        end_offset=None,
+        leader_id=1,
+        voters=(Voter(1, "d", (VoterEndpoint("C", "h", 9093),), 0, 1),),
+        kraft_version=1,
+    )
+    (voter,) = json.loads(json.dumps(row_json(epoch)))["voters"]
+    assert voter["endpoints"] == [{"name": "C", "host": "h", "port": 9093}]
 
 
 def test_a_new_number_of_kafkas_is_its_own_word() -> None:
