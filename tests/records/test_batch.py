@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.batch_strategies import new_batches
 from tests.support.record_rows import read_rows, scan_rows
@@ -36,6 +36,7 @@ def written(batch: NewRecordBatch, base_offset: int = 0, leader_epoch: int = 1) 
     return read
 
 
+@settings(max_examples=50)
 @given(new_batches(), st.integers(0, 2**62), st.integers(-1, 2**31 - 1))
 def test_every_field_of_a_batch_comes_back(
     new: NewRecordBatch, base_offset: int, leader_epoch: int
@@ -57,6 +58,7 @@ def test_every_field_of_a_batch_comes_back(
     assert encode_batch(expected, base_offset=base_offset, leader_epoch=leader_epoch) == data
 
 
+@settings(max_examples=50)
 @given(st.lists(new_batches(count_max=5), max_size=6))
 def test_the_scan_reads_what_the_reader_of_batches_reads(batches: list[NewRecordBatch]) -> None:
     data = b"".join(
