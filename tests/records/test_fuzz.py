@@ -41,7 +41,7 @@ def test_any_bytes_are_batches_or_their_damage(data: bytes) -> None:
     walk_headers(data)
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(st.lists(new_batches(count_max=4), min_size=1, max_size=3), EDITS)
 def test_damaged_logs_read_alike_and_give_what_is_whole(batches: list, edits: list) -> None:
     log = b"".join(
@@ -51,7 +51,7 @@ def test_damaged_logs_read_alike_and_give_what_is_whole(batches: list, edits: li
     assert scan_rows(damaged, **LIMIT) == read_rows(damaged, **LIMIT)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(new_batches(count_max=4), EDITS, st.booleans())
 def test_lies_under_a_sound_crc_read_alike(new, edits: list, in_header: bool) -> None:
     sound = encode_batch(new, base_offset=7, leader_epoch=1)
@@ -61,7 +61,7 @@ def test_lies_under_a_sound_crc_read_alike(new, edits: list, in_header: bool) ->
     assert scan_rows(log, **LIMIT) == read_rows(log, **LIMIT)
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(
     st.lists(st.binary(max_size=40), min_size=30, max_size=60),
     st.lists(EDITS, max_size=2),

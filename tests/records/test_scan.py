@@ -63,7 +63,7 @@ def log_of(
         ([40] * 40, 6000),  # lengths of three bytes among those of two
         ([300], 6000),
     ],
-    ids=str,
+    ids=lambda case: f"{case[:3]}x{len(case)}" if isinstance(case, list) else str(case),
 )
 def test_records_are_followed_alike_in_any_company(
     counts: list[int], value_bytes: int, like_kraft: bool
