@@ -1,1 +1,1 @@
-"""What the records of a KRaft metadata log mean: typed records, the fold, tables, a command line."""
+"""What the records of a KRaft metadata log mean: records, fold, tables, command line."""
