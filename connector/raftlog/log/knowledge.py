@@ -162,7 +162,7 @@ class Knowledge:
                 start_offset = log_start(self.files)
                 return Outline(start_offset, None, Tail(self.files.path, 0, 0))
             try:
-                outline = read_outline(self.files)
+                outline = read_outline(self.files, contiguous=self._kind is LogKind.METADATA)
             except SegmentVanishedError:
                 self.files.refresh()
                 continue

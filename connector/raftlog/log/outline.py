@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.errors import CorruptBatchError
+from raftlog.records.columns import BatchColumns
 from raftlog.storage.protocol import ReadableFile
 
 from .cursor import Tail
@@ -38,28 +38,44 @@ class Outline:
     tail: Tail
 
 
-def read_outline(files: LogFiles) -> Outline:
+def read_outline(files: LogFiles, *, contiguous: bool) -> Outline:
     """Look at the end of a log that has a segment. Raises ``SegmentVanishedError``."""
     base_offset = files.listing.segments[-1]
     with files.open(files.segment_path(base_offset)) as file:
         end_offset, epoch = base_offset, None
         position = _last_known_position(files, file, base_offset)
+        follows = position == 0
         while True:
             error = None
             for behind, piece in _pieces_from(file, position):
                 if len(piece.batches):
-                    end_offset = max(end_offset, int(piece.batches.last_offset[-1]) + 1)
+                    is_chained = contiguous and follows
+                    end_offset = _end_behind(piece.batches, end_offset, is_chained=is_chained)
                     epoch = int(piece.batches.leader_epoch[-1])
+                    follows = True
                 position, error = behind, piece.error
             sound = _sound_behind(file, position, end_offset)
             if sound is None:
-                tail = _tail(file, position, error)
+                tail = Tail(file.path, position, max(file.byte_count() - position, 0), error)
                 return Outline(end_offset, epoch, tail)
-            position = sound
+            position, follows = sound, False
+
+
+def _end_behind(batches: BatchColumns, end_offset: int, *, is_chained: bool) -> int:
+    """The offset behind some batches, where ``end_offset`` is that behind those before them.
+
+    ``is_chained``: the batches must follow it without a gap. A base offset lies outside the CRC, so
+    where one contradicts, its batch counts for as many offsets as it has: whoever reads up to the
+    end meets the contradiction, and nothing is hidden.
+    """
+    if is_chained:
+        return end_offset + int((batches.last_offset - batches.base_offset + 1).sum())
+    return max(end_offset, int(batches.last_offset[-1]) + 1)
 
 
 def _pieces_from(file: ReadableFile, position: int) -> Iterator[tuple[int, HeaderPiece]]:
-    return pieces(file, position, ReadHeaders(), start_offset=None, end_offset=None)
+    reading = ReadHeaders(check_all=True)
+    return pieces(file, position, reading, start_offset=None, end_offset=None)
 
 
 def _last_known_position(files: LogFiles, file: ReadableFile, base_offset: int) -> int:
@@ -74,7 +90,3 @@ def _sound_behind(file: ReadableFile, position: int, next_offset: int) -> int | 
     if not any(file.read_at(position, _ZEROS_BYTES)):
         return None
     return find_sound_batch(file, position, next_offset)
-
-
-def _tail(file: ReadableFile, position: int, error: CorruptBatchError | None) -> Tail:
-    return Tail(file.path, position, max(file.byte_count() - position, 0), error)

@@ -19,6 +19,7 @@ from raftlog.errors import CorruptBatchError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.columns import BatchColumns, Column, HeaderWalk, RecordColumns, Scan, Stop
+from raftlog.records.crc import first_bad_crc
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
 from raftlog.records.scan import scan
 from raftlog.records.walk import (
@@ -26,6 +27,7 @@ from raftlog.records.walk import (
     Located,
     batch_columns,
     damaged_headers,
+    locate,
     walk_headers,
     within,
 )
@@ -154,12 +156,14 @@ class HeaderPiece:
 
 @dataclass(frozen=True, slots=True)
 class ReadHeaders:
-    """Headers alone. CRCs are checked of control batches, and of the last batch of each chunk:
+    """Headers alone.
 
-    so the last batch of a log is sound when it is believed to be there.
+    CRCs are checked of control batches, and of the last batch of each chunk: so the last batch of
+    a log is sound when it is believed to be there. With ``check_all`` those of all batches.
     """
 
     chunk_bytes: int = HEADER_CHUNK_BYTES
+    check_all: bool = False
 
     def read(
         self,
@@ -180,6 +184,12 @@ class ReadHeaders:
         checked = set(np.flatnonzero(walk.batches.is_control).tolist())
         if len(walk.batches) and walk.stop is not Stop.END_OFFSET:
             checked.add(len(walk.batches) - 1)
+        if self.check_all:
+            view = memoryview(buffer)
+            located = within(locate(view, path, file_position), start_offset, end_offset)
+            bad = first_bad_crc(view, located)
+            if bad is not None and bad < len(walk.batches):
+                checked.add(bad)
         control: list[tuple[int, RecordBatch]] = []
         for ordinal in sorted(checked):
             position = int(walk.batches.position[ordinal]) - file_position
@@ -201,7 +211,7 @@ class ReadHeaders:
         end_offset: int | None,
     ) -> HeaderPiece | None:
         headers = np.frombuffer(buffer[:BATCH_HEADER_BYTES], HEADER_DTYPE)
-        if damaged_headers(headers)[0]:
+        if self.check_all or damaged_headers(headers)[0]:
             return None
         end_position = int(headers["length"][0]) + LOG_OVERHEAD_BYTES
         located = Located(np.zeros(1, np.int64), headers, end_position, Stop.END, None)

@@ -38,7 +38,10 @@ def first_batch_after(
         for piece in cursor.read(ReadHeaders(), end):
             found = np.flatnonzero(piece.batches.max_timestamp_ms > timestamp_ms)
             if len(found):
-                return piece.batches[found[:1]]
+                batch = piece.batches[found[:1]]
+                # The next look for a later time goes on here.
+                files.remember(int(batch.base_offset[0]), base_offset, int(batch.position[0]))
+                return batch
     return None
 
 

@@ -1,0 +1,542 @@
+"""Damage: a typed error that says where and why, and nothing lost that was whole."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.log_builder import LogBuilder, checkpoint_bytes, data_batch
+from tests.support.memory_storage import MemoryStorage
+
+from raftlog.client import Isolation, LogReader, open_path
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    CorruptSnapshotError,
+    LogError,
+    LogGapError,
+    LogNotFoundError,
+    NotALogError,
+    RaftlogError,
+    UnsupportedMagicError,
+)
+from raftlog.log.names import checkpoint_name
+from raftlog.types import SnapshotId
+
+LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
+SEGMENT = LOGS / "three-nodes-4.3.1/node-102/__cluster_metadata-0/00000000000000002232.log"
+COMMITTED = Isolation.READ_COMMITTED
+EVERYTHING = Isolation.HIGH_WATERMARK
+
+
+def opened(builder: LogBuilder) -> LogReader:
+    return open_path(builder.directory, storage=builder.storage)
+
+
+def what_was_whole(log: LogReader, start: int, end: int) -> tuple[list[int], LogError | None]:
+    """The offsets that came before the error, and the error."""
+    found: list[int] = []
+    try:
+        for scan in log.scan(start, end, chunk_bytes=300):
+            found += scan.records.offset.to_pylist()
+    except LogError as error:
+        return found, error
+    return found, None
+
+
+def segment_of(content: bytes, name: str = "00000000000000000000.log") -> LogReader:
+    storage = MemoryStorage()
+    storage.write(f"/node/__cluster_metadata-0/{name}", content)
+    return open_path("/node/__cluster_metadata-0", storage=storage)
+
+
+def small_log(count: int = 8) -> LogBuilder:
+    builder = LogBuilder(with_indexes=False)
+    for number in range(count):
+        builder.data(*[b"\x01\x14\x00\x00"] * (1 + number % 3))
+    return builder
+
+
+# --- cut and flipped ---
+
+
+def test_a_segment_cut_at_every_byte_gives_every_batch_before_the_cut() -> None:
+    builder = small_log()
+    content = bytes(builder.storage.files[builder.path()])
+    ends = {position: base for base, _, position in builder.positions}
+    expected = 0
+    for length in range(1, len(content) + 1):
+        expected = ends.get(length, expected)
+        if length == len(content):
+            expected = builder.next_offset
+        log = segment_of(content[:length])
+        assert log.log_end_offset == expected
+        found, error = what_was_whole(log, 0, expected)
+        assert (found, error) == (list(range(expected)), None)
+
+
+def test_a_sealed_segment_cut_at_every_byte_is_damage_or_a_gap() -> None:
+    builder = small_log(4)
+    content = bytes(builder.storage.files[builder.path()])
+    path = builder.path()
+    builder.roll()
+    builder.data(b"\x01\x14\x00\x00")
+    ends = {position: base for base, _, position in builder.positions[:4]}
+    expected = 0
+    for length in range(len(content)):
+        expected = ends.get(length, expected)
+        builder.storage.write(path, content[:length])
+        log = opened(builder)
+        assert log.log_end_offset == builder.next_offset
+        found, error = what_was_whole(log, 0, builder.next_offset)
+        assert found == list(range(expected))
+        last = max(position for position in ends if position <= length)
+        if not any(content[last:length]):  # a clean cut, or zeros as of a preallocated file
+            assert isinstance(error, LogGapError)
+            assert (error.expected_offset, error.offset) == (expected, 7)
+        else:
+            assert isinstance(error, CorruptBatchError)
+            assert (error.path, error.offset) == (path, expected)
+            assert error.position == last
+
+
+def test_a_bit_flipped_anywhere_is_found_and_what_is_before_it_comes_out() -> None:
+    """Leader epochs lie outside the CRC and may be any: a flip there changes no record."""
+    builder = small_log(4)
+    content = bytes(builder.storage.files[builder.path()])
+    starts = [position for _, _, position in builder.positions]
+    bases = [base for base, _, _ in builder.positions]
+    for position in range(len(content)):
+        batch = max(n for n, start in enumerate(starts) if start <= position)
+        inside = position - starts[batch]
+        if 12 <= inside < 16:
+            continue
+        for bit in (0, 7):
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << bit
+            try:
+                log = segment_of(bytes(damaged))
+                end = log.log_end_offset
+                found, error = what_was_whole(log, 0, builder.next_offset)
+            except CorruptBatchError as nothing:
+                assert batch == 0, "only a log without any sound batch cannot be opened"
+                found, error, end = [], nothing, 0
+            assert error is not None
+            assert found == list(range(bases[batch]))
+            is_last = batch == len(starts) - 1
+            assert end == builder.next_offset or (is_last and end == bases[batch]) or not batch
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_any_damage_to_a_real_segment_is_a_typed_error_or_the_same_records(
+    seed: int, count: int
+) -> None:
+    rng = random.Random(seed)
+    content = bytearray(SEGMENT.read_bytes()[:6000])
+    for _ in range(count):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+    with contextlib.suppress(RaftlogError):
+        log = segment_of(bytes(content), SEGMENT.name)
+        end = log.log_end_offset
+        log.read_end(isolation=EVERYTHING)
+        log.plan(2232, end, isolation=EVERYTHING, max_slices=3)
+        log.next_boundary(2232, end_offset=end, max_records=10)
+        log.offset_for_timestamp(0)
+        list(log.file_problems())
+        found, _ = what_was_whole(log, 2232, end)
+        assert found == list(range(2232, 2232 + len(found)))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_log_or_a_typed_error(content: bytes) -> None:
+    with contextlib.suppress(LogError):
+        log = segment_of(content)
+        what_was_whole(log, 0, log.log_end_offset)
+
+
+# --- lies ---
+
+
+def test_a_length_that_hides_what_follows_is_damage_and_no_torn_tail() -> None:
+    builder = small_log()
+    _, _, position = builder.positions[3]
+    struct.pack_into(">i", builder.storage.files[builder.path()], position + 8, 100_000)
+    log = opened(builder)
+    assert log.log_end_offset == builder.next_offset
+    found, error = what_was_whole(log, 0, builder.next_offset)
+    assert found == list(range(builder.positions[3][0]))
+    assert isinstance(error, CorruptBatchError)
+    assert (error.position, error.offset) == (position, builder.positions[3][0])
+    assert "a sound batch begins" in str(error)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 13, 48, 2**31 - 1])
+def test_a_length_that_no_batch_has(length: int) -> None:
+    builder = small_log()
+    _, _, position = builder.positions[3]
+    struct.pack_into(">i", builder.storage.files[builder.path()], position + 8, length)
+    found, error = what_was_whole(opened(builder), 0, builder.next_offset)
+    assert found == list(range(builder.positions[3][0]))
+    assert isinstance(error, CorruptBatchError)
+    assert error.position == position
+
+
+def test_old_formats_are_named() -> None:
+    builder = small_log()
+    _, _, position = builder.positions[3]
+    builder.storage.files[builder.path()][position + 16] = 1
+    found, error = what_was_whole(opened(builder), 0, builder.next_offset)
+    assert len(found) == builder.positions[3][0]
+    assert isinstance(error, UnsupportedMagicError)
+
+
+def test_a_segment_missing_in_the_middle() -> None:
+    builder = small_log(3)
+    builder.roll()
+    missing = builder.base_offset
+    builder.no_ops(4)
+    builder.roll()
+    builder.no_ops(4)
+    builder.delete_segment(missing)
+    found, error = what_was_whole(opened(builder), 0, builder.next_offset)
+    assert found == list(range(missing))
+    assert isinstance(error, LogGapError)
+    assert (error.expected_offset, error.offset, error.position) == (missing, missing + 4, 0)
+    assert error.path == builder.path()
+    found, error = what_was_whole(opened(builder), missing, missing + 2)
+    assert (found, type(error)) == ([], LogGapError)
+
+
+def test_in_an_ordinary_partition_a_missing_segment_cannot_be_told_from_compaction() -> None:
+    builder = LogBuilder(directory="/node/orders-0")
+    builder.data(b"a")
+    builder.roll()
+    builder.data(b"b")
+    builder.roll()
+    builder.data(b"c")
+    builder.delete_segment(1)
+    assert what_was_whole(opened(builder), 0, 3) == ([0, 2], None)
+
+
+@pytest.mark.parametrize("directory", ["/node/__cluster_metadata-0", "/node/orders-0"])
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_offsets_that_go_back(directory: str, wrong: int) -> None:
+    builder = LogBuilder(directory=directory, with_indexes=False)
+    builder.no_ops(4)
+    builder.storage.append(builder.path(), data_batch([b"x"], base_offset=4 - wrong))
+    builder.storage.append(builder.path(), data_batch([b"x"], base_offset=5 - wrong))
+    found, error = what_was_whole(opened(builder), 0, 5)
+    assert found == [0, 1, 2, 3]
+    assert isinstance(error, LogGapError)
+    assert (error.expected_offset, error.offset) == (4, 4 - wrong)
+    assert "offsets go back" in str(error)
+
+
+@pytest.mark.parametrize("directory", ["/node/__cluster_metadata-0", "/node/orders-0"])
+@pytest.mark.parametrize("bit", [0, 1, 5, 20, 40, 62])
+def test_a_base_offset_that_lies_upwards_does_not_end_a_range(directory: str, bit: int) -> None:
+    """Base offsets lie outside the CRC: only their order tells."""
+    builder = LogBuilder(directory=directory, with_indexes=False)
+    builder.no_ops(30)
+    base_offset, _, position = builder.positions[8]
+    content = builder.storage.files[builder.path()]
+    struct.pack_into(">q", content, position, base_offset + (1 << bit))
+    found, error = what_was_whole(opened(builder), 0, 20)
+    # in a partition the batch itself may lie anywhere; that what follows goes back is found
+    assert found[:8] == list(range(8))
+    assert isinstance(error, LogError)
+
+
+def test_a_segment_that_begins_below_its_name() -> None:
+    log = segment_of(data_batch([b"x"], base_offset=3), "00000000000000000005.log")
+    found, error = what_was_whole(log, 5, 6)
+    assert found == []
+    assert isinstance(error, LogError)
+
+
+# --- indexes that lie ---
+
+
+def lying_indexes(builder: LogBuilder, rng: random.Random) -> bytes:
+    kind = rng.randrange(4)
+    entries = sorted(rng.randrange(1, 200) for _ in range(8))
+    if kind == 0:  # positions in the middle of batches
+        return b"".join(struct.pack(">ii", e, e * 37 + 5) for e in entries)
+    if kind == 1:  # true positions under wrong offsets
+        return b"".join(
+            struct.pack(">ii", n + 1, builder.positions[e][2]) for n, e in enumerate(entries) if e
+        )
+    if kind == 2:
+        return rng.randbytes(160)
+    return struct.pack(">ii", 5, 1 << 30)  # far beyond the file
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_index_that_lies_never_gives_wrong_records(seed: int) -> None:
+    rng = random.Random(seed)
+    builder = LogBuilder(with_indexes=False)
+    builder.no_ops(220)
+    builder.storage.write(builder.path(".index"), lying_indexes(builder, rng))
+    builder.storage.write(builder.path(".timeindex"), rng.randbytes(240))
+    log = opened(builder)
+    assert log.log_end_offset == 220
+    for _ in range(4):
+        start, end = sorted(rng.sample(range(221), 2))
+        assert what_was_whole(log, start, end) == (list(range(start, end)), None)
+        wanted_ms = 1000 + 10 * (start + 1)
+        assert log.offset_for_timestamp(wanted_ms) == start
+    assert all(isinstance(problem, CorruptFileError) for problem in log.file_problems())
+
+
+def test_lying_files_are_named_with_place_and_reason() -> None:
+    builder = LogBuilder()
+    builder.no_ops(300)
+    builder.roll()
+    builder.no_ops(5)
+    assert list(opened(builder).file_problems()) == []
+    path = builder.path(".index", 0)
+    struct.pack_into(">i", builder.storage.files[path], 8 + 4, 4711)
+    times = builder.path(".timeindex", 0)
+    struct.pack_into(">i", builder.storage.files[times], 8, 5)
+    builder.storage.write(builder.file("leader-epoch-checkpoint"), b"0\n2\n1 0\n7 100\n")
+    builder.storage.write(builder.file("quorum-state"), b"{")
+    builder.storage.write(builder.file("partition.metadata"), b"x")
+    builder.storage.write(builder.file("00000000000000000300.snapshot"), b"x")
+    builder.storage.write("/node/meta.properties", b"version=9")
+    problems = list(opened(builder).file_problems())
+    paths = [problem.path for problem in problems if isinstance(problem, CorruptFileError)]
+    assert len(paths) == len(problems)
+    assert paths == [
+        path,
+        times,
+        builder.file("leader-epoch-checkpoint"),
+        "/node/meta.properties",
+        builder.file("quorum-state"),
+        builder.file("partition.metadata"),
+        builder.file("00000000000000000300.snapshot"),
+    ]
+    assert problems[0].position == 8
+    # nothing of it keeps the records from being read
+    assert opened(builder).read_end(isolation=COMMITTED).offset == 305
+
+
+def test_a_transaction_index_that_hides_an_abort_is_found_out() -> None:
+    builder = LogBuilder(directory="/node/orders-0")
+    first = builder.data(b"a", producer_id=7)
+    marker = builder.end_producer(7, commit=False)
+    (problem,) = opened(builder).file_problems()
+    assert "lacks the aborted transaction of producer 7" in str(problem)
+    entry = struct.pack(">hqqqq", 0, 7, first, marker, marker + 1)
+    builder.storage.write(builder.path(".txnindex"), entry)
+    assert list(opened(builder).file_problems()) == []
+    more = struct.pack(">hqqqq", 0, 9, first, marker + 1, marker + 1)
+    builder.storage.append(builder.path(".txnindex"), more)
+    (problem,) = opened(builder).file_problems()
+    assert "invents" in str(problem)
+
+
+def test_a_missing_or_wrong_epoch_checkpoint_is_rebuilt_from_batches() -> None:
+    builder = LogBuilder()
+    for epoch in (1, 2, 5, 6):
+        builder.lead(epoch)
+        builder.no_ops(150)
+        if epoch == 2:
+            builder.roll()
+    expected = [(1, 0), (2, 151), (5, 302), (6, 453)]
+
+    def epochs() -> list[tuple[int, int]]:
+        entries = opened(builder).epochs.entries
+        return [(entry.epoch, entry.start_offset) for entry in entries]
+
+    assert epochs() == expected
+    for content in (b"", b"0\n1\n1 0\n", b"0\n2\n1 0\n4 77\n", b"garbage"):
+        builder.storage.write(builder.file("leader-epoch-checkpoint"), content)
+        assert epochs() == expected
+    builder.delete_segment(0)
+    content = b"0\n4\n1 0\n2 151\n5 302\n6 453\n"
+    builder.storage.write(builder.file("leader-epoch-checkpoint"), content)
+    assert epochs() == expected  # older epochs are known from the checkpoint alone
+    builder.storage.delete(builder.file("leader-epoch-checkpoint"))
+    assert epochs() == expected[2:]
+
+
+# --- checkpoints ---
+
+
+def snapshot_of(content: bytes) -> tuple[int, LogError | None]:
+    """How many records came, and the error."""
+    storage = MemoryStorage()
+    name = checkpoint_name(SnapshotId(epoch=1, end_offset=50))
+    storage.write(f"/node/__cluster_metadata-0/{name}", content)
+    log = open_path("/node/__cluster_metadata-0", storage=storage)
+    count = 0
+    try:
+        for scan in log.read_snapshot(log.snapshots[0]).scan(chunk_bytes=100):
+            count += len(scan.records)
+    except LogError as error:
+        return count, error
+    return count, None
+
+
+def test_a_whole_checkpoint_is_whole() -> None:
+    assert snapshot_of(checkpoint_bytes(records=3)) == (5, None)
+    assert snapshot_of(checkpoint_bytes(records=0)) == (2, None)
+
+
+def test_a_checkpoint_cut_at_every_byte_is_not_whole_and_gives_what_was() -> None:
+    content = checkpoint_bytes(records=3)
+    whole, _ = snapshot_of(content)
+    counts = set()
+    for length in range(1, len(content)):
+        count, error = snapshot_of(content[:length])
+        assert isinstance(error, CorruptSnapshotError)
+        assert error.path.endswith(".checkpoint")
+        counts.add(count)
+    assert counts == {0, 1, 4}
+    assert whole == 5
+
+
+def test_a_checkpoint_without_a_footer() -> None:
+    count, error = snapshot_of(checkpoint_bytes(footer=False))
+    assert count == 4
+    assert "SnapshotFooter" in str(error)
+
+
+def test_a_checkpoint_without_a_header() -> None:
+    count, error = snapshot_of(data_batch([b"x"], base_offset=0))
+    assert count == 0
+    assert "control batch" in str(error)
+
+
+def test_a_checkpoint_with_batches_behind_each_other_that_do_not_follow() -> None:
+    content = checkpoint_bytes(footer=False) + data_batch([b"x"], base_offset=9)
+    count, error = snapshot_of(content)
+    assert count == 4
+    assert "offset 9 follows 3" in str(error)
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_found() -> None:
+    content = checkpoint_bytes(records=2)
+    for position in range(len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 4
+        _, error = snapshot_of(bytes(damaged))
+        inside_epoch = any(start + 12 <= position < start + 16 for start in batch_starts(content))
+        assert (error is None) == inside_epoch
+
+
+def batch_starts(content: bytes) -> list[int]:
+    starts, position = [], 0
+    while position < len(content):
+        starts.append(position)
+        position += 12 + struct.unpack_from(">i", content, position + 8)[0]
+    return starts
+
+
+# --- what is no log ---
+
+
+def test_text_instead_of_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_text("2026-11-21 08:00:00 INFO this is another kind of log\n" * 50)
+    log = open_path(str(path))
+    with pytest.raises(CorruptBatchError) as caught:
+        log.read_end(isolation=COMMITTED)
+    assert (caught.value.path, caught.value.position) == (str(path), 0)
+    with pytest.raises(CorruptBatchError):
+        _ = log.log_end_offset
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.log", "bootstrap.checkpoint"])
+def test_an_empty_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(NotALogError, match="the file is empty"):
+        open_path(str(tmp_path / name))
+
+
+def test_text_instead_of_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "bootstrap.checkpoint"
+    path.write_text("hello" * 50)
+    log = open_path(str(path))
+    with pytest.raises(CorruptSnapshotError):
+        next(log.read_snapshot(log.snapshots[0]).scan())
+
+
+def test_a_directory_with_no_log(tmp_path: Path) -> None:
+    with pytest.raises(NotALogError, match="neither a segment nor a checkpoint"):
+        open_path(str(tmp_path))
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    with pytest.raises(NotALogError):
+        open_path(str(tmp_path))
+
+
+def test_a_broker_s_directory_names_its_partitions(tmp_path: Path) -> None:
+    (tmp_path / "orders-0").mkdir()
+    with pytest.raises(NotALogError, match="partitions such as orders-0"):
+        open_path(str(tmp_path))
+
+
+def test_a_file_of_another_kind(tmp_path: Path) -> None:
+    for name in ("meta.properties", "00000000000000000000.index", "x.checkpoint.part"):
+        (tmp_path / name).write_bytes(b"x")
+        with pytest.raises(NotALogError, match="a file of another kind"):
+            open_path(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("path", ["missing", "missing*", "missing,also", "", ","])
+def test_a_path_that_is_not_there(tmp_path: Path, path: str) -> None:
+    with pytest.raises(LogNotFoundError):
+        open_path(str(tmp_path / path) if path.startswith("m") else path)
+
+
+def test_one_missing_path_of_several_is_named(tmp_path: Path) -> None:
+    there = SEGMENT.parent
+    with pytest.raises(LogNotFoundError) as caught:
+        open_path(f"{there},{tmp_path}/missing")
+    assert caught.value.path == f"{tmp_path}/missing"
+
+
+def test_a_path_with_a_comma_or_brackets_that_exists_is_itself(tmp_path: Path) -> None:
+    directory = tmp_path / "a,b [1]"
+    directory.mkdir()
+    (directory / SEGMENT.name).write_bytes(SEGMENT.read_bytes())
+    assert open_path(str(directory)).log_end_offset == 3133
+
+
+def test_damage_before_a_range_hides_its_transactions() -> None:
+    builder = LogBuilder(directory="/node/orders-0", with_indexes=False)
+    builder.data(b"a", producer_id=7)
+    for _ in range(5):
+        builder.data(b"b")
+    builder.end_producer(7, commit=False)
+    builder.data(b"c")
+    _, _, position = builder.positions[2]
+    builder.storage.files[builder.path()][position + 16] = 9
+    log = opened(builder)
+    assert log.log_end_offset == 8
+    with pytest.raises(CorruptBatchError):
+        log.plan(4, 8, isolation=COMMITTED)
+    assert log.plan(4, 8, isolation=EVERYTHING).slices
+    # a range that reaches the damage meets it when it is read
+    assert log.plan(0, 8, isolation=COMMITTED).slices
+    assert what_was_whole(log, 0, 8)[0] == [0, 1]
+
+
+def test_a_read_end_beyond_damage_lets_the_reader_find_it() -> None:
+    builder = small_log()
+    _, _, position = builder.positions[3]
+    builder.storage.files[builder.path()][position + 70] ^= 1
+    log = opened(builder)
+    end = log.read_end(isolation=COMMITTED)
+    assert end.offset == builder.next_offset
+    found, error = what_was_whole(log, 0, end.offset)
+    assert found == list(range(builder.positions[3][0]))
+    assert isinstance(error, CorruptBatchError)
+    assert error.position == position
+    assert "CRC" in error.reason

@@ -1,0 +1,520 @@
+"""A reader beside a running node: growth, rolls, deletions, torn tails; nothing read twice."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.support.log_builder import END, NO_OP, LogBuilder, begin
+from tests.support.memory_storage import MemoryFile, MemoryStorage
+
+from raftlog.client import EndBasis, Isolation, LogReader, ReadEnd, open_path
+from raftlog.errors import (
+    CorruptBatchError,
+    DataLossError,
+    DivergedLogError,
+    LogAccessError,
+    SegmentVanishedError,
+)
+from raftlog.records.columns import Column
+from raftlog.types import SnapshotId
+
+LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
+METADATA = LOGS / "three-nodes-4.3.1/node-102/__cluster_metadata-0"
+COMMITTED = Isolation.READ_COMMITTED
+Row = tuple[int, bytes | None]
+
+
+def rows(log: LogReader, start: int, end: int) -> list[Row]:
+    found: list[Row] = []
+    for scan in log.scan(start, end, columns=Column.OFFSET | Column.VALUE):
+        assert scan.records.offset is not None
+        assert scan.records.value is not None
+        found += zip(scan.records.offset.to_pylist(), scan.records.value.to_pylist(), strict=True)
+    return found
+
+
+def opened(builder: LogBuilder) -> LogReader:
+    return open_path(builder.directory, storage=builder.storage)
+
+
+class Follower:
+    """What a stream does: look, read what is new, never lose or repeat a row."""
+
+    def __init__(self, log: LogReader) -> None:
+        self.log = log
+        self.end: ReadEnd | None = None
+        self.rows: list[Row] = []
+
+    def look(self) -> None:
+        self.log.refresh()
+        start = self.log.log_start_offset if self.end is None else self.end.offset
+        end = self.log.read_end(isolation=COMMITTED, previous=self.end)
+        plan = self.log.plan(start, end.offset, isolation=COMMITTED, max_slices=2)
+        for one in plan.slices:
+            self.rows += rows(self.log, one.start_offset, one.end_offset)
+        self.end = end
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_log_that_grows_byte_by_byte_is_never_wrong(seed: int) -> None:
+    rng = random.Random(seed)
+    storage = MemoryStorage()
+    directory = "/node/__cluster_metadata-0"
+    segments = sorted(METADATA.glob("*.log"))
+    storage.write(f"{directory}/{segments[0].name}", b"")
+    follower = Follower(open_path(directory, storage=storage))
+    for number, segment in enumerate(segments):
+        path = f"{directory}/{segment.name}"
+        storage.write(path, b"")
+        content = segment.read_bytes()
+        position = 0
+        while position < len(content):
+            step = rng.choice([1, 7, 61, 500, 3000, 20_000])
+            storage.append(path, content[position : position + step])
+            position += step
+            if rng.random() < 0.5:
+                follower.look()
+        if seed % 2:
+            index = segment.with_suffix(".index")
+            storage.write(f"{directory}/{index.name}", index.read_bytes())
+        if number == 2:
+            follower.look()  # then the node trims its log behind the reader
+            storage.rename(
+                f"{directory}/{segments[0].name}", f"{directory}/{segments[0].name}.deleted"
+            )
+    follower.look()
+    whole = open_path(str(METADATA))
+    assert follower.rows == rows(whole, 0, whole.log_end_offset)
+
+
+def test_a_batch_that_is_written_byte_by_byte_is_seen_once_it_is_whole() -> None:
+    builder = LogBuilder()
+    builder.no_ops(3)
+    whole = bytes(builder.storage.files[builder.path()])
+    _, _, last = builder.positions[-1]
+    log = opened(builder)
+    for length in range(last, len(whole) + 1):
+        builder.storage.write(builder.path(), whole[:length])
+        log.refresh()
+        end = log.read_end(isolation=COMMITTED)
+        assert end.offset == (3 if length == len(whole) else 2)
+        assert log.log_end_offset == end.offset
+        assert log.tail is not None
+        assert log.tail.byte_count == (0 if length == len(whole) else length - last)
+        assert log.tail.error is None
+        assert opened(builder).log_end_offset == end.offset
+
+
+@pytest.mark.parametrize("kind", ["__cluster_metadata-0", "orders-0"])
+def test_refreshing_costs_what_is_new(kind: str) -> None:
+    builder = LogBuilder(directory=f"/node/{kind}", preallocated_bytes=100_000)
+    builder.no_ops(3000)
+    log = opened(builder)
+    log.read_end(isolation=COMMITTED)
+    storage = builder.storage
+    storage.read_bytes()
+    log.refresh()
+    log.read_end(isolation=COMMITTED)
+    assert storage.read_bytes() < 400  # the last header, twice, and nothing behind it
+    before = len(storage.files[builder.path()])
+    builder.no_ops(50)
+    new_bytes = len(storage.files[builder.path()]) - before
+    log.refresh()
+    end = log.read_end(isolation=COMMITTED)
+    assert end.offset == builder.next_offset
+    assert storage.read_bytes() < new_bytes + 1000
+    plan = log.plan(3000, end.offset, isolation=COMMITTED)
+    assert plan.slices[0].end_offset == 3050
+    assert storage.read_bytes() == 0
+    assert storage.open_files == 0
+
+
+def test_preallocated_zeros_behind_the_last_batch_are_no_damage() -> None:
+    builder = LogBuilder(preallocated_bytes=10_000)
+    builder.no_ops(300)
+    path = builder.path()
+    content = bytes(builder.storage.files[path])
+    builder.storage.write(path, content + bytes(5_000_000))
+    log = opened(builder)
+    assert log.read_end(isolation=COMMITTED).offset == 300
+    assert len(rows(log, 0, 300)) == 300
+    # the node writes its next batch into the zeros
+    other = LogBuilder()
+    other.no_ops(302)
+    more = bytes(other.storage.files[other.path()])
+    builder.storage.write(path, more + bytes(5_000_000))
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).offset == 302
+
+
+def test_a_roll_between_two_looks_is_followed() -> None:
+    builder = LogBuilder()
+    builder.no_ops(3)
+    log = opened(builder)
+    assert log.read_end(isolation=COMMITTED).offset == 3
+    builder.no_ops(2)
+    builder.roll()
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).offset == 5  # an empty active segment is normal
+    builder.no_ops(4)
+    builder.roll()
+    builder.no_ops(1)
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).offset == 10
+    assert [row[0] for row in rows(log, 0, 10)] == list(range(10))
+
+
+class GrowingFile(MemoryFile):
+    """Whenever it is read, its node has written a little more."""
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        assert isinstance(self._storage, GrowingStorage)
+        self._storage.grow()
+        return super().read_at(position, byte_count)
+
+
+class GrowingStorage(MemoryStorage):
+    def __init__(self, path: str, content: bytes, rng: random.Random) -> None:
+        super().__init__()
+        self.path, self.rest, self.rng = path, content, rng
+        self.write(path, b"")
+
+    def grow(self) -> None:
+        step = self.rng.choice([0, 1, 60, 200, 5000])
+        self.append(self.path, self.rest[:step])
+        self.rest = self.rest[step:]
+
+    def open_file(self, path: str) -> MemoryFile:
+        self.is_directory(path)  # raises if it is not there
+        return GrowingFile(self, path, self.files[path])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_node_that_writes_between_any_two_reads_is_never_wrong(seed: int) -> None:
+    segment = METADATA / "00000000000000000000.log"
+    directory = "/node/__cluster_metadata-0"
+    storage = GrowingStorage(
+        f"{directory}/{segment.name}", segment.read_bytes(), random.Random(seed)
+    )
+    follower = Follower(open_path(directory, storage=storage))
+    while storage.rest:
+        follower.look()
+    follower.look()
+    assert [row[0] for row in follower.rows] == list(range(436))
+    assert list(follower.log.file_problems()) == []
+
+
+class BusyStorage(MemoryStorage):
+    """Does something to the files whenever the reader touches them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.todo: list[object] = []
+
+    def open_file(self, path: str) -> MemoryFile:
+        if self.todo:
+            self.todo.pop(0)()  # type: ignore[operator]
+        return super().open_file(path)
+
+
+def test_a_log_that_rolls_while_it_is_read_is_read_on() -> None:
+    storage = BusyStorage()
+    builder = LogBuilder(storage)
+    builder.no_ops(5)
+    log = opened(builder)
+
+    def roll() -> None:
+        builder.no_ops(5)
+        builder.roll()
+        builder.no_ops(5)
+
+    storage.todo = [roll]
+    found = rows(log, 0, 15)  # planned by somebody who saw more
+    assert [row[0] for row in found] == list(range(15))
+
+
+def test_a_segment_that_is_deleted_before_it_is_opened_is_data_loss_if_it_was_asked_for() -> None:
+    storage = BusyStorage()
+    builder = LogBuilder(storage)
+    builder.no_ops(5)
+    builder.roll()
+    builder.no_ops(5)
+    log = opened(builder)
+    storage.todo = [lambda: builder.delete_segment(0)]
+    with pytest.raises(DataLossError) as caught:
+        rows(log, 2, 10)
+    assert caught.value.condition == "RECORDS_DELETED"
+    assert "begins at 5" in str(caught.value)
+    assert [row[0] for row in rows(log, 5, 10)] == [5, 6, 7, 8, 9]
+
+
+def test_a_segment_that_is_renamed_while_it_is_open_is_read_to_its_end() -> None:
+    builder = LogBuilder()
+    for _ in range(4):
+        builder.no_ops(40)
+        builder.roll()
+    builder.no_ops(5)
+    log = opened(builder)
+    scans = log.scan(0, 165, chunk_bytes=200)
+    first = next(scans)
+    builder.delete_segment(0, keep_renamed=True)
+    offsets = first.records.offset.to_pylist()
+    for scan in scans:
+        offsets += scan.records.offset.to_pylist()
+    assert offsets == list(range(165))
+    log.refresh()
+    assert log.log_start_offset == 40
+
+
+def test_a_directory_that_always_loses_what_it_listed_is_told_as_such() -> None:
+    class Vanishing(MemoryStorage):
+        def list_names(self, directory: str) -> list[str]:
+            return ["00000000000000000000.log"]
+
+    storage = Vanishing()
+    storage.write("/node/__cluster_metadata-0/other", b"")
+    log = open_path("/node/__cluster_metadata-0", storage=storage)
+    with pytest.raises(SegmentVanishedError) as caught:
+        log.read_end(isolation=COMMITTED)
+    assert caught.value.retriable
+
+
+def test_a_trimmed_log_goes_on_and_what_is_gone_is_named() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    builder.roll()
+    builder.no_ops(5)
+    log = opened(builder)
+    first = log.read_end(isolation=COMMITTED)
+    for _ in range(3):
+        builder.roll()
+        builder.no_ops(5)
+    builder.checkpoint(end_offset=20)
+    for base_offset in (0, 5, 10):
+        builder.delete_segment(base_offset)
+    log.refresh()
+    end = log.read_end(isolation=COMMITTED, previous=first)
+    assert (log.log_start_offset, end.offset) == (15, 25)
+    with pytest.raises(DataLossError):
+        log.plan(first.offset, end.offset, isolation=COMMITTED)
+    assert log.plan(20, 25, isolation=COMMITTED).slices
+
+
+def test_a_checkpoint_is_listed_when_it_is_finished() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    part = builder.file("00000000000000000005-0000000001-83746.checkpoint.part")
+    builder.storage.write(part, b"unfinished")
+    log = opened(builder)
+    assert log.snapshots == ()
+    builder.storage.delete(part)
+    builder.checkpoint()
+    log.refresh()
+    assert log.snapshots == (SnapshotId(epoch=1, end_offset=5),)
+
+
+def test_a_log_that_is_empty_behind_a_checkpoint() -> None:
+    builder = LogBuilder(start_offset=100)
+    snapshot_id = builder.checkpoint(epoch=3)
+    log = opened(builder)
+    end = log.read_end(isolation=COMMITTED)
+    assert (log.log_start_offset, log.log_end_offset, end.offset, end.epoch) == (100, 100, 100, 3)
+    assert log.newest_snapshot() == snapshot_id
+    builder.delete_segment(100)
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).offset == 100
+    assert log.plan(100, 100, isolation=COMMITTED).slices == ()
+
+
+# --- truncation ---
+
+
+def test_what_a_node_truncated_and_wrote_anew_is_read_anew() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    builder.data(begin("lost"), NO_OP)
+    log = opened(builder)
+    assert log.read_end(isolation=Isolation.HIGH_WATERMARK).offset == 7
+    _, _, position = builder.positions[3]
+    builder.storage.truncate(builder.path(), position)
+    builder.next_offset = 3
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).offset == 3
+    builder.lead(2)
+    builder.no_ops(9)
+    log.refresh()
+    end = log.read_end(isolation=COMMITTED)
+    assert (end.offset, end.epoch) == (13, 2)
+    assert [entry.epoch for entry in log.epochs.entries] == [1, 2]
+
+
+def test_a_truncation_behind_the_last_look_is_found_when_the_file_is_long_again() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    log = opened(builder)
+    first = log.read_end(isolation=COMMITTED)
+    _, _, position = builder.positions[2]
+    builder.storage.truncate(builder.path(), position)
+    builder.next_offset, builder.epoch = 2, 2
+    builder.no_ops(10)
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).epoch == 2
+    with pytest.raises(DivergedLogError) as caught:
+        log.read_end(isolation=COMMITTED, previous=first)
+    assert (caught.value.offset, caught.value.expected_epoch, caught.value.epoch) == (4, 1, 2)
+
+
+def test_an_end_that_fell_stands_until_the_log_passes_it_again() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    log = opened(builder)
+    first = log.read_end(isolation=COMMITTED)
+    _, _, position = builder.positions[3]
+    builder.storage.truncate(builder.path(), position)
+    builder.next_offset = 3
+    log.refresh()
+    kept = log.read_end(isolation=COMMITTED, previous=first)
+    assert (kept.offset, kept.epoch) == (5, 1)
+    assert "now it would be 3" in kept.explanation
+    builder.no_ops(4)
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED, previous=kept).offset == 7
+
+
+def test_a_later_epoch_that_begins_before_the_previous_end_is_a_conflict_at_once() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    log = opened(builder)
+    first = log.read_end(isolation=COMMITTED)
+    _, _, position = builder.positions[3]
+    builder.storage.truncate(builder.path(), position)
+    builder.next_offset = 3
+    builder.lead(2)
+    log.refresh()
+    with pytest.raises(DivergedLogError):
+        log.read_end(isolation=COMMITTED, previous=first)
+
+
+def test_a_range_that_was_truncated_meanwhile_is_named() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    log = opened(builder)
+    _, _, position = builder.positions[3]
+    builder.storage.truncate(builder.path(), position)
+    scans = log.scan(0, 5)
+    assert next(scans).records.offset.to_pylist() == [0, 1, 2]
+    with pytest.raises(DataLossError) as caught:
+        next(scans)
+    assert caught.value.condition == "LOG_ENDS_EARLY"
+
+
+# --- the young tail ---
+
+
+@pytest.mark.parametrize("with_indexes", [True, False])
+def test_what_is_younger_than_the_holdback_is_held_back(with_indexes: bool) -> None:
+    builder = LogBuilder(with_indexes=with_indexes)
+    for second in range(100):
+        for _ in range(20):
+            builder.data(NO_OP, timestamp_ms=second * 1000)
+    log = opened(builder)
+    for now_ms, holdback_ms, seconds in (
+        (99_000, 5_000, 95),
+        (99_999, 5_000, 95),
+        (104_000, 5_000, 100),
+        (99_000, 0, 100),
+        (2_000, 5_000, 0),
+        (50_000, 1, 50),
+    ):
+        end = log.read_end(isolation=COMMITTED, holdback_ms=holdback_ms, now_ms=now_ms)
+        assert end.offset == seconds * 20
+        assert end.basis is (EndBasis.HOLDBACK if holdback_ms else EndBasis.DIRECTORY)
+    assert "younger than 1 ms" in end.explanation
+
+
+def test_everything_behind_the_first_young_batch_is_held_back() -> None:
+    builder = LogBuilder()
+    for ms in (1000, 2000, 9000, 3000):
+        builder.data(NO_OP, timestamp_ms=ms)
+    builder.roll()
+    builder.data(NO_OP, timestamp_ms=1000)
+    log = opened(builder)
+    assert log.read_end(isolation=COMMITTED, holdback_ms=1000, now_ms=5000).offset == 2
+    assert log.read_end(isolation=COMMITTED, holdback_ms=1000, now_ms=10_000).offset == 5
+
+
+def test_a_held_back_end_does_not_fall_into_a_transaction() -> None:
+    builder = LogBuilder()
+    builder.data(NO_OP, timestamp_ms=1000)
+    builder.data(begin(), timestamp_ms=1000)
+    builder.data(END, timestamp_ms=9000)
+    log = opened(builder)
+    assert log.read_end(isolation=COMMITTED, holdback_ms=1000, now_ms=5000).offset == 1
+    assert log.read_end(isolation=COMMITTED).offset == 3
+
+
+def test_a_held_back_end_of_a_partition_knows_what_was_open_there() -> None:
+    builder = LogBuilder(directory="/node/orders-0")
+    builder.data(b"a", timestamp_ms=1000)
+    builder.data(b"b", producer_id=7, timestamp_ms=1000)
+    builder.data(b"c", timestamp_ms=9000)
+    builder.end_producer(7, commit=True)
+    builder.producer_snapshot({})
+    builder.roll()
+    builder.data(b"d", timestamp_ms=9000)
+    log = opened(builder)
+    assert log.read_end(isolation=COMMITTED).offset == 5
+    assert log.read_end(isolation=COMMITTED, holdback_ms=1000, now_ms=5000).offset == 1
+    everything = Isolation.HIGH_WATERMARK
+    assert log.read_end(isolation=everything, holdback_ms=1000, now_ms=5000).offset == 2
+
+
+def test_the_next_look_goes_on_from_the_last_held_back_end() -> None:
+    builder = LogBuilder(with_indexes=False)
+    for second in range(1000):
+        builder.data(NO_OP, timestamp_ms=second * 1000)
+    log = opened(builder)
+    end = log.read_end(isolation=COMMITTED, holdback_ms=5000, now_ms=900_000)
+    assert end.offset == 896
+    builder.storage.read_bytes()
+    end = log.read_end(isolation=COMMITTED, holdback_ms=5000, now_ms=901_000, previous=end)
+    assert end.offset == 897
+    assert builder.storage.read_bytes() < 10_000
+
+
+# --- storage that refuses ---
+
+
+def test_a_file_that_may_not_be_read_is_told_from_one_that_is_gone() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    builder.roll()
+    builder.no_ops(5)
+    builder.storage.refused.add(builder.path(base_offset=0))
+    log = opened(builder)
+    assert log.log_end_offset == 10
+    with pytest.raises(LogAccessError) as caught:
+        rows(log, 0, 10)
+    assert caught.value.path == builder.path(base_offset=0)
+    assert len(rows(log, 5, 10)) == 5
+    builder.storage.refused.add(builder.directory)
+    with pytest.raises(LogAccessError):
+        opened(builder)
+    with pytest.raises(LogAccessError):
+        log.refresh()
+
+
+def test_damage_behind_the_end_is_said_and_the_rest_is_read() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    builder.storage.files[builder.path()][-1] ^= 1
+    log = opened(builder)
+    end = log.read_end(isolation=COMMITTED)
+    assert end.offset == 4
+    assert "damaged: its CRC" in end.explanation
+    assert log.tail is not None
+    assert isinstance(log.tail.error, CorruptBatchError)
+    assert log.tail.error.offset == 4
+    assert len(rows(log, 0, 4)) == 4

@@ -1,0 +1,309 @@
+"""Spans of transactions, and how far a log is decided."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.log_builder import ABORT, END, NO_OP, LogBuilder, begin
+from tests.support.memory_storage import MemoryStorage
+
+from raftlog.client import Isolation, LogReader, Outcome, TransactionSpan, open_path
+from raftlog.errors import TransactionMarkerError
+from raftlog.log.transactions import TransactionBook
+from raftlog.records.compression import Compression
+
+COMMITTED = Isolation.READ_COMMITTED
+EVERYTHING = Isolation.HIGH_WATERMARK
+
+
+def metadata_log(builder: LogBuilder) -> LogReader:
+    return open_path(builder.directory, storage=builder.storage)
+
+
+def partition_builder(storage: MemoryStorage | None = None) -> LogBuilder:
+    return LogBuilder(storage, "/node/orders-0")
+
+
+def spans(log: LogReader, start: int | None = None, end: int | None = None) -> list[object]:
+    start = log.log_start_offset if start is None else start
+    end = log.log_end_offset if end is None else end
+    plan = log.plan(start, end, isolation=COMMITTED)
+    return [
+        (span.first_offset, span.marker_offset, span.outcome, span.producer_id)
+        for slice_ in plan.slices
+        for span in slice_.spans
+    ]
+
+
+# --- metadata ---
+
+
+def test_a_transaction_is_framed_by_its_markers_and_keeps_its_name() -> None:
+    builder = LogBuilder()
+    builder.data(begin("one"), NO_OP, END)
+    builder.data(NO_OP)
+    builder.data(begin())
+    builder.data(NO_OP, ABORT)
+    plan = metadata_log(builder).plan(0, builder.next_offset, isolation=COMMITTED)
+    assert plan.slices[0].spans == (
+        TransactionSpan(0, 2, Outcome.COMMITTED, -1, "one"),
+        TransactionSpan(4, 6, Outcome.ABORTED, -1, None),
+    )
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_markers_are_found_in_compressed_batches(compression: Compression) -> None:
+    builder = LogBuilder()
+    builder.data(NO_OP, begin("x"), NO_OP, END, compression=compression)
+    assert spans(metadata_log(builder)) == [(1, 3, Outcome.COMMITTED, -1)]
+
+
+def test_values_that_only_look_like_markers_are_none() -> None:
+    builder = LogBuilder()
+    builder.data(b"", None, b"\x01", b"\x00\x17\x00", b"\x01\x97\x00", b"\x02\x17\x00")
+    assert spans(metadata_log(builder)) == []
+
+
+def test_the_end_stays_before_the_batch_in_which_an_open_transaction_begins() -> None:
+    builder = LogBuilder()
+    builder.no_ops(3)
+    builder.data(NO_OP, NO_OP, begin())
+    builder.no_ops(2)
+    log = metadata_log(builder)
+    end = log.read_end(isolation=COMMITTED)
+    assert end.offset == 3
+    assert "offset 3 is not decided" in end.explanation
+    assert log.read_end(isolation=EVERYTHING).offset == 8
+    builder.data(END)
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).offset == 9
+
+
+def test_one_batch_may_end_a_transaction_and_begin_another() -> None:
+    builder = LogBuilder()
+    builder.no_ops(2)
+    builder.data(begin("a"))
+    builder.data(END, begin("b"))
+    builder.data(END, begin("c"), NO_OP)
+    log = metadata_log(builder)
+    # Every batch from offset 2 on lies inside some transaction that reaches to the end.
+    assert log.read_end(isolation=COMMITTED).offset == 2
+
+
+def test_a_log_whose_beginning_is_gone_may_begin_inside_a_transaction() -> None:
+    builder = LogBuilder(start_offset=50)
+    builder.no_ops(2)
+    builder.data(END)
+    builder.data(NO_OP)
+    assert spans(metadata_log(builder)) == [(50, 52, Outcome.COMMITTED, -1)]
+
+
+def test_a_checkpoint_never_ends_inside_a_transaction() -> None:
+    builder = LogBuilder(start_offset=50)
+    builder.checkpoint(end_offset=50)
+    builder.data(END)
+    with pytest.raises(TransactionMarkerError):
+        spans(metadata_log(builder))
+
+
+@pytest.mark.parametrize(
+    ("values", "offset"),
+    [([END], 2), ([ABORT], 2), ([begin(), NO_OP, begin("again"), END], 4)],
+    ids=["stray end", "stray abort", "nested begin"],
+)
+def test_markers_that_contradict_stop_committed_reads_and_nothing_else(
+    values: list[bytes], offset: int
+) -> None:
+    builder = LogBuilder()
+    builder.no_ops(2)
+    builder.data(*values)
+    builder.no_ops(2)
+    log = metadata_log(builder)
+    with pytest.raises(TransactionMarkerError) as caught:
+        log.plan(0, builder.next_offset, isolation=COMMITTED)
+    assert caught.value.offset == offset
+    assert log.plan(0, 2, isolation=COMMITTED).slices
+    assert log.plan(0, builder.next_offset, isolation=EVERYTHING).slices
+    assert sum(len(s.records) for s in log.scan(0, builder.next_offset)) == builder.next_offset
+
+
+def test_a_leader_that_fails_inside_a_transaction_leaves_it_to_the_next_one_to_abort() -> None:
+    builder = LogBuilder()
+    builder.data(begin("long"))
+    builder.no_ops(2)
+    builder.lead(2)
+    log = metadata_log(builder)
+    assert log.read_end(isolation=COMMITTED).offset == 0
+    builder.data(ABORT)
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).offset == 5
+    assert spans(log) == [(0, 4, Outcome.ABORTED, -1)]
+
+
+def test_a_plan_far_behind_knows_the_transactions_there() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    builder.data(begin("early"))
+    builder.no_ops(5)
+    builder.checkpoint(end_offset=3)
+    builder.data(END)
+    builder.no_ops(5)
+    builder.checkpoint()
+    builder.no_ops(3)
+    log = metadata_log(builder)
+    assert log.read_end(isolation=COMMITTED).offset == builder.next_offset
+    assert spans(log, 0, 4) == []
+    assert spans(log, 7, 9) == [(5, 11, Outcome.COMMITTED, -1)]
+    assert spans(log, 4, 7) == [(5, 11, Outcome.COMMITTED, -1)]
+    assert spans(log, 12, 20) == []
+
+
+# --- ordinary partitions ---
+
+
+def test_producers_transactions_may_overlap_and_committed_ones_are_not_named() -> None:
+    builder = partition_builder()
+    builder.data(b"a", b"b", producer_id=7)
+    builder.data(b"c", producer_id=8)
+    builder.data(b"d")
+    builder.end_producer(7, commit=True)
+    builder.data(b"e", producer_id=8)
+    builder.end_producer(8, commit=False)
+    log = metadata_log(builder)
+    assert log.read_end(isolation=COMMITTED).offset == 7
+    assert spans(log) == [(2, 6, Outcome.ABORTED, 8)]
+    assert log.plan(0, 7, isolation=EVERYTHING).slices[0].spans == ()
+
+
+def test_the_last_stable_offset_is_that_of_the_first_open_transaction() -> None:
+    builder = partition_builder()
+    builder.data(b"a")
+    builder.data(b"b", producer_id=7)
+    builder.data(b"c", producer_id=8)
+    builder.end_producer(8, commit=True)
+    log = metadata_log(builder)
+    assert log.read_end(isolation=COMMITTED).offset == 1
+    assert log.read_end(isolation=EVERYTHING).offset == 4
+    assert spans(log) == [(1, None, Outcome.OPEN, 7)]
+    builder.end_producer(7, commit=False)
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).offset == 5
+    assert spans(log) == [(1, 4, Outcome.ABORTED, 7)]
+
+
+def test_an_abort_behind_the_range_is_known_to_it() -> None:
+    builder = partition_builder()
+    builder.data(b"a", producer_id=7)
+    builder.data(*[b"x"] * 10)
+    builder.end_producer(7, commit=False)
+    log = metadata_log(builder)
+    assert spans(log, 0, 5) == [(0, 11, Outcome.ABORTED, 7)]
+
+
+def test_a_marker_without_records_ends_nothing() -> None:
+    builder = partition_builder()
+    builder.end_producer(7, commit=False)
+    builder.data(b"a", producer_id=7)
+    builder.end_producer(7, commit=True)
+    builder.end_producer(7, commit=False)
+    assert spans(metadata_log(builder)) == []
+
+
+def test_a_producer_snapshot_tells_what_was_open_so_that_little_is_read() -> None:
+    builder = partition_builder()
+    first = builder.data(b"a", producer_id=7)
+    for _ in range(200):
+        builder.data(b"x" * 500)
+    builder.producer_snapshot({7: first})
+    builder.roll()
+    builder.data(b"y")
+    log = metadata_log(builder)
+    builder.storage.read_bytes()
+    assert log.read_end(isolation=COMMITTED).offset == first
+    assert builder.storage.read_bytes() < 10_000
+    builder.end_producer(7, commit=False)
+    log.refresh()
+    assert log.read_end(isolation=COMMITTED).offset == builder.next_offset
+    assert spans(log, 202) == [(0, 202, Outcome.ABORTED, 7)]
+
+
+@pytest.mark.parametrize("damage", ["crc", "far", "gone"])
+def test_a_producer_snapshot_that_cannot_be_believed_is_passed_over(damage: str) -> None:
+    builder = partition_builder()
+    builder.data(b"a", producer_id=7)
+    builder.producer_snapshot({})
+    path = builder.file(f"{builder.next_offset:020d}.snapshot")
+    if damage == "crc":
+        builder.storage.files[path][7] ^= 1
+    elif damage == "far":
+        builder.storage.rename(path, builder.file("00000000000000000099.snapshot"))
+    else:
+        builder.storage.delete(path)
+    builder.roll()
+    builder.data(b"b")
+    assert metadata_log(builder).read_end(isolation=COMMITTED).offset == 0
+
+
+def test_a_plan_far_behind_reads_from_the_producer_snapshot_before_it() -> None:
+    builder = partition_builder()
+    boundaries = []
+    for generation in range(4):
+        first = builder.data(b"a", producer_id=7)
+        builder.data(*[b"x"] * 5)
+        builder.end_producer(7, commit=generation % 2 == 0)
+        boundaries.append((first, builder.next_offset))
+        builder.producer_snapshot({})
+        builder.roll()
+    builder.data(b"end")
+    log = metadata_log(builder)
+    assert log.read_end(isolation=COMMITTED).offset == builder.next_offset
+    expected = [
+        (first, end - 1, Outcome.ABORTED, 7)
+        for generation, (first, end) in enumerate(boundaries)
+        if generation % 2
+    ]
+    assert spans(log) == expected
+    for first, end in reversed(boundaries):
+        inside = [span for span in expected if span[0] < end and span[1] >= first]
+        assert spans(log, first, end) == inside
+        assert spans(log, first + 2, first + 3) == inside
+
+
+def test_ended_transactions_beyond_what_is_kept_are_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raftlog.log.history.ENDED_KEPT_MAX", 3)
+    builder = partition_builder()
+    expected = []
+    for _ in range(10):
+        first = builder.data(b"a", producer_id=7)
+        marker = builder.end_producer(7, commit=False)
+        expected.append((first, marker, Outcome.ABORTED, 7))
+    log = metadata_log(builder)
+    assert spans(log) == expected
+    assert spans(log, 4, 7) == expected[2:4]
+    assert log.read_end(isolation=COMMITTED).offset == 20
+
+
+def test_the_stable_end_looks_back_over_markers_behind_it() -> None:
+    book = TransactionBook("x", complete_from=0, kept_max=None)
+    book.open_transaction(7, 5)
+    book.open_transaction(8, 10)
+    book.end_transaction(7, 20, commit=True)
+    book.end_transaction(8, 30, commit=False)
+    assert [book.stable_end(end) for end in (5, 6, 20, 21, 30, 31)] == [5, 5, 5, 10, 10, 31]
+
+
+def test_open_and_ended_transactions_are_forgotten_only_when_they_are_over() -> None:
+    book = TransactionBook("x", complete_from=0, kept_max=1)
+    for producer_id in (1, 2):
+        book.open_transaction(producer_id, producer_id)
+    book.end_transaction(1, 10, commit=False)
+    book.open_transaction(3, 11)
+    book.end_transaction(3, 12, commit=False)
+    assert book.complete_from == 11
+    assert [span.first_offset for span in book.spans(11, 99, with_committed=True)] == [2, 11]
+    book.forget_ended_before(50)
+    assert [span.first_offset for span in book.spans(50, 99, with_committed=True)] == [2]
+    assert book.has_open
+    assert book.opened_before(3)
+    assert not book.opened_before(2)
