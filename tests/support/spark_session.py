@@ -12,10 +12,13 @@ import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+HOME = Path(__file__).parents[2]
 
 
 def java_is_there() -> bool:
@@ -28,9 +31,10 @@ def shared_session() -> SparkSession:
     """The session, made at the first call. Delta's jars come from Maven once (some 90 MB)."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # Workers import the code under test from where this process found it.
-    roots = [path for path in sys.path if path]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(roots))
+    # Workers import the code under test from here, and find the source by its module's name.
+    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*roots, *filter(None, before)]))
 
     from delta import configure_spark_with_delta_pip
     from pyspark.sql import SparkSession
@@ -51,6 +55,8 @@ def shared_session() -> SparkSession:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
+        # Code would be compiled for every plan, and tiny plans never earn it back.
+        "spark.sql.codegen.wholeStage": "false",
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={os.path.join(home, 'derby')}",
     }
     builder = SparkSession.builder.master("local[2]").appName("raftlog-tests")

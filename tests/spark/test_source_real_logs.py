@@ -1,0 +1,263 @@
+"""Every bundled log through the source, without Spark, beside what kafka-dump-log printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.dumps import DumpBatch, DumpRecord, dumped_logs, read_dump
+
+from pyspark_raftlog.options import RaftlogOptions
+from pyspark_raftlog.reader import RaftlogReader
+from pyspark_raftlog.schema import COLUMNS, arrow_schema
+from raftlog.records import control
+from raftlog_state.records import decode, encode, from_json
+
+DATA = Path(__file__).parents[1] / "data"
+LOGS = dumped_logs(DATA / "kraft-logs")
+SEGMENTS = [log for log in LOGS if log.suffix == ".log"]
+CHECKPOINTS = [log for log in LOGS if log.suffix == ".checkpoint"]
+WITHOUT_HEADERS = tuple(name for name in COLUMNS if name not in ("headers", "controlType"))
+METADATA = DATA / "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
+ORDERS = DATA / "kraft-logs/three-nodes-4.3.1/node-1/orders-0-0"
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(DATA / "kraft-logs"))
+
+
+def table(path: Path, columns: tuple[str, ...] = WITHOUT_HEADERS, **options: str) -> pa.Table:
+    """All rows of a batch read, as the tasks give them one after the other."""
+    reader = RaftlogReader(RaftlogOptions.parse({"path": str(path), **options}), columns)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return pa.Table.from_batches(batches, arrow_schema(columns))
+
+
+def rows(path: Path, columns: tuple[str, ...] = WITHOUT_HEADERS, **options: str) -> list[Any]:
+    return table(path, columns, **options).to_pylist()
+
+
+def dumped(log: Path, *, control_too: bool = False) -> list[tuple[DumpBatch, DumpRecord]]:
+    return [
+        (batch, record)
+        for batch in read_dump(log)
+        for record in batch.records
+        if control_too or not batch.is_control
+    ]
+
+
+@pytest.mark.parametrize("log", SEGMENTS, ids=name_of)
+def test_rows_of_a_segment_are_what_dump_log_prints(log: Path) -> None:
+    everything = {"isolationLevel": "high_watermark", "redact": "false"}
+    given_rows = rows(log, **everything)
+    expected = dumped(log)
+    assert len(given_rows) == len(expected)
+    is_metadata = "__cluster_metadata" in str(log)
+    for row, (batch, record) in zip(given_rows, expected, strict=True):
+        assert row["offset"] == record.offset
+        assert row["timestamp"].timestamp() == pytest.approx(record.timestamp_ms / 1000, abs=1e-4)
+        assert row["timestampType"] == 0
+        assert row["leaderEpoch"] == batch.leader_epoch
+        assert row["snapshotPosition"] is None
+        assert (-1 if row["key"] is None else len(row["key"])) == record.key_bytes
+        assert (-1 if row["value"] is None else len(row["value"])) == record.value_bytes
+        if is_metadata:
+            assert row["recordType"] == record.json["type"]
+            assert row["recordVersion"] == record.json["version"]
+            assert json.loads(row["record"]) == record.json["data"]
+            assert row["value"] == encode(from_json(record.json))
+        else:
+            assert row["recordType"] is row["recordVersion"] is row["record"] is None
+            if record.payload is not None and log.parent.name.startswith(("orders", "pay")):
+                assert row["value"] == record.payload.encode()
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS, ids=name_of)
+def test_rows_of_a_checkpoint_are_what_dump_log_prints(checkpoint: Path) -> None:
+    end_offset, epoch = (int(part) for part in checkpoint.stem.split("-"))
+    given_rows = rows(checkpoint, redact="false")
+    expected = dumped(checkpoint)
+    assert [row["snapshotPosition"] for row in given_rows] == [r.offset for _, r in expected]
+    assert [json.loads(row["record"]) for row in given_rows] == [
+        record.json["data"] for _, record in expected
+    ]
+    assert {row["offset"] for row in given_rows} <= {end_offset - 1}
+    assert {row["visibleOffset"] for row in given_rows} <= {end_offset - 1}
+    assert {row["leaderEpoch"] for row in given_rows} <= {epoch}
+    header = dumped(checkpoint, control_too=True)[0][1]
+    log_time_ms = json.loads(header.text.removeprefix("SnapshotHeader "))[
+        "lastContainedLogTimestamp"
+    ]
+    assert {round(row["timestamp"].timestamp() * 1000) for row in given_rows} <= {log_time_ms}
+
+
+@pytest.mark.parametrize("log", LOGS, ids=name_of)
+def test_control_records_are_rows_only_when_asked_for(log: Path) -> None:
+    columns = ("offset", "snapshotPosition", "key", "value", "recordType", "record", "controlType")
+    everything = {"isolationLevel": "high_watermark", "redact": "false"}
+    given_rows = rows(log, columns, includeControlRecords="true", **everything)
+    expected = dumped(log, control_too=True)
+    assert len(given_rows) == len(expected)
+    for row, (batch, _) in zip(given_rows, expected, strict=True):
+        if not batch.is_control:
+            assert row["controlType"] is None
+            continue
+        decoded = control.decode_control(row["key"], row["value"])
+        assert row["controlType"] == control.control_name(row["key"])
+        assert json.loads(row["record"]) == control.control_json(decoded)
+        assert row["recordType"] is None
+
+
+def test_committed_readers_see_no_aborted_transaction() -> None:
+    batches = read_dump(ORDERS / "00000000000000000000.log")
+    committed: list[int] = []
+    pending: list[int] = []
+    for batch in batches:
+        offsets = [record.offset for record in batch.records]
+        if batch.is_control:
+            committed += pending if "COMMIT" in batch.records[0].text else []
+            pending = []
+        else:
+            pending += offsets
+    given_rows = rows(ORDERS, ("offset", "visibleOffset"))
+    assert [row["offset"] for row in given_rows] == committed
+    assert all(row["visibleOffset"] == row["offset"] for row in given_rows)
+    with_aborted = rows(ORDERS, ("offset", "visibleOffset"), includeAbortedRecords="true")
+    assert len(with_aborted) > len(given_rows)
+    hidden = {row["offset"] for row in with_aborted if row["visibleOffset"] is None}
+    assert hidden == {row["offset"] for row in with_aborted} - set(committed)
+
+
+def test_every_offset_of_a_metadata_log_is_there_when_asked_for() -> None:
+    everything = {"includeControlRecords": "true", "includeAbortedRecords": "true"}
+    offsets = table(METADATA, ("offset",), **everything).column("offset").to_pylist()
+    assert offsets == list(range(3131))
+
+
+def test_records_of_the_first_transaction_are_visible_from_its_end() -> None:
+    visible = {row["offset"]: row["visibleOffset"] for row in rows(METADATA, endingOffset="20")}
+    assert visible == dict.fromkeys(range(3, 12), 11) | {o: o for o in range(12, 20)}
+
+
+def test_a_range_by_offset_and_by_time() -> None:
+    part = rows(METADATA, ("offset", "timestamp"), startingOffset="100", endingOffset="200")
+    assert [row["offset"] for row in part] == list(range(100, 200))
+    first, last = (str(round(row["timestamp"].timestamp() * 1000)) for row in (part[0], part[-1]))
+    by_time = rows(METADATA, ("offset", "timestamp"), startingTimestamp=first, endingTimestamp=last)
+    assert all(part[0]["timestamp"] <= row["timestamp"] for row in by_time)
+    assert by_time[-1]["timestamp"] < part[-1]["timestamp"]
+
+
+def test_headers_come_when_asked_for(tmp_path: Path) -> None:
+    from tests.support.small_logs import LogWriter
+
+    from raftlog.records import Header, NewRecord, NewRecordBatch
+
+    log = LogWriter(tmp_path / "orders-0")
+    headers = (Header("trace", b"\x01"), Header("empty", None))
+    records = (NewRecord(key=b"k", value=b"v", headers=headers), NewRecord(key=None, value=None))
+    log.append(batch=NewRecordBatch(records=records, base_timestamp_ms=5))
+    given_rows = rows(log.directory, ("headers", "value"), includeHeaders="true")
+    assert given_rows == [
+        {
+            "headers": [{"key": "trace", "value": b"\x01"}, {"key": "empty", "value": None}],
+            "value": b"v",
+        },
+        {"headers": [], "value": None},
+    ]
+
+
+# --- projection -----------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(st.permutations(list(COLUMNS)), st.integers(1, len(COLUMNS)), st.booleans())
+def test_any_columns_in_any_order_are_the_same_columns(
+    names: list[str], count: int, with_control: bool
+) -> None:
+    options = {
+        "includeHeaders": "true",
+        "includeControlRecords": str(with_control).lower(),
+        "endingOffset": "60",
+    }
+    chosen = tuple(names[:count])
+    everything = table(METADATA, tuple(COLUMNS), **options)
+    part = table(METADATA, chosen, **options)
+    assert part.schema.equals(arrow_schema(chosen))
+    assert part.equals(everything.select(list(chosen)))
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 3131), st.integers(0, 3131), st.integers(1, 8), st.integers(1, 2000),
+    st.integers(1, 500),
+)  # fmt: skip
+def test_any_range_in_any_split_has_the_same_rows(
+    one: int, other: int, tasks: int, per_task: int, batch_rows: int
+) -> None:
+    start, end = sorted((one, other))
+    columns = ("offset", "visibleOffset", "recordType")
+    whole = table(METADATA, columns).to_pylist()
+    split = {
+        "startingOffset": str(start),
+        "endingOffset": str(end),
+        "minPartitions": str(tasks),
+        "maxRecordsPerPartition": str(per_task),
+        "recordBatchRows": str(batch_rows),
+    }
+    expected = [row for row in whole if start <= row["offset"] < end]
+    assert rows(METADATA, columns, **split) == expected
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def secrets_of(log: Path) -> set[str]:
+    """Texts in a log that no output may show: SCRAM material."""
+    found = set()
+    for _, record in dumped(log):
+        data = record.json["data"]
+        if record.json["type"] == "USER_SCRAM_CREDENTIAL_RECORD":
+            found |= {data["salt"], data["storedKey"], data["serverKey"]}
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"redactKey": "0123456789abcdef"}], ids=["mask", "hash"])
+def test_no_column_shows_a_secret(options: dict[str, str]) -> None:
+    import base64
+
+    log = METADATA / "00000000000000000436.log"
+    checkpoint = METADATA / "00000000000000003128-0000000002.checkpoint"
+    for path in (log, checkpoint):
+        secrets = secrets_of(path)
+        if path is checkpoint:
+            assert secrets
+        given_rows = rows(path, **options)
+        texts = "\n".join(row["record"] for row in given_rows)
+        values = b"\n".join(row["value"] for row in given_rows)
+        for secret in secrets:
+            assert secret not in texts
+            assert base64.b64decode(secret) not in values
+        assert "0123456789abcdef" not in texts
+        for row in given_rows:
+            redacted = decode(row["value"])
+            assert row["recordVersion"] == redacted.version
+
+
+def test_values_and_json_are_redacted_alike() -> None:
+    from raftlog_state.records import to_json
+
+    checkpoint = METADATA / "00000000000000003128-0000000002.checkpoint"
+    for row in rows(checkpoint, redactKey="0123456789abcdef"):
+        assert json.loads(row["record"]) == to_json(decode(row["value"]))["data"]
+
+
+def test_redaction_can_be_turned_off() -> None:
+    checkpoint = METADATA / "00000000000000003128-0000000002.checkpoint"
+    texts = "\n".join(row["record"] for row in rows(checkpoint, redact="false"))
+    assert all(secret in texts for secret in secrets_of(checkpoint))

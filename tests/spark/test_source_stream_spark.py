@@ -1,0 +1,225 @@
+"""Streams in a real Spark session: every run ends and is started again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from tests.support.small_logs import LogWriter, copy_log
+
+pytestmark = pytest.mark.spark
+
+METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
+TRIMMED = "kraft-logs/trimmed-3.9.2/node-1"
+END = 3131
+SCHEMA = "offset BIGINT, snapshotPosition INT, recordType STRING"
+
+
+class Run:
+    """What one run of a query gave: rows by batch, and its last progress."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Row]] = {}
+        self.progress: Any = None
+
+    def keep(self, frame: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = frame.collect()
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for batch_id in sorted(self.batches) for row in self.batches[batch_id]]
+
+    @property
+    def offsets(self) -> list[int]:
+        return [row.offset for row in self.rows]
+
+
+def drain(
+    spark: SparkSession, path: Path, checkpoint: Path, schema: str = SCHEMA, **options: str
+) -> Run:
+    """Run a query until it has read everything that was there when it began."""
+    run = Run()
+    options = {"tailHoldback": "0"} | options
+    query = (
+        spark.readStream.format("raftlog")
+        .options(**options)
+        .schema(schema)
+        .load(str(path))
+        .writeStream.foreachBatch(run.keep)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    run.progress = query.lastProgress
+    return run
+
+
+def forget(checkpoint: Path, *, commits_from: int, offsets_from: int = 2**31) -> None:
+    """Put a checkpoint back to where a crash would have left it."""
+    for kind, first in (("commits", commits_from), ("offsets", offsets_from)):
+        for entry in (checkpoint / kind).iterdir():
+            name = entry.name.removeprefix(".").removesuffix(".crc")
+            if name.isdigit() and int(name) >= first:
+                entry.unlink()
+
+
+def written_offsets(checkpoint: Path, batch_id: int) -> dict[str, Any]:
+    return json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1])
+
+
+@pytest.fixture
+def log(data: Path, tmp_path: Path) -> Path:
+    return copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=END)
+
+
+def test_a_stream_gives_what_a_batch_gives(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    batch = spark.read.format("raftlog").schema(SCHEMA).load(str(log)).collect()
+    run = drain(spark, log, tmp_path / "c", startingOffset="earliest", maxOffsetsPerTrigger="900")
+    assert run.rows == batch
+    assert len(run.batches) >= 3
+    source = run.progress["sources"][0]
+    assert json.loads(source["endOffset"])["offset"] == END
+    assert json.loads(source["latestOffset"])["offset"] == END
+
+
+def test_a_crash_at_any_point_replays_exactly(
+    spark: SparkSession, log: Path, tmp_path: Path
+) -> None:
+    """A batch planned but not run, run but not committed, committed but not followed."""
+    checkpoint = tmp_path / "c"
+    options = {"startingOffset": "2000", "maxOffsetsPerTrigger": "500"}
+    whole = drain(spark, log, checkpoint, **options)
+    last = max(whole.batches)
+    assert last == 2
+
+    forget(checkpoint, commits_from=last)
+    again = drain(spark, log, checkpoint, **options)
+    assert again.batches == {last: whole.batches[last]}
+
+    forget(checkpoint, commits_from=last, offsets_from=last)
+    again = drain(spark, log, checkpoint, **options)
+    assert again.batches == {last: whole.batches[last]}
+
+    forget(checkpoint, commits_from=0, offsets_from=1)
+    again = drain(spark, log, checkpoint, **options | {"maxOffsetsPerTrigger": "10000"})
+    assert again.batches[0] == whole.batches[0], "planned with other limits, replayed as it was"
+    assert again.rows == whole.rows
+
+    assert drain(spark, log, checkpoint, **options).batches == {}
+
+
+def test_batch_0_of_a_stream_from_latest_is_not_lost(spark: SparkSession, tmp_path: Path) -> None:
+    """The initial offset is asked for again after a restart and is another one by then."""
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"old")
+    checkpoint = tmp_path / "c"
+    assert drain(spark, log.directory, checkpoint, "offset BIGINT").rows == []
+    log.append(b"1", b"2")
+    forget(checkpoint, commits_from=0)
+    assert drain(spark, log.directory, checkpoint, "offset BIGINT").offsets == [1, 2]
+    last = max(int(p.name) for p in (checkpoint / "offsets").iterdir() if p.name.isdigit())
+    log.append(b"3")
+    forget(checkpoint, commits_from=last)
+    assert drain(spark, log.directory, checkpoint, "offset BIGINT").offsets == [1, 2, 3]
+
+
+def test_a_growing_log_is_read_once(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "node" / "__cluster_metadata-0"
+    given: list[int] = []
+    for end_offset in (500, 1400, END):
+        copy_log(data / METADATA, path, end_offset=end_offset)
+        run = drain(
+            spark, path, tmp_path / "c", startingOffset="earliest", includeControlRecords="true"
+        )
+        given += run.offsets
+    assert given == list(range(END))
+
+
+def test_a_trimmed_log_streams_its_checkpoint_first(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    run = drain(spark, data / TRIMMED, tmp_path / "c", maxOffsetsPerTrigger="100")
+    first = run.batches[0]
+    assert {row.offset for row in first} == {1021}
+    assert all(row.snapshotPosition is not None for row in first)
+    assert written_offsets(tmp_path / "c", 0)["snapshot"] == "1022-2"
+    tail = [row for batch_id, rows in run.batches.items() if batch_id for row in rows]
+    assert all(row.snapshotPosition is None for row in tail)
+    assert tail[0].offset == 1022
+    batch = spark.read.format("raftlog").schema(SCHEMA).option("startingOffset", "snapshot")
+    assert run.rows == batch.load(str(data / TRIMMED)).collect()
+
+
+def test_a_checkpoint_batch_is_replayed_from_the_same_file(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    path = copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=700)
+    checkpoint = tmp_path / "c"
+    before = drain(spark, path, checkpoint)
+    assert written_offsets(checkpoint, 0)["snapshot"] == "636-1"
+    copy_log(data / METADATA, path, end_offset=END)
+    forget(checkpoint, commits_from=0, offsets_from=1)
+    again = drain(spark, path, checkpoint)
+    assert again.batches[0] == before.batches[0]
+    assert again.offsets[len(again.batches[0])] == 636
+
+    forget(checkpoint, commits_from=0, offsets_from=1)
+    (path / "00000000000000000636-0000000001.checkpoint").unlink()
+    with pytest.raises(StreamingQueryException, match=r"RAFTLOG_DATA_LOSS\.SNAPSHOT_DELETED"):
+        drain(spark, path, checkpoint)
+
+
+def test_deleted_records_end_the_query_with_a_code(
+    spark: SparkSession, data: Path, tmp_path: Path
+) -> None:
+    path = copy_log(data / METADATA, tmp_path / "node" / "__cluster_metadata-0", end_offset=500)
+    checkpoint = tmp_path / "c"
+    drain(spark, path, checkpoint, startingOffset="earliest")
+    shutil.rmtree(path)
+    copy_log(data / METADATA, path, end_offset=END, start_offset=1762)
+    with pytest.raises(StreamingQueryException, match=r"RAFTLOG_DATA_LOSS\.OFFSETS_DELETED"):
+        drain(spark, path, checkpoint, startingOffset="earliest")
+    accepted = {"startingOffset": "earliest", "failOnDataLoss": "false"}
+    run = drain(spark, path, checkpoint, **accepted, includeControlRecords="true")
+    assert run.offsets == list(range(1288, END))
+    last = max(run.batches)
+    assert written_offsets(checkpoint, last)["lost"] is True
+    forget(checkpoint, commits_from=last)
+    again = drain(spark, path, checkpoint, includeControlRecords="true")
+    assert again.batches[last] == run.batches[last], "what was planned so is replayed so"
+
+
+def test_an_idle_stream_sees_what_is_appended(spark: SparkSession, tmp_path: Path) -> None:
+    """A query that keeps running, over a log that grows under it."""
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"1")
+    run = Run()
+    query = (
+        spark.readStream.format("raftlog")
+        .schema("offset BIGINT")
+        .options(startingOffset="earliest", tailHoldback="0")
+        .load(str(log.directory))
+        .writeStream.foreachBatch(run.keep)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        log.append(b"2")
+        query.processAllAvailable()
+        log.append(b"3", b"4")
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert run.offsets == [0, 1, 2, 3]
+
+
+def test_a_stream_has_no_end_option(spark: SparkSession, log: Path, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="batch reads only"):
+        drain(spark, log, tmp_path / "c", endingOffset="5")
