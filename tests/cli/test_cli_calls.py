@@ -11,19 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.cli import run
 
 from raftlog import __version__
 from raftlog_state.cli.main import main
 from raftlog_state.cli.output import Console, Output
 
 COMMANDS = ("cat", "state", "diff", "check")
-
-
-def run(*argv: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command that runs in this process."""
-    stdout, stderr = io.BytesIO(), io.StringIO()
-    status = main(argv, stdout, stderr)
-    return status, stdout.getvalue().decode(), stderr.getvalue()
 
 
 def modules_after(code: str) -> set[str]:

@@ -95,8 +95,9 @@ class _CopyCheck:
         self.end_offset = self.start_offset
 
     def run(self) -> Iterator[Finding]:
-        if self._log.source is not SourceKind.CHECKPOINT:
+        if self._log.source is SourceKind.DIRECTORY:
             yield from small_files(self._files)
+        if self._log.source is not SourceKind.CHECKPOINT:
             yield from self._segments()
         if self._is_metadata:
             yield from self._beginning()
@@ -108,21 +109,20 @@ class _CopyCheck:
         history = HistoryCheck(contiguous=self._is_metadata, epochs=epochs, epochs_path=epochs_path)
         segments = self._files.listing.segments
         for ordinal, base_offset in enumerate(segments):
-            yield from self._segment(base_offset, base_offset == segments[-1], history)
+            yield from self._segment(base_offset, history)
             self._on_progress(_STEPS * (ordinal + 1) // (2 * len(segments)), _STEPS)
-        yield from history.finish()
+        if self._log.source is SourceKind.DIRECTORY:
+            yield from history.finish()
         self.end_offset = max(self.end_offset, history.next_offset or 0)
 
-    def _segment(
-        self, base_offset: int, is_newest: bool, history: HistoryCheck
-    ) -> Iterator[Finding]:
+    def _segment(self, base_offset: int, history: HistoryCheck) -> Iterator[Finding]:
         path = self._files.segment_path(base_offset)
         try:
             with self._files.open(path) as file:
                 check = SegmentCheck(
                     file=file,
                     base_offset=base_offset,
-                    is_newest=is_newest,
+                    next_base_offset=self._files.segment_after(base_offset),
                     is_contiguous=self._is_metadata,
                     history=history,
                     indexes=index_checks(self._files, base_offset),

@@ -21,9 +21,10 @@ from raftlog.client.inspection import (
     read_batch_at,
 )
 from raftlog.errors import CorruptBatchError
-from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_CHUNK_BYTES
 from raftlog.records import RecordBatch
 from raftlog.records.columns import BatchColumns, Column, Stop
+from raftlog.records.header import BATCH_HEADER
 
 from .findings import Finding, Kind, damage, note, of_error
 from .history import HistoryCheck
@@ -32,11 +33,14 @@ from .indexes import IndexCheck
 
 @dataclass(slots=True)
 class SegmentCheck:
-    """The check of one segment. ``batch_count`` and the like grow while ``run`` is consumed."""
+    """The check of one segment. ``batch_count`` and the like grow while ``run`` is consumed.
+
+    ``next_base_offset`` is the next segment's, None if this one is the newest.
+    """
 
     file: ReadableFile
     base_offset: int
-    is_newest: bool
+    next_base_offset: int | None
     is_contiguous: bool
     history: HistoryCheck
     indexes: Sequence[IndexCheck]
@@ -61,7 +65,7 @@ class SegmentCheck:
             if not resumed:
                 break
         for index in self.indexes:
-            yield from index.finish(is_newest=self.is_newest)
+            yield from index.finish(is_newest=self.next_base_offset is None)
 
     def _see(self, batches: BatchColumns) -> Iterator[Finding]:
         if not len(batches):
@@ -103,6 +107,8 @@ class SegmentCheck:
             self._resume(batch)
             return True, [finding]
         if error is not None:
+            if self._is_last(position, left, expected):
+                return False, [of_error(error, path)]
             reason = f"{error.reason}; no sound batch lies in the {left} bytes from there on"
             found_at = error.position
             return False, [damage(Kind.BATCH, path, reason, position=found_at, offset=error.offset)]
@@ -114,7 +120,7 @@ class SegmentCheck:
 
     def _torn(self, position: int, left: int, expected: int) -> Finding:
         path = self.file.path
-        if self.is_newest:
+        if self.next_base_offset is None:
             reason = (
                 f"its last {left} bytes hold no whole batch: its node was writing, or had crashed; "
                 "that is normal in a newest segment"
@@ -123,8 +129,26 @@ class SegmentCheck:
         reason = f"its last {left} bytes hold no whole batch, and newer segments follow"
         return damage(Kind.BATCH, path, reason, position=position, offset=expected)
 
+    def _is_last(self, position: int, left: int, expected: int) -> bool:
+        """Whether a damaged batch, by what its header says, is the last one of the segment."""
+        head = self.file.read_at(position, BATCH_HEADER_BYTES)
+        if len(head) < BATCH_HEADER_BYTES:
+            return False
+        base_offset, length, *_ = header = BATCH_HEADER.unpack(head)
+        last_delta = header[6]
+        if base_offset != expected or length + LOG_OVERHEAD_BYTES != left or last_delta < 0:
+            return False
+        next_offset = base_offset + last_delta + 1
+        if self.next_base_offset is not None:
+            next_offset = min(next_offset, self.next_base_offset)
+        self._skip(position + left, next_offset)
+        return True
+
     def _resume(self, batch: RecordBatch) -> None:
         self.position = batch.position
-        self.history.skip(batch.base_offset)
+        self._skip(batch.position, batch.base_offset)
+
+    def _skip(self, position: int, offset: int) -> None:
+        self.history.skip(offset)
         for index in self.indexes:
-            index.skip(batch.position, batch.base_offset)
+            index.skip(position, offset)
