@@ -8,9 +8,10 @@ import struct
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.log_builder import LogBuilder, checkpoint_bytes, data_batch
+from tests.support.log_builder import LogBuilder, checkpoint_bytes, data_batch, voters_record
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.client import Isolation, LogReader, open_path
@@ -26,7 +27,9 @@ from raftlog.errors import (
     UnsupportedMagicError,
 )
 from raftlog.log.names import checkpoint_name
-from raftlog.types import SnapshotId
+from raftlog.log.single import SingleLog
+from raftlog.records.control import UnknownControl
+from raftlog.types import ReplicaKey, SnapshotId
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
 SEGMENT = LOGS / "three-nodes-4.3.1/node-102/__cluster_metadata-0/00000000000000002232.log"
@@ -523,8 +526,13 @@ def test_damage_before_a_range_hides_its_transactions() -> None:
     with pytest.raises(CorruptBatchError):
         log.plan(4, 8, isolation=COMMITTED)
     assert log.plan(4, 8, isolation=EVERYTHING).slices
-    # a range that reaches the damage meets it when it is read
-    assert log.plan(0, 8, isolation=COMMITTED).slices
+    with pytest.raises(CorruptBatchError):
+        log.plan(0, 8, isolation=COMMITTED)
+    # a stream goes up to the damage first
+    assert log.next_boundary(0, end_offset=8) == 2
+    assert log.plan(0, 2, isolation=COMMITTED).slices
+    with pytest.raises(CorruptBatchError):
+        log.next_boundary(2, end_offset=8)
     assert what_was_whole(log, 0, 8)[0] == [0, 1]
 
 
@@ -540,3 +548,52 @@ def test_a_read_end_beyond_damage_lets_the_reader_find_it() -> None:
     assert isinstance(error, CorruptBatchError)
     assert error.position == position
     assert "CRC" in error.reason
+
+
+def test_a_batch_whose_records_lie_under_a_true_crc_is_damage_wherever_it_lies() -> None:
+    for behind in (0, 3):
+        builder = LogBuilder(with_indexes=False)
+        builder.no_ops(3)
+        lying = bytearray(data_batch([b"\x01\x14\x00\x00"] * 2, base_offset=3))
+        struct.pack_into(">i", lying, 57, 1)  # one record less than there is
+        struct.pack_into(">I", lying, 17, crc32c(bytes(lying[21:])))
+        builder.append(bytes(lying), last_offset=4)
+        builder.no_ops(behind)
+        log = opened(builder)
+        assert log.read_end(isolation=COMMITTED).offset == 5 + behind
+        found, error = what_was_whole(log, 0, 5 + behind)
+        assert found == [0, 1, 2]
+        assert isinstance(error, CorruptBatchError)
+        assert error.offset == 3
+        assert log.next_boundary(0, end_offset=5) == 3
+
+
+def test_a_control_record_that_does_not_parse_hides_the_voters_and_no_record() -> None:
+    builder = LogBuilder()
+    builder.lead(1)
+    builder.control(UnknownControl(6, b"\0\0\0\x06", b"\0\0\xff\xff"))
+    builder.no_ops(2)
+    log = opened(builder)
+    assert log.read_end(isolation=COMMITTED).offset == 4
+    assert what_was_whole(log, 0, 4) == ([0, 1, 2, 3], None)
+    assert isinstance(log, SingleLog)
+    with pytest.raises(CorruptBatchError, match="KRAFT_VOTERS"):
+        log.voters()
+    builder.control(voters_record([ReplicaKey(4)]))
+    log.refresh()
+    voters = log.voters()
+    assert voters is not None
+    assert voters.voters == (ReplicaKey(4),)
+
+
+def test_a_transaction_that_began_in_a_deleted_segment_does_not_move_the_end_before_the_start() -> (
+    None
+):
+    builder = LogBuilder(directory="/node/orders-0")
+    first = builder.data(b"a", producer_id=7)
+    builder.producer_snapshot({7: first})
+    builder.roll()
+    builder.data(b"b")
+    builder.delete_segment(0)
+    end = opened(builder).read_end(isolation=COMMITTED)
+    assert end.offset == 1

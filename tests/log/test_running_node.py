@@ -268,6 +268,19 @@ def test_a_segment_that_is_renamed_while_it_is_open_is_read_to_its_end() -> None
     assert log.log_start_offset == 40
 
 
+def test_a_segment_that_a_cleaner_is_swapping_in_is_not_missed() -> None:
+    builder = LogBuilder(directory="/node/orders-0")
+    builder.data(b"a")
+    builder.roll()
+    builder.data(b"b")
+    builder.storage.rename(builder.path(base_offset=0), builder.path(".log.swap", 0))
+    log = opened(builder)
+    assert log.log_start_offset == 0
+    assert [row[0] for row in rows(log, 0, 2)] == [0, 1]
+    builder.storage.rename(builder.path(".log.swap", 0), builder.path(base_offset=0))
+    assert [row[0] for row in rows(log, 0, 2)] == [0, 1]
+
+
 def test_a_directory_that_always_loses_what_it_listed_is_told_as_such() -> None:
     class Vanishing(MemoryStorage):
         def list_names(self, directory: str) -> list[str]:

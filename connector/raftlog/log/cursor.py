@@ -239,8 +239,11 @@ class LogCursor:
         head = file.read_at(position, _ZEROS_BYTES)
         if any(head):
             sound = find_sound_batch(file, position, self.next_offset)
-            # Looked at only now: the node may have completed the batch while we searched.
+            # Looked at only now: the node may have completed the batch while we searched. If it
+            # is whole and was refused all the same, what is in it is damaged.
             if read_batch_at(file, position) is not None:
+                if error is not None:
+                    raise error
                 return False
             if sound is not None:
                 raise error or CorruptBatchError(

@@ -35,6 +35,7 @@ from .names import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     Listing,
     checkpoint_name,
@@ -48,6 +49,8 @@ V = TypeVar("V")
 
 _INDEXES_KEPT: Final = 256
 _HINTS_KEPT: Final = 256
+_LOOKS_MAX: Final = 10
+"""How often to look again while a cleaner swaps segments, which takes it microseconds."""
 
 
 class LogFiles:
@@ -87,8 +90,12 @@ class LogFiles:
 
     def refresh(self) -> None:
         """Look again. A single file stays what it is."""
-        if self._single_path is None:
+        if self._single_path is not None:
+            return
+        for _ in range(_LOOKS_MAX):
             self.listing = read_listing(self.storage.list_names(self.directory))
+            if not self.listing.swapped:
+                return
 
     # --- which file -------------------------------------------------------------------------------
 
@@ -105,6 +112,8 @@ class LogFiles:
     def segment_path(self, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
         """The path of a segment or of a file beside it."""
         if self._single_path is None:
+            if suffix == LOG_SUFFIX and base_offset in self.listing.swapped:
+                suffix += SWAP_SUFFIX
             return self.storage.join(self.directory, offset_name(base_offset, suffix))
         path = self._single_path.removesuffix(DELETED_SUFFIX)
         tail = self._single_path[len(path) :]

@@ -63,6 +63,7 @@ class History:
         )
         self.epochs = EpochCache()
         self.voters: VoterSet | None = None
+        self.voters_damage: CorruptBatchError | None = None
         self.damage: LogError | None = None
         self._files = files
         self._is_metadata = is_metadata
@@ -106,7 +107,11 @@ class History:
         for piece in self._cursor.read(ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES), end_offset):
             self._note_batches(piece.batches)
             note_metadata_markers(piece, self.book, from_offset=self.start_offset)
-            self.voters = last_voters(piece, self.voters, self._files.path)
+            try:
+                self.voters = last_voters(piece, self.voters, self._files.path)
+                self.voters_damage = None
+            except CorruptBatchError as error:
+                self.voters_damage = error  # it keeps nobody from reading the records
 
     def _follow_headers(self, end_offset: int | None) -> None:
         for piece in self._cursor.read(ReadHeaders(), end_offset):

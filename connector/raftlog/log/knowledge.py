@@ -101,13 +101,28 @@ class Knowledge:
     def stable_end(self, end_offset: int) -> int:
         """The last stable offset if the log ended at ``end_offset`` (a batch boundary)."""
         history = self.history()
-        if history is None or end_offset <= log_start(self.files):
+        start_offset = log_start(self.files)
+        if history is None or end_offset <= start_offset:
             return end_offset
-        if end_offset >= history.book.complete_from:
-            return history.book.stable_end(end_offset)
-        backlog = self._begin(before_offset=end_offset)
-        backlog.follow(end_offset)
-        return backlog.book.stable_end(end_offset)
+        if end_offset < history.book.complete_from:
+            history = self._begin(before_offset=end_offset)
+            history.follow(end_offset)
+        # A transaction may have begun in a segment that is gone, and never ended.
+        return max(history.book.stable_end(end_offset), start_offset)
+
+    def sound_end(self, start_offset: int, end_offset: int) -> int:
+        """How far the range is known to be free of damage: ``end_offset`` if none is known in it.
+
+        Raises the damage if the range begins with it.
+        """
+        history = self.history()
+        if history is None or history.damage is None:
+            return end_offset
+        if not history.start_offset <= start_offset <= history.next_offset < end_offset:
+            return end_offset
+        if history.next_offset == start_offset:
+            raise history.damage
+        return history.next_offset
 
     def spans(
         self, start_offset: int, end_offset: int, isolation: Isolation
@@ -118,13 +133,12 @@ class Knowledge:
         history = self.covering(start_offset, end_offset)
         if history is None:
             return ()
-        if history.damage is not None and history.next_offset <= start_offset:
-            if isolation is Isolation.READ_COMMITTED:
+        if isolation is Isolation.READ_COMMITTED:
+            if history.damage is not None and history.next_offset < end_offset:
                 raise history.damage  # it hides which transactions the range belongs to
-            return ()
-        problem = history.book.first_problem(start_offset, end_offset)
-        if problem is not None and isolation is Isolation.READ_COMMITTED:
-            raise problem
+            problem = history.book.first_problem(start_offset, end_offset)
+            if problem is not None:
+                raise problem
         return history.book.spans(start_offset, end_offset, with_committed=is_metadata)
 
     def covering(self, start_offset: int, end_offset: int) -> History | None:

@@ -19,6 +19,8 @@ import pyarrow as pa
 from raftlog.errors import CorruptBatchError
 from raftlog.records.columns import Column, Scan
 from raftlog.records.control import (
+    ControlRecord,
+    ControlType,
     EndTransactionMarker,
     KRaftVoters,
     LeaderChange,
@@ -81,7 +83,7 @@ def note_producers(piece: HeaderPiece, book: TransactionBook, *, from_offset: in
         for record in batch.records():
             marker = decode_control(record.key, record.value)
             if isinstance(marker, EndTransactionMarker):
-                commit = marker.control_type.name == "COMMIT"
+                commit = marker.control_type is ControlType.COMMIT
                 book.end_transaction(producer_id, record.offset, commit=commit)
 
 
@@ -91,34 +93,56 @@ def last_voters(piece: Scan, known: VoterSet | None, path: str) -> VoterSet | No
     A leader change names voters without their directories: it counts where nothing better is known
     of the same voters. Raises ``CorruptBatchError`` for a control record that does not parse.
     """
-    records = piece.records
-    if not records.is_control.any():
+    if not piece.records.is_control.any():
         return known
-    assert records.offset is not None, "MARKER_COLUMNS were read"
-    assert records.key is not None, "MARKER_COLUMNS were read"
-    assert records.value is not None, "MARKER_COLUMNS were read"
-    for row in np.flatnonzero(records.is_control).tolist():
-        offset = records.offset[row].as_py()
-        try:
-            control = decode_control(records.key[row].as_py(), records.value[row].as_py())
-        except CorruptBatchError as error:
-            ordinal = records.batch_ordinal[row]
-            position = int(piece.batches.position[ordinal])
-            raise CorruptBatchError(
-                reason=error.reason, path=path, position=position, offset=offset
-            ) from None
-        match control:
-            case KRaftVoters():
-                known = VoterSet(offset, replica_keys(control))
-            case LeaderChange():
+    for row in _last_rows(piece):
+        match _control_at(piece, row, path):
+            case KRaftVoters() as control:
+                known = VoterSet(_offset_at(piece, row), replica_keys(control))
+            case LeaderChange() as control:
                 voters = tuple(
                     ReplicaKey(voter.voter_id, voter.voter_directory_id) for voter in control.voters
                 )
                 if known is None or _node_ids(known.voters) != _node_ids(voters):
-                    known = VoterSet(offset, voters)
+                    known = VoterSet(_offset_at(piece, row), voters)
             case _:
                 pass
     return known
+
+
+def _last_rows(piece: Scan) -> list[int]:
+    """The rows that decide: the last set of voters, and the last leader change if behind it."""
+    assert piece.records.key is not None, "MARKER_COLUMNS were read"
+    last: dict[bytes, int] = {}
+    for row in np.flatnonzero(piece.records.is_control).tolist():
+        key = piece.records.key[row].as_py() or b""
+        last[key[2:4]] = row
+    voters = last.get(_type_bytes(ControlType.KRAFT_VOTERS), -1)
+    leader = last.get(_type_bytes(ControlType.LEADER_CHANGE), -1)
+    return [row for row in (voters, leader) if row >= 0 and row >= voters]
+
+
+def _type_bytes(control_type: ControlType) -> bytes:
+    return int(control_type).to_bytes(2, "big")
+
+
+def _offset_at(piece: Scan, row: int) -> int:
+    assert piece.records.offset is not None, "MARKER_COLUMNS were read"
+    offset: int = piece.records.offset[row].as_py()
+    return offset
+
+
+def _control_at(piece: Scan, row: int, path: str) -> ControlRecord:
+    records = piece.records
+    assert records.key is not None, "MARKER_COLUMNS were read"
+    assert records.value is not None, "MARKER_COLUMNS were read"
+    try:
+        return decode_control(records.key[row].as_py(), records.value[row].as_py())
+    except CorruptBatchError as error:
+        position = int(piece.batches.position[records.batch_ordinal[row]])
+        raise CorruptBatchError(
+            reason=error.reason, path=path, position=position, offset=_offset_at(piece, row)
+        ) from None
 
 
 def replica_keys(record: KRaftVoters) -> tuple[ReplicaKey, ...]:

@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-1. A name that is not exactly Kafka's is not a file of the log: ``.deleted``, ``.part``, ``.swap``
-   and whatever else lies in the directory is left out, never an error.
+1. A name that is not exactly Kafka's is not a file of the log: ``.deleted``, ``.part``,
+   ``.cleaned`` and whatever else lies in the directory is left out, never an error.
 2. The snapshot id (0, 0) is the bootstrap checkpoint: local, uncommitted, not a snapshot (KIP-853).
 """
 
@@ -22,6 +22,7 @@ TXN_INDEX_SUFFIX: Final = ".txnindex"
 PRODUCER_SNAPSHOT_SUFFIX: Final = ".snapshot"
 CHECKPOINT_SUFFIX: Final = ".checkpoint"
 DELETED_SUFFIX: Final = ".deleted"
+SWAP_SUFFIX: Final = ".swap"
 
 EPOCH_CHECKPOINT_NAME: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_NAME: Final = "partition.metadata"
@@ -76,18 +77,26 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one look into a log's directory found; ascending, without what is being deleted."""
+    """What one look into a log's directory found; ascending, without what is being deleted.
+
+    ``swapped``: segments that are there under their ``.swap`` name only. The cleaner of an ordinary
+    partition gives a whole new segment that name while it takes the old ones away.
+    """
 
     segments: tuple[int, ...] = ()
     snapshots: tuple[SnapshotId, ...] = ()
     producer_snapshots: tuple[int, ...] = ()
+    swapped: frozenset[int] = frozenset()
 
 
 def read_listing(names: list[str]) -> Listing:
     """Sort the names of a directory into what they are."""
     offsets: dict[str, list[int]] = {LOG_SUFFIX: [], PRODUCER_SNAPSHOT_SUFFIX: []}
     snapshots = []
+    swapping = set()
     for name in names:
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            swapping.add(parse_offset_name(name.removesuffix(SWAP_SUFFIX), LOG_SUFFIX))
         snapshot_id = parse_checkpoint_name(name)
         if snapshot_id is not None and snapshot_id != BOOTSTRAP_ID:
             snapshots.append(snapshot_id)
@@ -95,8 +104,14 @@ def read_listing(names: list[str]) -> Listing:
             base_offset = parse_offset_name(name, suffix)
             if base_offset is not None:
                 found.append(base_offset)
+    swapped = frozenset(
+        base_offset
+        for base_offset in swapping
+        if base_offset is not None and base_offset not in offsets[LOG_SUFFIX]
+    )
     return Listing(
-        segments=tuple(sorted(offsets[LOG_SUFFIX])),
+        segments=tuple(sorted({*offsets[LOG_SUFFIX], *swapped})),
         snapshots=tuple(sorted(snapshots)),
         producer_snapshots=tuple(sorted(offsets[PRODUCER_SNAPSHOT_SUFFIX])),
+        swapped=swapped,
     )

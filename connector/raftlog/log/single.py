@@ -115,8 +115,13 @@ class SingleLog(LogReader):
         return self.known.epochs
 
     def voters(self) -> VoterSet | None:
-        """Who votes, as the newest record or snapshot of this copy says; None if none does."""
+        """Who votes, as the newest record or snapshot of this copy says; None if none does.
+
+        Raises ``CorruptBatchError`` if that record does not parse.
+        """
         history = self.known.history()
+        if history is not None and history.voters_damage is not None:
+            raise history.voters_damage
         return None if history is None else history.voters
 
     # --- what happened meanwhile ------------------------------------------------------------------
@@ -194,15 +199,18 @@ class SingleLog(LogReader):
         max_records: int | None = None,
         max_bytes: int | None = None,
     ) -> int:
-        if start_offset >= end_offset or (max_records is None and max_bytes is None):
+        if start_offset >= end_offset:
             return end_offset
         self._check_range(start_offset, end_offset)
+        sound_end = self.known.sound_end(start_offset, end_offset)
+        if max_records is None and max_bytes is None and sound_end == end_offset:
+            return end_offset
         records_left = _INT64_MAX if max_records is None else max_records
         bytes_left = _INT64_MAX if max_bytes is None else max_bytes
         cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
         boundary = start_offset
         try:
-            for piece in cursor.read(ReadHeaders(), end_offset):
+            for piece in cursor.read(ReadHeaders(), sound_end):
                 batches = piece.batches
                 count = np.cumsum(batches.record_count, dtype=np.int64)
                 byte_count = np.cumsum(batches.byte_count, dtype=np.int64)
@@ -221,6 +229,8 @@ class SingleLog(LogReader):
         except (CorruptBatchError, LogGapError):
             if boundary == start_offset:
                 raise
+            return boundary
+        if sound_end < end_offset and boundary > start_offset:
             return boundary
         return end_offset
 
@@ -278,7 +288,7 @@ class SingleLog(LogReader):
     def _old_end(self, end_offset: int, cutoff_ms: int, previous: ReadEnd | None) -> int:
         """Where the young tail begins."""
         start_offset = self.log_start_offset
-        if previous is not None and previous.basis is EndBasis.HOLDBACK:
+        if previous is not None:
             start_offset = max(start_offset, min(previous.offset, end_offset))
         young = first_batch_after(
             self.files,
