@@ -69,7 +69,7 @@ def small_log(count: int = 8) -> LogBuilder:
 
 
 def test_a_segment_cut_at_every_byte_gives_every_batch_before_the_cut() -> None:
-    builder = small_log()
+    builder = small_log(4)
     content = bytes(builder.storage.files[builder.path()])
     ends = {position: base for base, _, position in builder.positions}
     expected = 0
@@ -119,20 +119,19 @@ def test_a_bit_flipped_anywhere_is_found_and_what_is_before_it_comes_out() -> No
         inside = position - starts[batch]
         if 12 <= inside < 16:
             continue
-        for bit in (0, 7):
-            damaged = bytearray(content)
-            damaged[position] ^= 1 << bit
-            try:
-                log = segment_of(bytes(damaged))
-                end = log.log_end_offset
-                found, error = what_was_whole(log, 0, builder.next_offset)
-            except CorruptBatchError as nothing:
-                assert batch == 0, "only a log without any sound batch cannot be opened"
-                found, error, end = [], nothing, 0
-            assert error is not None
-            assert found == list(range(bases[batch]))
-            is_last = batch == len(starts) - 1
-            assert end == builder.next_offset or (is_last and end == bases[batch]) or not batch
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << position % 8
+        try:
+            log = segment_of(bytes(damaged))
+            end = log.log_end_offset
+            found, error = what_was_whole(log, 0, builder.next_offset)
+        except CorruptBatchError as nothing:
+            assert batch == 0, "only a log without any sound batch cannot be opened"
+            found, error, end = [], nothing, 0
+        assert error is not None
+        assert found == list(range(bases[batch]))
+        is_last = batch == len(starts) - 1
+        assert end == builder.next_offset or (is_last and end == bases[batch]) or not batch
 
 
 @settings(max_examples=100)

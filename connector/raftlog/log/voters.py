@@ -213,10 +213,17 @@ class VotersLog(LogReader):
         """The facts of each copy, as they were looked at since the last ``refresh``."""
         if self._copies is None:
             before = [_known_epoch(log) for log in self.logs]
-            for log in self.logs:
-                log.known.history()
+            looked_at = [_copy(log) for log in self.logs]
+            after = [_known_epoch(log) for log in self.logs]
             self._copies = tuple(
-                _copy(log, known) for log, known in zip(self.logs, before, strict=True)
+                replace(
+                    copy,
+                    known_epoch=max(known_epoch, copy.last_epoch),
+                    is_quiet=known_epoch == known_epoch_before,
+                )
+                for copy, known_epoch_before, known_epoch in zip(
+                    looked_at, before, after, strict=True
+                )
             )
         return self._copies
 
@@ -279,9 +286,10 @@ class VotersLog(LogReader):
             expected = properties.cluster_id
 
 
-def _copy(log: SingleLog, known_epoch_before: int) -> Copy:
+def _copy(log: SingleLog) -> Copy:
+    """What a look at the end of one copy tells; its epochs are looked at separately."""
     assert log.node_id is not None, "it was checked when the logs were opened"
-    copy = Copy(
+    return Copy(
         path=log.path,
         node_id=log.node_id,
         directory_id=log.directory_id,
@@ -291,12 +299,6 @@ def _copy(log: SingleLog, known_epoch_before: int) -> Copy:
         newest_snapshot=log.newest_snapshot(),
         known_epoch=0,
         is_quiet=False,
-    )
-    known_epoch = _known_epoch(log)
-    return replace(
-        copy,
-        known_epoch=max(known_epoch, copy.last_epoch),
-        is_quiet=known_epoch == known_epoch_before,
     )
 
 
