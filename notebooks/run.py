@@ -22,6 +22,8 @@ def local_session() -> Any:
     from delta import configure_spark_with_delta_pip
     from pyspark.sql import SparkSession
 
+    from pyspark_raftlog import RaftlogDataSource
+
     builder = (
         SparkSession.builder.appName("raftlog")
         .master("local[2]")
@@ -31,13 +33,18 @@ def local_session() -> Any:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.databricks.delta.snapshotPartitions", "2")
+        # Generated code pays for itself on large data only; here its compilation is the cost.
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config(
             "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         )
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG4J.as_uri()}")
     )
-    return configure_spark_with_delta_pip(builder).getOrCreate()
+    session = configure_spark_with_delta_pip(builder).getOrCreate()
+    # An installed wheel is found by its name; an editable install is not, so it is registered.
+    session.dataSource.register(RaftlogDataSource)
+    return session
 
 
 class Widgets:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.spark_session import java_is_there, shared_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 settings.register_profile(
     "replayable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -17,3 +23,11 @@ settings.load_profile("replayable")
 def data() -> Path:
     """Logs written by real Apache Kafka releases, with kafka-dump-log's answers beside them."""
     return Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkSession:
+    """The session that all Spark tests share."""
+    if not java_is_there():
+        pytest.skip("Spark needs Java 17 or newer, and no java was found")
+    return shared_session()
