@@ -103,6 +103,18 @@ def test_help_imports_nothing_heavy() -> None:
     assert not modules_after(code) & heavy
 
 
+def test_every_command_works_where_spark_is_not_installed(data: Path) -> None:
+    log = data / "kraft-logs" / "trimmed-3.9.2" / "node-1"
+    code = (
+        "import io, sys\n"
+        "sys.modules.update(dict.fromkeys(('pyspark', 'delta', 'py4j')))\n"
+        "from raftlog_state.cli.main import main\n"
+        f"for argv in (['cat'], ['state'], ['diff', '--from', '1022'], ['check']):\n"
+        f"    assert main([*argv, {str(log)!r}], io.BytesIO(), io.StringIO()) == 0\n"
+    )
+    modules_after(code)
+
+
 def test_the_module_runs_as_a_program() -> None:
     command = [sys.executable, "-m", "raftlog_state.cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

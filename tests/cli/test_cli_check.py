@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.support.cli import run
 from tests.support.dumps import dumped_logs, read_dump
 from tests.support.small_logs import NO_OP, LogWriter, write_epochs
 
+from raftlog.records import NewRecord, NewRecordBatch
 from raftlog_state.records import BeginTransactionRecord, RemoveTopicRecord, encode
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
@@ -24,6 +27,7 @@ SEGMENTS = sorted((NODE / "__cluster_metadata-0").glob("*.log"))
 SOUND = sorted(
     {path.parent for path in dumped_logs(LOGS) if "every-record-4.3.1" not in path.parts}
 )
+BYTES = st.integers(0, 255)
 FIRST, SECOND, NEWEST = (SEGMENTS[at].name for at in (0, 1, -1))
 
 
@@ -509,3 +513,41 @@ def test_a_check_writes_nothing(log: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in log.parent.rglob("*")}
     check(log)
     assert {path: path.stat().st_mtime_ns for path in log.parent.rglob("*")} == before
+
+
+def test_a_batch_that_skips_offsets_inside_is_found(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "__cluster_metadata-0")
+    writer.append(NO_OP)
+    records = tuple(NewRecord(None, NO_OP, offset_delta=delta) for delta in (0, 2))
+    writer.append(batch=NewRecordBatch(records=records, base_timestamp_ms=0))
+    found = damage_of(tmp_path)
+    assert (found["kind"], found["offset"]) == ("gap", 3)
+
+
+@given(
+    changes=st.lists(
+        st.tuples(st.sampled_from((".log", ".index", ".timeindex")), st.integers(0, 2**16), BYTES),
+        min_size=1,
+        max_size=4,
+    ),
+    end=st.integers(0, 2**16),
+)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_bytes_lead_to_a_trace(
+    tmp_path: Path, changes: list[tuple[str, int, int]], end: int
+) -> None:
+    source = NODE / "__cluster_metadata-0"
+    directory = tmp_path / "__cluster_metadata-0"
+    directory.mkdir(exist_ok=True)
+    for suffix in (".log", ".index", ".timeindex"):
+        data = bytearray((source / f"{0:020d}{suffix}").read_bytes()[:4096])
+        for changed, position, byte in changes:
+            if changed == suffix and data:
+                data[position % len(data)] = byte
+        if suffix == ".log":
+            del data[max(end % len(data), 1) :]
+        (directory / f"{0:020d}{suffix}").write_bytes(data)
+    for command in (("check",), ("cat", "--noop", "--control"), ("cat", "--batches"), ("state",)):
+        status, _, err = run(*command, tmp_path)
+        assert status in (0, 1)
+        assert all(line.startswith("raftlog: ") for line in err.splitlines())

@@ -35,14 +35,19 @@ _INDEX_BYTES_MAX: Final = 64 * MIB
 _Parser = Callable[[bytes, str], object]
 
 
-def epochs_of(files: LogFiles) -> tuple[EpochCache | None, str, list[Finding]]:
-    """What ``leader-epoch-checkpoint`` says (None: nothing), its path, what is wrong with it."""
-    path = files.storage.join(files.directory, EPOCH_CHECKPOINT_NAME)
+def epochs_path(files: LogFiles) -> str:
+    """Where ``leader-epoch-checkpoint`` lies, if it is there."""
+    return files.storage.join(files.directory, EPOCH_CHECKPOINT_NAME)
+
+
+def read_epochs(files: LogFiles) -> EpochCache | None:
+    """What ``leader-epoch-checkpoint`` says; None if it is not there or does not parse."""
+    path = epochs_path(files)
     try:
         data = read_small_file(files.storage, path)
-        return None if data is None else parse_epoch_checkpoint(data, path), path, []
-    except CorruptFileError as error:
-        return None, path, [of_error(error, path)]
+        return None if data is None else parse_epoch_checkpoint(data, path)
+    except CorruptFileError:
+        return None
 
 
 def small_files(files: LogFiles) -> Iterator[Finding]:
@@ -53,6 +58,7 @@ def small_files(files: LogFiles) -> Iterator[Finding]:
         (join(above, META_PROPERTIES_NAME), parse_meta_properties),
         (join(here, META_PROPERTIES_NAME), parse_meta_properties),
         (join(here, QUORUM_STATE_NAME), parse_quorum_state),
+        (epochs_path(files), parse_epoch_checkpoint),
         (join(here, PARTITION_METADATA_NAME), parse_partition_metadata),
     ]
     for offset in files.listing.producer_snapshots:

@@ -10,9 +10,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from raftlog.client import EpochCache
 from raftlog.records.columns import BatchColumns
@@ -21,16 +22,20 @@ from .findings import Finding, Kind, damage, note
 
 
 class HistoryCheck:
-    """Follows a log from its first batch to its last. ``epochs`` None: there is no such file."""
+    """Follows a log from its first batch to its last.
 
-    def __init__(self, *, contiguous: bool, epochs: EpochCache | None, epochs_path: str) -> None:
+    ``read_epochs`` reads the epochs file, None if there is none or it does not parse. It is read
+    again before it is called wrong: its node may have written to both meanwhile.
+    """
+
+    def __init__(
+        self, *, contiguous: bool, epochs_path: str, read_epochs: Callable[[], EpochCache | None]
+    ) -> None:
         self._contiguous = contiguous
-        self._epochs = epochs
         self._epochs_path = epochs_path
-        self._starts = np.array(
-            [e.start_offset for e in epochs.entries] if epochs else [], np.int64
-        )
-        self._epoch_ids = np.array([e.epoch for e in epochs.entries] if epochs else [], np.int64)
+        self._read_epochs = read_epochs
+        self._epochs: EpochCache | None = None
+        self._look_at_epochs()
         self._next_offset: int | None = None
         self._last_epoch = -1
         self._told: set[int] = set()
@@ -102,10 +107,10 @@ class HistoryCheck:
 
     def _disagreements(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
         """One finding for each epoch about which the file is wrong."""
-        if not len(self._starts):
-            return
-        at = np.searchsorted(self._starts, batches.base_offset, side="right") - 1
-        says = np.where(at >= 0, self._epoch_ids[at], batches.leader_epoch)
+        says = self._says(batches)
+        if (says != batches.leader_epoch).any():
+            self._look_at_epochs()
+            says = self._says(batches)
         for ordinal in np.flatnonzero(says != batches.leader_epoch).tolist():
             epoch = int(batches.leader_epoch[ordinal])
             if epoch in self._told or epoch < 0:
@@ -119,3 +124,17 @@ class HistoryCheck:
                 f"has epoch {epoch}",
                 offset=offset,
             )
+
+    def _look_at_epochs(self) -> None:
+        self._epochs = self._read_epochs()
+        entries = self._epochs.entries if self._epochs else ()
+        self._starts = np.array([entry.start_offset for entry in entries], np.int64)
+        self._epoch_ids = np.array([entry.epoch for entry in entries], np.int64)
+
+    def _says(self, batches: BatchColumns) -> npt.NDArray[np.int64]:
+        """The epoch of each batch by the file; the batch's own where the file does not say."""
+        own = batches.leader_epoch.astype(np.int64)
+        if not len(self._starts):
+            return own
+        at = np.searchsorted(self._starts, batches.base_offset, side="right") - 1
+        return np.where(at >= 0, self._epoch_ids[at], own)

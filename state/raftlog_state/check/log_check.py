@@ -8,7 +8,7 @@ from raftlog.client import LogKind, SourceKind, open_path
 from raftlog.client.inspection import LogFiles, SingleLog, VotersLog
 from raftlog.errors import CorruptBatchError, SegmentVanishedError
 
-from .files import epochs_of, index_checks, small_files
+from .files import epochs_path, index_checks, read_epochs, small_files
 from .findings import Finding, Kind, damage, note
 from .history import HistoryCheck
 from .replaying import ReplayCheck
@@ -104,32 +104,40 @@ class _CopyCheck:
             yield from self._replay()
 
     def _segments(self) -> Iterator[Finding]:
-        epochs, epochs_path, findings = epochs_of(self._files)
-        yield from findings
-        history = HistoryCheck(contiguous=self._is_metadata, epochs=epochs, epochs_path=epochs_path)
+        files = self._files
+        history = HistoryCheck(
+            contiguous=self._is_metadata,
+            epochs_path=epochs_path(files),
+            read_epochs=lambda: read_epochs(files),
+        )
         segments = self._files.listing.segments
         for ordinal, base_offset in enumerate(segments):
-            yield from self._segment(base_offset, history)
-            self._on_progress(_STEPS * (ordinal + 1) // (2 * len(segments)), _STEPS)
+            yield from self._segment(ordinal, base_offset, history)
         if self._log.source is SourceKind.DIRECTORY:
             yield from history.finish()
         self.end_offset = max(self.end_offset, history.next_offset or 0)
 
-    def _segment(self, base_offset: int, history: HistoryCheck) -> Iterator[Finding]:
+    def _segment(self, ordinal: int, base_offset: int, history: HistoryCheck) -> Iterator[Finding]:
+        following = self._files.segment_after(base_offset)
+        step = _STEPS / (2 * len(self._files.listing.segments))
         path = self._files.segment_path(base_offset)
         try:
             with self._files.open(path) as file:
                 check = SegmentCheck(
                     file=file,
                     base_offset=base_offset,
-                    next_base_offset=self._files.segment_after(base_offset),
+                    next_base_offset=following,
                     is_contiguous=self._is_metadata,
                     history=history,
                     indexes=index_checks(self._files, base_offset),
+                    on_progress=lambda share: self._on_progress(
+                        int((ordinal + share) * step), _STEPS
+                    ),
                 )
                 yield from check.run()
         except SegmentVanishedError:
             yield note(Kind.BATCH, path, "its node deleted it meanwhile", offset=base_offset)
+            history.skip(following or 0)
             return
         self.segment_count += 1
         self.batch_count += check.batch_count

@@ -81,9 +81,11 @@ class ReplayCheck:
                 self.record_count += len(scan.records)
                 done = fold.next_offset - self.log_start_offset
                 self.on_progress(done, self.log_end_offset - self.log_start_offset)
-        except (CorruptBatchError, LogGapError, OffsetGapError, DataLossError):
+        except (CorruptBatchError, LogGapError, DataLossError, SegmentVanishedError):
             return None
-        except SegmentVanishedError:
+        except OffsetGapError as error:
+            reason = f"a batch skips from offset {error.expected_offset - 1} to this one"
+            yield damage(Kind.GAP, self.log.path, reason, offset=error.offset)
             return None
         except ReplayError as error:
             reason = f"{error.record} cannot be replayed: {error.reason}"

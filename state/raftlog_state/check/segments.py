@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from raftlog.client.inspection import (
@@ -35,7 +35,8 @@ from .indexes import IndexCheck
 class SegmentCheck:
     """The check of one segment. ``batch_count`` and the like grow while ``run`` is consumed.
 
-    ``next_base_offset`` is the next segment's, None if this one is the newest.
+    ``next_base_offset`` is the next segment's, None if this one is the newest. ``on_progress`` is
+    called with the share of the segment that was read.
     """
 
     file: ReadableFile
@@ -44,12 +45,14 @@ class SegmentCheck:
     is_contiguous: bool
     history: HistoryCheck
     indexes: Sequence[IndexCheck]
+    on_progress: Callable[[float], None]
     batch_count: int = 0
     record_count: int = 0
     position: int = 0
 
     def run(self) -> Iterator[Finding]:
         """Read the whole segment and its indexes beside it."""
+        byte_count = max(self.file.byte_count(), 1)
         while True:
             stop, error = Stop.END, None
             reading = ReadScans(Column.NONE, READ_CHUNK_BYTES)
@@ -58,6 +61,7 @@ class SegmentCheck:
             ):
                 yield from self._see(scan.batches)
                 self.position, stop, error = position, scan.stop, scan.error
+                self.on_progress(min(position / byte_count, 1.0))
             if stop is Stop.END:
                 break
             resumed, findings = self._behind(error)

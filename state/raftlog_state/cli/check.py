@@ -44,6 +44,9 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         else:
             note_count += 1
         output.line(finding.json() if arguments.json else finding.text())
+        if output.is_terminal():
+            console.clear()
+            output.flush()
     if arguments.json:
         summary = {"damage": damage_count, "notes": note_count, **check.summary()}
         output.line(json.dumps({"summary": summary}, separators=(",", ":"), ensure_ascii=False))

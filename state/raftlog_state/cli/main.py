@@ -76,6 +76,7 @@ def main(
     output = Output(sys.stdout.buffer if stdout is None else stdout)
     try:
         status = _run(sys.argv[1:] if argv is None else argv, output, console)
+        console.clear()
         output.flush()
     except RaftlogError as error:
         return _say(error, output, console)
@@ -83,6 +84,7 @@ def main(
         console.write(f"{error.usage}{error.program}: error: {error.reason}\n")
         return EXIT_WRONG_CALL
     except BrokenPipeError:
+        console.clear()
         return _broken_pipe(output)
     except OutputFailedError as error:
         console.say(f"the output cannot be written: {error.reason}")
@@ -93,7 +95,6 @@ def main(
     except MemoryError:
         console.say("there is not enough memory for this; ask for fewer offsets")
         return EXIT_FAILED
-    console.clear()
     return status
 
 
@@ -141,6 +142,7 @@ def _command(name: str) -> ModuleType:
 
 
 def _say(error: RaftlogError, output: Output, console: Console) -> int:
+    console.clear()
     try:
         output.flush()
     except BrokenPipeError:

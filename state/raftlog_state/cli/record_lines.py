@@ -44,7 +44,8 @@ def metadata_lines(
 
     A value that is damaged inside its sound batch goes to ``on_damage`` with its offset.
     """
-    hide_noop = not selection.takes(NoOpRecord.schema.api_key)
+    takes_noop = selection.takes(NoOpRecord.schema.api_key)
+    noop_json = record_json(NO_OP_VALUE)  # most records of an idle cluster: shown once
     any_type = selection.api_keys is None and selection.hidden_api_keys <= {
         NoOpRecord.schema.api_key
     }
@@ -52,10 +53,12 @@ def metadata_lines(
     keys = _list(records.key, len(records))
     rows = zip(*_places(records), _list(records.value, len(records)), strict=True)
     for at, (offset, epoch, timestamp_ms, value) in enumerate(rows):
-        if hide_noop and value == NO_OP_VALUE:
-            continue
         try:
-            if controls[at]:
+            if value == NO_OP_VALUE and not controls[at]:
+                if not takes_noop:
+                    continue
+                shown = noop_json
+            elif controls[at]:
                 if not selection.takes_control(control_name(keys[at])):
                     continue
                 shown = _control_json(keys[at], value)
@@ -97,8 +100,8 @@ def partition_lines(
             on_damage(offset, error.sentence())
 
 
-def batch_line(batch: RecordBatch, file_name: str | None, *, is_valid: bool = True) -> str:
-    """The line of one batch (Kafka: ``DumpLogSegments.printBatchLevel``)."""
+def batch_line(batch: RecordBatch, file_name: str | None) -> str:
+    """The line of one batch, whose CRC held (Kafka: ``DumpLogSegments.printBatchLevel``)."""
     fields: dict[str, Any] = {
         "baseOffset": batch.base_offset,
         "lastOffset": batch.last_offset,
@@ -117,7 +120,7 @@ def batch_line(batch: RecordBatch, file_name: str | None, *, is_valid: bool = Tr
         "magic": 2,
         "compresscodec": batch.compression.name.lower(),
         "crc": batch.crc,
-        "isvalid": is_valid,
+        "isvalid": True,
         "file": file_name,
     }
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
