@@ -13,7 +13,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 
-from raftlog.errors import LogError
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import Column, Scan
@@ -192,7 +191,3 @@ class LogReader(abc.ABC):
     @abc.abstractmethod
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         """Open one of ``snapshots``."""
-
-    @abc.abstractmethod
-    def file_problems(self) -> Iterator[LogError]:
-        """Read everything and give each contradiction between the log and the files beside it."""

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from raftlog.errors import (
     CorruptBatchError,
     DataLossError,
-    LogError,
     LogGapError,
     OffsetOutOfRangeError,
 )
@@ -37,7 +36,6 @@ from .knowledge import Knowledge
 from .markers import VoterSet
 from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME
 from .pieces import ReadBatches, ReadHeaders, ReadScans
-from .problems import file_problems
 from .reader import LogReader
 from .reads import EndBasis, Isolation, LogKind, OffsetSlice, ReadEnd, ReadPlan, SourceKind
 from .slices import split_range
@@ -279,9 +277,6 @@ class SingleLog(LogReader):
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         return SnapshotReader(self.files, snapshot_id)
-
-    def file_problems(self) -> Iterator[LogError]:
-        return file_problems(self)
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 from raftlog.errors import (
     CorruptFileError,
     DataLossError,
-    LogError,
     NotALogError,
     WrongClusterError,
 )
@@ -202,10 +201,6 @@ class VotersLog(LogReader):
             if snapshot_id in log.snapshots:
                 return log.read_snapshot(snapshot_id)
         return self._newest_log().read_snapshot(snapshot_id)
-
-    def file_problems(self) -> Iterator[LogError]:
-        for log in self.logs:
-            yield from log.file_problems()
 
     # --- the copies -------------------------------------------------------------------------------
 
