@@ -358,6 +358,17 @@ def test_a_transaction_index_that_lies_is_found(orders: Path, position: int, sai
     assert said in findings[0]["reason"]
 
 
+def test_an_aborted_transaction_that_no_index_names_is_found(orders: Path) -> None:
+    path = orders / "00000000000000000000.txnindex"
+    (*_, marker, _) = struct.unpack_from(">hqqqq", path.read_bytes(), 34)
+    path.write_bytes(path.read_bytes()[:34])
+    found = damage_of(orders)
+    assert (found["kind"], found["path"], found["offset"]) == ("index", str(path), marker)
+    path.unlink()
+    status, findings = check(orders)
+    assert (status, len(findings)) == (0, 2), "an index that was not copied is no damage"
+
+
 @pytest.mark.parametrize(
     ("entries", "offset"),
     [

@@ -8,6 +8,7 @@ from raftlog.client import LogKind, SourceKind, open_path
 from raftlog.client.inspection import LogFiles, SingleLog, VotersLog
 from raftlog.errors import CorruptBatchError, SegmentVanishedError
 
+from .aborted import unknown_aborts
 from .files import epochs_path, index_checks, read_epochs, small_files
 from .findings import Finding, Kind, damage, note
 from .history import HistoryCheck
@@ -102,6 +103,8 @@ class _CopyCheck:
         if self._is_metadata:
             yield from self._beginning()
             yield from self._replay()
+        else:
+            yield from unknown_aborts(self._log)
 
     def _segments(self) -> Iterator[Finding]:
         files = self._files

@@ -1,0 +1,63 @@
+"""Aborted transactions of producers: does the transaction index know all that the log holds?
+
+Kafka's own readers hide aborted records by ``.txnindex`` alone: one that it lacks is shown to
+consumers of committed records. What it names too much is found by ``indexes.TxnIndexCheck``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raftlog.client import Isolation, Outcome
+from raftlog.client.inspection import (
+    TXN_INDEX_SUFFIX,
+    SingleLog,
+    parse_txn_index,
+    read_small_file,
+)
+from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, SegmentVanishedError
+
+from .findings import Finding, Kind, damage, note
+
+
+def unknown_aborts(log: SingleLog) -> Iterator[Finding]:
+    """Aborted transactions of the log that no index names. Says nothing of a damaged log."""
+    try:
+        plan = log.plan(
+            log.log_start_offset, log.log_end_offset, isolation=Isolation.READ_COMMITTED
+        )
+    except (CorruptBatchError, DataLossError, SegmentVanishedError):
+        return
+    known: dict[int, set[tuple[int, int]] | None] = {}
+    spans = dict.fromkeys(span for one in plan.slices for span in one.spans)
+    for span in spans:
+        if span.outcome is not Outcome.ABORTED or span.marker_offset is None:
+            continue
+        segment = log.files.segment_at(span.marker_offset)
+        assert segment is not None, "the marker was read from it"
+        path = log.files.segment_path(segment, TXN_INDEX_SUFFIX)
+        if segment not in known:
+            known[segment] = _named(log, path)
+        named = known[segment]
+        if named is not None and (span.producer_id, span.marker_offset) in named:
+            continue
+        make = note if named is None else damage
+        yield make(
+            Kind.INDEX,
+            path,
+            f"the aborted transaction of producer {span.producer_id} with offsets "
+            f"{span.first_offset} to {span.marker_offset} is not in it",
+            offset=span.marker_offset,
+        )
+
+
+def _named(log: SingleLog, path: str) -> set[tuple[int, int]] | None:
+    """Producers and their abort markers in an index; None: it is not there, or was told of."""
+    try:
+        data = read_small_file(log.files.storage, path)
+        entries = None if data is None else parse_txn_index(data, path)
+    except CorruptFileError:
+        return None
+    if entries is None:
+        return None
+    return {(entry.producer_id, entry.last_offset) for entry in entries}
