@@ -42,12 +42,6 @@ def test_a_later_claim_gives_way_to_an_assignment() -> None:
     assert CACHE.assign(7, 33) is CACHE
 
 
-def test_truncation_keeps_what_is_left() -> None:
-    assert CACHE.truncate_from_end(30).entries == CACHE.entries[:2]
-    assert CACHE.truncate_from_start(25).entries == (EpochEntry(4, 25), EpochEntry(7, 30))
-    assert CACHE.truncate_from_start(5) is CACHE
-
-
 @given(EPOCHS_AND_OFFSETS)
 def test_entries_ascend_whatever_was_assigned(assigned: list[tuple[int, int]]) -> None:
     entries = EpochCache.of(assigned).entries

@@ -133,10 +133,8 @@ def copy_of(
     start: int = 0,
 ) -> Copy:
     """A copy whose record at offset i has ``epochs[i]``."""
-    runs = [
-        (epoch, next(run)[0]) for epoch, run in itertools.groupby(enumerate(epochs), lambda e: e[1])
-    ]
-    cache = EpochCache.of(runs)
+    kept = list(enumerate(epochs))[start:]
+    runs = [(epoch, next(run)[0]) for epoch, run in itertools.groupby(kept, lambda e: e[1])]
     last = epochs[-1] if epochs else 0
     return Copy(
         path=f"node-{node_id}",
@@ -144,7 +142,7 @@ def copy_of(
         directory_id=None,
         log_start_offset=start,
         log_end_offset=len(epochs),
-        epochs=cache.truncate_from_start(start),
+        epochs=EpochCache.of(runs),
         newest_snapshot=None if snapshot is None else SnapshotId(epochs[snapshot - 1], snapshot),
         known_epoch=last if known is None else known,
         is_quiet=is_quiet,

@@ -304,6 +304,5 @@ def test_open_and_ended_transactions_are_forgotten_only_when_they_are_over() -> 
     assert [span.first_offset for span in book.spans(11, 99, with_committed=True)] == [2, 11]
     book.forget_ended_before(50)
     assert [span.first_offset for span in book.spans(50, 99, with_committed=True)] == [2]
-    assert book.has_open
     assert book.opened_before(3)
     assert not book.opened_before(2)

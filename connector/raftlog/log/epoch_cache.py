@@ -9,7 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -73,19 +73,6 @@ class EpochCache:
             if entry.epoch < epoch and entry.start_offset < start_offset
         )
         return EpochCache((*kept, EpochEntry(epoch, start_offset)))
-
-    def truncate_from_end(self, end_offset: int) -> EpochCache:
-        """Forget the epochs that begin at ``end_offset`` or behind it."""
-        kept = bisect_left(self.entries, end_offset, key=lambda entry: entry.start_offset)
-        return EpochCache(self.entries[:kept])
-
-    def truncate_from_start(self, start_offset: int) -> EpochCache:
-        """Forget offsets below ``start_offset``; the epoch at it begins there from now on."""
-        dropped = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
-        if not dropped:
-            return self
-        first = EpochEntry(self.entries[dropped - 1].epoch, start_offset)
-        return EpochCache((first, *self.entries[dropped:]))
 
     @staticmethod
     def of(entries: Iterable[tuple[int, int]]) -> EpochCache:

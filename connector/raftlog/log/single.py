@@ -285,13 +285,16 @@ class SingleLog(LogReader):
         start_offset = self.log_start_offset
         if previous is not None:
             start_offset = max(start_offset, min(previous.offset, end_offset))
-        young = first_batch_after(
-            self.files,
-            cutoff_ms,
-            start_offset=start_offset,
-            end_offset=end_offset,
-            contiguous=self._is_contiguous,
-        )
+        try:
+            young = first_batch_after(
+                self.files,
+                cutoff_ms,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                contiguous=self._is_contiguous,
+            )
+        except (CorruptBatchError, LogGapError):
+            return end_offset  # nothing before the damage is young, and nobody reads beyond it
         return end_offset if young is None else max(int(young.base_offset[0]), start_offset)
 
     def _check_range(self, start_offset: int, end_offset: int) -> None:

@@ -141,11 +141,6 @@ class TransactionBook:
 
     # --- what follows from it ---------------------------------------------------------------------
 
-    @property
-    def has_open(self) -> bool:
-        """Whether any transaction is open where reading has come to."""
-        return bool(self._open)
-
     def opened_before(self, offset: int) -> bool:
         """Whether a transaction that began below ``offset`` is still open."""
         return any(kept.span.first_offset < offset for kept in self._open.values())
