@@ -31,7 +31,7 @@ check: $(VENV)/.dev-ready ## format, lint, types, import contracts
 	@$(BIN)/lint-imports --config setup.cfg --no-logo
 
 quick: $(VENV)/.dev-ready ## tests without Spark or a JVM, below a minute
-	@$(BIN)/pytest -m "not spark and not kafka and not slow"
+	@$(BIN)/pytest -n auto -m "not spark and not kafka and not slow"
 
 spark: $(VENV)/.dev-ready ## tests in a real Spark session with Delta, and of the built wheel
 	@$(BIN)/pytest -m "(spark or slow) and not kafka"

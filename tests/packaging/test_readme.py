@@ -13,8 +13,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HOME = Path(__file__).parents[2]
 README = HOME / "README.md"
@@ -81,6 +85,19 @@ def test_the_demo_prints_what_the_readme_says() -> None:
     done = run("python notebooks/run.py notebooks/cluster_history.py")
     assert done.returncode == 0, done.stderr
     assert matches(output, done.stdout.splitlines()), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_python_of_the_readme_runs(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(HOME)
+    names = {"spark": spark}
+    for block in blocks:
+        exec(block, names)
+    assert "PARTITION_CHANGE_RECORD" in capsys.readouterr().out
 
 
 def test_links_inside_the_project_lead_somewhere() -> None:
