@@ -197,11 +197,11 @@ def test_heartbeats_and_control_records_are_hidden_by_default() -> None:
     assert rows("cat", NODE, "--reveal", "--noop") == without_control
 
 
-@pytest.mark.parametrize("name", ["PARTITION_RECORD", "PartitionRecord", "partition", "3"])
-def test_a_type_has_many_spellings(name: str) -> None:
-    everything = rows("cat", NODE)
-    expected = [row for row in everything if row["type"] == "PARTITION_RECORD"]
-    assert rows("cat", NODE, "--type", name) == expected != []
+def test_a_type_has_many_spellings() -> None:
+    expected = [row for row in rows("cat", NODE) if row["type"] == "PARTITION_RECORD"]
+    assert expected
+    for name in ("PARTITION_RECORD", "PartitionRecord", "partition", "3"):
+        assert rows("cat", NODE, "--type", name) == expected
 
 
 def test_types_that_are_named_are_shown_even_if_hidden_by_default() -> None:

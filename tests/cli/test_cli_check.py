@@ -103,9 +103,9 @@ def test_a_segment_alone_is_sound(path: Path) -> None:
 
 
 def test_several_voters_are_checked_one_by_one(log: Path) -> None:
-    others = [LOGS / "three-nodes-4.3.1" / f"node-{n}" for n in (101, 102)]
+    other = LOGS / "three-nodes-4.3.1" / "node-101"
     flip(log / SECOND, 100)
-    status, out, _ = run("check", ",".join(map(str, (log.parent, *others))))
+    status, out, _ = run("check", f"{log.parent},{other}")
     assert status == 1
     assert len(out.splitlines()) == 2
     assert str(log / SECOND) in out.splitlines()[0]
@@ -181,7 +181,7 @@ def test_a_flipped_bit_is_found_where_it_lies(log: Path, ordinal: int, byte: int
     assert "CRC" in found["reason"]
 
 
-@pytest.mark.parametrize(("byte", "bit"), [(8, 7), (9, 0), (10, 4), (11, 0), (11, 7), (16, 0)])
+@pytest.mark.parametrize(("byte", "bit"), [(8, 7), (9, 0), (11, 0), (16, 0)])
 def test_a_lying_length_does_not_hide_what_lies_behind(log: Path, byte: int, bit: int) -> None:
     batch = BATCHES[len(BATCHES) // 2]
     flip(log / SECOND, batch.position + byte, bit)
@@ -543,7 +543,7 @@ def test_a_batch_that_skips_offsets_inside_is_found(tmp_path: Path) -> None:
     ),
     end=st.integers(0, 2**16),
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_bytes_lead_to_a_trace(
     tmp_path: Path, changes: list[tuple[str, int, int]], end: int
 ) -> None:

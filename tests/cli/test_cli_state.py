@@ -59,6 +59,12 @@ def image(*argv: str | Path) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def newest() -> dict[str, Any]:
+    """The whole state at the end of the log."""
+    return image(NODE)
+
+
 def canonical(record: dict[str, Any]) -> str:
     """One text for records that differ in the order of Kafka's hash maps only."""
     data = {
@@ -152,13 +158,9 @@ def test_the_default_end_lies_before_an_open_transaction(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *HISTORY_KINDS])
-def test_a_kind_is_one_line_a_row(kind: str) -> None:
-    printed = rows("state", NODE, kind)
-    if kind in KINDS:
-        assert printed == image(NODE)[kind]
-    else:
-        assert printed
-    assert printed == rows("state", NODE, kind.upper().replace("_", "-"))
+def test_a_kind_is_one_line_a_row(kind: str, newest: dict[str, Any]) -> None:
+    printed = rows("state", NODE, kind.upper().replace("_", "-"))
+    assert printed == newest[kind] if kind in KINDS else printed
 
 
 def test_there_is_a_kind_for_everything() -> None:
@@ -216,7 +218,7 @@ def by_key(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("start", "end"), [(0, 400), (400, 721), (700, 1762), (1762, 3131), (12, 12), (0, 3131)]
+    ("start", "end"), [(0, 400), (400, 721), (700, 1762), (12, 12), (1762, 3131)]
 )
 def test_a_difference_leads_from_one_state_to_the_other(start: int, end: int) -> None:
     before = by_key(image(NODE, "--at", str(start), "--reveal"))
