@@ -24,6 +24,7 @@ from raftlog.errors import (
 )
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.majority import Copy, agreed_end, is_voter, majority_end, most_up_to_date
+from raftlog.log.single import SingleLog
 from raftlog.types import ReplicaKey, SnapshotId
 
 THREE = Path(__file__).parents[1] / "data" / "kraft-logs" / "three-nodes-4.3.1"
@@ -101,6 +102,17 @@ def test_static_voters_are_known_from_leader_changes() -> None:
     log = open_path(f"{TRIMMED}/node-1,{TRIMMED}/node-1/../node-1/__cluster_metadata-0")
     end = log.read_end(isolation=COMMITTED)
     assert (end.offset, end.basis) == (1305, EndBasis.MAJORITY)
+
+
+def test_static_voters_are_known_though_their_leader_change_lies_behind_a_checkpoint() -> None:
+    storage = MemoryStorage()
+    storage.copy_in(TRIMMED / "node-1", "/node")
+    storage.delete("/node/__cluster_metadata-0/quorum-state")
+    log = open_path("/node", storage=storage)
+    assert isinstance(log, SingleLog)
+    voters = log.voters()
+    assert voters is not None
+    assert (voters.offset, voters.voters) == (643, (ReplicaKey(1),))
 
 
 def test_a_majority_read_gives_the_same_slices_and_snapshots_as_a_copy() -> None:

@@ -150,6 +150,21 @@ def test_a_micro_batch_never_ends_inside_a_metadata_transaction() -> None:
     assert log.next_boundary(2, end_offset=end, max_bytes=1) == 11
 
 
+def test_a_transaction_of_many_chunks_is_taken_whole() -> None:
+    builder = LogBuilder()
+    builder.no_ops(2)
+    builder.data(begin("huge"))
+    for _ in range(200):
+        builder.data(*[b"\x01\x02\x00" + b"x" * 2000] * 2)
+    builder.data(END)
+    builder.no_ops(2)
+    log = open_path(builder.directory, storage=builder.storage)
+    end = builder.next_offset
+    assert log.next_boundary(2, end_offset=end, max_records=10) == end - 2
+    assert log.next_boundary(2, end_offset=end, max_records=end - 3) == end - 1
+    assert log.next_boundary(0, end_offset=end, max_records=10) == 2
+
+
 def test_damage_ends_a_micro_batch_before_it_and_is_raised_behind() -> None:
     builder = LogBuilder()
     builder.no_ops(6)

@@ -33,7 +33,7 @@ from .epoch_cache import EpochCache
 from .files import LogFiles, read_small_file
 from .history import log_start
 from .knowledge import Knowledge
-from .markers import VoterSet
+from .markers import MARKER_COLUMNS, VoterSet, last_voters
 from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME
 from .pieces import ReadBatches, ReadHeaders, ReadScans
 from .reader import LogReader
@@ -118,9 +118,11 @@ class SingleLog(LogReader):
         Raises ``CorruptBatchError`` if that record does not parse.
         """
         history = self.known.history()
-        if history is not None and history.voters_damage is not None:
+        if history is None:
+            return None
+        if history.voters_damage is not None:
             raise history.voters_damage
-        return None if history is None else history.voters
+        return history.voters or self._static_voters()
 
     # --- what happened meanwhile ------------------------------------------------------------------
 
@@ -279,6 +281,16 @@ class SingleLog(LogReader):
         return SnapshotReader(self.files, snapshot_id)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _static_voters(self) -> VoterSet | None:
+        """Voters that no checkpoint names, as the newest leader on disk named them."""
+        newest = self.epochs.entries[-1:]
+        if not newest or newest[0].start_offset < self.log_start_offset:
+            return None
+        start_offset = newest[0].start_offset
+        for scan in self.scan(start_offset, start_offset + 1, columns=MARKER_COLUMNS):
+            return last_voters(scan, None, self.path)
+        return None
 
     def _old_end(self, end_offset: int, cutoff_ms: int, previous: ReadEnd | None) -> int:
         """Where the young tail begins."""
