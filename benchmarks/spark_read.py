@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import struct
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ from raftlog_state.records import NoOpRecord, PartitionChangeRecord, encode
 PLAIN_RECORDS = 2_000_000
 METADATA_RECORDS = 200_000
 BATCH_RECORDS = 100
+TIME_MS = 1_700_000_000_000
+INDEX_INTERVAL_BYTES = 4096
+"""As Kafka's own default."""
 RUNS = 4
 VALUE = "value BINARY"
 KAFKA = "key BINARY, value BINARY, offset BIGINT, timestamp TIMESTAMP, leaderEpoch INT"
@@ -63,21 +68,24 @@ class PrebuiltReader(DataSourceReader):
 
 
 def write_log(directory: Path, values: Iterator[bytes]) -> Path:
-    """One segment of batches of ``BATCH_RECORDS``, epoch 1."""
+    """One segment of batches of ``BATCH_RECORDS``, epoch 1, with its offset index."""
     directory.mkdir(parents=True)
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n1 0\n")
-    offset = 0
-    with (directory / "00000000000000000000.log").open("wb") as segment:
-        while True:
-            records = tuple(
-                NewRecord(key=None, value=value)
-                for value, _ in zip(values, range(BATCH_RECORDS), strict=False)
-            )
-            if not records:
-                return directory
-            batch = NewRecordBatch(records=records, base_timestamp_ms=1_700_000_000_000 + offset)
-            segment.write(encode_batch(batch, base_offset=offset, leader_epoch=1))
+    offset = position = indexed = 0
+    segment, index = directory / f"{0:020d}.log", directory / f"{0:020d}.index"
+    with segment.open("wb") as log_file, index.open("wb") as index_file:
+        while records := tuple(
+            NewRecord(key=None, value=value) for value in islice(values, BATCH_RECORDS)
+        ):
+            batch = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS + offset)
+            data = encode_batch(batch, base_offset=offset, leader_epoch=1)
             offset += len(records)
+            if position - indexed > INDEX_INTERVAL_BYTES:
+                index_file.write(struct.pack(">ii", offset - 1, position))
+                indexed = position
+            log_file.write(data)
+            position += len(data)
+    return directory
 
 
 def plain_values() -> Iterator[bytes]:

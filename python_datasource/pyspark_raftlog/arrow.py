@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.errors import CorruptBatchError, MetadataParseError
-from raftlog.limits import MIB
+from raftlog.errors import CorruptBatchError, MetadataParseError, RaftlogError
+from raftlog.limits import ARROW_ROWS_DEFAULT, MIB
 from raftlog.records.control import control_json, control_name, decode_control
 from raftlog.records.scan import Column
 from raftlog_state.records import decode
@@ -68,6 +68,7 @@ class RowBuilder:
     checkpoint: CheckpointPlace | None = None
     with_control: bool = False
     with_aborted: bool = False
+    row_count_max: int = ARROW_ROWS_DEFAULT
 
     def scan_columns(self) -> Column:
         """What the scan must build; offsets always: transactions are ranges of them."""
@@ -80,8 +81,8 @@ class RowBuilder:
                 needed |= _RULES[name].needs_of_control
         return needed
 
-    def build(self, scan: Scan) -> pa.RecordBatch:
-        """The rows of ``scan`` that this reader may see, in its schema.
+    def build(self, scan: Scan) -> Iterator[pa.RecordBatch]:
+        """The rows of ``scan`` that this reader may see, ``row_count_max`` at a time.
 
         Raises:
             CorruptBatchError: a metadata record does not parse, although its batch is sound.
@@ -93,12 +94,16 @@ class RowBuilder:
             keep &= ~scan.records.is_control
         if not self.with_aborted:
             keep &= ~visibility.aborted
-        rows = _Rows(self, scan, None if keep.all() else np.flatnonzero(keep), visibility.offset)
-        try:
-            cells = [self._rule(name)(rows) for name in self.columns]
-        except MetadataParseError as error:
-            raise rows.damage(error) from None
-        return pa.RecordBatch.from_arrays(cells, schema=arrow_schema(self.columns))
+        which = None if keep.all() else np.flatnonzero(keep)
+        row_count = len(keep) if which is None else len(which)
+        for start in range(0, row_count, self.row_count_max):
+            part = slice(start, min(start + self.row_count_max, row_count))
+            rows = _Rows(self, scan, part if which is None else which[part], visibility.offset)
+            try:
+                cells = [self._rule(name)(rows) for name in self.columns]
+            except MetadataParseError as error:
+                raise rows.damage(error) from None
+            yield pa.RecordBatch.from_arrays(cells, schema=arrow_schema(self.columns))
 
     def _rule(self, name: str) -> Callable[[_Rows], pa.Array]:
         if self.checkpoint is not None and name in _RULES_OF_CHECKPOINTS:
@@ -107,30 +112,32 @@ class RowBuilder:
 
 
 class _Rows:
-    """The records of a scan that become rows: all, or those at ``which``."""
+    """Some of the records of a scan, which become rows."""
 
     def __init__(
         self,
         builder: RowBuilder,
         scan: Scan,
-        which: npt.NDArray[np.int64] | None,
+        which: slice | npt.NDArray[np.int64],
         visible_offset: npt.NDArray[np.int64],
     ) -> None:
         self.builder = builder
         self.scan = scan
         self._which = which
         self._visible_offset = visible_offset
-        self.row_count = len(scan.records) if which is None else len(which)
+        self.row_count = which.stop - which.start if isinstance(which, slice) else len(which)
 
     def scanned(self, name: str) -> pa.Array:
         """A column of the scan."""
         column = getattr(self.scan.records, name)
         assert column is not None, f"{name} was not asked for"
-        return column if self._which is None else column.take(pa.array(self._which))
+        if isinstance(self._which, slice):
+            return column.slice(self._which.start, self.row_count)
+        return column.take(pa.array(self._which))
 
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A numpy column of the scan's records."""
-        return column if self._which is None else column[self._which]
+        return column[self._which]
 
     def of_batch(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """What each row's batch says."""
@@ -155,7 +162,7 @@ class _Rows:
             return None
         values = self.scanned("value")
         if self.is_control.any():
-            values = pc.if_else(pa.array(self.is_control), pa.scalar(None, pa.binary()), values)
+            values = _chosen(self.is_control, pa.scalar(None, pa.binary()), values)
         return MetadataColumns(values, self.builder.redactor)
 
     def value(self) -> pa.Array:
@@ -163,15 +170,14 @@ class _Rows:
             return self.scanned("value")
         if not self.is_control.any():
             return self.metadata.value
-        is_control = pa.array(self.is_control)
-        return pc.if_else(is_control, self.scanned("value"), self.metadata.value)
+        return _chosen(self.is_control, self.scanned("value"), self.metadata.value)
 
     def record(self) -> pa.Array:
         if self.metadata is None:
             return self.control_texts(_control_record)
         if not self.is_control.any():
             return self.metadata.record
-        return pc.coalesce(self.metadata.record, self.control_texts(_control_record))
+        return _chosen(self.is_control, self.control_texts(_control_record), self.metadata.record)
 
     def control_texts(self, text_of: Callable[[bytes, bytes | None], str]) -> pa.Array:
         """A text for every control record, from its key and value; null for all others."""
@@ -199,9 +205,14 @@ class _Rows:
 
 def _timestamps(timestamp_ms: npt.NDArray[np.int64]) -> pa.Array:
     """Milliseconds as Spark's microseconds; null where they do not fit."""
-    fits = np.abs(timestamp_ms) <= _TIMESTAMP_MS_MAX
+    fits = (timestamp_ms <= _TIMESTAMP_MS_MAX) & (timestamp_ms >= -_TIMESTAMP_MS_MAX)
     microseconds = np.where(fits, timestamp_ms, 0) * _MICROSECONDS
     return pa.array(microseconds, mask=~fits).view(COLUMNS["timestamp"][1])
+
+
+def _chosen(which: npt.NDArray[np.bool_], these: pa.Array | pa.Scalar, those: pa.Array) -> pa.Array:
+    """``these`` where ``which`` is true, ``those`` elsewhere."""
+    return pc.call_function("if_else", [pa.array(which), these, those])
 
 
 def _control_record(key: bytes, value: bytes | None) -> str:
@@ -278,19 +289,26 @@ _RULES_OF_CHECKPOINTS: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
 
 
 def rebatch(pieces: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.RecordBatch]:
-    """Cut large batches and put small ones together: about ``row_count`` rows each, never none."""
+    """Cut large batches and put small ones together: about ``row_count`` rows each, never none.
+
+    An error of ``pieces`` comes behind all rows that came before it.
+    """
     waiting: list[pa.RecordBatch] = []
     waiting_rows = waiting_bytes = 0
-    for piece in pieces:
-        for start in range(0, piece.num_rows, row_count):
-            part = piece.slice(start, row_count)
-            if waiting and (
-                waiting_rows + part.num_rows > row_count or waiting_bytes > BATCH_BYTES_SOFT_MAX
-            ):
-                yield pa.concat_batches(waiting)
-                waiting, waiting_rows, waiting_bytes = [], 0, 0
-            waiting.append(part)
-            waiting_rows += part.num_rows
-            waiting_bytes += part.nbytes
+    try:
+        for piece in pieces:
+            for start in range(0, piece.num_rows, row_count):
+                part = piece.slice(start, row_count)
+                is_full = waiting_rows + part.num_rows > row_count
+                if waiting and (is_full or waiting_bytes > BATCH_BYTES_SOFT_MAX):
+                    yield pa.concat_batches(waiting)
+                    waiting, waiting_rows, waiting_bytes = [], 0, 0
+                waiting.append(part)
+                waiting_rows += part.num_rows
+                waiting_bytes += part.nbytes
+    except RaftlogError:
+        if waiting:
+            yield pa.concat_batches(waiting)
+        raise
     if waiting:
         yield pa.concat_batches(waiting)

@@ -11,9 +11,11 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, to compare with timestamps of records."""
+        ...
 
     def sleep_ms(self, duration_ms: int) -> None:
         """Return after ``duration_ms``."""
+        ...
 
 
 class SystemClock:

@@ -6,44 +6,40 @@ these names. Only 4.2 is tested.
 
 from __future__ import annotations
 
-try:
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
-        ReadMaxBytes,
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # Spark 4.0 and 4.1
-    from dataclasses import dataclass
+else:
+    try:
+        from pyspark.sql.streaming.datasource import (
+            ReadAllAvailable,
+            ReadLimit,
+            ReadMaxRows,
+            SupportsTriggerAvailableNow,
+        )
+    except ImportError:  # Spark 4.0 and 4.1
+        from dataclasses import dataclass
 
-    class ReadLimit:  # type: ignore[no-redef]
-        """Stands in for the base class of limits."""
+        class ReadLimit:
+            """Stands in for the base class of limits."""
 
-    @dataclass
-    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
-        """Stands in for "no limit"."""
+        class ReadAllAvailable(ReadLimit):
+            """Stands in for "no limit"."""
 
-    @dataclass
-    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
-        """Stands in for a limit of records."""
+        @dataclass
+        class ReadMaxRows(ReadLimit):
+            """Stands in for a limit of records."""
 
-        max_rows: int
+            max_rows: int
 
-    @dataclass
-    class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
-        """Stands in for a limit of bytes."""
-
-        max_bytes: int
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands in for the mix-in that asks for a fixed target."""
+        class SupportsTriggerAvailableNow:
+            """Stands in for the mix-in that asks for a fixed target."""
 
 
-__all__ = [
-    "ReadAllAvailable",
-    "ReadLimit",
-    "ReadMaxBytes",
-    "ReadMaxRows",
-    "SupportsTriggerAvailableNow",
-]
+__all__ = ["ReadAllAvailable", "ReadLimit", "ReadMaxRows", "SupportsTriggerAvailableNow"]

@@ -293,7 +293,8 @@ _OF_A_BROKER: Final = re.compile(
 def _find(raw_name: str) -> tuple[str, str, _Parse]:
     name = _BY_KEY.get(raw_name.lower())
     if name is not None:
-        return name, *OPTIONS[name]
+        attribute, parse = OPTIONS[name]
+        return name, attribute, parse
     if _OF_A_BROKER.fullmatch(raw_name):
         raise OptionError(
             option=raw_name,

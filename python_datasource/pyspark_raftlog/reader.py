@@ -93,6 +93,7 @@ def row_builder(
         checkpoint=checkpoint,
         with_control=options.include_control_records,
         with_aborted=options.shows_aborted,
+        row_count_max=options.record_batch_rows,
     )
 
 
@@ -106,8 +107,8 @@ def _log_rows(
     while offset < end_offset:
         try:
             for scan in log.scan(offset, end_offset, columns=needed):
+                yield from builder.build(scan)
                 offset = int(scan.batches.next_offset[-1])
-                yield builder.build(scan)
             return
         except DataLossError as error:
             _lose(options, DataLoss.OFFSETS_DELETED, log.path, error.reason)
@@ -124,7 +125,7 @@ def _checkpoint_rows(
         place = CheckpointPlace(id=snapshot_id, timestamp_ms=timestamp_ms)
         builder = row_builder(log, options, columns, Transactions.none(), place)
         for scan in snapshot.scan(columns=builder.scan_columns()):
-            yield builder.build(scan)
+            yield from builder.build(scan)
     except (LogNotFoundError, SegmentVanishedError):
         reason = f"checkpoint {snapshot_id} was planned, and is now deleted"
         _lose(options, DataLoss.SNAPSHOT_DELETED, log.path, reason)

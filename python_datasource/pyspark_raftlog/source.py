@@ -30,6 +30,10 @@ class RaftlogDataSource(DataSource):
     pattern with ``*``) are read up to what a majority of the voters holds. Nothing is locked or
     changed, so a running node is not disturbed. The path must be visible to every executor.
 
+    Spark finds the name if raftlog is installed where the driver and the executors run; elsewhere
+    call ``spark.dataSource.register(RaftlogDataSource)`` first. Small batches are some 40 ms faster
+    with ``spark.python.unix.domain.socket.enabled=true`` (off by default).
+
     A DataFrame is planned once: later actions on it read the same range, even if the log has
     grown. ``load()`` again to see more.
 

@@ -69,7 +69,9 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_options": self._options, "_columns": self._columns, "_clock": self._clock}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self._options = state["_options"]
+        self._columns = state["_columns"]
+        self._clock = state["_clock"]
         self._forget()
 
     # --- what Spark asks --------------------------------------------------------------------------

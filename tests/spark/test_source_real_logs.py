@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.dumps import DumpBatch, DumpRecord, dumped_logs, read_dump
+from tests.support.small_logs import NO_OP, LogWriter
 
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
 from pyspark_raftlog.schema import COLUMNS, arrow_schema
-from raftlog.records import control
-from raftlog_state.records import decode, encode, from_json
+from raftlog.errors import CorruptBatchError
+from raftlog.records import Header, NewRecord, NewRecordBatch, control
+from raftlog_state.records import decode, encode, from_json, to_json
 
-DATA = Path(__file__).parents[1] / "data"
+HOME = Path(__file__).parents[2]
+DATA = HOME / "tests" / "data"
 LOGS = dumped_logs(DATA / "kraft-logs")
 SEGMENTS = [log for log in LOGS if log.suffix == ".log"]
 CHECKPOINTS = [log for log in LOGS if log.suffix == ".checkpoint"]
@@ -156,8 +163,6 @@ def test_a_range_by_offset_and_by_time() -> None:
 def test_headers_come_when_asked_for(tmp_path: Path) -> None:
     from tests.support.small_logs import LogWriter
 
-    from raftlog.records import Header, NewRecord, NewRecordBatch
-
     log = LogWriter(tmp_path / "orders-0")
     headers = (Header("trace", b"\x01"), Header("empty", None))
     records = (NewRecord(key=b"k", value=b"v", headers=headers), NewRecord(key=None, value=None))
@@ -229,8 +234,6 @@ def secrets_of(log: Path) -> set[str]:
 
 @pytest.mark.parametrize("options", [{}, {"redactKey": "0123456789abcdef"}], ids=["mask", "hash"])
 def test_no_column_shows_a_secret(options: dict[str, str]) -> None:
-    import base64
-
     log = METADATA / "00000000000000000436.log"
     checkpoint = METADATA / "00000000000000003128-0000000002.checkpoint"
     for path in (log, checkpoint):
@@ -250,8 +253,6 @@ def test_no_column_shows_a_secret(options: dict[str, str]) -> None:
 
 
 def test_values_and_json_are_redacted_alike() -> None:
-    from raftlog_state.records import to_json
-
     checkpoint = METADATA / "00000000000000003128-0000000002.checkpoint"
     for row in rows(checkpoint, redactKey="0123456789abcdef"):
         assert json.loads(row["record"]) == to_json(decode(row["value"]))["data"]
@@ -261,3 +262,90 @@ def test_redaction_can_be_turned_off() -> None:
     checkpoint = METADATA / "00000000000000003128-0000000002.checkpoint"
     texts = "\n".join(row["record"] for row in rows(checkpoint, redact="false"))
     assert all(secret in texts for secret in secrets_of(checkpoint))
+
+
+# --- bad input, and work that is not done ---------------------------------------------------------
+
+
+def test_a_metadata_record_that_does_not_parse_is_named_with_its_offset(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "__cluster_metadata-0")
+    log.append(NO_OP, NO_OP)
+    log.append(NO_OP, b"\x01\x02\x00\xff\xff")
+    with pytest.raises(CorruptBatchError) as caught:
+        rows(log.directory, ("offset", "record"))
+    assert caught.value.offset == 3
+    assert "TopicRecord version 0" in str(caught.value)
+    raw = rows(log.directory, ("value", "recordType"), redact="false")
+    assert raw[-1] == {"value": b"\x01\x02\x00\xff\xff", "recordType": "TOPIC_RECORD"}
+
+
+def test_an_unknown_record_type_stops_nothing_and_shows_nothing(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "__cluster_metadata-0")
+    log.append(b"\x01\x63\x07secret")
+    (row,) = rows(log.directory)
+    assert (row["recordType"], row["recordVersion"]) == ("UNKNOWN", 7)
+    assert json.loads(row["record"])["apiKey"] == 99
+    assert b"secret" not in row["value"]
+    assert rows(log.directory, redact="false")[0]["value"] == b"\x01\x63\x07secret"
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, 2**63 - 1, -(2**63), 2**62, 0])
+def test_a_time_that_spark_cannot_hold_is_null(tmp_path: Path, timestamp_ms: int) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"v", timestamp_ms=timestamp_ms)
+    (time,) = table(log.directory, ("timestamp",)).column("timestamp").cast(pa.int64())
+    fits = abs(timestamp_ms) <= (2**63 - 1) // 1000
+    assert time.as_py() == (timestamp_ms * 1000 if fits else None)
+
+
+def test_damage_in_the_middle_loses_nothing_before_it(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    for number in range(3):
+        log.append(b"%d" % number)
+    segment = log.directory / "00000000000000000000.log"
+    reader = RaftlogReader(RaftlogOptions.parse({"path": str(log.directory)}), ("value",))
+    (partition,) = reader.partitions()
+    damaged = bytearray(segment.read_bytes())
+    damaged[2 * len(damaged) // 3 - 1] ^= 1
+    segment.write_bytes(damaged)
+    batches = reader.read(partition)
+    assert next(batches).column(0).to_pylist() == [b"0"]
+    with pytest.raises(CorruptBatchError):
+        next(batches)
+
+
+def test_a_task_reads_its_own_range_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = RaftlogOptions.parse({"path": str(METADATA), "minPartitions": "8"})
+    reader = RaftlogReader(options, ("offset", "value"))
+    partitions = reader.partitions()
+    assert len(partitions) >= 8
+    read_bytes: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, byte_count: int, position: int) -> bytes:
+        data = pread(descriptor, byte_count, position)
+        read_bytes.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    list(reader.read(partitions[-1]))
+    log_bytes = sum(segment.stat().st_size for segment in METADATA.glob("*.log"))
+    assert 0 < sum(read_bytes) < log_bytes / 2
+
+
+def test_finding_the_source_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; import pyspark_raftlog; "
+        "print([name for name in ('pyarrow', 'numpy', 'raftlog', 'raftlog_state')"
+        " if name in sys.modules and name not in before])"
+    )
+    before = "import sys, pyspark.sql.datasource; before = set(sys.modules); "
+    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource")]
+    done = subprocess.run(
+        [sys.executable, "-c", before + code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
+    )
+    assert done.stdout.strip() == "[]"
