@@ -280,6 +280,32 @@ def test_a_segment_that_a_cleaner_is_swapping_in_is_not_missed() -> None:
     assert [row[0] for row in rows(log, 0, 2)] == [0, 1]
 
 
+def test_a_segment_that_a_cleaner_merged_into_the_one_before_is_read_on_there() -> None:
+    builder = LogBuilder(directory="/node/orders-0")
+    values = [b"%04d" % number for number in range(700)]
+    for value in values[:600]:
+        builder.data(value)
+    builder.roll()
+    for value in values[600:]:
+        builder.data(value)
+    builder.roll()
+    log = opened(builder)
+    found: list[Row] = []
+    for scan in log.scan(0, 700, columns=Column.OFFSET | Column.VALUE, chunk_bytes=20_000):
+        assert scan.records.offset is not None
+        assert scan.records.value is not None
+        found += zip(scan.records.offset.to_pylist(), scan.records.value.to_pylist(), strict=True)
+        if found[-1][0] == 599:  # the first segment is open still; merge half of it and the second
+            old, second = (
+                bytes(builder.storage.files[builder.path(base_offset=b)]) for b in (0, 600)
+            )
+            size = len(old) // 600
+            kept = b"".join(old[at : at + size] for at in range(0, len(old), 2 * size))
+            builder.storage.write(builder.path(base_offset=0), kept + second)
+            builder.delete_segment(600)
+    assert found == list(enumerate(values))
+
+
 def test_a_directory_that_always_loses_what_it_listed_is_told_as_such() -> None:
     class Vanishing(MemoryStorage):
         def list_names(self, directory: str) -> list[str]:

@@ -129,9 +129,10 @@ class LogCursor:
         self, file: ReadableFile, reading: Reading[P], end_offset: int | None
     ) -> Generator[P, None, tuple[Stop, CorruptBatchError | None]]:
         """Read the current segment. Returns why it ended, and the damage that ended it."""
-        if self._position is None:
+        wanted = None
+        if self._position is None:  # what the index leads to may begin before what is wanted
             self._position = self._files.find(file, self.segment, self.next_offset)
-        wanted = None if self._started else self.next_offset
+            wanted = self.next_offset
         stop, error = Stop.END, None
         for position, piece in pieces(
             file, self._position, reading, start_offset=wanted, end_offset=end_offset
