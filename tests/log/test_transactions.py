@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 from tests.support.log_builder import ABORT, END, NO_OP, LogBuilder, begin
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.client import Isolation, LogReader, Outcome, TransactionSpan, open_path
 from raftlog.errors import TransactionMarkerError
-from raftlog.log.transactions import TransactionBook
+from raftlog.log.transactions import TransactionBook, spread
 from raftlog.records.compression import Compression
 
 COMMITTED = Isolation.READ_COMMITTED
@@ -306,3 +309,18 @@ def test_open_and_ended_transactions_are_forgotten_only_when_they_are_over() -> 
     assert [span.first_offset for span in book.spans(50, 99, with_committed=True)] == [2]
     assert book.opened_before(3)
     assert not book.opened_before(2)
+
+
+def test_what_touches_each_of_many_ranges_is_found_in_one_pass() -> None:
+    rng = random.Random(3)
+    spans = []
+    for producer_id in range(60):
+        first = rng.randrange(100)
+        marker = rng.choice([None, first + rng.randrange(1, 60)])
+        outcome = Outcome.OPEN if marker is None else Outcome.ABORTED
+        spans.append(TransactionSpan(first, marker, outcome, producer_id))
+    spans.sort(key=lambda span: (span.first_offset, span.producer_id))
+    cuts = sorted(rng.sample(range(160), 12))
+    ranges = list(pairwise(cuts))
+    expected = [tuple(s for s in spans if s.touches(start, end)) for start, end in ranges]
+    assert list(spread(spans, ranges)) == expected

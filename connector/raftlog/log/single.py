@@ -42,7 +42,7 @@ from .slices import split_range
 from .small_files import MetaProperties, QuorumState, parse_meta_properties, parse_quorum_state
 from .snapshot import SnapshotReader
 from .times import first_batch_after
-from .transactions import touching
+from .transactions import spread
 
 _ONE_BATCH: Final = ReadHeaders(chunk_bytes=16 * 1024)
 _INT64_MAX: Final = 2**63 - 1
@@ -188,8 +188,11 @@ class SingleLog(LogReader):
             max_slices=max_slices,
             max_records=max_records_per_slice,
         )
-        slices = (OffsetSlice(start, end, touching(spans, start, end)) for start, end in ranges)
-        return ReadPlan(start_offset, end_offset, tuple(slices))
+        slices = tuple(
+            OffsetSlice(start, end, touching)
+            for (start, end), touching in zip(ranges, spread(spans, ranges), strict=True)
+        )
+        return ReadPlan(start_offset, end_offset, slices)
 
     def next_boundary(
         self,

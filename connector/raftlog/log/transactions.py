@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -170,11 +170,7 @@ class TransactionBook:
         """
         stable = end_offset
         while True:
-            undecided = [
-                kept
-                for kept in self._all()
-                if kept.span.first_offset < stable and not kept.span.is_over_before(stable)
-            ]
+            undecided = self._undecided(stable)
             lowest = min((kept.batch_base_offset for kept in undecided), default=stable)
             if lowest >= stable:
                 return stable
@@ -197,6 +193,16 @@ class TransactionBook:
             self._ended.popleft()
         self.complete_from = max(self.complete_from, offset)
 
+    def _undecided(self, end_offset: int) -> list[_Kept]:
+        """What began below ``end_offset`` and did not end there. Markers ascend: few are seen."""
+        undecided = [kept for kept in self._open.values() if kept.span.first_offset < end_offset]
+        for kept in reversed(self._ended):
+            if kept.span.is_over_before(end_offset):
+                break
+            if kept.span.first_offset < end_offset:
+                undecided.append(kept)
+        return undecided
+
     def _all(self) -> Iterator[_Kept]:
         yield from self._ended
         yield from self._open.values()
@@ -213,8 +219,19 @@ class TransactionBook:
         self.problems.append(TransactionMarkerError(path=self.path, offset=offset, reason=reason))
 
 
-def touching(
-    spans: Iterable[TransactionSpan], start_offset: int, end_offset: int
-) -> tuple[TransactionSpan, ...]:
-    """Those of ``spans`` that touch [start_offset, end_offset)."""
-    return tuple(span for span in spans if span.touches(start_offset, end_offset))
+def spread(
+    spans: Sequence[TransactionSpan], ranges: Iterable[tuple[int, int]]
+) -> Iterator[tuple[TransactionSpan, ...]]:
+    """Those of ``spans`` that touch each of ``ranges``; both ascend, and no range overlaps another.
+
+    No span is looked at again behind its end: logs have many of both.
+    """
+    coming = iter(spans)
+    following = next(coming, None)
+    current: list[TransactionSpan] = []
+    for start_offset, end_offset in ranges:
+        while following is not None and following.first_offset < end_offset:
+            current.append(following)
+            following = next(coming, None)
+        current = [span for span in current if span.touches(start_offset, end_offset)]
+        yield tuple(current)
