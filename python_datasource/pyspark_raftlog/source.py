@@ -34,6 +34,9 @@ class RaftlogDataSource(DataSource):
     call ``spark.dataSource.register(RaftlogDataSource)`` first. Small batches are some 40 ms faster
     with ``spark.python.unix.domain.socket.enabled=true`` (off by default).
 
+    What is worth knowing and no error (history that is missing, loss that was accepted, which end
+    was taken) goes to Python's logger ``pyspark_raftlog``.
+
     A DataFrame is planned once: later actions on it read the same range, even if the log has
     grown. ``load()`` again to see more.
 

@@ -451,9 +451,9 @@ def test_a_rewritten_tail_is_named_and_its_point_of_parting_found(tmp_path: Path
     rewritten.append(b"other 2", epoch=4)
     rewritten.append(b"other 3", epoch=4)
     rewritten.append(b"4", epoch=4)
-    strict = stream(log.directory)
-    text = loss_of(lambda: strict.latestOffset(start), DataLoss.DIVERGED_EPOCH)
-    assert "part at offset 2" in text
+    for strict in (stream(log.directory), reader):
+        text = loss_of(lambda it=strict: it.latestOffset(start), DataLoss.DIVERGED_EPOCH)
+        assert "part at offset 2" in text
     accepting = stream(log.directory, failOnDataLoss="false")
     end = accepting.latestOffset(start)
     assert (end["from"], end["offset"], end["epoch"], end["lost"]) == (2, 5, 4, True)
@@ -472,6 +472,22 @@ def test_a_shorter_log_of_a_later_epoch_is_divergence_not_truncation(tmp_path: P
     rewritten.append(b"y", epoch=3)
     strict = stream(log.directory)
     loss_of(lambda: strict.latestOffset(start), DataLoss.DIVERGED_EPOCH)
+
+
+def test_a_majority_s_end_may_fall_and_the_stream_waits(data: Path, tmp_path: Path) -> None:
+    """Copies of voters' directories may be older at the next look."""
+    cluster = data / METADATA.split("/node-")[0]
+    for node in ("node-100", "node-101", "node-102"):
+        name = "__cluster_metadata-0"
+        copy_log(cluster / node / name, tmp_path / node / name, end_offset=END + 2)
+    reader = stream(tmp_path / "node-*", startingOffset="3000")
+    ((_, end),) = run(reader)
+    assert (end["offset"], end["epoch"]) == (END + 1, 3)
+    for node in ("node-101", "node-102"):
+        shutil.rmtree(tmp_path / node)
+        copy_log(cluster / node / name, tmp_path / node / name, end_offset=END)
+    for again in (reader, stream(tmp_path / "node-*")):
+        assert again.latestOffset(end) is end
 
 
 def test_a_deleted_checkpoint_cannot_be_read_again(metadata: Path) -> None:
