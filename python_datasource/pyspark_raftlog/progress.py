@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.client import LogReader, SourceKind
+from raftlog.client import LogKind, LogReader, SourceKind
 from raftlog.errors import DataLossError
 
 from .data_loss import DataLoss, data_loss
@@ -112,7 +112,7 @@ def _diverged(log: LogReader, here: StreamOffset) -> Loss | None:
     else:
         epoch = -1 if log.epochs.latest_epoch is None else log.epochs.latest_epoch
         differs = epoch > here.epoch
-    if here.epoch < 0 or not differs:
+    if here.epoch < 0 or not differs or _is_compacted(log, here.offset - 1):
         return None
     parted = log.epochs.end_offset_for(here.epoch, log.log_end_offset)
     resume = here.offset if parted is None else min(parted.offset, here.offset)
@@ -126,6 +126,13 @@ def _diverged(log: LogReader, here: StreamOffset) -> Loss | None:
         ),
         resume=Begin(offset=resume),
     )
+
+
+def _is_compacted(log: LogReader, offset: int) -> bool:
+    """Whether a cleaner took away the record that would tell its epoch: then nothing does."""
+    if log.kind is LogKind.METADATA or offset >= log.log_end_offset:
+        return False
+    return next(log.batches(offset, offset + 1), None) is None
 
 
 def epoch_before(log: LogReader, offset: int) -> int:

@@ -111,8 +111,11 @@ def _log_rows(
                 offset = int(scan.batches.next_offset[-1])
             return
         except DataLossError as error:
-            _lose(options, DataLoss.OFFSETS_DELETED, log.path, error.reason)
             log.refresh()
+            if offset >= log.log_end_offset:
+                _lose(options, DataLoss.LOG_TRUNCATED, log.path, error.reason)
+                return
+            _lose(options, DataLoss.OFFSETS_DELETED, log.path, error.reason)
             offset = max(offset + 1, log.log_start_offset)
 
 

@@ -26,7 +26,9 @@ from tests.support.small_logs import (
 
 from pyspark_raftlog.data_loss import DataLoss
 from pyspark_raftlog.options import RaftlogOptions
+from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.stream_reader import RaftlogStreamReader
+from raftlog.client import OffsetSlice
 from raftlog.errors import DataLossError, OffsetOutOfRangeError, OptionError
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
@@ -458,6 +460,39 @@ def test_a_rewritten_tail_is_named_and_its_point_of_parting_found(tmp_path: Path
     end = accepting.latestOffset(start)
     assert (end["from"], end["offset"], end["epoch"], end["lost"]) == (2, 5, 4, True)
     assert rows(accepting, start, end) == [(2, None), (3, None), (4, None)]
+
+
+def test_a_record_that_a_cleaner_took_away_says_nothing_of_its_epoch(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "a" / "orders-0")
+    log.append(b"0", b"1", epoch=1)
+    log.append(b"2", b"3", epoch=2)
+    reader = stream(log.directory, startingOffset="earliest")
+    start = reader.latestOffset(reader.initialOffset())
+    shutil.rmtree(log.directory)
+    compacted = LogWriter(log.directory)
+    compacted.append(b"0", b"1", epoch=1)
+    LogWriter(log.directory, base_offset=4).append(b"4", epoch=3)
+    end = stream(log.directory).latestOffset(start)
+    assert (end["from"], end["offset"], end["epoch"]) == (4, 5, 3)
+
+    shutil.rmtree(log.directory)
+    rewritten = LogWriter(log.directory)
+    rewritten.append(*[b"x"] * 4, epoch=1)
+    LogWriter(log.directory, base_offset=4).append(b"4", epoch=3)
+    again = stream(log.directory)
+    loss_of(lambda: again.latestOffset(start), DataLoss.DIVERGED_EPOCH)
+
+
+def test_a_range_whose_end_is_gone_is_given_up_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = LogWriter(tmp_path / "a" / "orders-0")
+    log.append(*[b"x"] * 9, epoch=1)
+    planned = LogRange(OffsetSlice(start_offset=0, end_offset=200_000))
+    loss_of(lambda: list(stream(log.directory).read(planned)), DataLoss.LOG_TRUNCATED)
+    accepting = stream(log.directory, failOnDataLoss="false")
+    assert sum(batch.num_rows for batch in accepting.read(planned)) == 9
+    assert len(caplog.records) == 1
 
 
 def test_a_shorter_log_of_a_later_epoch_is_divergence_not_truncation(tmp_path: Path) -> None:
