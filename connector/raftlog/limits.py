@@ -49,6 +49,10 @@ REDACTION_KEY_BYTES_MIN: Final = 16
 TAIL_HOLDBACK_MS_DEFAULT: Final = 5_000
 """How young the tail of a single directory may be before a stream reads it (a heuristic)."""
 
+CLOCK_AHEAD_MS_MAX: Final = 10 * 60 * 1000
+"""A record that claims to be younger than this says nothing of its age: clocks of nodes are not so
+far apart, and a producer may write any time that it likes."""
+
 assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX <= READ_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
 assert SCAN_BYTES_MAX + SCAN_DECOMPRESSED_BYTES_MAX + DECOMPRESSED_BYTES_MAX < 2**31
 assert ARROW_ROWS_DEFAULT <= ARROW_ROWS_MAX

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.support.log_builder import END, NO_OP, LogBuilder, begin
+from tests.support.log_builder import END, NO_OP, LogBuilder, begin, data_batch
 from tests.support.memory_storage import MemoryFile, MemoryStorage
 
 from raftlog.client import EndBasis, Isolation, LogReader, ReadEnd, open_path
@@ -147,6 +147,48 @@ def test_preallocated_zeros_behind_the_last_batch_are_no_damage() -> None:
     builder.storage.write(path, more + bytes(5_000_000))
     log.refresh()
     assert log.read_end(isolation=COMMITTED).offset == 302
+
+
+@pytest.mark.parametrize("nth_read", range(1, 6))
+def test_a_batch_that_is_completed_in_front_of_zeros_while_it_is_read_is_no_damage(
+    nth_read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = LogBuilder(directory="/node/orders-0", with_indexes=False)
+    builder.data(b"a" * 300)
+    content = builder.storage.files[builder.path()]
+    position = len(content)
+    batch = data_batch([b"b" * 300], base_offset=1)
+    content.extend(bytes(4096))
+    log = opened(builder)
+    assert log.read_end(isolation=COMMITTED).offset == 1
+    content[position : position + 200] = batch[:200]
+    read_at, reads = MemoryFile.read_at, []
+
+    def read_on(file: MemoryFile, at: int, byte_count: int) -> bytes:
+        data = read_at(file, at, byte_count)
+        reads.append(at)
+        if reads.count(position) >= nth_read:
+            content[position : position + len(batch)] = batch
+        return data
+
+    monkeypatch.setattr(MemoryFile, "read_at", read_on)
+    for _ in range(2):
+        log.refresh()
+        end = log.read_end(isolation=COMMITTED).offset
+        assert end in (1, 2)
+        assert len(log.plan(0, end, isolation=COMMITTED).slices) == 1
+    assert end == 2
+
+
+def test_a_directory_that_another_cluster_took_over_is_seen_as_such() -> None:
+    builder = LogBuilder()
+    builder.no_ops(5)
+    log = opened(builder)
+    for cluster_id in ("A" * 22, "B" * 22):
+        properties = f"version=1\ncluster.id={cluster_id}\nnode.id=1\n"
+        builder.storage.write("/node/meta.properties", properties.encode())
+        log.refresh()
+        assert log.cluster_id == cluster_id
 
 
 def test_a_roll_between_two_looks_is_followed() -> None:
@@ -481,6 +523,29 @@ def test_everything_behind_the_first_young_batch_is_held_back() -> None:
     log = opened(builder)
     assert log.read_end(isolation=COMMITTED, holdback_ms=1000, now_ms=5000).offset == 2
     assert log.read_end(isolation=COMMITTED, holdback_ms=1000, now_ms=10_000).offset == 5
+
+
+def test_a_time_far_in_the_future_holds_nothing_back() -> None:
+    builder = LogBuilder(directory="/node/orders-0")
+    now_ms = 1_700_000_000_000
+    for ms in (now_ms - 9000, now_ms * 1000, now_ms - 8000, now_ms - 3000, now_ms):
+        builder.data(b"x", timestamp_ms=ms)
+    log = opened(builder)
+    assert log.read_end(isolation=COMMITTED, holdback_ms=5000, now_ms=now_ms).offset == 3
+    assert log.read_end(isolation=COMMITTED, holdback_ms=5000, now_ms=now_ms + 5000).offset == 5
+
+
+def test_a_look_at_the_young_tail_reads_no_index_once_it_was_there() -> None:
+    builder = LogBuilder(directory="/node/orders-0")
+    for second in range(3000):
+        builder.data(b"x" * 100, timestamp_ms=second * 1000)
+    log = opened(builder)
+    end = log.read_end(isolation=COMMITTED, holdback_ms=5000, now_ms=2_900_000)
+    builder.storage.reads.clear()
+    log.refresh()
+    again = log.read_end(isolation=COMMITTED, holdback_ms=5000, now_ms=2_901_000, previous=end)
+    assert again.offset == end.offset + 1
+    assert not [path for path, _, _ in builder.storage.reads if path.endswith("index")]
 
 
 def test_a_held_back_end_does_not_fall_into_a_transaction() -> None:

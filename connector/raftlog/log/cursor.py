@@ -65,6 +65,7 @@ class LogCursor:
         self._contiguous = contiguous
         self._started = False
         self._position: int | None = None
+        self._refused_position: int | None = None
         self.next_offset = offset
         self.tail: Tail | None = None
         self.segment = self._segment_at(offset)
@@ -241,10 +242,11 @@ class LogCursor:
         if any(head):
             sound = find_sound_batch(file, position, self.next_offset)
             # Looked at only now: the node may have completed the batch while we searched. If it
-            # is whole and was refused all the same, what is in it is damaged.
+            # is whole and is refused once more, what is in it is damaged.
             if read_batch_at(file, position) is not None:
-                if error is not None:
+                if error is not None and self._refused_position == position:
                     raise error
+                self._refused_position = position
                 return False
             if sound is not None:
                 raise error or CorruptBatchError(

@@ -156,6 +156,11 @@ class LogFiles:
         """Note where reading came to: it often goes on there."""
         _keep(self._hints, offset, (base_offset, position), _HINTS_KEPT)
 
+    def was_read_up_to(self, offset: int, base_offset: int) -> bool:
+        """Whether reading came to ``offset`` inside this segment, as far as that is remembered."""
+        segment, position = self._hints.get(offset, (None, 0))
+        return segment == base_offset and position > 0
+
     def find(self, file: ReadableFile, base_offset: int, offset: int) -> int:
         """A position of the segment where a batch begins whose base offset is at most ``offset``.
 

@@ -22,7 +22,7 @@ from raftlog.errors import (
     LogGapError,
     OffsetOutOfRangeError,
 )
-from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import BatchColumns, Column, Scan
 from raftlog.types import SnapshotId, TopicPartition
@@ -69,6 +69,7 @@ class SingleLog(LogReader):
         self.known = Knowledge(files, kind)
         self._is_contiguous = kind is LogKind.METADATA
         self._meta_properties: MetaProperties | None = None
+        self._knows_owner = False
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -91,15 +92,16 @@ class SingleLog(LogReader):
     @property
     def meta_properties(self) -> MetaProperties | None:
         """``meta.properties`` of the log directory above, or of this one if it was copied there."""
-        if self._meta_properties is None:
+        if not self._knows_owner:
             storage = self.files.storage
             above, _ = storage.split(self.files.directory)
             for directory in (above, self.files.directory):
                 path = storage.join(directory, META_PROPERTIES_NAME)
                 data = read_small_file(storage, path)
-                if data is not None:
+                if data is not None:  # one that is gone since says nothing new
                     self._meta_properties = parse_meta_properties(data, path)
                     break
+            self._knows_owner = True
         return self._meta_properties
 
     @property
@@ -128,6 +130,7 @@ class SingleLog(LogReader):
 
     def refresh(self) -> None:
         self.known.refresh()
+        self._knows_owner = False
 
     # --- planning ---------------------------------------------------------------------------------
 
@@ -146,7 +149,7 @@ class SingleLog(LogReader):
         words = [words_of(basis, self.tail)]
         if holdback_ms > 0:
             assert now_ms is not None, "holding back needs a clock"
-            offset = self._old_end(offset, now_ms - holdback_ms, previous)
+            offset = self._old_end(offset, now_ms, holdback_ms, previous)
             basis = EndBasis.HOLDBACK
             words = [words_of(basis, self.tail, holdback_ms=holdback_ms)]
         if isolation is Isolation.READ_COMMITTED and history is not None:
@@ -295,18 +298,24 @@ class SingleLog(LogReader):
             return last_voters(scan, None, self.path)
         return None
 
-    def _old_end(self, end_offset: int, cutoff_ms: int, previous: ReadEnd | None) -> int:
-        """Where the young tail begins."""
+    def _old_end(
+        self, end_offset: int, now_ms: int, holdback_ms: int, previous: ReadEnd | None
+    ) -> int:
+        """Where the young tail begins.
+
+        A time far ahead of the clock is some producer's mistake, and would hold all up until then.
+        """
         start_offset = self.log_start_offset
         if previous is not None:
             start_offset = max(start_offset, min(previous.offset, end_offset))
         try:
             young = first_batch_after(
                 self.files,
-                cutoff_ms,
+                now_ms - holdback_ms,
                 start_offset=start_offset,
                 end_offset=end_offset,
                 contiguous=self._is_contiguous,
+                timestamp_ms_max=now_ms + CLOCK_AHEAD_MS_MAX,
             )
         except (CorruptBatchError, LogGapError):
             return end_offset  # nothing before the damage is young, and nobody reads beyond it

@@ -10,6 +10,8 @@ Rules of this file:
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from raftlog.records.columns import BatchColumns
@@ -18,25 +20,37 @@ from .cursor import LogCursor
 from .files import LogFiles
 from .pieces import ReadHeaders, pieces
 
+INT64_MAX: Final = 2**63 - 1
+
 
 def first_batch_after(
-    files: LogFiles, timestamp_ms: int, *, start_offset: int, end_offset: int, contiguous: bool
+    files: LogFiles,
+    timestamp_ms: int,
+    *,
+    start_offset: int,
+    end_offset: int,
+    contiguous: bool,
+    timestamp_ms_max: int = INT64_MAX,
 ) -> BatchColumns | None:
     """The first batch in [start_offset, end_offset) with a record later than ``timestamp_ms``.
 
-    None if there is none. Raises what reading raises.
+    Batches that claim a time above ``timestamp_ms_max`` are passed over. None if there is none.
+    Raises what reading raises.
     """
     for base_offset in files.listing.segments:
         following = files.segment_after(base_offset)
         end = end_offset if following is None else min(following, end_offset)
         if end <= start_offset:
             continue
-        start = max(start_offset, base_offset, _older_below(files, base_offset, timestamp_ms))
+        start = max(start_offset, base_offset)
+        if not files.was_read_up_to(start, base_offset):
+            start = max(start, _older_below(files, base_offset, timestamp_ms))
         if start >= end_offset:
             return None
         cursor = LogCursor(files, start, contiguous=contiguous)
         for piece in cursor.read(ReadHeaders(), end):
-            found = np.flatnonzero(piece.batches.max_timestamp_ms > timestamp_ms)
+            claimed_ms = piece.batches.max_timestamp_ms
+            found = np.flatnonzero((claimed_ms > timestamp_ms) & (claimed_ms <= timestamp_ms_max))
             if len(found):
                 batch = piece.batches[found[:1]]
                 # The next look for a later time goes on here.
