@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.log_builder import LogBuilder, checkpoint_bytes, leader_change, voters_record
+from tests.support.log_builder import (
+    END,
+    LogBuilder,
+    begin,
+    checkpoint_bytes,
+    leader_change,
+    voters_record,
+)
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.client import EndBasis, Isolation, SourceKind, open_path
@@ -504,6 +511,32 @@ def test_what_the_newest_copy_has_deleted_is_read_from_one_that_agrees() -> None
     with pytest.raises(DataLossError) as caught:
         next(log.scan(0, end))
     assert caught.value.condition == "RECORDS_DELETED"
+
+
+def test_a_limit_does_not_cut_a_transaction_where_the_newest_copy_begins() -> None:
+    storage = MemoryStorage()
+    for node_id in VOTERS[:3]:
+        builder = voter_log(storage, node_id)
+        builder.control(leader_change(1, (1, 2, 3)), voters_record(VOTERS[:3]))
+        builder.no_ops(4)
+        builder.data(begin())
+        builder.no_ops(3)
+        builder.roll()
+        builder.no_ops(3)
+        builder.data(END)
+        builder.no_ops(4)
+        if node_id == VOTERS[1]:
+            builder.no_ops(1)
+            builder.checkpoint(end_offset=14, voters=VOTERS[:3])
+            builder.delete_segment(0)
+    log = open_path("/nodes/*", storage=storage)
+    end = log.read_end(isolation=COMMITTED).offset
+    assert (log.log_start_offset, end) == (0, 18)
+    ends = [
+        log.next_boundary(start, end_offset=end, max_records=count)
+        for start, count in ((0, 100), (0, 8), (6, 100), (6, 2), (14, 100))
+    ]
+    assert ends == [6, 6, 14, 14, 18]
 
 
 def test_a_directory_that_does_not_say_whose_it_is_cannot_be_counted() -> None:

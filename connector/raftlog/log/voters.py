@@ -168,8 +168,18 @@ class VotersLog(LogReader):
         if start_offset >= end_offset or (max_records is None and max_bytes is None):
             return end_offset
         log, start, end = next(self._stretches(start_offset, end_offset))
-        return log.next_boundary(
+        boundary = log.next_boundary(
             start, end_offset=end, max_records=max_records, max_bytes=max_bytes
+        )
+        if boundary < end or end == end_offset:
+            return boundary
+        # Another copy goes on where the newest one begins, which may be inside a transaction.
+        history = log.known.covering(start, end)
+        stable = end if history is None else history.book.stable_end(end)
+        return (
+            stable
+            if stable > start
+            else self.next_boundary(end, end_offset=end_offset, max_records=1)
         )
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
