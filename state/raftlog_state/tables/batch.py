@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from raftlog.errors import MetadataParseError, OffsetGapError, ReplayError, TablesError
 from raftlog.records.control import ControlType
@@ -30,6 +30,8 @@ from raftlog_state.records import (
     EndTransactionRecord,
     peek,
 )
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
 Int64s = npt.NDArray[np.int64]
 

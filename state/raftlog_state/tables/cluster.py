@@ -151,7 +151,7 @@ class ClusterTables:
 
     def publish(self) -> int:
         """Bring the typed tables to the end of ``log``; the offset that readers see then."""
-        manifest = self._writer.publish()
+        manifest = self._writer.publish(look_again=True)
         return NOTHING if manifest is None else manifest.offset
 
     def truncate_to(self, offset: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
@@ -50,9 +51,10 @@ class Manifest:
     def of(cls, columns: Columns) -> Manifest:
         """From a row of ``commits``."""
         names = cls.__dataclass_fields__
-        found = {name: value for name, value in columns.items() if name in names}
-        maps = {name: dict(found[name]) for name in ("table_versions", "row_counts")}
-        return cls(**(found | maps))
+        found: dict[str, Any] = {n: value for n, value in columns.items() if n in names}
+        for name in ("table_versions", "row_counts"):
+            found[name] = dict(found[name])
+        return cls(**found)
 
     def to_arrow(self) -> pa.Table:
         """A table of this row."""

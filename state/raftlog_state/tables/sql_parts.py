@@ -56,7 +56,7 @@ class Records:
 
     def of(self, record_type: str, data: str) -> DataFrame:
         """Records of a type that took effect: ``META`` and the fields that ``data`` declares."""
-        parsed = sf.from_json("value_json", f"data STRUCT<{data}>")["data"]
+        parsed = sf.from_json("value_json", data)
         rows = self._visible.where(sf.col("record_type") == record_type)
         return rows.select(*META, parsed.alias("data")).select(*META, "data.*")
 
@@ -85,7 +85,7 @@ class Records:
 def _transactions(rows: DataFrame) -> DataFrame:
     """``begin``, ``end`` (the markers' offsets), ``outcome``, ``name``, ``reason``, and its end's
     epoch and time."""
-    data = sf.from_json("value_json", "data STRUCT<name: STRING, reason: STRING>")["data"]
+    data = sf.from_json("value_json", "name STRING, reason STRING")
     in_order = Window.orderBy("offset")
     ends = ("offset", "record_type", "reason", "leader_epoch", "log_time")
     markers = (

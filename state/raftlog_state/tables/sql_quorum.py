@@ -32,7 +32,7 @@ def epochs(records: Records, prior: DataFrame | None) -> DataFrame:
     if prior is not None:
         begun = _with_prior(begun, prior)
     by_epoch = Window.orderBy("ord")
-    following = {name: sf.lead(name).over(by_epoch) for name in META[1:]}
+    following = {name: sf.lead(f"begin_{name}").over(by_epoch) for name in META[1:]}
     rows = begun.withColumns({f"next_{name}": column for name, column in following.items()})
     closed = sf.col("next_offset").isNotNull() & sf.col("end_offset").isNull()
     rows = rows.select(
@@ -107,6 +107,7 @@ def _begun(rows: DataFrame) -> DataFrame:
         sf.when(known_later, sf.col("t.quorum")).otherwise(at_first).alias("voters"),
         sf.coalesce("t.version", "b.version").alias("kraft_version"),
         *(sf.coalesce(f"t.meta.{name}", f"b.{name}").alias(name) for name in META[1:]),
+        *(sf.col(f"b.{name}").alias(f"begin_{name}") for name in META[1:]),
         sf.col("b.offset").alias("created"),
         (sf.col("t.version").isNotNull()).alias("told"),
     )

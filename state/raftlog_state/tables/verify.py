@@ -12,16 +12,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import chain
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, MapType
 
 from raftlog_state.image import MetadataImage
 from raftlog_state.records import is_secret_config
-from raftlog_state.rows import Row
+from raftlog_state.rows import Row as StateRow
 
 from . import sql_cluster, sql_quorum, sql_topics
 from .convert import plain_rows, row_of
@@ -97,20 +98,28 @@ def verify(store: DeltaStore, manifest: Manifest) -> VerifyReport:
 
     try:
         expected = expected_tables(store.read(LOG, versions[LOG]), manifest.offset, keep)
-
-        def compare(table: TypedTable) -> tuple[int, Difference | None]:
-            found = store.read(table.name, versions[table.name])
-            return _compare(table, expected[table.name], found)
-
-        results = for_each(compare, TYPED_TABLES)
+        sides = [
+            side
+            for table in TYPED_TABLES
+            for side in (
+                _texts(table, expected[table.name], "expected"),
+                _texts(table, store.read(table.name, versions[table.name]), "found"),
+            )
+        ]
+        results = _compare(sides)
     finally:
         for frame in kept:
             frame.unpersist()
-    differences = [difference for _, difference in results if difference is not None]
-    counts = {table.name: count for table, (count, _) in zip(TYPED_TABLES, results, strict=True)}
+    differences = [
+        _named(table, results[table.name]["first"], results[table.name]["different"])
+        for table in TYPED_TABLES
+        if table.name in results and results[table.name]["different"]
+    ]
     differences += _manifest_differences(store, manifest)
     return VerifyReport(
-        offset=manifest.offset, differences=tuple(differences), rows_compared=counts
+        offset=manifest.offset,
+        differences=tuple(differences),
+        rows_compared={name: row["rows"] for name, row in results.items()},
     )
 
 
@@ -142,7 +151,7 @@ def expected_tables(log: DataFrame, offset: int, keep: Keep) -> dict[str, DataFr
         "scram": sql_cluster.scram(records),
         "tokens": sql_cluster.tokens(records),
     }
-    if prior:
+    if snapshot_offset is not None and prior:
         found = {
             name: _made_before(name, frame, prior[name], snapshot_offset)
             for name, frame in found.items()
@@ -186,41 +195,39 @@ def _comparable(column: Column, kind: DataType) -> Column:
 
 
 def _texts(table: TypedTable, rows: DataFrame, side: str) -> DataFrame:
-    """``key`` and, under the name ``side``, all columns of every row, as JSON text."""
+    """``table``, ``key`` and, under the name ``side``, all columns of every row as JSON text."""
     columns = {n: k for n, k in {**table.columns, **ORIGIN_COLUMNS}.items() if n != "entity_key"}
     values = sf.struct(*(_comparable(sf.col(n), k).alias(n) for n, k in columns.items()))
     key = sf.struct(*(part.alias(n) for n, part in zip(table.key, _keys(table), strict=True)))
     options = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
     return rows.select(
+        sf.lit(table.name).alias("table"),
         (sf.to_json(key, options) if table.key else sf.lit("{}")).alias("key"),
         sf.to_json(values, options).alias(side),
     )
 
 
-def _compare(
-    table: TypedTable, expected: DataFrame, found: DataFrame
-) -> tuple[int, Difference | None]:
-    """How many rows were compared, and the first difference by key."""
-    sides = _texts(table, expected, "expected").unionByName(
-        _texts(table, found, "found"), allowMissingColumns=True
-    )
-    rows = sides.groupBy("key").agg(
+def _compare(sides: list[DataFrame]) -> dict[str, Row]:
+    """Of every table that has rows: how many, how many differ, and the first of those by key.
+
+    One query for all: the tables are small, and planning a query costs more than running it.
+    """
+    together = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), sides)
+    rows = together.groupBy("table", "key").agg(
         *(sf.max(side).alias(side) for side in _SIDES),
         *(sf.count(side).alias(f"{side}_count") for side in _SIDES),
     )
     same = sf.col("expected").eqNullSafe(sf.col("found"))
-    once = (sf.col("expected_count") <= 1) & (sf.col("found_count") <= 1)
-    result = rows.agg(
+    differs = ~(same & (sf.col("expected_count") <= 1) & (sf.col("found_count") <= 1))
+    by_table = rows.groupBy("table").agg(
         sf.count("key").alias("rows"),
-        sf.count_if(~(same & once)).alias("different"),
-        sf.min(sf.when(~(same & once), sf.struct("key", *rows.columns[1:]))).alias("first"),
-    ).collect()[0]
-    if result["first"] is None:
-        return result["rows"], None
-    return result["rows"], _named(table, result["first"], result["different"])
+        sf.count_if(differs).alias("different"),
+        sf.min(sf.when(differs, sf.struct(*rows.columns[1:]))).alias("first"),
+    )
+    return {row["table"]: row for row in by_table.collect()}
 
 
-def _named(table: TypedTable, first: Mapping[str, Any], row_count: int) -> Difference:
+def _named(table: TypedTable, first: Row, row_count: int) -> Difference:
     """Find the column in which the two texts of a row differ."""
     key = first["key"]
     expected, found = (_parsed(first[side]) for side in _SIDES)
@@ -260,7 +267,7 @@ def _is_secret(table: TypedTable, key: str, column: str) -> bool:
 def _manifest_differences(store: DeltaStore, manifest: Manifest) -> list[Difference]:
     """What the manifest row says of the tables, against the tables themselves."""
 
-    def rows_of(table: TypedTable) -> list[Row]:
+    def rows_of(table: TypedTable) -> list[StateRow]:
         frame = store.read(table.name, manifest.table_versions[table.name])
         found = plain_rows(frame.select(*table.columns).toArrow())
         return [row_of(table.entity, columns) for columns in found]

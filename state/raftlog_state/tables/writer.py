@@ -19,7 +19,7 @@ from threading import RLock
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
@@ -42,6 +42,8 @@ from .publish import Publisher, truncation_of
 from .schema import CHANGES, GROWING_TABLES, LOG
 from .store import Commit, DeltaStore, one_file
 from .truncation import finish_truncation
+
+pc: Any = pyarrow.compute  # pyarrow makes its functions at import: no checker sees them
 
 ATTEMPTS_MAX: Final = 3
 """How often a range is tried again after another writer was faster."""
@@ -96,12 +98,18 @@ class Writer:
         with self._lock:
             self._state = None
 
-    def publish(self) -> Manifest | None:
+    def publish(self, *, look_again: bool = False) -> Manifest | None:
         """Bring the typed tables to the end of ``log``; None if there is nothing at all.
 
-        Raises ``TablesError``; readers then see what they saw before.
+        ``look_again``: see first whether another writer has gone on. Raises ``TablesError``;
+        readers then see what they saw before.
         """
-        return self._again_if_late(self._publish)
+        with self._lock:
+            if look_again and self._state is not None:
+                known = self._state.progress.log_version
+                if known is None or self._store.version(LOG) != known:
+                    self._state = None
+            return self._again_if_late(self._publish)
 
     def apply(self, table: pa.Table, cluster_id: str | None) -> bool:
         """Bring what is new in rows of the source into ``log`` and ``changes``.

@@ -1,0 +1,84 @@
+"""Short ways to fill tables, and to look at everything that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from raftlog_state.fold import LogRecord
+from raftlog_state.image import MetadataImage
+from raftlog_state.tables import ClusterTables, ClusterView, open_cluster
+from raftlog_state.tables.convert import plain_rows, row_of
+from raftlog_state.tables.parallel import for_each
+from raftlog_state.tables.schema import CHANGES, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
+from tests.support.source_rows import source_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VOLATILE = ("incarnation", "_writer_epoch", "cluster_id")
+
+
+class CrashError(Exception):
+    """A process that ends after a step."""
+
+
+class Feed:
+    """A log's records as frames of the source, range by range."""
+
+    def __init__(self, spark: SparkSession, records: Sequence[LogRecord]) -> None:
+        self.spark = spark
+        self.rows = source_rows(records)
+
+    def open(self, place: Path, **options: Any) -> ClusterTables:
+        return open_cluster(self.spark, str(place), **options)
+
+    def frame(self, start_offset: int, end_offset: int) -> DataFrame:
+        """Records of [start_offset, end_offset); the log begins at offset 0."""
+        return self.of(self.rows.slice(start_offset, end_offset - start_offset))
+
+    def of(self, rows: pa.Table) -> DataFrame:
+        return self.spark.createDataFrame(rows)
+
+
+def crash_after(step: str) -> dict[str, Any]:
+    """Options of tables whose process ends right after a step."""
+
+    def after_step(done: str) -> None:
+        if done == step:
+            raise CrashError(step)
+
+    return {"after_step": after_step}
+
+
+def contents(view: ClusterView) -> dict[str, list[dict[str, Any]]]:
+    """Everything that a view holds, in an order that does not depend on files."""
+
+    def rows_of(name: str) -> list[dict[str, Any]]:
+        rows = plain_rows(view.table(name).drop(*VOLATILE).toArrow())
+        return sorted(rows, key=repr)
+
+    names = [*(table.name for table in TYPED_TABLES), CHANGES, LOG]
+    return dict(zip(names, for_each(rows_of, names), strict=True))
+
+
+def image_of(view: ClusterView) -> MetadataImage:
+    """The typed tables of a view as an image: what can be written back as Kafka's records."""
+
+    def rows_of(table: TypedTable) -> list[Any]:
+        rows = plain_rows(view.table(table.name).drop(*ORIGIN_COLUMNS).toArrow())
+        return [row_of(table.entity, columns) for columns in rows]
+
+    rows = [row for found in for_each(rows_of, TYPED_TABLES) for row in found]
+    return MetadataImage.from_rows(rows, offset=view.offset, leader_epoch=0)
+
+
+def offsets_once(view: ClusterView) -> bool:
+    """Whether ``log`` has every offset once, and ``changes`` every change once."""
+    log = view.table(LOG).select("offset").toArrow()["offset"].to_pylist()
+    changes = view.table(CHANGES).select("offset", "seq").toArrow().to_pylist()
+    keys = [(row["offset"], row["seq"]) for row in changes]
+    return len(set(log)) == len(log) and len(set(keys)) == len(keys)

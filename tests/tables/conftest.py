@@ -1,0 +1,62 @@
+"""Fixtures of the tables' tests: the shared session, a real log's records, tables ready to copy."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.metadata_logs import MetadataLog, metadata_log, restored
+from tests.support.spark_session import java_is_there, shared_session
+from tests.support.tables import Feed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from raftlog_state.tables import ClusterTables
+
+TEMPLATE_END = 300
+"""The tables that tests copy hold the real log's offsets below this one, published."""
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkSession:
+    """The session that all Spark tests share."""
+    if not java_is_there():
+        pytest.skip("Spark needs Java 17 or newer, and no java was found")
+    return shared_session()
+
+
+@pytest.fixture(scope="session")
+def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> MetadataLog:
+    """Every record of the three-node cluster's log, and its checkpoints."""
+    return metadata_log(restored("three-nodes-4.3.1/node-1", tmp_path_factory.mktemp("log")))
+
+
+@pytest.fixture(scope="session")
+def feed(spark: SparkSession, three_nodes: MetadataLog) -> Feed:
+    """Ranges of the real log as frames."""
+    return Feed(spark, three_nodes.records)
+
+
+@pytest.fixture(scope="session")
+def template(feed: Feed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Published tables of the log's first offsets. Never written to: copied."""
+    place = tmp_path_factory.mktemp("template") / "tables"
+    feed.open(place).apply(feed.frame(0, TEMPLATE_END), cluster_id="cluster-a")
+    return place
+
+
+@pytest.fixture
+def tables(feed: Feed, template: Path, tmp_path: Path) -> Callable[..., ClusterTables]:
+    """Open tables of one's own that hold the offsets below ``TEMPLATE_END``; again the same."""
+
+    def open_copy(name: str = "tables", **options: object) -> ClusterTables:
+        place = tmp_path / name
+        if not place.exists():
+            shutil.copytree(template, place)
+        return feed.open(place, **options)
+
+    return open_copy

@@ -1,0 +1,142 @@
+"""What is checked of a batch before anything is written; no Spark needed."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from tests.support.metadata_logs import MetadataLog, at
+from tests.support.source_rows import checkpoint_rows, source_rows
+
+from raftlog.errors import OffsetGapError, ReplayError, TablesError
+from raftlog_state.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    NoOpRecord,
+    TopicRecord,
+)
+from raftlog_state.tables.batch import check_batch, epoch_ranges
+
+NO_OPS = [NoOpRecord() for _ in range(6)]
+BEGIN, END, ABORT = BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()
+TOPIC = TopicRecord(name="t", topic_id="wP1XW_XDTjOcp3STS81TJA")
+
+
+def checked(rows: pa.Table, next_offset: int = 0) -> list[int]:
+    """The offsets that are new."""
+    batch = check_batch(rows, next_offset=next_offset, place="here")
+    return list(batch.rows["offset"].to_pylist())
+
+
+def checkpoint_at(log: MetadataLog, which: int) -> pa.Table:
+    checkpoint = log.checkpoints[which]
+    return checkpoint_rows(
+        checkpoint.log_records(),
+        end_offset=checkpoint.snapshot_id.end_offset,
+        epoch=checkpoint.snapshot_id.epoch,
+        timestamp_ms=1_000,
+    )
+
+
+def test_rows_are_put_in_order() -> None:
+    rows = source_rows(at(0, *NO_OPS)).take([3, 1, 0, 2, 5, 4])
+    assert checked(rows) == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_the_tables_hold_is_clipped_and_kept_to_be_compared() -> None:
+    batch = check_batch(source_rows(at(4, *NO_OPS)), next_offset=7, place="here")
+    assert batch.rows["offset"].to_pylist() == [7, 8, 9]
+    assert batch.seen["offset"].to_pylist() == [4, 5, 6]
+    assert batch.last_offset == 9
+
+
+def test_a_batch_behind_the_tables_end_is_a_gap() -> None:
+    with pytest.raises(OffsetGapError, match=r"offset 3 was expected next and 4 came"):
+        checked(source_rows(at(4, *NO_OPS)), next_offset=3)
+
+
+def test_a_log_without_its_beginning_wants_a_checkpoint() -> None:
+    with pytest.raises(OffsetGapError, match="bootstrap"):
+        checked(source_rows(at(416, *NO_OPS)))
+
+
+@pytest.mark.parametrize("missing", range(1, 5))
+def test_a_missing_offset_is_a_gap(missing: int) -> None:
+    rows = source_rows(at(0, *NO_OPS))
+    kept = rows.take([row for row in range(6) if row != missing])
+    with pytest.raises(OffsetGapError) as raised:
+        checked(kept)
+    assert (raised.value.expected_offset, raised.value.offset) == (missing, missing + 1)
+
+
+def test_an_offset_that_comes_twice_is_refused() -> None:
+    rows = source_rows(at(0, *NO_OPS))
+    with pytest.raises(OffsetGapError, match="twice"):
+        checked(pa.concat_tables([rows, rows.slice(2, 1)]))
+
+
+def test_a_leader_epoch_that_falls_is_refused() -> None:
+    rows = pa.concat_tables(
+        [source_rows(at(0, *NO_OPS, epoch=3)), source_rows(at(6, *NO_OPS, epoch=2))]
+    )
+    with pytest.raises(ReplayError, match="never falls"):
+        checked(rows)
+
+
+def test_what_begins_in_an_open_transaction_is_left_out() -> None:
+    rows = source_rows(at(0, NoOpRecord(), BEGIN, TOPIC, END, NoOpRecord(), BEGIN, TOPIC))
+    assert checked(rows) == [0, 1, 2, 3, 4]
+    assert checked(source_rows(at(0, BEGIN, TOPIC))) == []
+
+
+def test_an_ended_transaction_names_its_begin_in_every_row() -> None:
+    rows = source_rows(at(0, NoOpRecord(), BEGIN, TOPIC, ABORT, NoOpRecord()))
+    batch = check_batch(rows, next_offset=0, place="here")
+    assert batch.rows["txnBegin"].to_pylist() == [None, 1, 1, 1, None]
+    assert batch.rows["apiKey"].to_pylist() == [20, 23, 2, 25, 20]
+    assert batch.rows["visibleOffset"].to_pylist() == [0, None, None, None, 4]
+
+
+def test_epochs_are_told_by_their_ranges() -> None:
+    rows = pa.concat_tables(
+        [source_rows(at(0, *NO_OPS, epoch=1)), source_rows(at(6, *NO_OPS[:2], epoch=4))]
+    )
+    assert list(epoch_ranges(rows)) == [(1, 0, 5), (4, 6, 7)]
+    assert list(epoch_ranges(rows.slice(0, 0))) == []
+
+
+def test_a_checkpoint_ahead_of_the_tables_comes_before_the_tail(three_nodes: MetadataLog) -> None:
+    snapshot, end_offset = checkpoint_at(three_nodes, 0), 720
+    tail = source_rows(three_nodes.records[end_offset : end_offset + 3])
+    batch = check_batch(pa.concat_tables([tail, snapshot]), next_offset=0, place="here")
+    assert batch.snapshot_id == three_nodes.checkpoints[0].snapshot_id
+    assert batch.snapshot.num_rows == snapshot.num_rows
+    assert batch.records["offset"].to_pylist() == [720, 721, 722]
+
+
+def test_a_checkpoint_that_is_not_ahead_is_passed_over(three_nodes: MetadataLog) -> None:
+    batch = check_batch(checkpoint_at(three_nodes, 0), next_offset=720, place="here")
+    assert batch.is_empty
+    assert batch.snapshot_id is None
+
+
+@pytest.mark.parametrize("lost", [0, 5, -1])
+def test_a_checkpoint_that_is_not_whole_is_refused(three_nodes: MetadataLog, lost: int) -> None:
+    rows = checkpoint_at(three_nodes, 0)
+    lost %= rows.num_rows
+    kept = rows.take([row for row in range(rows.num_rows) if row != lost])
+    with pytest.raises(TablesError, match="720 are not whole"):
+        checked(kept)
+
+
+def test_rows_without_control_records_are_refused_by_name() -> None:
+    rows = source_rows(at(0, *NO_OPS)).drop_columns(["controlType"])
+    with pytest.raises(TablesError, match="includeControlRecords"):
+        checked(rows)
+
+
+def test_rows_of_another_topic_are_refused() -> None:
+    rows = source_rows(at(0, *NO_OPS))
+    others = rows.set_column(rows.column_names.index("topic"), "topic", pa.array(["pay-0"] * 6))
+    with pytest.raises(TablesError, match="pay-0"):
+        checked(others)

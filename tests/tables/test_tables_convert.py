@@ -1,0 +1,104 @@
+"""Rows become columns and come back the same, and the declared columns are those of the rows."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pyarrow as pa
+import pytest
+from tests.support.metadata_logs import MetadataLog, metadata_log, restored
+from tests.support.random_metadata import RandomLog
+
+from raftlog_state.fold import Fold
+from raftlog_state.image import MetadataImage
+from raftlog_state.rows import ROW_TYPES, ConfigRow, Entity, Row, TokenRow
+from raftlog_state.tables.convert import columns_of, plain_rows, row_of
+from raftlog_state.tables.schema import (
+    BY_ENTITY,
+    GROWING_TABLES,
+    TYPED_TABLES,
+    arrow_schema,
+    properties,
+    struct,
+)
+
+
+def there_and_back(rows: list[Row], entity: Entity) -> list[Row]:
+    schema = arrow_schema(struct(BY_ENTITY[entity].columns))
+    table = pa.Table.from_pylist([columns_of(row) for row in rows], schema=schema)
+    return [row_of(entity, columns) for columns in plain_rows(table)]
+
+
+def images() -> list[MetadataImage]:
+    found = []
+    for level in (8, 14, 21, 30):
+        log = RandomLog(level, level)
+        log.grow(400)
+        fold = Fold()
+        fold.append_columns(
+            range(len(log.records)), [1] * len(log.records), [0] * len(log.records), log.records
+        )
+        found.append(fold.image)
+    return found
+
+
+def test_rows_of_real_logs_come_back_the_same(
+    three_nodes: MetadataLog, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    trimmed = metadata_log(restored("trimmed-3.9.2/node-1", tmp_path_factory.mktemp("log")))
+    for log in (three_nodes, trimmed):
+        fold = Fold()
+        fold.append(log.records)
+        for entity in Entity:
+            rows = fold.image.rows(entity)
+            assert there_and_back(rows, entity) == rows
+
+
+def test_rows_of_random_logs_come_back_the_same() -> None:
+    for image in images():
+        for entity in Entity:
+            rows = image.rows(entity)
+            assert there_and_back(rows, entity) == rows
+
+
+def test_every_field_of_a_row_is_a_column() -> None:
+    renamed = {f"{name}_timestamp_ms": f"{name}_timestamp" for name in ("issue", "max")}
+    renamed["expiration_timestamp_ms"] = "expiration_timestamp"
+    for table in TYPED_TABLES:
+        names = {renamed.get(part.name, part.name) for part in fields(ROW_TYPES[table.entity])}
+        assert names <= set(table.columns), table.name
+        more = set(table.columns) - names
+        assert all(n.endswith("_name") or n in ("redacted", "entity_key") for n in more), more
+
+
+def test_a_redacted_config_says_so() -> None:
+    values = {"[redacted]": True, "hmac:" + "0f" * 16: True, "hmac:short": False, "1000": False}
+    for value, redacted in values.items():
+        row = ConfigRow(resource_type=2, resource_name="t", name="n", value=value)
+        assert columns_of(row)["redacted"] is redacted
+
+
+def test_a_time_beyond_what_a_timestamp_holds_is_cut_there() -> None:
+    row = TokenRow(
+        token_id="t",
+        owner="o",
+        requester="r",
+        renewers=(),
+        issue_timestamp_ms=-1,
+        max_timestamp_ms=2**63 - 1,
+        expiration_timestamp_ms=-(2**63),
+    )
+    (back,) = there_and_back([row], Entity.TOKEN)
+    assert isinstance(back, TokenRow)
+    assert back.issue_timestamp_ms == -1
+    assert back.max_timestamp_ms == (2**63 - 1) // 1_000
+    assert back.expiration_timestamp_ms < 0
+
+
+def test_tables_need_no_feature_that_other_engines_lack() -> None:
+    for table in (*TYPED_TABLES, *GROWING_TABLES.values()):
+        made_with = properties(table)
+        assert made_with["delta.enableDeletionVectors"] == "false"
+        assert "delta.columnMapping.mode" not in made_with
+        grows = table.name in GROWING_TABLES
+        assert made_with.get("delta.appendOnly") == ("true" if grows else None)
