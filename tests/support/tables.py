@@ -33,7 +33,7 @@ class Feed:
         self.spark = spark
         self.rows = source_rows(records)
 
-    def open(self, place: Path, **options: Any) -> ClusterTables:
+    def open(self, place: Path | str, **options: Any) -> ClusterTables:
         return open_cluster(self.spark, str(place), **options)
 
     def frame(self, start_offset: int, end_offset: int) -> DataFrame:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.metadata_logs import MetadataLog
 from tests.support.tables import Feed, contents, image_of
 from tests.tables.conftest import TEMPLATE_END
 
@@ -20,20 +21,24 @@ Open = Callable[..., ClusterTables]
 
 def test_a_view_stays_as_it_is_while_the_tables_go_on(feed: Feed, tables: Open) -> None:
     opened = tables()
+    settings = dict(feed.spark.conf.getAll)
     view = opened.latest()
     before = contents(view)
     opened.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 60))
     assert contents(view) == before
     assert contents(opened.at(offset=TEMPLATE_END - 1)) == before
     assert opened.latest().offset == TEMPLATE_END + 59
+    assert dict(feed.spark.conf.getAll) == settings, "no session setting is left behind"
 
 
-def test_any_offset_of_the_past_can_be_seen(feed: Feed, template: Path, three_nodes: object) -> None:
-    opened = feed.open(template)
-    for offset in (2, 10, 11, 150):
-        fold = Fold()
-        fold.append(three_nodes.records[: offset + 1])  # type: ignore[attr-defined]
-        assert image_of(opened.at(offset=offset)).same_rows(fold.image)
+@pytest.mark.parametrize("offset", [10, 11, 150])
+def test_any_offset_of_the_past_can_be_seen(
+    feed: Feed, template: Path, three_nodes: MetadataLog, offset: int
+) -> None:
+    """At offset 10 the first transaction is still open, at 11 it has ended."""
+    fold = Fold()
+    fold.append(three_nodes.records[: offset + 1])
+    assert image_of(feed.open(template).at(offset=offset)).same_rows(fold.image)
 
 
 def test_an_offset_beyond_the_tables_is_refused(feed: Feed, template: Path) -> None:
@@ -68,15 +73,8 @@ def test_a_table_that_is_not_there_is_named(feed: Feed, template: Path) -> None:
         feed.open(template).latest().table("topic")
 
 
-def test_no_session_setting_is_left_behind(feed: Feed, tables: Open) -> None:
-    settings = dict(feed.spark.conf.getAll)
-    opened = tables()
-    opened.apply(feed.frame(TEMPLATE_END, TEMPLATE_END + 10))
-    assert dict(feed.spark.conf.getAll) == settings
-
-
 def test_tables_can_live_in_a_schema_of_the_catalog(feed: Feed) -> None:
-    tables = feed.open("raftlog_in_catalog")  # type: ignore[arg-type]
+    tables = feed.open("raftlog_in_catalog")
     try:
         assert tables.apply(feed.frame(0, 40)) == 39
         assert tables.apply(feed.frame(40, 50)) == 49
@@ -85,3 +83,9 @@ def test_tables_can_live_in_a_schema_of_the_catalog(feed: Feed) -> None:
         assert tables.latest().offset == 49
     finally:
         feed.spark.sql("DROP SCHEMA IF EXISTS raftlog_in_catalog CASCADE")
+
+
+@pytest.mark.parametrize("name", ["two words", "a.b.c", "", "1st"])
+def test_a_place_is_a_path_or_the_name_of_a_schema(feed: Feed, name: str) -> None:
+    with pytest.raises(TablesError, match="neither a path nor"):
+        feed.open(name)

@@ -9,8 +9,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import functions as sf
 
@@ -45,6 +46,7 @@ class Progress:
     partition: int = 0
     log_offset: int = NOTHING
     log_epoch: int = NOTHING
+    log_time: int | None = None
     changes_to: int = NOTHING
     folded_offset: int = NOTHING
     manifest: Manifest | None = None
@@ -58,6 +60,13 @@ class Progress:
     def published_offset(self) -> int:
         """What the typed tables hold."""
         return NOTHING if self.manifest is None else self.manifest.offset
+
+    def see_log_end(self, told: Mapping[str, Any]) -> None:
+        """Take what a commit of ``log`` says of its last record."""
+        self.log_offset, self.log_epoch = int(told["to"]), int(told["epoch"])
+        self.log_time = told["time"]
+        self.cluster_id, self.topic = told["cluster"], str(told["topic"])
+        self.partition = int(told["partition"])
 
     def app_id(self, table: str) -> str:
         """The name under which Delta remembers what was written to a table."""
@@ -92,29 +101,34 @@ def read_progress(store: DeltaStore) -> Progress:
 
 
 def _read_log_end(store: DeltaStore, progress: Progress) -> None:
-    newest = store.newest_of_ours(LOG, progress.incarnation)
-    frame = store.read(LOG)
-    if newest is not None and newest.written is not None:
-        frame = frame.where(sf.col("offset") == int(newest.written["to"]))
-    last = frame.orderBy(sf.col("offset").desc()).limit(1).collect()
-    progress.log_version = store.version(LOG)
-    if last:
-        progress.log_offset = last[0]["offset"]
-        progress.log_epoch = last[0]["leader_epoch"]
-        progress.cluster_id = last[0]["cluster_id"]
-        progress.topic = last[0]["topic"]
-        progress.partition = last[0]["partition"]
+    progress.log_version, told = store.newest(LOG, progress.incarnation)
+    if told is None:
+        last = (
+            store.read(LOG, progress.log_version)
+            .orderBy(sf.col("offset").desc())
+            .limit(1)
+            .select(
+                sf.col("offset").alias("to"),
+                sf.col("leader_epoch").alias("epoch"),
+                sf.unix_micros("log_time").alias("time"),
+                sf.col("cluster_id").alias("cluster"),
+                "topic",
+                "partition",
+            )
+            .collect()
+        )
+        told = last[0].asDict() if last else None
+    if told is not None:
+        progress.see_log_end(told)
 
 
 def _read_changes_end(store: DeltaStore, progress: Progress) -> None:
     progress.changes_to = progress.folded_offset = progress.published_offset
-    if not store.exists(CHANGES):
-        return
-    progress.changes_version = store.version(CHANGES)
-    newest = store.newest_of_ours(CHANGES, progress.incarnation)
-    if newest is not None and newest.written is not None:
-        progress.changes_to = int(newest.written["to"])
-        progress.folded_offset = max(progress.folded_offset, progress.changes_to)
+    if store.exists(CHANGES):
+        progress.changes_version, told = store.newest(CHANGES, progress.incarnation)
+        if told is not None:
+            progress.changes_to = int(told["to"])
+            progress.folded_offset = max(progress.folded_offset, progress.changes_to)
 
 
 def _read_unpublished(store: DeltaStore, progress: Progress) -> None:
@@ -141,22 +155,30 @@ def read_fold(store: DeltaStore, progress: Progress) -> Fold:
     rows = Pending.read(
         visible_between(store.read(CHANGES, progress.changes_version), NOTHING, offset)
     ).living()
+    epoch, time = _epoch_and_time(store, progress, offset)
+    image = MetadataImage.from_rows(
+        rows,
+        offset=offset,
+        leader_epoch=epoch,
+        timestamp_ms=-1 if time is None else time // MICROSECONDS,
+        quorum=_quorum(rows),
+    )
+    return Fold(image)
+
+
+def _epoch_and_time(store: DeltaStore, progress: Progress, offset: int) -> tuple[int, int | None]:
+    """Leader epoch and log time, in microseconds, of the record at an offset."""
+    if offset == progress.log_offset:
+        return progress.log_epoch, progress.log_time
     place = store.read(LOG, progress.log_version).where(sf.col("offset") == offset)
-    at = place.select("leader_epoch", sf.unix_micros("log_time").alias("at")).limit(1).collect()
+    at = place.select("leader_epoch", sf.unix_micros("log_time").alias("time")).limit(1).collect()
     if not at:
         raise TablesError(
             place=store.place,
             reason=f"table {LOG} lacks offset {offset}, which {CHANGES} was made from",
             remedy="go back with truncate_to, or make new tables",
         )
-    image = MetadataImage.from_rows(
-        rows,
-        offset=offset,
-        leader_epoch=at[0]["leader_epoch"],
-        timestamp_ms=-1 if at[0]["at"] is None else at[0]["at"] // MICROSECONDS,
-        quorum=_quorum(rows),
-    )
-    return Fold(image)
+    return at[0]["leader_epoch"], at[0]["time"]
 
 
 def _quorum(rows: list[Row]) -> Quorum:

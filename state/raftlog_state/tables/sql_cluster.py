@@ -162,7 +162,7 @@ def configs(records: Records, lifetimes: DataFrame) -> DataFrame:
     of_topics = puts.where(sf.col("resource_type") == _TOPIC).select(*keys).distinct()
     cascaded = of_topics.join(dead, "resource_name").select(*keys, "ord")
     found = origin(last_writer(puts, removed.unionByName(cascaded), keys))
-    kinds = words(sf.col("resource_type"), dict(names.CONFIG_RESOURCE_TYPES))
+    kinds = words(sf.col("resource_type"), names.CONFIG_RESOURCE_TYPES)
     return found.withColumns(
         {"resource_type_name": kinds, "redacted": sf.col("value").rlike(_REDACTED)}
     )
@@ -210,7 +210,7 @@ def acls(records: Records) -> DataFrame:
         "permission": names.ACL_PERMISSIONS,
     }
     return found.withColumns(
-        {f"{name}_name": words(sf.col(name), dict(known)) for name, known in words_of.items()}
+        {f"{name}_name": words(sf.col(name), known) for name, known in words_of.items()}
     )
 
 
@@ -232,7 +232,7 @@ def scram(records: Records) -> DataFrame:
     gone = records.of("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", "name STRING, mechanism INT")
     gone = gone.withColumnRenamed("name", "user")
     found = origin(last_writer(puts, gone, ["user", "mechanism"]))
-    mechanisms = words(sf.col("mechanism"), dict(names.SCRAM_MECHANISMS))
+    mechanisms = words(sf.col("mechanism"), names.SCRAM_MECHANISMS)
     return found.withColumn("mechanism_name", mechanisms)
 
 
@@ -282,7 +282,7 @@ def zk_migration(records: Records) -> DataFrame:
     """How far the migration from ZooKeeper was."""
     rows = records.of("ZK_MIGRATION_STATE_RECORD", "zkMigrationState INT")
     found = origin(last_writer(rows.withColumnRenamed("zkMigrationState", "state"), None, []))
-    return found.withColumn("state_name", words(sf.col("state"), dict(names.ZK_MIGRATION_STATES)))
+    return found.withColumn("state_name", words(sf.col("state"), names.ZK_MIGRATION_STATES))
 
 
 def _endpoints() -> Column:

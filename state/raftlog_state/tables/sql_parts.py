@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -34,25 +34,27 @@ _COLUMNS: Final = (
     "value_json",
 )
 
-Keep = Callable[[DataFrame], DataFrame]
-"""Marks a frame that is read more than once; the caller frees it."""
+
+def computed(frame: DataFrame) -> DataFrame:
+    """Rows that several queries read, worked out once, so that their plans stay short."""
+    return frame.localCheckpoint()
 
 
 class Records:
     """The records that make the state at ``offset``: those from the last checkpoint on."""
 
-    def __init__(
-        self, log: DataFrame, *, offset: int, snapshot_offset: int | None, keep: Keep
-    ) -> None:
+    def __init__(self, log: DataFrame, *, offset: int, snapshot_offset: int | None) -> None:
         rows = log.select(*_COLUMNS).where(sf.col("offset") <= offset)
         if snapshot_offset is not None:
             at = sf.col("offset")
             of_snapshot = (at == snapshot_offset) & sf.col("snapshot_position").isNotNull()
             rows = rows.where((at > snapshot_offset) | of_snapshot)
         position = sf.coalesce("snapshot_position", sf.lit(-1))
-        self._rows = keep(rows.withColumn("ord", sf.struct("offset", position.alias("position"))))
-        self.transactions = keep(_transactions(self._rows))
-        self._visible = keep(_visible(self._rows, self.transactions))
+        self._rows = computed(
+            rows.withColumn("ord", sf.struct("offset", position.alias("position")))
+        )
+        self.transactions = computed(_transactions(self._rows))
+        self._visible = computed(_visible(self._rows, self.transactions))
 
     def of(self, record_type: str, data: str) -> DataFrame:
         """Records of a type that took effect: ``META`` and the fields that ``data`` declares."""
@@ -162,12 +164,10 @@ def origin(rows: DataFrame) -> DataFrame:
     ).drop("ord")
 
 
-def words(number: Column, names: dict[int, str]) -> Column:
+def words(number: Column, names: Mapping[int, str]) -> Column:
     """The word for a number, or the number itself as text."""
-    found = sf.lit(None).cast("string")
-    for value, name in names.items():
-        found = sf.when(number == value, name).otherwise(found)
-    return sf.coalesce(found, number.cast("string"))
+    known = sf.create_map(*(sf.lit(part) for pair in names.items() for part in pair))
+    return sf.coalesce(sf.try_element_at(known, number), number.cast("string"))
 
 
 def sorted_uuids(column: Column) -> Column:

@@ -167,19 +167,24 @@ class DeltaStore:
             for row in rows
         ]
 
-    def newest_of_ours(self, table: str, incarnation: int) -> Commit | None:
-        """The newest commit that we wrote in this incarnation and that nothing took back."""
+    def newest(self, table: str, incarnation: int) -> tuple[int, Mapping[str, Any] | None]:
+        """The newest version of a table, and what our newest commit said of itself.
+
+        That is None where it was written before a truncation, or is behind Delta's retention.
+        """
+        version = -1
         for limit in (1, HISTORY_LOOK, None):
             commits = self.history(table, limit)
+            version = max(version, commits[0].version)
             for commit in commits:
                 if commit.written is not None:
                     ours = commit.written.get("incarnation") == incarnation
-                    return commit if ours else None
+                    return version, commit.written if ours else None
                 if commit.operation == "RESTORE":
-                    return None
+                    return version, None
             if limit is None or len(commits) < limit:
-                return None
-        return None
+                break
+        return version, None
 
     def newest_change(self, table: str) -> Commit:
         """The newest commit that is not maintenance."""

@@ -29,7 +29,7 @@ from .convert import plain_rows, row_of
 from .manifest import Manifest
 from .parallel import for_each
 from .schema import COMMITS, LOG, ORIGIN_COLUMNS, TYPED_TABLES, TypedTable
-from .sql_parts import Keep, Records
+from .sql_parts import Records, computed
 from .store import DeltaStore
 
 HIDDEN: Final = "(hidden)"
@@ -90,32 +90,23 @@ class VerifyReport:
 def verify(store: DeltaStore, manifest: Manifest) -> VerifyReport:
     """Compare the tables of one publication with ``log``. Raises ``TablesError``."""
     versions = manifest.table_versions
-    kept: list[DataFrame] = []
-
-    def keep(frame: DataFrame) -> DataFrame:
-        kept.append(frame.persist())
-        return kept[-1]
-
-    try:
-        expected = expected_tables(store.read(LOG, versions[LOG]), manifest.offset, keep)
-        sides = [
-            side
-            for table in TYPED_TABLES
-            for side in (
-                _texts(table, expected[table.name], "expected"),
-                _texts(table, store.read(table.name, versions[table.name]), "found"),
-            )
-        ]
-        results = _compare(sides)
-    finally:
-        for frame in kept:
-            frame.unpersist()
+    expected = expected_tables(store.read(LOG, versions[LOG]), manifest.offset)
+    found = dict(
+        for_each(
+            lambda table: (table.name, computed(store.read(table.name, versions[table.name]))),
+            TYPED_TABLES,
+        )
+    )
+    results = _compare(
+        [_texts(table, expected[table.name], "expected") for table in TYPED_TABLES]
+        + [_texts(table, found[table.name], "found") for table in TYPED_TABLES]
+    )
     differences = [
         _named(table, results[table.name]["first"], results[table.name]["different"])
         for table in TYPED_TABLES
         if table.name in results and results[table.name]["different"]
     ]
-    differences += _manifest_differences(store, manifest)
+    differences += _manifest_differences(found, manifest)
     return VerifyReport(
         offset=manifest.offset,
         differences=tuple(differences),
@@ -123,20 +114,18 @@ def verify(store: DeltaStore, manifest: Manifest) -> VerifyReport:
     )
 
 
-def expected_tables(log: DataFrame, offset: int, keep: Keep) -> dict[str, DataFrame]:
-    """Every typed table as ``log`` says it was after ``offset`` (inclusive).
-
-    ``keep`` is called with frames that are read more than once.
-    """
+def expected_tables(log: DataFrame, offset: int) -> dict[str, DataFrame]:
+    """Every typed table as ``log`` says it was after ``offset`` (inclusive)."""
     of_snapshot = log.where((sf.col("offset") <= offset) & sf.col("snapshot_position").isNotNull())
     snapshot_offset = of_snapshot.agg(sf.max("offset")).collect()[0][0]
     prior: dict[str, DataFrame] = {}
     if snapshot_offset is not None:
         earlier = log.where(sf.col("offset") < snapshot_offset)
         if not earlier.isEmpty():
-            prior = expected_tables(log, snapshot_offset - 1, keep)
-    records = Records(log, offset=offset, snapshot_offset=snapshot_offset, keep=keep)
-    lifetimes = keep(sql_topics.lifetimes(records))
+            before = expected_tables(log, snapshot_offset - 1)
+            prior = dict(for_each(lambda n: (n, computed(before[n])), before))
+    records = Records(log, offset=offset, snapshot_offset=snapshot_offset)
+    lifetimes = computed(sql_topics.lifetimes(records))
     found = {
         "features": sql_cluster.features(records),
         "zk_migration": sql_cluster.zk_migration(records),
@@ -264,12 +253,11 @@ def _is_secret(table: TypedTable, key: str, column: str) -> bool:
     return False
 
 
-def _manifest_differences(store: DeltaStore, manifest: Manifest) -> list[Difference]:
+def _manifest_differences(tables: Mapping[str, DataFrame], manifest: Manifest) -> list[Difference]:
     """What the manifest row says of the tables, against the tables themselves."""
 
     def rows_of(table: TypedTable) -> list[StateRow]:
-        frame = store.read(table.name, manifest.table_versions[table.name])
-        found = plain_rows(frame.select(*table.columns).toArrow())
+        found = plain_rows(tables[table.name].select(*table.columns).toArrow())
         return [row_of(table.entity, columns) for columns in found]
 
     rows = for_each(rows_of, TYPED_TABLES)

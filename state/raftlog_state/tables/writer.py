@@ -256,15 +256,22 @@ class Writer:
 
     def _append_log(self, progress: Progress, batch: CheckedBatch, rows: pa.Table) -> None:
         first, last = progress.log_offset + 1, batch.last_offset
-        written = {"from": first, "to": last, "epoch": rows["leader_epoch"][-1].as_py()}
-        commit = self._append(LOG, rows, progress, txn_version=first, written=written)
+        times = rows["log_time"].cast(pa.int64())
+        told = {
+            "from": first,
+            "to": last,
+            "epoch": rows["leader_epoch"][-1].as_py(),
+            "time": times[-1].as_py(),
+            "cluster": progress.cluster_id,
+            "topic": rows["topic"][-1].as_py(),
+            "partition": rows["partition"][-1].as_py(),
+        }
+        commit = self._append(LOG, rows, progress, txn_version=first, written=told)
         if batch.snapshot_id is not None:
             progress.gaps.append((first, batch.snapshot_id.end_offset - 1))
         progress.log_version = commit.version
-        progress.log_offset, progress.log_epoch = last, written["epoch"]
-        progress.topic = rows["topic"][-1].as_py()
-        progress.partition = rows["partition"][-1].as_py()
-        progress.saw_time(pc.max(rows["log_time"].cast(pa.int64())).as_py())
+        progress.see_log_end(told)
+        progress.saw_time(pc.max(times).as_py())
 
     def _append_changes(self, state: State, made: list[RecordChanges]) -> None:
         progress = state.progress
