@@ -80,8 +80,8 @@ ask(
 ask(
     "Who led the quorum, from which record on?",
     """
-    SELECT leader_epoch, leader_id, start_offset, _log_time AS since
-    FROM epochs ORDER BY leader_epoch
+    SELECT epochs.leader_epoch, leader_id, start_offset, log_time AS since
+    FROM epochs JOIN log ON offset = start_offset ORDER BY leader_epoch
     """,
 )
 ask(
@@ -95,7 +95,8 @@ ask(
                 THEN if(after.broker.fenced, 'fenced', 'unfenced')
                 WHEN array_contains(changed, 'in_controlled_shutdown') THEN 'shuts down'
                 ELSE array_join(changed, ', ') END AS what
-    FROM changes WHERE entity = 'broker' ORDER BY offset, seq
+    FROM changes WHERE entity = 'broker' AND (op <> 'u' OR size(changed) > 0)
+    ORDER BY offset, seq
     """,
 )
 ask(

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.tables import contents, image_of, offsets_once
 
 from raftlog.types import SnapshotId
 from raftlog_state.checkpoint import checkpoint_log_records, image_from_records
 from raftlog_state.image import MetadataImage
 from raftlog_state.records import DecodedRecord, Redactor, decode
 from raftlog_state.tables import ClusterTables, open_cluster
-from tests.support.tables import contents, image_of, offsets_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,150 @@
+"""Real logs through the source's stream into tables, judged by what Kafka wrote itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from tests.support.metadata_logs import CHECKPOINT, Checkpoint, MetadataLog, multiset
+from tests.support.small_logs import LogWriter, copy_log
+from tests.support.tables import Feed, contents, crash_after, image_of, offsets_once
+
+from raftlog.errors import DivergedLogError, OptionError, TablesError, WrongClusterError
+from raftlog.types import SnapshotId
+from raftlog_state.image_records import image_records
+from raftlog_state.records import Redactor
+from raftlog_state.tables import ClusterTables
+from raftlog_state.tables.materialize import seconds_between
+
+pytestmark = pytest.mark.spark
+
+THREE_NODES = "kraft-logs/three-nodes-4.3.1/node-1"
+TRIMMED = "kraft-logs/trimmed-3.9.2/node-1"
+METADATA = "__cluster_metadata-0"
+
+
+def run(tables: ClusterTables, log: Path, checkpoint: Path, **options: Any) -> None:
+    """Bring everything that is there into the tables."""
+    settings = {"path": str(log), "tailHoldback": "0", **options}
+    query = tables.materialize(settings, checkpoint=str(checkpoint), trigger="availableNow")
+    query.awaitTermination()
+
+
+def assert_is_what_kafka_wrote(tables: ClusterTables, checkpoint: Checkpoint) -> None:
+    """The tables at a checkpoint's last offset, written as records, are Kafka's own records."""
+    offset = checkpoint.snapshot_id.end_offset - 1
+    redactor = Redactor()
+    theirs = [redactor.redact(record) for record in checkpoint.metadata()]
+    assert multiset(image_records(image_of(tables.at(offset=offset)))) == multiset(theirs)
+    assert len(theirs) > 200
+
+
+def test_a_whole_log_becomes_what_kafka_wrote_into_its_checkpoints(
+    feed: Feed, three_nodes: MetadataLog, data: Path, tmp_path: Path
+) -> None:
+    tables = feed.open(tmp_path / "tables")
+    run(tables, data / THREE_NODES, tmp_path / "checkpoint", maxOffsetsPerTrigger="1500")
+    for checkpoint in three_nodes.checkpoints:
+        assert_is_what_kafka_wrote(tables, checkpoint)
+    status = tables.status()
+    assert status.log_offset == status.published_offset == 2684
+    assert status.cluster_id == "I9iQnKeLSA2lyZwVZic7Xg"
+    assert status.gaps == ()
+    report = tables.verify()
+    assert report.ok, str(report)
+
+
+def test_a_trimmed_log_begins_with_its_checkpoint_and_records_the_gap(
+    feed: Feed, data: Path, tmp_path: Path
+) -> None:
+    tables = feed.open(tmp_path / "tables")
+    run(tables, data / TRIMMED, tmp_path / "checkpoint")
+    name = next((data / TRIMMED / METADATA).glob("*.checkpoint"))
+    match = CHECKPOINT.fullmatch(name.name)
+    assert match is not None
+    snapshot_id = SnapshotId(epoch=int(match[2]), end_offset=int(match[1]))
+    assert_is_what_kafka_wrote(tables, Checkpoint(snapshot_id, name.read_bytes()))
+    assert tables.status().gaps == ((0, 1021),)
+    assert tables.status().oldest_offset == 1021
+    assert tables.bootstrap(str(name)) == 1304, "an older checkpoint changes nothing"
+    report = tables.verify()
+    assert report.ok, str(report)
+    with pytest.raises(TablesError, match="nothing was published"):
+        feed.open(tmp_path / "others").latest()
+
+
+def test_restarts_crashes_and_a_deleted_checkpoint_change_nothing(
+    feed: Feed, data: Path, tmp_path: Path
+) -> None:
+    log, checkpoint = tmp_path / "node" / METADATA, tmp_path / "checkpoint"
+    place = tmp_path / "tables"
+    copy_log(data / THREE_NODES / METADATA, log, end_offset=60)
+    with pytest.raises(StreamingQueryException, match="CrashError"):
+        run(feed.open(place, **crash_after("log")), log, checkpoint)
+    run(feed.open(place), log, checkpoint)
+    first = feed.open(place).latest()
+    copy_log(data / THREE_NODES / METADATA, log, end_offset=100)
+    run(feed.open(place), log, checkpoint)
+    copy_log(data / THREE_NODES / METADATA, log, end_offset=120)
+    shutil.rmtree(checkpoint)
+    run(feed.open(place), log, checkpoint)
+    tables = feed.open(place)
+    assert first.offset < 60 < 100 < tables.latest().offset
+    assert offsets_once(tables.latest())
+    clean = feed.open(tmp_path / "clean")
+    clean.apply(feed.frame(0, tables.latest().offset + 1))
+    assert contents(tables.latest()) == contents(clean.latest())
+
+
+def test_a_log_that_is_not_the_tables_own_is_refused_before_it_is_read(
+    feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
+) -> None:
+    opened = tables()
+    checkpoint = tmp_path / "checkpoint"
+    value = b"\x01\x14\x00\x00"
+    short = LogWriter(tmp_path / "short" / METADATA)
+    short.append(*[value] * 50)
+    with pytest.raises(TablesError, match=r"ends before offset 50; .*truncate_to\(49\)"):
+        run(opened, short.directory, checkpoint)
+    other = LogWriter(tmp_path / "other" / METADATA)
+    other.append(*[value] * 120)
+    other.append(*[value] * 280, epoch=4)
+    with pytest.raises(DivergedLogError, match=r"part at offset 120: .*truncate_to\(119\)"):
+        run(opened, other.directory, checkpoint)
+    stranger = LogWriter(tmp_path / "stranger" / METADATA, cluster_id="cluster-b")
+    stranger.append(*[value] * 400)
+    with pytest.raises(WrongClusterError):
+        run(opened, stranger.directory, checkpoint)
+    late = LogWriter(tmp_path / "late" / METADATA, base_offset=350)
+    late.append(*[value] * 50)
+    with pytest.raises(TablesError, match="begins at offset 350; .*bootstrap"):
+        run(opened, late.directory, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"startingOffset": "0"}, {"redact": "false"}, {"isolationLevel": "high_watermark"}],
+)
+def test_what_the_tables_decide_cannot_be_set(
+    feed: Feed, tmp_path: Path, options: dict[str, str]
+) -> None:
+    with pytest.raises(OptionError, match="cannot be set here"):
+        run(feed.open(tmp_path / "tables"), tmp_path, tmp_path / "checkpoint", **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(None, 0), (0, 0), (1.5, 1.5), ("30 seconds", 30), ("2 minutes", 120), ("500ms", 0.5)],
+)
+def test_the_pace_of_publication_is_seconds_or_words(given: Any, seconds: float) -> None:
+    assert seconds_between(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["soon", "3 fortnights", -1])
+def test_a_pace_that_says_nothing_is_refused(given: Any) -> None:
+    with pytest.raises(OptionError, match="publish_every"):
+        seconds_between(given)
