@@ -121,7 +121,7 @@ def test_a_log_that_is_not_the_tables_own_is_refused_before_it_is_read(
         run(opened, stranger.directory, checkpoint)
     late = LogWriter(tmp_path / "late" / METADATA, base_offset=350)
     late.append(*[value] * 50)
-    with pytest.raises(TablesError, match="begins at offset 350; .*bootstrap"):
+    with pytest.raises(TablesError, match=r"begins at offset 350; .*bootstrap"):
         run(opened, late.directory, checkpoint)
 
 
