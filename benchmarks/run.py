@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
 SCRIPTS = ("decode.py", "typed_records.py", "spark_read.py")
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
@@ -51,7 +53,16 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def bring_kafka() -> None:
+    """Kafka's jars, where Maven is there: one benchmark stands beside kafka-dump-log."""
+    from tests.support.kafka import kafka_jars
+
+    if shutil.which("mvn"):
+        kafka_jars()
+
+
 def main() -> None:
+    bring_kafka()
     rows = [row for script in SCRIPTS for row in measure(script)]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     page = HERE / "README.md"
