@@ -55,9 +55,13 @@ _OURS: Final = {
     "redact": "say it to open_cluster",
     "redactkey": "say it to open_cluster",
 }
-_UNITS_S: Final = {"ms": 0.001, "millisecond": 0.001, "s": 1.0, "second": 1.0, "m": 60.0}
-_UNITS_S.update({"min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0})
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*?)s?\s*", re.ASCII | re.IGNORECASE)
+_UNITS_S: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("", "s", "second", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+}
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +87,12 @@ def seconds_between(publish_every: float | str | None) -> float:
     if publish_every is None:
         return 0.0
     if isinstance(publish_every, str):
-        match = _DURATION.fullmatch(publish_every)
-        unit = (match[2].lower() or "s") if match else ""
-        if match is None or unit not in _UNITS_S:
+        match = _DURATION.fullmatch(publish_every.lower())
+        if match is None or match[2] not in _UNITS_S:
             raise OptionError(
                 option="publish_every", reason='must be seconds or a text such as "30 seconds"'
             )
-        return float(match[1]) * _UNITS_S[unit]
+        return float(match[1]) * _UNITS_S[match[2]]
     if publish_every < 0:
         raise OptionError(option="publish_every", reason="must not be negative")
     return float(publish_every)
