@@ -14,7 +14,8 @@ help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo-ready ## read a bundled real log into Delta tables and answer questions in SQL
-	@$(BIN)/python notebooks/run.py notebooks/cluster_history.py
+	@$(BIN)/python notebooks/run.py notebooks/cluster_history.py 2>$(VENV)/demo.log || \
+	{ tail -n 20 $(VENV)/demo.log >&2; echo "the demo failed; all that was said is in $(VENV)/demo.log" >&2; exit 1; }
 
 ##@ Build and test
 test: $(VENV)/.dev-ready ## everything: check, quick, spark and, where Maven is present, kafka
