@@ -157,9 +157,11 @@ def test_every_way_to_end_has_its_exit_code(error: BaseException, status: int, s
 
 
 def test_ctrl_c_ends_without_a_trace(tmp_path: Path) -> None:
-    # The signal is sent by the process to itself while it reads: no clock, no race.
+    # The signal is sent by the process to itself while it reads: no clock, no race. A shell's
+    # background job inherits SIGINT as ignored, so Python's own handler is put back first.
     code = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from raftlog_state.cli import cat_log\n"
         "cat_log.print_records = lambda *given: os.kill(os.getpid(), signal.SIGINT)\n"
         "from raftlog_state.cli.main import main\n"
