@@ -308,7 +308,11 @@ class DivergedLogError(LogError):
 
 @dataclass(kw_only=True, eq=False)
 class DataLossError(LogError):
-    """Records that were to be read are gone. ``condition`` is stable and machine-readable."""
+    """Records that were to be read are gone. ``condition`` is stable and machine-readable.
+
+    OFFSETS_DELETED: the log begins behind them; LOG_TRUNCATED: it ends before them. The Spark
+    source knows more of them, under the same names where they mean the same.
+    """
 
     path: str
     condition: str

@@ -188,7 +188,7 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(tmp_path: Path) -> None:
 def test_a_state_that_nothing_on_disk_tells_is_an_error() -> None:
     status, out, err = run("state", TRIMMED, "--at", "500")
     assert (status, out) == (1, "")
-    assert "[RAFTLOG_DATA_LOSS.RECORDS_DELETED]" in err
+    assert "[RAFTLOG_DATA_LOSS.OFFSETS_DELETED]" in err
     assert "the checkpoints end at [1022]" in err
     assert len(rows("state", TRIMMED, "--at", "1022", "scram")) == 3
 

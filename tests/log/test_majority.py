@@ -510,7 +510,7 @@ def test_what_the_newest_copy_has_deleted_is_read_from_one_that_agrees() -> None
     assert log.log_start_offset == 7
     with pytest.raises(DataLossError) as caught:
         next(log.scan(0, end))
-    assert caught.value.condition == "RECORDS_DELETED"
+    assert caught.value.condition == "OFFSETS_DELETED"
 
 
 def test_a_limit_does_not_cut_a_transaction_where_the_newest_copy_begins() -> None:

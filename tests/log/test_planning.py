@@ -222,7 +222,7 @@ def test_a_range_beyond_the_log_is_named() -> None:
     assert (beyond.value.log_start_offset, beyond.value.log_end_offset) == (10, 15)
     with pytest.raises(DataLossError) as below:
         log.plan(9, 12, isolation=COMMITTED)
-    assert below.value.condition == "RECORDS_DELETED"
+    assert below.value.condition == "OFFSETS_DELETED"
     with pytest.raises(DataLossError):
         next(log.scan(9, 12))
     assert log.plan(12, 12, isolation=COMMITTED).slices == ()

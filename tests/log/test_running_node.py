@@ -286,7 +286,7 @@ def test_a_segment_that_is_deleted_before_it_is_opened_is_data_loss_if_it_was_as
     storage.todo = [lambda: builder.delete_segment(0)]
     with pytest.raises(DataLossError) as caught:
         rows(log, 2, 10)
-    assert caught.value.condition == "RECORDS_DELETED"
+    assert caught.value.condition == "OFFSETS_DELETED"
     assert "begins at 5" in str(caught.value)
     assert [row[0] for row in rows(log, 5, 10)] == [5, 6, 7, 8, 9]
 
@@ -487,7 +487,7 @@ def test_a_range_that_was_truncated_meanwhile_is_named() -> None:
     assert next(scans).records.offset.to_pylist() == [0, 1, 2]
     with pytest.raises(DataLossError) as caught:
         next(scans)
-    assert caught.value.condition == "LOG_ENDS_EARLY"
+    assert caught.value.condition == "LOG_TRUNCATED"
 
 
 # --- the young tail ---

@@ -120,7 +120,7 @@ class LogCursor:
             now = "the log has no segment now" if start is None else f"the log begins at {start}"
             raise DataLossError(
                 path=self._files.path,
-                condition="RECORDS_DELETED",
+                condition="OFFSETS_DELETED",
                 reason=f"offset {offset} is gone: {now}",
                 remedy="begin at a snapshot or at the first offset on disk",
             )
@@ -258,7 +258,7 @@ class LogCursor:
         if end_offset is not None:
             raise DataLossError(
                 path=self._files.path,
-                condition="LOG_ENDS_EARLY",
+                condition="LOG_TRUNCATED",
                 reason=f"the log ends at offset {self.next_offset} now, and records up to "
                 f"{end_offset} were to be read",
                 remedy="the node truncated it, or this is another copy: plan the read again",

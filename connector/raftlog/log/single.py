@@ -326,7 +326,7 @@ class SingleLog(LogReader):
         if start_offset < log_start_offset:
             raise DataLossError(
                 path=self.path,
-                condition="RECORDS_DELETED",
+                condition="OFFSETS_DELETED",
                 reason=f"offset {start_offset} is gone: the log begins at {log_start_offset}",
                 remedy="begin at a snapshot or at the first offset on disk",
             )

@@ -260,7 +260,7 @@ class VotersLog(LogReader):
             if end <= start_offset:
                 raise DataLossError(
                     path=self.path,
-                    condition="RECORDS_DELETED",
+                    condition="OFFSETS_DELETED",
                     reason=f"offset {start_offset} is gone from every copy that agrees with the "
                     f"newest, which begins at {newest.log_start_offset}",
                     remedy="begin at a snapshot or at the first offset on disk",

@@ -115,7 +115,7 @@ class Moments:
         known = f"the checkpoints end at {ends}" if ends else "there is no checkpoint"
         return DataLossError(
             path=self._log.path,
-            condition="RECORDS_DELETED",
+            condition="OFFSETS_DELETED",
             reason=f"the state below offset {end_offset} has nothing to be built on: the log "
             f"begins at {self._log_start_offset}, and {known}",
             remedy="ask for an offset at or behind a checkpoint's",
