@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.log_builder import LogBuilder
 
+from raftlog.client import LogKind, open_path
 from raftlog.errors import CorruptFileError
 from raftlog.log.names import (
     checkpoint_name,
@@ -192,7 +194,23 @@ def test_what_is_not_exactly_a_segment_is_none(name: str) -> None:
     assert parse_offset_name(name, ".log") is None
 
 
-@pytest.mark.parametrize("name", ["topic", "-1", "a-", "a-99999999999", "a b-0", "a-0-delete"])
+@pytest.mark.parametrize("state", ["delete", "future", "stray"])
+def test_a_directory_on_its_way_in_or_out_is_still_that_partition(state: str) -> None:
+    unique_id = "0d0f7a5c9d4f4f0b8a5f3e1b2c3d4e5f"
+    assert parse_partition_name(f"a.b-1-7.{unique_id}-{state}") == TopicPartition("a.b-1", 7)
+    log = LogBuilder(directory=f"/node/orders-3.{unique_id}-{state}")
+    log.data(b"x")
+    reader = open_path(log.directory, storage=log.storage)
+    assert (reader.topic, reader.partition, reader.kind) == ("orders", 3, LogKind.PARTITION)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("topic", "-1", "a-", "a-99999999999", "a b-0", "a-0-delete"),
+        *("a-0.-delete", "a-0.1f-gone", "a-0.1f", "a.1f-delete", "a-x.1f-delete"),
+    ],
+)
 def test_what_is_not_exactly_a_partition_is_none(name: str) -> None:
     assert parse_partition_name(name) is None
 

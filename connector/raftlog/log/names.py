@@ -35,7 +35,10 @@ BOOTSTRAP_ID: Final = SnapshotId(0, 0)
 # Kafka writes offsets with 20 digits and epochs with 10; int64 has 19 and int32 has 10.
 _BASE_OFFSET = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
 _CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-_PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})")
+_PARTITION = re.compile(
+    r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>[0-9]{1,10})"
+    r"(\.[A-Za-z0-9]+-(delete|future|stray))?"
+)
 
 _INT64_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
@@ -68,7 +71,11 @@ def parse_checkpoint_name(name: str) -> SnapshotId | None:
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:
-    """The topic and partition that a directory is named after, else None."""
+    """The topic and partition that a directory is named after, else None.
+
+    One that is being deleted, moved between disks or belongs to nobody has a unique id and that
+    word behind the name (Kafka: ``LocalLog.logDirNameWithSuffix``, which cuts long topics short).
+    """
     match = _PARTITION.fullmatch(name)
     if match is None or int(match["partition"]) > _INT32_MAX:
         return None
