@@ -403,6 +403,22 @@ def open_three(storage: MemoryStorage) -> object:
     return open_path("/nodes/1,/nodes/2,/nodes/3", storage=storage)
 
 
+def test_a_directory_that_another_cluster_took_over_is_refused_at_the_next_look() -> None:
+    storage = MemoryStorage()
+    three(storage)
+    log = open_path("/nodes/1,/nodes/2,/nodes/3", storage=storage)
+    assert log.read_end(isolation=COMMITTED).offset == 7
+    voter_log(storage, B, cluster_id="other").no_ops(50)
+    assert log.read_end(isolation=COMMITTED).offset == 7  # as at the last look
+    for _ in range(2):
+        log.refresh()
+        with pytest.raises(WrongClusterError) as caught:
+            log.read_end(isolation=COMMITTED)
+        assert (caught.value.path, caught.value.cluster_id) == ("/nodes/2", "other")
+    with pytest.raises(WrongClusterError):
+        list(log.scan(0, 7))
+
+
 def test_voters_of_a_checkpoint_count_where_the_log_has_none_behind_it() -> None:
     storage = MemoryStorage()
     for key in (A, B):

@@ -6,6 +6,7 @@ Rules of this file:
    deleted already, from a copy that agrees with it.
 2. Copies are looked at one after the other while their nodes may run. Elections meanwhile are
    noticed by their epochs, which are read before and after.
+3. At every look all must still belong to one cluster: a directory may have been replaced.
 """
 
 from __future__ import annotations
@@ -215,8 +216,12 @@ class VotersLog(LogReader):
     # --- the copies -------------------------------------------------------------------------------
 
     def copies(self) -> tuple[Copy, ...]:
-        """The facts of each copy, as they were looked at since the last ``refresh``."""
+        """The facts of each copy, as they were looked at since the last ``refresh``.
+
+        Raises ``WrongClusterError`` if a directory holds another cluster's log by now.
+        """
         if self._copies is None:
+            self._check_same_cluster()
             before = [_known_epoch(log) for log in self.logs]
             looked_at = [_copy(log) for log in self.logs]
             after = [_known_epoch(log) for log in self.logs]
