@@ -72,14 +72,69 @@ class LogNotFoundError(LogError):
 
 @dataclass(kw_only=True, eq=False)
 class LogAccessError(LogError):
-    """The file system refused to let us read; nothing is known about the log itself."""
+    """The file system refused to let us read or write; nothing is known about the log itself.
+
+    ``remedy`` replaces the advice where access rights are not the reason.
+    """
 
     path: str
     reason: str
+    to_write: bool = False
+    remedy: str | None = None
     code: ClassVar[str] = "RAFTLOG_LOG_ACCESS"
 
     def sentence(self) -> str:
-        return f"{self.path} cannot be read: {self.reason}; give this user read access to it"
+        verb, right = ("written", "write") if self.to_write else ("read", "read")
+        remedy = self.remedy or f"give this user {right} access to it"
+        return f"{self.path} cannot be {verb}: {self.reason}; {remedy}"
+
+
+@dataclass(kw_only=True, eq=False)
+class FileExistsLogError(LogError):
+    """A file was to be made and its name is taken: another writer, or what a dead one left."""
+
+    path: str
+    code: ClassVar[str] = "RAFTLOG_FILE_EXISTS"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} is there already and was to be made anew; another writer made it, or a "
+            "dead one left it: open the log again"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class DiskFullError(LogError):
+    """The file system has no room. What was to be written is not there, or a first part of it."""
+
+    path: str
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_DISK_FULL"
+    kafka_code: ClassVar[int | None] = 56
+
+    def sentence(self) -> str:
+        return f"{self.path} cannot grow: {self.reason}; make room on its disk, then try again"
+
+
+@dataclass(kw_only=True, eq=False)
+class DiskFailedError(LogError):
+    """A write or a sync failed: what was written since the last good sync may be lost.
+
+    Never retry a sync: the kernel forgets pages that it could not write, and the next one succeeds
+    without them (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020).
+    """
+
+    path: str
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_DISK_FAILED"
+    kafka_code: ClassVar[int | None] = 56
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} could not be made durable: {self.reason}; what was written since the "
+            "last sync may be lost although it can still be read: close this log, see to the "
+            "disk, open the log again"
+        )
 
 
 @dataclass(kw_only=True, eq=False)
