@@ -20,7 +20,7 @@ KINDS = [
 
 def instance(kind: type[errors.RaftlogError]) -> errors.RaftlogError:
     """Fill every field by its declared type."""
-    examples = {"int": 7, "str": "words", "tuple[int, ...]": (1, 2)}
+    examples = {"int": 7, "str": "words", "bool": True, "tuple[int, ...]": (1, 2)}
     facts = {
         field.name: examples[str(field.type).removesuffix(" | None")] for field in fields(kind)
     }
