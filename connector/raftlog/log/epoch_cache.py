@@ -74,6 +74,23 @@ class EpochCache:
         )
         return EpochCache((*kept, EpochEntry(epoch, start_offset)))
 
+    def without_from(self, end_offset: int) -> EpochCache:
+        """Forget what begins at or behind a log's new end (Kafka: ``truncateFromEnd``)."""
+        if not self.entries or self.entries[-1].start_offset < end_offset:
+            return self
+        return EpochCache(tuple(entry for entry in self.entries if entry.start_offset < end_offset))
+
+    def without_before(self, start_offset: int) -> EpochCache:
+        """Forget what ends at or below a log's new start (Kafka: ``truncateFromStart``).
+
+        The epoch that goes on across the start begins there from now on.
+        """
+        covered = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
+        if covered == 0 or self.entries[0].start_offset == start_offset:
+            return self
+        first = EpochEntry(self.entries[covered - 1].epoch, start_offset)
+        return EpochCache((first, *self.entries[covered:]))
+
     @staticmethod
     def of(entries: Iterable[tuple[int, int]]) -> EpochCache:
         """Build a cache by assigning (epoch, start offset) pairs in order."""
@@ -81,6 +98,12 @@ class EpochCache:
         for epoch, start_offset in entries:
             cache = cache.assign(epoch, start_offset)
         return cache
+
+
+def encode_epoch_checkpoint(cache: EpochCache) -> bytes:
+    """The bytes of ``leader-epoch-checkpoint`` (Kafka: ``CheckpointFile``, version 0)."""
+    rows = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in cache.entries)
+    return f"0\n{len(cache.entries)}\n{rows}".encode("ascii")
 
 
 def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:

@@ -3,15 +3,16 @@
 Rules of this file:
 
 1. Every parser takes the whole file's bytes and its path, and raises ``CorruptFileError`` only.
-2. What is not there is None, never -1 or the zero uuid.
-3. Kafka: ``FileQuorumStateStore`` (``QuorumStateData``), ``MetaProperties``, ``PartitionMetadata``.
+2. Every encoder gives the bytes that Kafka writes for the same facts.
+3. What is not there is None, never -1 or the zero uuid.
+4. Kafka: ``FileQuorumStateStore`` (``QuorumStateData``), ``MetaProperties``, ``PartitionMetadata``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from raftlog.errors import CorruptFileError
@@ -113,6 +114,56 @@ def parse_partition_metadata(data: bytes, path: str) -> PartitionMetadata:
     return PartitionMetadata(version=version, topic_id=topic_id)
 
 
+def encode_quorum_state(state: QuorumState) -> bytes:
+    """One line of JSON in the order of Kafka's fields (Kafka: ``QuorumStateDataJsonConverter``)."""
+    leader = {
+        "leaderId": _number_or_none(state.leader_id),
+        "leaderEpoch": state.leader_epoch,
+        "votedId": _number_or_none(state.voted_id),
+    }
+    fields: dict[str, object]
+    if state.version == 0:
+        voters = state.voters
+        rows = None if voters is None else [{"voterId": voter_id} for voter_id in voters]
+        fields = {
+            "clusterId": state.cluster_id or "",
+            **leader,
+            "appliedOffset": 0,
+            "currentVoters": rows,
+        }
+    else:
+        fields = {**leader, "votedDirectoryId": state.voted_directory_id or ZERO_UUID}
+    text = json.dumps({**fields, "data_version": state.version}, separators=(",", ":"))
+    return text.encode("utf-8")
+
+
+def encode_meta_properties(meta: MetaProperties, *, written: str) -> bytes:
+    """The bytes of ``meta.properties``, names in the order that Kafka's file has them.
+
+    ``written`` is the line that ``java.util.Properties.store`` dates a file with.
+    """
+    values = {
+        "node.id" if meta.version == 1 else "broker.id": meta.node_id,
+        "directory.id": meta.directory_id,
+        "version": meta.version,
+        "cluster.id": meta.cluster_id,
+    }
+    pairs = [(name, str(value)) for name, value in values.items() if value is not None]
+    return encode_properties(pairs, comments=("", written))
+
+
+def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
+    """The bytes of ``partition.metadata``: two lines, the last one without its end."""
+    return f"version: {metadata.version}\ntopic_id: {metadata.topic_id}".encode("ascii")
+
+
+def encode_properties(pairs: Iterable[tuple[str, str]], *, comments: Iterable[str] = ()) -> bytes:
+    """The bytes of a file in Java's property format, as ``java.util.Properties.store`` escapes."""
+    lines = [f"#{comment}" for comment in comments]
+    lines += [f"{_escaped(name, is_name=True)}={_escaped(value)}" for name, value in pairs]
+    return "".join(f"{line}\n" for line in lines).encode("ascii")
+
+
 def parse_properties(data: bytes, path: str) -> Iterator[tuple[str, str]]:
     """Read Java's property format: comments, continued lines, three separators, escapes.
 
@@ -158,6 +209,23 @@ def _unescaped(text: str, path: str) -> str:
     return re.sub(r"\\(u[0-9A-Fa-f]{0,4}|.)", replaced, text, flags=re.DOTALL)
 
 
+_ESCAPED = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+
+
+def _escaped(text: str, *, is_name: bool = False) -> str:
+    def replaced(match: re.Match[str]) -> str:
+        letter = match[0]
+        if letter in _ESCAPED:
+            return _ESCAPED[letter]
+        if " " <= letter <= "~":
+            return "\\" + letter
+        units = letter.encode("utf-16-be").hex().upper()
+        return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+    blanks = " " if is_name else "^ "
+    return re.sub(rf"[\\=:#!]|{blanks}|[^ -~]", replaced, text)
+
+
 def _json_integer(fields: dict[str, object], name: str, path: str) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
@@ -181,6 +249,10 @@ def _voters(fields: dict[str, object], path: str) -> tuple[int, ...] | None:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise CorruptFileError(path=path, reason="currentVoters is not a list of voters")
     return tuple(_json_integer(row, "voterId", path) for row in rows)
+
+
+def _number_or_none(node_id: int | None) -> int:
+    return -1 if node_id is None else node_id
 
 
 def _node_id(value: int) -> int | None:

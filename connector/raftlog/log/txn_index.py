@@ -63,3 +63,14 @@ def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
             )
         )
     return tuple(found)
+
+
+def encode_aborted(aborted: AbortedTransaction) -> bytes:
+    """The 34 bytes of one entry of a ``.txnindex`` (Kafka: ``AbortedTxn``)."""
+    return _ENTRY.pack(
+        0,
+        aborted.producer_id,
+        aborted.first_offset,
+        aborted.last_offset,
+        aborted.last_stable_offset,
+    )

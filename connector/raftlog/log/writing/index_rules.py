@@ -1,0 +1,149 @@
+"""Which entries a segment's offset and time index get: Kafka's rule, batch by batch.
+
+Rules of this file:
+
+1. The same batches at the same positions give the same bytes, whoever feeds them in: the writer of
+   a segment, a recovery that rebuilds its indexes, a second process that reads what the first one
+   appended.
+2. Kafka: ``LogSegment.append`` and ``recover``, ``OffsetIndex``, ``TimeIndex.maybeAppend``. An
+   entry is due for the first batch behind more than ``index.interval.bytes`` since the last entry:
+   so none ever stands for position 0. A time entry comes with it, and once more when the segment
+   is closed or sealed, if the greatest time has risen since.
+3. No numpy here: an append must not pay for its import. The parsers of whole files are in
+   ``log.offset_index`` and ``log.time_index``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+OFFSET_ENTRY: Final = struct.Struct(">ii")  # last offset - base offset, position of the batch
+TIME_ENTRY: Final = struct.Struct(">qi")  # greatest timestamp (ms), its last offset - base offset
+assert (OFFSET_ENTRY.size, TIME_ENTRY.size) == (8, 12)
+
+INDEX_INTERVAL_BYTES_DEFAULT: Final = 4096
+"""Kafka's ``index.interval.bytes``."""
+NO_TIMESTAMP_MS: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntries:
+    """Entries to write behind those that an index file already has."""
+
+    offset_position: int
+    offset_entries: bytes
+    time_position: int
+    time_entries: bytes
+
+    def __bool__(self) -> bool:
+        return bool(self.offset_entries or self.time_entries)
+
+
+class SegmentIndexer:
+    """The entries that are due for one segment, as batch after batch is noted.
+
+    ``max_timestamp_ms`` and ``max_timestamp_offset`` are the greatest time of the segment so far
+    and the last offset of the first batch that had it (Kafka: ``maxTimestampAndOffsetSoFar``).
+    """
+
+    __slots__ = (
+        "_base_offset",
+        "_bytes_since_entry",
+        "_interval_bytes",
+        "_last_time_ms",
+        "_new_offsets",
+        "_new_times",
+        "max_timestamp_ms",
+        "max_timestamp_offset",
+        "offset_index_bytes",
+        "time_index_bytes",
+    )
+
+    def __init__(
+        self, base_offset: int, *, interval_bytes: int = INDEX_INTERVAL_BYTES_DEFAULT
+    ) -> None:
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._bytes_since_entry = 0
+        self._last_time_ms = NO_TIMESTAMP_MS
+        self._new_offsets = bytearray()
+        self._new_times = bytearray()
+        self.max_timestamp_ms = NO_TIMESTAMP_MS
+        self.max_timestamp_offset = base_offset
+        self.offset_index_bytes = 0
+        self.time_index_bytes = 0
+
+    @classmethod
+    def resumed(
+        cls,
+        base_offset: int,
+        *,
+        interval_bytes: int = INDEX_INTERVAL_BYTES_DEFAULT,
+        segment_bytes: int,
+        offset_entries: bytes,
+        time_entries: bytes,
+    ) -> SegmentIndexer:
+        """Go on behind the entries of two index files that are known to be sound.
+
+        Ends of files, without padding. The greatest time is what the time index says: that is
+        true of a segment that was closed (Kafka: ``readMaxTimestampAndOffsetSoFar``).
+        """
+        assert len(offset_entries) % OFFSET_ENTRY.size == 0
+        assert len(time_entries) % TIME_ENTRY.size == 0
+        indexer = cls(base_offset, interval_bytes=interval_bytes)
+        last_position = 0
+        if offset_entries:
+            _, last_position = OFFSET_ENTRY.unpack(offset_entries[-OFFSET_ENTRY.size :])
+        indexer._bytes_since_entry = segment_bytes - last_position
+        if time_entries:
+            time_ms, delta = TIME_ENTRY.unpack(time_entries[-TIME_ENTRY.size :])
+            indexer._last_time_ms = indexer.max_timestamp_ms = time_ms
+            indexer.max_timestamp_offset = base_offset + delta
+        indexer.offset_index_bytes = len(offset_entries)
+        indexer.time_index_bytes = len(time_entries)
+        return indexer
+
+    def note(
+        self, *, position: int, byte_count: int, last_offset: int, max_timestamp_ms: int
+    ) -> None:
+        """One batch was, or is about to be, written at ``position`` of the segment."""
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp_ms
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_entry > self._interval_bytes:
+            self._new_offsets += OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
+            self.note_time()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += byte_count
+
+    def note_time(self) -> None:
+        """The time entry of this moment, if time rose: due when a segment is closed or sealed."""
+        if self.max_timestamp_ms > self._last_time_ms:
+            delta = self.max_timestamp_offset - self._base_offset
+            self._new_times += TIME_ENTRY.pack(self.max_timestamp_ms, delta)
+            self._last_time_ms = self.max_timestamp_ms
+
+    def is_full(self, index_bytes_max: int) -> bool:
+        """Whether one of the indexes has no room for another entry (``segment.index.bytes``)."""
+        offset_bytes = self.offset_index_bytes + len(self._new_offsets)
+        time_bytes = self.time_index_bytes + len(self._new_times)
+        return (
+            offset_bytes + OFFSET_ENTRY.size > index_bytes_max
+            or time_bytes + 2 * TIME_ENTRY.size > index_bytes_max  # one is kept for the closing
+        )
+
+    def take(self) -> NewEntries:
+        """What is to be written now, and where in the two files. Counts as written from here on."""
+        entries = NewEntries(
+            self.offset_index_bytes,
+            bytes(self._new_offsets),
+            self.time_index_bytes,
+            bytes(self._new_times),
+        )
+        self.offset_index_bytes += len(self._new_offsets)
+        self.time_index_bytes += len(self._new_times)
+        self._new_offsets.clear()
+        self._new_times.clear()
+        return entries
