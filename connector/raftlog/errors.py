@@ -1,4 +1,6 @@
-"""Every error that raftlog raises, on one page.
+"""Every error that raftlog raises: the page to import them from.
+
+Those of an append are told in ``append_errors``, the root of all in ``base_errors``.
 
 Rules of this file:
 
@@ -11,52 +13,29 @@ Rules of this file:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
-
-def _rebuild(kind: type[RaftlogError], facts: dict[str, Any]) -> RaftlogError:
-    return kind(**facts)
-
-
-def _place(path: str | None, position: int | None = None, offset: int | None = None) -> str:
-    """Say where: ``path at byte 61, offset 7``, leaving out what is not known."""
-    words = path or "this buffer"
-    if position is not None:
-        words += f" at byte {position}"
-    if offset is not None:
-        words += f", offset {offset}"
-    return words
-
-
-@dataclass(kw_only=True, eq=False)
-class RaftlogError(Exception):
-    """The root. Catch it to catch everything that raftlog raises on purpose."""
-
-    code: ClassVar[str] = "RAFTLOG_ERROR"
-    retriable: ClassVar[bool] = False
-    kafka_code: ClassVar[int | None] = None
-
-    def sentence(self) -> str:
-        """What a person reads, without the code."""
-        return type(self).__name__
-
-    def __str__(self) -> str:
-        return f"[{self.code}] {self.sentence()}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return _rebuild, (type(self), facts)
-
+from .append_errors import AppendError as AppendError
+from .append_errors import AppendUnknownError as AppendUnknownError
+from .append_errors import BufferAllocationError as BufferAllocationError
+from .append_errors import ForeignCommitError as ForeignCommitError
+from .append_errors import FutureEpochError as FutureEpochError
+from .append_errors import InvalidAppendError as InvalidAppendError
+from .append_errors import InvalidProducerEpochError as InvalidProducerEpochError
+from .append_errors import LogClosedError as LogClosedError
+from .append_errors import LogLockedError as LogLockedError
+from .append_errors import LogReadOnlyError as LogReadOnlyError
+from .append_errors import NotLeaderError as NotLeaderError
+from .append_errors import OutOfOrderSequenceError as OutOfOrderSequenceError
+from .append_errors import RecordBatchTooLargeError as RecordBatchTooLargeError
+from .append_errors import StaleCommitError as StaleCommitError
+from .append_errors import UnexpectedEndOffsetError as UnexpectedEndOffsetError
+from .base_errors import LogError as LogError
+from .base_errors import RaftlogError as RaftlogError
+from .base_errors import place_text as _place
 
 # --- the log and its files ------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True, eq=False)
-class LogError(RaftlogError):
-    """Something is wrong with a log, or with what was asked of it."""
-
-    code: ClassVar[str] = "RAFTLOG_LOG"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -199,22 +178,6 @@ class MalformedVarintError(LogError):
 
     def sentence(self) -> str:
         return f"the varint at byte {self.position} is malformed: {self.reason}"
-
-
-@dataclass(kw_only=True, eq=False)
-class RecordBatchTooLargeError(LogError):
-    """The records do not fit into one batch: the caller must split them."""
-
-    byte_count: int
-    byte_count_max: int
-    code: ClassVar[str] = "RAFTLOG_RECORD_BATCH_TOO_LARGE"
-    kafka_code: ClassVar[int | None] = 10
-
-    def sentence(self) -> str:
-        return (
-            f"The total record(s) size of {self.byte_count} exceeds the maximum allowed batch "
-            f"size of {self.byte_count_max}; append fewer records at once"
-        )
 
 
 @dataclass(kw_only=True, eq=False)
