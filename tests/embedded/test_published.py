@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.memory_storage import MemoryStorage
 
 from raftlog.log.published import (
     PUBLISHED_NAME,
@@ -13,7 +14,6 @@ from raftlog.log.published import (
     parse_published,
     read_published,
 )
-from tests.support.memory_storage import MemoryStorage
 
 BOOT = "3f6b1c1e-0d1d-4c57-9b8a-0c2ad44a3d5e"
 OFFSETS = st.integers(0, 2**63 - 1)

@@ -75,6 +75,8 @@ def words_of(basis: EndBasis, tail: Tail | None, *, holdback_ms: int = 0) -> str
                 f"this one directory without what is younger than {holdback_ms} ms: "
                 "very likely committed"
             )
+        case EndBasis.EMBEDDED:
+            words = "what the writers of this embedded log have synced: committed"
         case EndBasis.FILE:
             words = "the end of this one file"
         case EndBasis.MAJORITY:

@@ -8,6 +8,8 @@ Rules of this file:
 2. The main history follows the end of the log. A second one, the backlog, follows a reader who is
    behind where the main one began.
 3. If the node rewrote what a history had read, the history is begun again.
+4. An embedded log ends where its writers say, while they can know; what lies behind is a writer's
+   that is at work, or died, and is not looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from raftlog.errors import (
     DataLossError,
     SegmentVanishedError,
 )
+from raftlog.storage.protocol import WritableStorage
 
 from .cursor import Tail
 from .epoch_cache import EpochCache, parse_epoch_checkpoint
@@ -29,6 +32,7 @@ from .lineage import lineage_below
 from .markers import VoterSet, replica_keys
 from .names import EPOCH_CHECKPOINT_NAME
 from .outline import Outline, read_outline
+from .published import read_published
 from .reads import Isolation, LogKind
 from .snapshot import SnapshotReader
 from .transactions import TransactionSpan
@@ -171,6 +175,28 @@ class Knowledge:
     # --- inside -----------------------------------------------------------------------------------
 
     def _look_at_end(self) -> Outline:
+        published = self._published()
+        if published is None:
+            found = self._look_at_segments()
+            # Whoever appends has published before: if it was begun meanwhile, that tells where.
+            published = self._published()
+            if published is None:
+                return found
+        return published
+
+    def _published(self) -> Outline | None:
+        """The end that an embedded log's writers have told since the machine started."""
+        storage = self.files.storage
+        if not self.files.listing.is_embedded or not isinstance(storage, WritableStorage):
+            return None
+        published = read_published(storage, self.files.directory, storage.boot_id())
+        if published is None:
+            return None
+        path = self.files.segment_path(published.segment_base_offset)
+        tail = Tail(path, published.file_position, 0)
+        return Outline(published.end_offset, published.epoch, tail)
+
+    def _look_at_segments(self) -> Outline:
         for _ in range(_BEGINNINGS_MAX):
             if not self.files.listing.segments:
                 start_offset = log_start(self.files)
@@ -187,6 +213,7 @@ class Knowledge:
         raise SegmentVanishedError(path=self.files.path)
 
     def _follow(self) -> History | None:
+        is_embedded = self.files.listing.is_embedded
         for _ in range(_BEGINNINGS_MAX):
             if not self.files.listing.segments:
                 return None
@@ -195,7 +222,7 @@ class Knowledge:
                     self.outline()  # raises if it is no log at all
                     self._history = self._begin()
                 history = self._history
-                history.follow()
+                history.follow(self.outline().end_offset if is_embedded else None)
             except (LogRewritten, DataLossError, SegmentVanishedError):
                 self._history = self._backlog = self._lineage = None
                 self.files.refresh()

@@ -29,6 +29,8 @@ PARTITION_METADATA_NAME: Final = "partition.metadata"
 QUORUM_STATE_NAME: Final = "quorum-state"
 META_PROPERTIES_NAME: Final = "meta.properties"
 BOOTSTRAP_CHECKPOINT_NAME: Final = "bootstrap.checkpoint"
+RAFTLOG_PROPERTIES_NAME: Final = "raftlog.properties"
+"""Ours, not Kafka's: what an embedded log is. A directory without it is never written."""
 
 BOOTSTRAP_ID: Final = SnapshotId(0, 0)
 
@@ -86,6 +88,7 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 class Listing:
     """What one look into a log's directory found; ascending, without what is being deleted.
 
+    ``is_embedded``: it is an embedded log of ours, whose writers say how far it may be read.
     ``swapped``: segments that are there under their ``.swap`` name only. The cleaner of an ordinary
     partition gives a whole new segment that name while it takes the old ones away.
     """
@@ -94,6 +97,7 @@ class Listing:
     snapshots: tuple[SnapshotId, ...] = ()
     producer_snapshots: tuple[int, ...] = ()
     swapped: frozenset[int] = frozenset()
+    is_embedded: bool = False
 
 
 def read_listing(names: list[str]) -> Listing:
@@ -121,4 +125,5 @@ def read_listing(names: list[str]) -> Listing:
         snapshots=tuple(sorted(snapshots)),
         producer_snapshots=tuple(sorted(offsets[PRODUCER_SNAPSHOT_SUFFIX])),
         swapped=swapped,
+        is_embedded=RAFTLOG_PROPERTIES_NAME in names,
     )

@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. A metadata log is known by the name of its directory, by its topic id, by the quorum state or a
-   checkpoint beside it; a lone segment, if nothing beside it tells, by its first batch.
+   checkpoint beside it; a lone segment, if nothing beside it tells, by its first batch. An
+   embedded log says itself what its values are.
 2. Whatever is no log is ``NotALogError`` with a hint at what to give instead.
 """
 
@@ -24,6 +25,7 @@ from .names import (
     LOG_SUFFIX,
     PARTITION_METADATA_NAME,
     QUORUM_STATE_NAME,
+    RAFTLOG_PROPERTIES_NAME,
     parse_checkpoint_name,
     parse_offset_name,
     parse_partition_name,
@@ -31,7 +33,7 @@ from .names import (
 )
 from .reads import LogKind, SourceKind
 from .single import SingleLog
-from .small_files import parse_partition_metadata
+from .small_files import parse_partition_metadata, parse_properties
 
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -126,6 +128,9 @@ def _open_checkpoint(storage: Storage, path: str, name: str) -> SingleLog:
 def _identity(files: LogFiles, directory_name: str) -> tuple[TopicPartition, LogKind]:
     """Which partition a directory holds, and of which kind."""
     named = parse_partition_name(directory_name)
+    if files.listing.is_embedded:
+        kind = LogKind.METADATA if _declared_values(files) == "kraft" else LogKind.PARTITION
+        return named or UNNAMED_PARTITION, kind
     if named is not None and named.topic == CLUSTER_METADATA_TOPIC:
         return named, LogKind.METADATA
     topic_id = _topic_id(files)
@@ -136,6 +141,16 @@ def _identity(files: LogFiles, directory_name: str) -> tuple[TopicPartition, Log
     if topic_id is None and _begins_like_metadata(files):
         return METADATA_PARTITION, LogKind.METADATA
     return UNNAMED_PARTITION, LogKind.PARTITION
+
+
+def _declared_values(files: LogFiles) -> str | None:
+    """What an embedded log says its values are; None if it cannot be read."""
+    data = files.read_small(RAFTLOG_PROPERTIES_NAME)
+    path = files.storage.join(files.directory, RAFTLOG_PROPERTIES_NAME)
+    try:
+        return None if data is None else dict(parse_properties(data, path)).get("values")
+    except CorruptFileError:
+        return None  # damaged: its records can be read all the same
 
 
 def _topic_id(files: LogFiles) -> str | None:

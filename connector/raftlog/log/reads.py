@@ -50,6 +50,8 @@ class EndBasis(enum.Enum):
     """This one directory without its young tail: very likely committed."""
     MAJORITY = "majority"
     """What a majority of the voters holds: committed."""
+    EMBEDDED = "embedded"
+    """What the writers of an embedded log have synced: committed."""
     FILE = "file"
     """The end of the one file that was given."""
 

@@ -10,8 +10,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from raftlog.errors import (
     DataLossError,
     LogGapError,
     OffsetOutOfRangeError,
+    SegmentVanishedError,
 )
 from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
@@ -46,6 +47,10 @@ from .transactions import spread
 
 _ONE_BATCH: Final = ReadHeaders(chunk_bytes=16 * 1024)
 _INT64_MAX: Final = 2**63 - 1
+_LOOKS_MAX: Final = 5
+"""How often a question is asked while its answer's segments vanish."""
+
+T = TypeVar("T")
 
 
 class SingleLog(LogReader):
@@ -67,7 +72,7 @@ class SingleLog(LogReader):
         self.source = source
         self.files = files
         self.known = Knowledge(files, kind)
-        self._is_contiguous = kind is LogKind.METADATA
+        self._is_contiguous = kind is LogKind.METADATA or files.listing.is_embedded
         self._meta_properties: MetaProperties | None = None
         self._knows_owner = False
 
@@ -146,10 +151,15 @@ class SingleLog(LogReader):
         offset = self.log_end_offset
         is_file = self.source in (SourceKind.SEGMENT, SourceKind.CHECKPOINT)
         basis = EndBasis.FILE if is_file else EndBasis.DIRECTORY
+        if self.files.listing.is_embedded:
+            basis, holdback_ms = EndBasis.EMBEDDED, 0
         words = [words_of(basis, self.tail)]
         if holdback_ms > 0:
             assert now_ms is not None, "holding back needs a clock"
-            offset = self._old_end(offset, now_ms, holdback_ms, previous)
+            end_offset, now = offset, now_ms
+            offset = self._looked_at_again(
+                lambda: self._old_end(end_offset, now, holdback_ms, previous)
+            )
             basis = EndBasis.HOLDBACK
             words = [words_of(basis, self.tail, holdback_ms=holdback_ms)]
         if isolation is Isolation.READ_COMMITTED and history is not None:
@@ -241,6 +251,9 @@ class SingleLog(LogReader):
         return end_offset
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        return self._looked_at_again(lambda: self._first_not_older(timestamp_ms))
+
+    def _first_not_older(self, timestamp_ms: int) -> int | None:
         end_offset = self.log_end_offset
         start_offset = self.log_start_offset
         while True:
@@ -297,6 +310,22 @@ class SingleLog(LogReader):
         for scan in self.scan(start_offset, start_offset + 1, columns=MARKER_COLUMNS):
             return last_voters(scan, None, self.path)
         return None
+
+    def _looked_at_again(self, ask: Callable[[], T]) -> T:
+        """Ask until the node deletes nothing that the answer needs: it may trim the log meanwhile.
+
+        Raises ``SegmentVanishedError`` if that does not end.
+        """
+        for _ in range(_LOOKS_MAX):
+            start_offset = self.log_start_offset
+            try:
+                return ask()
+            except SegmentVanishedError:
+                self.files.refresh()
+            except DataLossError:
+                if self.log_start_offset == start_offset:
+                    raise
+        raise SegmentVanishedError(path=self.path)
 
     def _old_end(
         self, end_offset: int, now_ms: int, holdback_ms: int, previous: ReadEnd | None
