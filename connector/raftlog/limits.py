@@ -16,6 +16,9 @@ LOG_OVERHEAD_BYTES: Final = 12
 BATCH_BYTES_MAX: Final = 8 * MIB
 """KRaft's MAX_BATCH_SIZE_BYTES: what one batch may hold when it is written."""
 
+LOG_BATCH_BYTES_MAX: Final = 64 * MIB
+"""What a log of our own may raise its batch limit to."""
+
 READ_BATCH_BYTES_MAX: Final = 256 * MIB
 """A batch on disk that says it is larger is damage: Kafka's ordinary topics allow more than KRaft
 does (`max.message.bytes`), and nobody raises it this far."""
@@ -43,6 +46,18 @@ STRING_BYTES_MAX: Final = 32_767
 SMALL_FILE_BYTES_MAX: Final = 16 * MIB
 """Text files beside a log (epochs, quorum-state, properties): larger is damage."""
 
+PRODUCER_BATCHES_KEPT: Final = 5
+"""How many batches of a producer a log remembers (Kafka: NUM_BATCHES_TO_RETAIN)."""
+
+PRODUCERS_MAX: Final = 10_000
+"""How many producers a log remembers; the one that has been silent longest is forgotten first."""
+
+COMMITS_MAX: Final = 10_000
+"""How many application ids a log remembers the last commit of."""
+
+COMMIT_ID_BYTES_MAX: Final = 256
+"""An application id or a query id, as UTF-8: all that a log remembers fits into one batch."""
+
 REDACTION_KEY_BYTES_MIN: Final = 16
 """A shorter key could be found by trying, and with it the secrets that it hides."""
 
@@ -53,6 +68,7 @@ CLOCK_AHEAD_MS_MAX: Final = 10 * 60 * 1000
 """A record that claims to be younger than this says nothing of its age: clocks of nodes are not so
 far apart, and a producer may write any time that it likes."""
 
-assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX <= READ_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
+assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX <= LOG_BATCH_BYTES_MAX <= READ_BATCH_BYTES_MAX
+assert READ_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
 assert SCAN_BYTES_MAX + SCAN_DECOMPRESSED_BYTES_MAX + DECOMPRESSED_BYTES_MAX < 2**31
 assert ARROW_ROWS_DEFAULT <= ARROW_ROWS_MAX

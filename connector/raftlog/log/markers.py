@@ -26,14 +26,12 @@ from raftlog.records.control import (
     LeaderChange,
     decode_control,
 )
-from raftlog.records.fields import FieldReader
 from raftlog.types import ReplicaKey
 
+from .marker_values import FRAME_VERSION, transaction_name
 from .pieces import HeaderPiece
 from .transactions import Marker, TransactionBook
 
-FRAME_VERSION: Final = 1
-assert max(Marker) < 0x80, "an api key of one byte, as an unsigned varint"
 MARKER_COLUMNS: Final = Column.OFFSET | Column.KEY | Column.VALUE
 """What a scan must hold for its markers and voters to be found."""
 
@@ -60,7 +58,7 @@ def note_metadata_markers(piece: Scan, book: TransactionBook, *, from_offset: in
         marker = Marker(int(api_keys[row]))
         name = None
         if marker is Marker.BEGIN:
-            name = _transaction_name(records.value[row].as_py())
+            name = transaction_name(records.value[row].as_py())
         book.metadata_marker(
             marker,
             offset,
@@ -166,15 +164,3 @@ def _api_keys(values: pa.BinaryArray) -> npt.NDArray[np.int16]:
     framed = data[start] == FRAME_VERSION
     keys[np.flatnonzero(long_enough)[framed]] = data[start[framed] + 1]
     return keys
-
-
-def _transaction_name(value: bytes) -> str | None:
-    """The name in a Begin record: its tagged field 0, a compact nullable string."""
-    reader = FieldReader(value[3:])  # behind frame version, api key and version
-    try:
-        for tagged in reader.tagged_fields():
-            if tagged.tag == 0:
-                return FieldReader(tagged.data).string()
-    except CorruptBatchError:
-        return None  # a name is an ornament: whoever decodes the record says what is wrong
-    return None
