@@ -15,6 +15,7 @@ from raftlog_state.records import Redactor
 from .arrow import CheckpointPlace, RowBuilder, rebatch
 from .clock import Clock, SystemClock
 from .data_loss import DataLoss, data_loss
+from .looking import until_settled
 from .planning import CheckpointRows, LogRange, plan_batch
 from .visibility import Transactions
 
@@ -44,8 +45,12 @@ class RaftlogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Split the range; on the driver, once."""
-        log = open_path(self._options.path)
-        return plan_batch(log, self._options, now_ms=self._clock.now_ms())
+
+        def plan() -> list[InputPartition]:
+            log = open_path(self._options.path)
+            return plan_batch(log, self._options, now_ms=self._clock.now_ms())
+
+        return until_settled(plan, self._clock, is_new_read=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the rows of one partition; on an executor."""

@@ -21,11 +21,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from raftlog import limits as house_limits
 from raftlog.client import EndBasis, LogReader, ReadEnd, open_path
-from raftlog.errors import DivergedLogError, RaftlogError
+from raftlog.errors import DivergedLogError
 
 from .clock import Clock, SystemClock
 from .compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from .data_loss import DataLoss, data_loss
+from .looking import until_settled
 from .offsets import FROM_SPARK, StreamOffset
 from .planning import Begin, begin_of, plan_partitions
 from .progress import Limits, epoch_before, find_loss, next_batch, replay_of
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from .options import RaftlogOptions
 
 POLL_STEP_MS: Final = 20
-LOOKS_MAX: Final = 5
-"""How often a look at the log is repeated when its node deletes files under our hands."""
 
 _UNLIMITED_ROWS: Final = 2**63 - 1
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
@@ -79,16 +78,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query begins; asked more than once, answered once."""
         if self._initial is None:
-            log, end = self._look()
-            begin = begin_of(log, self._options, end_offset=end.offset, streaming=True)
-            self._initial = StreamOffset(
-                offset=begin.offset,
-                epoch=epoch_before(log, begin.offset),
-                start_offset=begin.offset,
-                cluster_id=log.cluster_id,
-                snapshot=begin.snapshot,
-                initial=True,
-            )
+            self._initial = until_settled(self._place_to_begin, self._clock)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -111,7 +101,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._limits(limit)
         remaining_ms = 0 if self._target_offset is not None else self._options.poll_wait_ms
         while True:
-            batch = self._next(here, limits)
+            batch = until_settled(lambda: self._next(here, limits), self._clock)
             if batch is not None:
                 self._triggered_at_ms = self._clock.now_ms()
                 return batch.to_json()
@@ -134,7 +124,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of this run: what comes later belongs to the next one."""
-        self._target_offset = self._look()[1].offset
+        self._target_offset = until_settled(self._look, self._clock)[1].offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan a batch, or plan one again after a restart: exactly what its end says.
@@ -157,13 +147,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reason=f"a batch of offsets {batch.start_offset} to {batch.offset} does not follow "
                 f"one that ended at {before.offset}",
             )
-        log, _ = self._look()
-        replay = replay_of(log, batch)
-        for loss in replay.losses:
-            if self._options.fail_on_data_loss:
-                raise loss
-            _LOGGER.warning("%s; going on with what is there", loss)
-        return plan_partitions(log, self._options, replay.begin, replay.end_offset)
+        return until_settled(lambda: self._planned(batch), self._clock)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the rows of one partition; on an executor."""
@@ -185,17 +169,40 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._last is None:
             self._last = self._initial
-        if self._last is None:
-            log, end = self._look()
-            self._last = StreamOffset(
-                offset=end.offset,
-                epoch=epoch_before(log, end.offset),
-                start_offset=FROM_SPARK,
-                cluster_id=log.cluster_id,
-            )
-        else:
-            self._last = self._next(self._last, Limits(whole=True)) or self._last
+        self._last = until_settled(self._place_of_old_spark, self._clock)
         return self._last.to_json()
+
+    def _place_of_old_spark(self) -> StreamOffset:
+        if self._last is not None:
+            return self._next(self._last, Limits(whole=True)) or self._last
+        log, end = self._look()
+        return StreamOffset(
+            offset=end.offset,
+            epoch=epoch_before(log, end.offset),
+            start_offset=FROM_SPARK,
+            cluster_id=log.cluster_id,
+        )
+
+    def _place_to_begin(self) -> StreamOffset:
+        log, end = self._look()
+        begin = begin_of(log, self._options, end_offset=end.offset, streaming=True)
+        return StreamOffset(
+            offset=begin.offset,
+            epoch=epoch_before(log, begin.offset),
+            start_offset=begin.offset,
+            cluster_id=log.cluster_id,
+            snapshot=begin.snapshot,
+            initial=True,
+        )
+
+    def _planned(self, batch: StreamOffset) -> list[InputPartition]:
+        log, _ = self._look()
+        replay = replay_of(log, batch)
+        for loss in replay.losses:
+            if self._options.fail_on_data_loss:
+                raise loss
+            _LOGGER.warning("%s; going on with what is there", loss)
+        return plan_partitions(log, self._options, replay.begin, replay.end_offset)
 
     def _limits(self, limit: ReadLimit | None) -> Limits:
         if isinstance(limit, ReadAllAvailable):
@@ -206,17 +213,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _look(self) -> tuple[LogReader, ReadEnd]:
-        """List the log again and say where it ends; try again if a file vanished meanwhile."""
-        for look in range(1, LOOKS_MAX + 1):
-            try:
-                return self._look_once()
-            except RaftlogError as error:
-                if not error.retriable or look == LOOKS_MAX:
-                    raise
-                self._clock.sleep_ms(POLL_STEP_MS)
-        raise AssertionError("the loop returns or raises")
-
-    def _look_once(self) -> tuple[LogReader, ReadEnd]:
+        """List the log again and say where it ends."""
         if self._log is None:
             self._log = open_path(self._options.path)
         else:

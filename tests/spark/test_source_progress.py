@@ -6,7 +6,6 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.support.clock import StoppedClock
 from tests.support.small_logs import (
     ABORT_TRANSACTION,
     BEGIN_TRANSACTION,
@@ -29,29 +29,15 @@ from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.stream_reader import RaftlogStreamReader
 from raftlog.client import OffsetSlice
-from raftlog.errors import DataLossError, OffsetOutOfRangeError, OptionError
+from raftlog.errors import (
+    DataLossError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
 END = 3131
 Json = dict[str, Any]
-
-
-@dataclass
-class StoppedClock:
-    """A clock that moves only when somebody sleeps."""
-
-    at_ms: int = TIME_MS + 10**12
-    slept_ms: list[int] = field(default_factory=list)
-    while_asleep: Callable[[], object] | None = None
-
-    def now_ms(self) -> int:
-        return self.at_ms
-
-    def sleep_ms(self, duration_ms: int) -> None:
-        self.at_ms += duration_ms
-        self.slept_ms.append(duration_ms)
-        if self.while_asleep is not None:
-            self.while_asleep()
 
 
 def stream(path: Path, clock: StoppedClock | None = None, **options: str) -> RaftlogStreamReader:

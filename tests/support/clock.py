@@ -1,0 +1,26 @@
+"""A clock for tests: time passes only when somebody sleeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.support.small_logs import TIME_MS
+
+
+@dataclass
+class StoppedClock:
+    """A clock that moves only when somebody sleeps."""
+
+    at_ms: int = TIME_MS + 10**12
+    slept_ms: list[int] = field(default_factory=list)
+    while_asleep: Callable[[], object] | None = None
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        self.at_ms += duration_ms
+        self.slept_ms.append(duration_ms)
+        if self.while_asleep is not None:
+            self.while_asleep()
