@@ -1,0 +1,408 @@
+"""Read a segment as recovery must: what of it is sound, where that ends, and why.
+
+Rules of this file:
+
+1. Nothing is written here, and nothing is believed but bytes: a batch is sound if its CRC holds,
+   its header makes sense, it begins where the one before it ended, and its epoch is the one that
+   its offset must have. Offset and epoch lie outside the CRC, so only order can find them damaged.
+2. Memory is bounded by a chunk, or by one batch where that is larger. No record is decoded.
+3. Kafka checks less (``LogSegment.recover``): offsets that dip are noticed there only where an
+   index entry is due, which is how KAFKA-3919 could lie unseen until a start failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+
+from raftlog.errors import CorruptBatchError
+from raftlog.limits import MIB
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.files import read_batch_at
+from raftlog.log.pieces import pieces
+from raftlog.log.resync import find_sound_batch
+from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.records.columns import BatchColumns, Bools, Int64s, Stop
+from raftlog.records.crc import first_bad_crc
+from raftlog.records.header import is_zero
+from raftlog.records.walk import batch_columns, damaged_headers, locate
+from raftlog.storage.protocol import ReadableFile
+
+SCAN_CHUNK_BYTES: Final = 1 * MIB
+EPOCH_UNKNOWN: Final = -1
+ANOMALIES_MAX: Final = 100
+"""A log that is worse than this is not explained further."""
+_DIP_MAX: Final = 2**30
+"""How far below the end a batch behind damage may lie to be taken for one of this log."""
+
+
+class ScanEnd(StrEnum):
+    """Why what is sound ends where it ends."""
+
+    END = "end of file"
+    LIMIT = "asked to stop here"
+    """The next batch begins at or behind the end that was asked for."""
+    TORN = "torn batch"
+    """The bytes are the beginning of a batch, and the file ends inside it."""
+    ZEROS = "zeros"
+    """Nothing but zeros follows: the file was made longer and never written."""
+    DAMAGE = "damage"
+    DIP = "dip"
+    """The next batch lies below the end of the one before it: the same offsets twice."""
+    OVERLAP = "overlap"
+    """The next batch begins below the end of the one before it and reaches behind it."""
+    GAP = "gap"
+    EPOCH_FALL = "epoch fall"
+    """The next batch is of an older epoch than the one before it."""
+    EPOCH_MISMATCH = "wrong epoch"
+    """The next batch is of another epoch than its offset has by the epochs' checkpoint, or of a new
+    one that no leader began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in a segment a batch begins, the offset that it must have, and the epoch before it."""
+
+    position: int
+    next_offset: int
+    epoch: int = EPOCH_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanRules:
+    """What a batch is held against besides its own CRC.
+
+    ``epochs`` is the content of an epoch checkpoint that may be believed, or None: it is durable
+    before the first batch of an epoch is written, so where it knows of an offset it decides. Where
+    it does not, an epoch begins with a control batch, since every leader announces itself.
+    ``end_offset`` ends the scan before the first batch at it.
+    """
+
+    epochs: EpochCache | None = None
+    end_offset: int | None = None
+    chunk_bytes: int = SCAN_CHUNK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SoundPiece:
+    """Sound batches that lie one behind the other, and the bytes that they are in."""
+
+    batches: BatchColumns
+    end_position: int
+    stop: Stop
+    error: CorruptBatchError | None
+    path: str
+    buffer: bytes = field(repr=False)
+    buffer_position: int
+
+    def batch(self, ordinal: int) -> RecordBatch:
+        """One of the batches as an object."""
+        position = int(self.batches.position[ordinal]) - self.buffer_position
+        batch = read_batch(
+            self.buffer, position, path=self.path, file_position=self.buffer_position
+        )
+        assert isinstance(batch, RecordBatch), "its CRC held"
+        return batch
+
+    def first(self, count: int) -> SoundPiece:
+        """The first ``count`` batches."""
+        return replace(self, batches=self.batches[:count])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEnd:
+    """Where what is sound ends: ``place`` is behind the last sound batch.
+
+    ``byte_count`` is what the file holds behind it. ``found_*`` tell of the batch there, if a whole
+    one with a CRC that holds lies there; ``reason`` is the damage if none does. ``resumes_*`` is
+    the next sound batch behind damage, where it was looked for.
+    """
+
+    end: ScanEnd
+    path: str
+    place: Place
+    byte_count: int
+    reason: str
+    found_base_offset: int | None = None
+    found_last_offset: int | None = None
+    found_epoch: int | None = None
+    resumes_position: int | None = None
+    resumes_offset: int | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        return self.end in (ScanEnd.END, ScanEnd.LIMIT)
+
+    @property
+    def sentence(self) -> str:
+        """What a person reads."""
+        return f"{self.path} at byte {self.place.position}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadSound:
+    """Headers as columns behind CRCs that held."""
+
+    chunk_bytes: int
+
+    def read(
+        self,
+        buffer: bytes,
+        *,
+        path: str,
+        file_position: int,
+        start_offset: int | None,
+        end_offset: int | None,
+    ) -> SoundPiece:
+        view = memoryview(buffer)
+        located = locate(view, path, file_position)
+        bad = first_bad_crc(view, located)
+        headers = located.headers if bad is None else located.headers[:bad]
+        damaged = np.flatnonzero(damaged_headers(headers))
+        bad = int(damaged[0]) if len(damaged) else bad
+        if bad is not None:
+            error = _damage_at(buffer, int(located.position[bad]), path, file_position)
+            located = located.cut(bad, Stop.DAMAGED, error)
+        return SoundPiece(
+            batches=batch_columns(located, file_position),
+            end_position=located.end_position,
+            stop=located.stop,
+            error=located.error,
+            path=path,
+            buffer=buffer,
+            buffer_position=file_position,
+        )
+
+    def jump(
+        self,
+        buffer: bytes,
+        *,
+        file_position: int,
+        start_offset: int | None,
+        end_offset: int | None,
+    ) -> None:
+        return None
+
+    def first(self, piece: SoundPiece, count: int) -> SoundPiece:
+        return piece.first(count)
+
+
+def _damage_at(buffer: bytes, position: int, path: str, file_position: int) -> CorruptBatchError:
+    try:
+        read_batch(buffer, position, path=path, file_position=file_position)
+    except CorruptBatchError as error:
+        return error
+    raise AssertionError("the two readers agree on what is damaged")
+
+
+# --- one segment ----------------------------------------------------------------------------------
+
+
+def scan_segment(
+    file: ReadableFile, place: Place, rules: ScanRules
+) -> Generator[SoundPiece, None, SegmentEnd]:
+    """Give the sound batches of a segment from ``place`` on; return where and why they end.
+
+    Raises only what the storage raises.
+    """
+    for _, piece in pieces(
+        file, place.position, _ReadSound(rules.chunk_bytes), start_offset=None, end_offset=None
+    ):
+        count, end, reason = _in_order(piece.batches, place, rules)
+        if count:
+            place = _behind(piece.batches, count - 1)
+            yield piece if count == len(piece.batches) else piece.first(count)
+        if end is not None:
+            return _stopped_before(file, piece.batches, count, place, end, reason)
+        if piece.stop is Stop.DAMAGED:
+            assert piece.error is not None, "that is what DAMAGED says"
+            return _stopped(file, place, ScanEnd.DAMAGE, piece.error.reason)
+    return _file_ended(file, place)
+
+
+def _behind(batches: BatchColumns, ordinal: int) -> Place:
+    return Place(
+        position=int(batches.position[ordinal]) + int(batches.byte_count[ordinal]),
+        next_offset=int(batches.last_offset[ordinal]) + 1,
+        epoch=int(batches.leader_epoch[ordinal]),
+    )
+
+
+def _in_order(
+    batches: BatchColumns, place: Place, rules: ScanRules
+) -> tuple[int, ScanEnd | None, str]:
+    """How many batches continue the log at ``place``, and what the next one does instead."""
+    if not len(batches):
+        return 0, None, ""
+    expected = np.concatenate(([place.next_offset], batches.next_offset[:-1]))
+    previous = np.concatenate(([place.epoch], batches.leader_epoch[:-1]))
+    if place.epoch == EPOCH_UNKNOWN:
+        previous[0] = batches.leader_epoch[0]
+    wrong = (
+        (batches.base_offset != expected)
+        | (batches.leader_epoch < previous)
+        | _wrong_epoch(batches, previous, rules.epochs)
+    )
+    if rules.end_offset is not None:
+        wrong |= expected >= rules.end_offset
+    bad = np.flatnonzero(wrong)
+    if not len(bad):
+        return len(batches), None, ""
+    at = int(bad[0])
+    if rules.end_offset is not None and int(expected[at]) >= rules.end_offset:
+        return at, ScanEnd.LIMIT, f"the log ends at offset {rules.end_offset}"
+    return at, *_what_is_wrong(batches, at, int(expected[at]), int(previous[at]), rules)
+
+
+def _wrong_epoch(batches: BatchColumns, previous: Int64s, epochs: EpochCache | None) -> Bools:
+    """Batches whose epoch is not that of their offsets, as far as that can be known."""
+    unannounced: Bools = (batches.leader_epoch != previous) & ~batches.is_control
+    if epochs is None or not epochs.entries:
+        return unannounced
+    starts = np.array([entry.start_offset for entry in epochs.entries], np.int64)
+    numbers = np.array([entry.epoch for entry in epochs.entries], np.int64)
+    first = np.searchsorted(starts, batches.base_offset, side="right") - 1
+    last = np.searchsorted(starts, batches.last_offset, side="right") - 1
+    is_other = (numbers[first] != batches.leader_epoch) | (first != last)
+    wrong: Bools = np.where(first >= 0, is_other, unannounced)
+    return wrong
+
+
+def _what_is_wrong(
+    batches: BatchColumns, at: int, expected: int, previous: int, rules: ScanRules
+) -> tuple[ScanEnd, str]:
+    base, last = int(batches.base_offset[at]), int(batches.last_offset[at])
+    epoch = int(batches.leader_epoch[at])
+    what = f"a batch of offsets {base} to {last}, epoch {epoch}, lies behind offset {expected - 1}"
+    if previous != EPOCH_UNKNOWN:
+        what += f", epoch {previous}"
+    if base > expected:
+        return ScanEnd.GAP, f"{what}: offsets {expected} to {base - 1} are missing"
+    if base < expected <= last:
+        return ScanEnd.OVERLAP, f"{what}: it begins inside what came before and reaches behind it"
+    if base < expected:
+        return ScanEnd.DIP, f"{what}: offsets go back"
+    if epoch < previous:
+        return ScanEnd.EPOCH_FALL, f"{what}: epochs go back"
+    known = None if rules.epochs is None else rules.epochs.epoch_at(base)
+    if known is None or rules.epochs is None:
+        return ScanEnd.EPOCH_MISMATCH, f"{what}: no leader began that epoch"
+    starts = [entry.start_offset for entry in rules.epochs.entries if entry.start_offset <= last]
+    return (
+        ScanEnd.EPOCH_MISMATCH,
+        f"{what}: the epochs' checkpoint says epoch {rules.epochs.epoch_at(last)} from offset "
+        f"{starts[-1]} on",
+    )
+
+
+def _stopped_before(
+    file: ReadableFile, batches: BatchColumns, at: int, place: Place, end: ScanEnd, reason: str
+) -> SegmentEnd:
+    """A sound batch lies where the scan ended, and does not belong there."""
+    stopped = _stopped(file, place, end, reason)
+    return replace(
+        stopped,
+        found_base_offset=int(batches.base_offset[at]),
+        found_last_offset=int(batches.last_offset[at]),
+        found_epoch=int(batches.leader_epoch[at]),
+    )
+
+
+def _stopped(file: ReadableFile, place: Place, end: ScanEnd, reason: str) -> SegmentEnd:
+    return SegmentEnd(
+        end=end,
+        path=file.path,
+        place=place,
+        byte_count=max(0, file.byte_count() - place.position),
+        reason=reason,
+    )
+
+
+def _file_ended(file: ReadableFile, place: Place) -> SegmentEnd:
+    """The file ends: behind a batch, inside one, or with zeros."""
+    left = file.byte_count() - place.position
+    if left <= 0:
+        return _stopped(file, place, ScanEnd.END, "the file ends behind a whole batch")
+    zeros = _zero_bytes(file, place.position)
+    if zeros == left:
+        return _stopped(file, place, ScanEnd.ZEROS, f"{left} zeros follow and nothing else")
+    head = file.read_at(place.position, 12)
+    if zeros >= len(head):  # a length of zero, and the file goes on
+        reason = f"{zeros} zeros follow, and other bytes behind them"
+        return _stopped(file, place, ScanEnd.DAMAGE, reason)
+    return _stopped(file, place, ScanEnd.TORN, f"the file ends {left} bytes into a batch")
+
+
+def _zero_bytes(file: ReadableFile, position: int) -> int:
+    """How many zeros begin at a position, in whole chunks where they go on."""
+    count = 0
+    while chunk := file.read_at(position + count, SCAN_CHUNK_BYTES):
+        if not is_zero(chunk, 0):
+            return count + len(chunk) - len(chunk.lstrip(b"\0"))
+        count += len(chunk)
+    return count
+
+
+# --- what lies behind -----------------------------------------------------------------------------
+
+
+def survey_segment(file: ReadableFile, place: Place, rules: ScanRules) -> Iterator[SegmentEnd]:
+    """Every place of a segment where the log does not continue, up to ``ANOMALIES_MAX``.
+
+    Behind an anomaly the survey goes on with what is there: from a batch that does not belong, as
+    if it did; from damage, with the next sound batch anywhere behind it. So it names each dip,
+    overlap and gap of a log such as those of KAFKA-3919, and what is left whole behind damage.
+    """
+    for _ in range(ANOMALIES_MAX):
+        end = _finish(scan_segment(file, place, rules))
+        if end.is_clean:
+            return
+        following = _resume(file, end)
+        if following is None:
+            yield end
+            return
+        if end.found_base_offset is None:
+            end = replace(
+                end,
+                resumes_position=following.position,
+                resumes_offset=following.next_offset,
+            )
+        yield end
+        place = following
+        if end.end is ScanEnd.EPOCH_MISMATCH:  # said once: all that follows may be of that epoch
+            rules = replace(rules, epochs=None)
+
+
+def _finish(scan: Generator[SoundPiece, None, SegmentEnd]) -> SegmentEnd:
+    while True:
+        try:
+            next(scan)
+        except StopIteration as stop:
+            end: SegmentEnd = stop.value
+            return end
+
+
+def _resume(file: ReadableFile, end: SegmentEnd) -> Place | None:
+    """Where the survey goes on behind an anomaly: at a batch that is taken as it is."""
+    position: int | None = end.place.position
+    if end.found_base_offset is None:
+        if end.end is ScanEnd.ZEROS:
+            return None
+        least_offset = max(0, end.place.next_offset - _DIP_MAX)
+        position = find_sound_batch(file, end.place.position, least_offset)
+    if position is None:
+        return None
+    batch = read_batch_at(file, position)
+    if batch is None:
+        return None
+    if end.found_base_offset is None:
+        return Place(position=position, next_offset=batch.base_offset)
+    return Place(
+        position=position + batch.byte_count,
+        next_offset=batch.next_offset,
+        epoch=batch.leader_epoch,
+    )

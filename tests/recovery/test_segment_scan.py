@@ -1,0 +1,221 @@
+"""What of a segment is sound, where that ends, and why."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.support.log_builder import control_batch, data_batch, leader_change
+from tests.support.memory_storage import MemoryStorage
+
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.writing.segment_scan import (
+    Place,
+    ScanEnd,
+    ScanRules,
+    SegmentEnd,
+    scan_segment,
+    survey_segment,
+)
+from raftlog.records.compression import Compression
+
+PATH = "/log/00000000000000000000.log"
+START = Place(position=0, next_offset=0)
+
+
+def segment(*batches: bytes, tail: bytes = b"") -> bytes:
+    return b"".join(batches) + tail
+
+
+def batches(count: int, *, base_offset: int = 0, epoch: int = 1, records: int = 1) -> list[bytes]:
+    return [
+        data_batch([b"v%d" % at] * records, base_offset=base_offset + at * records, epoch=epoch)
+        for at in range(count)
+    ]
+
+
+def scanned(
+    data: bytes, place: Place = START, rules: ScanRules | None = None
+) -> tuple[list[int], SegmentEnd]:
+    """The base offsets of what is sound, and how it ended."""
+    storage = MemoryStorage()
+    storage.write(PATH, data)
+    found: list[int] = []
+    with storage.open_file(PATH) as file:
+        scan = scan_segment(file, place, rules or ScanRules())
+        while True:
+            try:
+                piece = next(scan)
+            except StopIteration as stop:
+                end: SegmentEnd = stop.value
+                return found, end
+            found += piece.batches.base_offset.tolist()
+            for ordinal in range(len(piece.batches)):
+                assert piece.batch(ordinal).base_offset == piece.batches.base_offset[ordinal]
+
+
+def surveyed(data: bytes, rules: ScanRules | None = None) -> list[SegmentEnd]:
+    storage = MemoryStorage()
+    storage.write(PATH, data)
+    with storage.open_file(PATH) as file:
+        return list(survey_segment(file, START, rules or ScanRules()))
+
+
+def test_a_whole_segment_is_sound_to_its_end() -> None:
+    data = segment(*batches(5, records=3))
+    found, end = scanned(data)
+    assert found == [0, 3, 6, 9, 12]
+    assert (end.end, end.byte_count) == (ScanEnd.END, 0)
+    assert end.place == Place(position=len(data), next_offset=15, epoch=1)
+
+
+def test_small_chunks_give_the_same() -> None:
+    sizes = [1, 40, 3, 900, 2, 2, 77]
+    parts, base = [], 0
+    for size in sizes:
+        parts.append(data_batch([b"x" * size] * size, base_offset=base))
+        base += size
+    data = segment(*parts, tail=b"\0\0\0")
+    whole = scanned(data)
+    for chunk_bytes in (64, 100, 1000, 4096):
+        assert scanned(data, rules=ScanRules(chunk_bytes=chunk_bytes)) == whole
+    assert whole[1].end is ScanEnd.ZEROS
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+def test_a_cut_inside_the_last_batch_is_torn_at_every_byte(compression: Compression) -> None:
+    parts = batches(2)
+    last = data_batch([b"a" * 50], base_offset=2, compression=compression)
+    for kept in range(1, len(last)):
+        found, end = scanned(segment(*parts, tail=last[:kept]))
+        assert found == [0, 1]
+        zeros_only = not any(last[:kept])
+        assert end.end is (ScanEnd.ZEROS if zeros_only else ScanEnd.TORN), kept
+        assert end.byte_count == kept
+        assert end.place.next_offset == 2
+
+
+def test_zeros_behind_the_end_are_told_from_zeros_before_something() -> None:
+    parts = batches(3)
+    for count in (1, 60, 61, 5000, 3_000_000):
+        assert scanned(segment(*parts, tail=bytes(count)))[1].end is ScanEnd.ZEROS
+        end = scanned(segment(*parts, tail=bytes(count + 11) + b"x"))[1]
+        assert end.end is ScanEnd.DAMAGE
+        assert end.place.next_offset == 3
+
+
+def test_any_flipped_bit_ends_what_is_sound_before_it() -> None:
+    parts = [control_batch([leader_change(1, [1])], base_offset=0), *batches(4, base_offset=1)]
+    data = segment(*parts)
+    starts = [sum(map(len, parts[:at])) for at in range(len(parts))]
+    rules = ScanRules(epochs=EpochCache.of([(1, 0)]))
+    for at in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[at // 8] ^= 1 << at % 8
+        ordinal = max(n for n, start in enumerate(starts) if start <= at // 8)
+        found, end = scanned(bytes(flipped), rules=rules)
+        assert found == list(range(ordinal)), at
+        assert not end.is_clean
+        assert end.place.position == starts[ordinal]
+
+
+def test_a_dip_an_overlap_and_a_gap_are_named() -> None:
+    first = data_batch([b"a"] * 10, base_offset=0)
+    dip = data_batch([b"b"] * 3, base_offset=4, epoch=2)
+    overlap = data_batch([b"b"] * 10, base_offset=7, epoch=2)
+    gap = data_batch([b"b"], base_offset=12)
+    for batch, expected in ((dip, ScanEnd.DIP), (overlap, ScanEnd.OVERLAP), (gap, ScanEnd.GAP)):
+        found, end = scanned(segment(first, batch))
+        assert (found, end.end, end.place.next_offset) == ([0], expected, 10)
+        assert end.found_base_offset is not None
+        assert str(end.found_base_offset) in end.reason
+        assert end.byte_count == len(batch)
+
+
+def test_epochs_must_not_fall_and_rise_only_with_their_leader() -> None:
+    announced = control_batch([leader_change(1, [1])], base_offset=1, epoch=3)
+    assert scanned(segment(*batches(1), announced))[1].is_clean
+    fall = data_batch([b"a"], base_offset=2, epoch=2)
+    assert scanned(segment(*batches(1), announced, fall))[1].end is ScanEnd.EPOCH_FALL
+    unannounced = data_batch([b"a"], base_offset=1, epoch=3)
+    assert scanned(segment(*batches(1), unannounced))[1].end is ScanEnd.EPOCH_MISMATCH
+
+
+def test_the_epochs_checkpoint_decides_where_it_knows() -> None:
+    parts = batches(4)
+    for entries, sound in (
+        ([(1, 0)], 4),
+        ([(1, 0), (2, 4)], 4),
+        ([(1, 0), (2, 3)], 3),
+        ([(1, 0), (2, 1), (4, 3)], 1),
+        ([(1, 2)], 4),
+        ([(2, 2)], 2),
+    ):
+        found, end = scanned(segment(*parts), rules=ScanRules(epochs=EpochCache.of(entries)))
+        assert len(found) == sound
+        assert end.end is (ScanEnd.END if sound == 4 else ScanEnd.EPOCH_MISMATCH)
+
+
+def test_a_batch_across_the_beginning_of_an_epoch_is_wrong() -> None:
+    data = data_batch([b"a"] * 10, base_offset=0)
+    found, end = scanned(data, rules=ScanRules(epochs=EpochCache.of([(1, 0), (2, 5)])))
+    assert found == []
+    assert end.end is ScanEnd.EPOCH_MISMATCH
+    assert "epoch 2 from offset 5 on" in end.reason
+
+
+def test_a_scan_ends_where_it_is_asked_to() -> None:
+    data = segment(*batches(6), tail=b"garbage that nobody acknowledged")
+    found, end = scanned(data, rules=ScanRules(end_offset=4))
+    assert found == [0, 1, 2, 3]
+    assert end.end is ScanEnd.LIMIT
+    assert end.byte_count > 32
+
+
+def test_a_scan_begins_where_it_is_asked_to() -> None:
+    parts = batches(6)
+    place = Place(position=len(parts[0]) + len(parts[1]), next_offset=2, epoch=1)
+    assert scanned(segment(*parts), place)[0] == [2, 3, 4, 5]
+
+
+def test_a_survey_names_every_anomaly_with_its_place() -> None:
+    parts = [
+        data_batch([b"a"] * 10, base_offset=0),
+        data_batch([b"b"] * 4, base_offset=6, epoch=1),
+        data_batch([b"b"] * 4, base_offset=10, epoch=1),
+        data_batch([b"c"] * 2, base_offset=20, epoch=1),
+        data_batch([b"d"] * 30, base_offset=15, epoch=1),
+    ]
+    ends = surveyed(segment(*parts))
+    assert [end.end for end in ends] == [ScanEnd.DIP, ScanEnd.GAP, ScanEnd.OVERLAP]
+    starts = [sum(map(len, parts[:at])) for at in range(len(parts))]
+    assert [end.place.position for end in ends] == [starts[1], starts[3], starts[4]]
+
+
+def test_a_survey_says_where_sound_batches_follow_damage() -> None:
+    parts = batches(6, base_offset=0)
+    data = bytearray(segment(*parts))
+    data[len(parts[0]) + 30] ^= 4
+    (end,) = surveyed(bytes(data))
+    assert end.end is ScanEnd.DAMAGE
+    assert (end.resumes_position, end.resumes_offset) == (len(parts[0]) + len(parts[1]), 2)
+
+
+def test_a_length_that_lies_hides_nothing_from_a_survey() -> None:
+    parts = batches(5)
+    data = bytearray(segment(*parts))
+    data[len(parts[0]) + 9] = 0x70  # a length of some megabytes: it reads as a torn batch
+    (end,) = surveyed(bytes(data))
+    assert end.end is ScanEnd.TORN
+    assert end.resumes_offset == 2
+
+
+def test_random_bytes_behind_the_end_never_raise() -> None:
+    generator = random.Random(3919)
+    parts = batches(3)
+    for _ in range(300):
+        tail = generator.randbytes(generator.randrange(1, 200))
+        found, end = scanned(segment(*parts, tail=tail))
+        assert found == [0, 1, 2]
+        assert not end.is_clean
+        surveyed(segment(*parts, tail=tail))
