@@ -1,0 +1,179 @@
+"""``raftlog.properties``: what a log of ours is, and how it is kept.
+
+Rules of this file:
+
+1. Names are Kafka's wherever Kafka has the setting (``TopicConfig``), and so are defaults, with two
+   exceptions that a log of decisions needs: it keeps everything unless told otherwise, and an
+   append does not linger. ``LogConfig`` holds None where the file says -1: no limit.
+2. The file is Java's property format in ASCII, ``version=1`` first. A setting that is missing has
+   its default; one that is not known is kept and written again. Wrong values are
+   ``CorruptFileError`` in a file and ``OptionError`` in code.
+3. What values are is declared when the log is made and never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeVar
+
+from raftlog.errors import CorruptFileError, OptionError
+from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, KIB, LOG_BATCH_BYTES_MAX, MIB
+from raftlog.log.small_files import encode_properties, parse_properties
+from raftlog.log.text_files import whole_number
+from raftlog.records.compression import Compression
+
+from .batch_facts import ValueKind
+
+LOG_PROPERTIES_VERSION: Final = 1
+DAY_MS: Final = 24 * 60 * 60 * 1000
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """How a log is written and what it keeps. Raises ``OptionError`` for what cannot be.
+
+    ``batch_bytes_max``: what one batch may hold, its header included. ``segment_ms`` is log time
+    (of records, not of a clock). ``retention_ms`` and ``retention_bytes`` None: nothing is deleted
+    by age or by size. ``commit_retention_ms`` and ``producer_retention_ms``: how long, in log time,
+    a commit or a producer that is silent is remembered (Kafka's ``producer.id.expiration.ms`` is a
+    day). ``linger_ms``: how long an append waits for others to share its batch and sync; appends
+    that come during a sync share the next one in any case (KRaft lingers 25 ms).
+    """
+
+    values: ValueKind = ValueKind.BYTES
+    batch_bytes_max: int = BATCH_BYTES_MAX
+    compression: Compression = Compression.NONE
+    linger_ms: int = 0
+    segment_bytes: int = 1024 * MIB
+    segment_ms: int = 7 * DAY_MS
+    segment_index_bytes: int = 10 * MIB
+    index_interval_bytes: int = 4 * KIB
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    commit_retention_ms: int = 7 * DAY_MS
+    producer_retention_ms: int = 7 * DAY_MS
+
+    def __post_init__(self) -> None:
+        for setting in _NUMBERS:
+            reason = setting.damage(getattr(self, setting.field))
+            if reason is not None:
+                raise OptionError(option=setting.name, reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogProperties:
+    """What ``raftlog.properties`` says: ``topic_id`` as in ``partition.metadata``.
+
+    ``unknown`` are pairs that a later release wrote.
+    """
+
+    topic_id: str
+    config: LogConfig
+    unknown: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A setting that is a number: its name in the file, its field, its bounds (both inclusive)."""
+
+    name: str
+    field: str
+    at_least: int
+    at_most: int = _INT64_MAX
+    may_be_unlimited: bool = False
+
+    def damage(self, value: int | None) -> str | None:
+        """Why it cannot have this value, or None."""
+        if value is None and self.may_be_unlimited:
+            return None
+        if value is not None and self.at_least <= value <= self.at_most:
+            return None
+        unlimited = "-1 (no limit), or " if self.may_be_unlimited else ""
+        return f"it must be {unlimited}from {self.at_least} to {self.at_most}"
+
+
+_NUMBERS: Final = (
+    _Number("max.message.bytes", "batch_bytes_max", KIB, LOG_BATCH_BYTES_MAX),
+    _Number("linger.ms", "linger_ms", 0, DAY_MS),
+    _Number("segment.bytes", "segment_bytes", BATCH_HEADER_BYTES, _INT32_MAX),
+    _Number("segment.ms", "segment_ms", 1),
+    _Number("segment.index.bytes", "segment_index_bytes", 12, _INT32_MAX),
+    _Number("index.interval.bytes", "index_interval_bytes", 0, _INT32_MAX),
+    _Number("retention.ms", "retention_ms", 0, may_be_unlimited=True),
+    _Number("retention.bytes", "retention_bytes", 0, may_be_unlimited=True),
+    _Number("commit.retention.ms", "commit_retention_ms", 1),
+    _Number("producer.id.expiration.ms", "producer_retention_ms", 1),
+)
+_VERSION: Final = "version"
+_TOPIC_ID: Final = "topic.id"
+_VALUES: Final = "values"
+_COMPRESSION: Final = "compression.type"
+_NAMES: Final = {_VERSION, _TOPIC_ID, _VALUES, _COMPRESSION} | {one.name for one in _NUMBERS}
+assert {one.field for one in _NUMBERS} | {_VALUES, "compression"} == {
+    field.name for field in fields(LogConfig)
+}
+
+
+def encode_log_properties(properties: LogProperties) -> bytes:
+    """The bytes of ``raftlog.properties``."""
+    config = properties.config
+    pairs = [
+        (_VERSION, str(LOG_PROPERTIES_VERSION)),
+        (_TOPIC_ID, properties.topic_id),
+        (_VALUES, config.values.value),
+        (_COMPRESSION, config.compression.name.lower()),
+    ]
+    for setting in _NUMBERS:
+        number: int | None = getattr(config, setting.field)
+        pairs.append((setting.name, str(-1 if number is None else number)))
+    return encode_properties([*pairs, *properties.unknown])
+
+
+def parse_log_properties(data: bytes, path: str) -> LogProperties:
+    """Read ``raftlog.properties``. Raises ``CorruptFileError``."""
+    pairs = dict(parse_properties(data, path))
+    version = whole_number(_required(pairs, _VERSION, path), path, "the version")
+    if version != LOG_PROPERTIES_VERSION:
+        raise CorruptFileError(
+            path=path, reason=f"its version is {version}, not {LOG_PROPERTIES_VERSION}"
+        )
+    values = _named(ValueKind, _required(pairs, _VALUES, path), _VALUES, path)
+    compression = Compression.NONE
+    if _COMPRESSION in pairs:
+        compression = _named(_compression, pairs[_COMPRESSION], _COMPRESSION, path)
+    numbers: dict[str, Any] = {}
+    for setting in _NUMBERS:
+        if setting.name in pairs:
+            number = whole_number(pairs[setting.name], path, setting.name)
+            unlimited = setting.may_be_unlimited and number == -1
+            numbers[setting.field] = None if unlimited else number
+    try:
+        config = LogConfig(values=values, compression=compression, **numbers)
+    except OptionError as error:
+        raise CorruptFileError(path=path, reason=f"{error.option}: {error.reason}") from None
+    return LogProperties(
+        topic_id=_required(pairs, _TOPIC_ID, path),
+        config=config,
+        unknown=tuple((name, value) for name, value in pairs.items() if name not in _NAMES),
+    )
+
+
+def _required(pairs: dict[str, str], name: str, path: str) -> str:
+    if not pairs.get(name):
+        raise CorruptFileError(path=path, reason=f"{name} is missing")
+    return pairs[name]
+
+
+def _compression(name: str) -> Compression:
+    return {codec.name.lower(): codec for codec in Compression}[name]
+
+
+def _named(kind: Callable[[str], T], text: str, name: str, path: str) -> T:
+    try:
+        return kind(text)
+    except (ValueError, KeyError):
+        raise CorruptFileError(path=path, reason=f"{name} is {text[:20]!r}") from None
