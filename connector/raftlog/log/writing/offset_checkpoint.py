@@ -1,0 +1,63 @@
+"""``log-start-offset-checkpoint`` and ``recovery-point-offset-checkpoint``, both ways.
+
+Rules of this file:
+
+1. Kafka: ``OffsetCheckpointFile``, ``CheckpointFile``: version 0, the count, ``topic partition
+   offset`` a line. Kafka keeps one of each above all partitions; here each log has its own.
+2. The recovery point is an offset below which every byte is known to be synced. It may lag behind
+   what is synced and is never ahead of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.errors import CorruptFileError
+from raftlog.log.text_files import decoded_text, whole_number
+from raftlog.types import TopicPartition
+
+LOG_START_CHECKPOINT_NAME: Final = "log-start-offset-checkpoint"
+RECOVERY_POINT_CHECKPOINT_NAME: Final = "recovery-point-offset-checkpoint"
+
+
+def encode_offset_checkpoint(partition: TopicPartition, offset: int) -> bytes:
+    """The bytes of a checkpoint of one partition."""
+    return f"0\n1\n{partition.topic} {partition.partition} {offset}\n".encode("ascii")
+
+
+def parse_offset_checkpoint(data: bytes, path: str) -> dict[TopicPartition, int]:
+    """The offset of each partition that a checkpoint names. Raises ``CorruptFileError``."""
+    lines = decoded_text(data, path).splitlines()
+    if not lines:
+        return {}
+    if whole_number(lines[0], path, "the version") != 0:
+        raise CorruptFileError(path=path, reason=f"its version is {lines[0][:20]!r}, not 0")
+    count = whole_number(lines[1], path, "the entry count") if len(lines) > 1 else -1
+    if count != len(lines) - 2:
+        raise CorruptFileError(
+            path=path, reason=f"it claims {count} entries and has {max(0, len(lines) - 2)}"
+        )
+    offsets: dict[TopicPartition, int] = {}
+    for line in lines[2:]:
+        words = line.split()
+        if len(words) != 3:
+            raise CorruptFileError(
+                path=path, reason=f"{line[:40]!r} is not a topic, a partition and an offset"
+            )
+        partition = TopicPartition(words[0], whole_number(words[1], path, "a partition"))
+        offset = whole_number(words[2], path, "an offset")
+        if offset < 0 or partition in offsets:
+            raise CorruptFileError(path=path, reason=f"{line[:40]!r} cannot be")
+        offsets[partition] = offset
+    return offsets
+
+
+def parse_own_offset(data: bytes, path: str) -> int:
+    """The offset in a checkpoint that lies in a log's own directory and names nothing else.
+
+    Raises ``CorruptFileError``. The name is not looked at: a directory may be renamed.
+    """
+    offsets = parse_offset_checkpoint(data, path)
+    if len(offsets) != 1:
+        raise CorruptFileError(path=path, reason=f"it names {len(offsets)} partitions, not one")
+    return next(iter(offsets.values()))
