@@ -177,6 +177,45 @@ def test_a_length_that_hides_what_follows_is_damage_and_no_torn_tail() -> None:
     assert "a sound batch begins" in str(error)
 
 
+@pytest.mark.parametrize("directory", ["/node/__cluster_metadata-0", "/node/orders-0"])
+@pytest.mark.parametrize("zeros", [0, 8192])
+def test_a_torn_batch_is_torn_although_its_records_hold_whole_batches(
+    directory: str, zeros: int
+) -> None:
+    builder = LogBuilder(directory=directory, with_indexes=False)
+    builder.no_ops(2)
+    content = builder.storage.files[builder.path()]
+    before = len(content)
+    inner = b"".join(data_batch([b"copied"], base_offset=3 + at) for at in range(20))
+    builder.data(inner, b"x" * 30)
+    whole = bytes(content)
+    for cut in range(before + 70, len(whole), 7):
+        builder.storage.write(builder.path(), whole[:cut] + bytes(zeros))
+        log = opened(builder)
+        assert log.log_end_offset == 2
+        assert log.read_end(isolation=COMMITTED).offset == 2
+        assert log.tail is not None
+        assert (log.tail.position, log.tail.byte_count) == (before, cut - before + zeros)
+        assert what_was_whole(log, 0, 2) == ([0, 1], None)
+    builder.storage.write(builder.path(), whole)
+    assert opened(builder).log_end_offset == 4
+
+
+def test_a_length_that_hides_what_follows_is_found_though_records_hold_whole_batches() -> None:
+    builder = small_log(3)
+    inner = b"".join(data_batch([b"copied"], base_offset=50 + at) for at in range(20))
+    builder.data(inner)
+    builder.no_ops(2)
+    offset, _, position = builder.positions[3]
+    struct.pack_into(">i", builder.storage.files[builder.path()], position + 8, 100_000)
+    log = opened(builder)
+    assert log.log_end_offset == builder.next_offset
+    found, error = what_was_whole(log, 0, builder.next_offset)
+    assert found == list(range(offset))
+    assert isinstance(error, CorruptBatchError)
+    assert f"a sound batch begins at byte {builder.positions[4][2]}" in str(error)
+
+
 @pytest.mark.parametrize("length", [-1, 0, 13, 48, 2**31 - 1])
 def test_a_length_that_no_batch_has(length: int) -> None:
     builder = small_log()
