@@ -1,0 +1,196 @@
+"""What users append, turned into records: the public forms, and what each kind of log takes.
+
+Rules of this file:
+
+1. A record is given as its value (bytes), as a pair (key, value), or as an object with ``value``
+   and maybe ``key``, ``headers`` and ``timestamp_ms``. One record alone may stand for a list of it.
+2. A ``msgpack`` log takes ``[type, version, fields]`` for a value, or the same encoded. A ``kraft``
+   log takes framed values (frame version 1, api key, version, fields) and, as KRaft does, no key,
+   no header and no time of its own (Kafka: ``AbstractApiMessageSerde``, ``RecordsIterator``).
+3. Headers whose names begin with ``raftlog.`` are ours: nobody may write them.
+4. Whatever is refused is ``InvalidAppendError``, which says which record and why, never its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, runtime_checkable
+
+import msgpack
+
+from raftlog.errors import InvalidAppendError, MalformedVarintError
+from raftlog.log.marker_values import FRAME_VERSION
+from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.records.record import Header, NewRecord
+from raftlog.records.varint import read_unsigned_varint
+
+HEADER_PREFIX: Final = "raftlog."
+_TIMESTAMP_MAX: Final = 2**63 - 1
+_MSGPACK_FIELD_COUNT: Final = 3
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+
+
+@runtime_checkable
+class RecordLike(Protocol):
+    """Whatever has a value: a ``Record`` that was read, a ``NewRecord``, a consumer's record.
+
+    ``key``, ``headers`` and ``timestamp_ms`` are looked for too.
+    """
+
+    @property
+    def value(self) -> Any: ...
+
+
+UserRecord: TypeAlias = BytesLike | tuple[Any, ...] | list[Any] | RecordLike
+"""One record, in any of its forms."""
+
+
+def new_records(
+    records: UserRecord | Iterable[UserRecord], values: ValueKind
+) -> tuple[NewRecord, ...]:
+    """The records that were given, checked for a log whose values are ``values``.
+
+    Raises ``InvalidAppendError``.
+    """
+    if isinstance(records, BytesLike | RecordLike):
+        return (_new_record(records, values, 0),)
+    if isinstance(records, str | dict) or not isinstance(records, Iterable):
+        _refuse(None, f"records are given as a list, not as {type(records).__name__}")
+    return tuple(_new_record(record, values, ordinal) for ordinal, record in enumerate(records))
+
+
+def _new_record(record: object, values: ValueKind, ordinal: int) -> NewRecord:
+    if isinstance(record, NewRecord) and record.offset_delta is not None:
+        _refuse(ordinal, "it names its own offset, which is the log's to give")
+    key, value, timestamp_ms = None, record, None
+    headers: tuple[Header, ...] = ()
+    if isinstance(record, RecordLike):
+        key, value = getattr(record, "key", None), record.value
+        headers = _headers(getattr(record, "headers", ()) or (), ordinal)
+        timestamp_ms = _timestamp(getattr(record, "timestamp_ms", None), ordinal)
+    elif isinstance(record, tuple) and len(record) == 2:
+        key, value = record
+    made = NewRecord(
+        key=_bytes_or_none(key, "key", ordinal),
+        value=_value(value, values, ordinal),
+        timestamp_ms=timestamp_ms,
+        headers=headers,
+    )
+    if values is ValueKind.KRAFT and (made.key is not None or headers or timestamp_ms is not None):
+        _refuse(ordinal, "a kraft log takes no key, no header and no time of a record's own")
+    return made
+
+
+def _value(value: object, values: ValueKind, ordinal: int) -> bytes | None:
+    match values:
+        case ValueKind.BYTES:
+            return _bytes_or_none(value, "value", ordinal)
+        case ValueKind.MSGPACK:
+            return _msgpack_value(value, ordinal)
+        case ValueKind.KRAFT:
+            return _kraft_value(value, ordinal)
+
+
+def _bytes_or_none(data: object, what: str, ordinal: int) -> bytes | None:
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    hint = "; encode it" if isinstance(data, str) else ""
+    _refuse(ordinal, f"its {what} is {type(data).__name__}, not bytes{hint}")
+
+
+# --- msgpack --------------------------------------------------------------------------------------
+
+
+def _msgpack_value(value: object, ordinal: int) -> bytes:
+    if isinstance(value, BytesLike):
+        encoded = bytes(value)
+        try:
+            value = msgpack.unpackb(encoded, strict_map_key=False)
+        except (ValueError, msgpack.exceptions.UnpackException):
+            _refuse(ordinal, "its value is not MessagePack")
+        _check_msgpack(value, ordinal)
+        return encoded
+    _check_msgpack(value, ordinal)
+    try:
+        packed: bytes = msgpack.packb(value)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
+        _refuse(ordinal, "its fields hold something that MessagePack has no form for")
+    return packed
+
+
+def _check_msgpack(value: object, ordinal: int) -> None:
+    """Raises unless the value is ``[type, version, fields]``."""
+    if not isinstance(value, list | tuple) or len(value) != _MSGPACK_FIELD_COUNT:
+        _refuse(ordinal, "a msgpack log takes [type, version, fields] for a value")
+    kind, version, _ = value
+    if not (_is_number(kind) or (isinstance(kind, str) and kind)):
+        _refuse(ordinal, "its type is not a number of 0 or more, nor a name")
+    if not _is_number(version):
+        _refuse(ordinal, "its version is not a number of 0 or more")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+# --- kraft ----------------------------------------------------------------------------------------
+
+
+def _kraft_value(value: object, ordinal: int) -> bytes:
+    data = _bytes_or_none(value, "value", ordinal)
+    if not data:
+        _refuse(ordinal, "a kraft log takes no record without a value")
+    try:
+        frame_version, position = read_unsigned_varint(data, 0)
+        _, position = read_unsigned_varint(data, position)
+        read_unsigned_varint(data, position)
+    except MalformedVarintError:
+        _refuse(ordinal, "its value does not begin with a frame version, an api key and a version")
+    if frame_version != FRAME_VERSION:
+        _refuse(ordinal, f"its frame version is {frame_version}, not {FRAME_VERSION}")
+    return data
+
+
+# --- what stands beside the value -----------------------------------------------------------------
+
+
+def _headers(headers: Any, ordinal: int) -> tuple[Header, ...]:
+    """Headers as ``Header`` objects, pairs, or a mapping."""
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    made = []
+    for header in pairs:
+        if not isinstance(header, Header):
+            try:
+                name, value = header
+            except (TypeError, ValueError):
+                _refuse(ordinal, "a header is not a name and a value")
+            header = Header(name, _bytes_or_none(value, "header's value", ordinal))
+        if not _is_text(header.key):
+            _refuse(ordinal, "a header's name is not text")
+        if header.key.startswith(HEADER_PREFIX):
+            _refuse(ordinal, f"its header {header.key!r} begins with {HEADER_PREFIX!r}, as ours do")
+        made.append(header)
+    return tuple(made)
+
+
+def _is_text(name: object) -> bool:
+    try:
+        return isinstance(name, str) and name.encode() is not None
+    except UnicodeEncodeError:  # half a letter
+        return False
+
+
+def _timestamp(timestamp_ms: object, ordinal: int) -> int | None:
+    if timestamp_ms is None:
+        return None
+    if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= _TIMESTAMP_MAX:
+        _refuse(ordinal, "its timestamp_ms is not a number of milliseconds since 1970")
+    return int(timestamp_ms)
+
+
+def _refuse(ordinal: int | None, reason: str) -> NoReturn:
+    where = "" if ordinal is None else f"record {ordinal} of those given cannot be appended: "
+    raise InvalidAppendError(reason=f"{where}{reason}")

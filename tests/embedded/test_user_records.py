@@ -1,0 +1,149 @@
+"""The forms in which users may give records, and what each kind of log refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import pytest
+
+from raftlog.client.user_records import new_records
+from raftlog.errors import InvalidAppendError
+from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.records import Header, NewRecord, Record
+
+BYTES, MSGPACK, KRAFT = ValueKind.BYTES, ValueKind.MSGPACK, ValueKind.KRAFT
+NO_OP = b"\x01\x14\x00\x00"
+
+
+@dataclass
+class Consumed:
+    """As a consumer of Kafka gives records."""
+
+    value: Any
+    key: Any = None
+    headers: Any = field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        (b"v", None, b"v"),
+        (b"", None, b""),
+        (bytearray(b"v"), None, b"v"),
+        (memoryview(b"v"), None, b"v"),
+        ((b"k", b"v"), b"k", b"v"),
+        ((None, b"v"), None, b"v"),
+        ((b"k", None), b"k", None),
+        (Consumed(b"v", b"k"), b"k", b"v"),
+        (NewRecord(b"k", b"v"), b"k", b"v"),
+        (Record(7, 1234, b"k", b"v"), b"k", b"v"),
+    ],
+)
+def test_a_record_has_many_forms(given: Any, key: bytes | None, value: bytes | None) -> None:
+    (made,) = new_records([given], BYTES)
+    assert (made.key, made.value, made.offset_delta) == (key, value, None)
+    if not isinstance(given, tuple):
+        assert new_records(given, BYTES) == (made,), "one alone stands for a list of it"
+
+
+def test_what_was_read_can_be_appended_again_with_its_time_and_headers() -> None:
+    record = Record(7, 1234, b"k", b"v", (Header("h", None), Header("h", b"2")))
+    assert new_records([record], BYTES) == (NewRecord(b"k", b"v", 1234, record.headers),)
+
+
+@pytest.mark.parametrize("headers", [[("h", b"1")], {"h": b"1"}, (Header("h", b"1"),)])
+def test_headers_have_forms_too(headers: Any) -> None:
+    (made,) = new_records([Consumed(b"v", headers=headers)], BYTES)
+    assert made.headers == (Header("h", b"1"),)
+
+
+def test_any_iterable_will_do() -> None:
+    assert len(new_records((b"%d" % n for n in range(3)), BYTES)) == 3
+    assert new_records([], BYTES) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("text", "as a list, not as str"),
+        (7, "as a list, not as int"),
+        (["text"], "record 0 of those given cannot be appended: its value is str"),
+        ([b"v", 7], "record 1 of those given"),
+        ([("k", b"v")], "its key is str, not bytes; encode it"),
+        ([(b"k", b"v", b"x")], "its value is tuple"),
+        ([Consumed(b"v", headers=[("raftlog.commit", b"")])], "'raftlog.'"),
+        ([Consumed(b"v", headers=[(7, b"")])], "name is not text"),
+        ([Consumed(b"v", headers=[("\udcff", b"")])], "name is not text"),
+        ([Consumed(b"v", headers=[("h", "text")])], "header's value is str"),
+        ([Consumed(b"v", headers=["h"])], "not a name and a value"),
+        ([NewRecord(None, b"v", offset_delta=3)], "names its own offset"),
+        ([NewRecord(None, b"v", timestamp_ms=-1)], "timestamp_ms"),
+    ],
+)
+def test_what_is_no_record_is_refused(given: Any, reason: str) -> None:
+    with pytest.raises(InvalidAppendError) as caught:
+        new_records(given, BYTES)
+    assert reason in str(caught.value)
+
+
+def test_a_refusal_never_shows_what_was_in_the_record() -> None:
+    with pytest.raises(InvalidAppendError) as caught:
+        new_records([("secret", "secret")], BYTES)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [[1, 0, {"a": 1}], ("order", 2, []), (0, 0, None)])
+def test_a_msgpack_log_takes_type_version_and_fields(value: Any) -> None:
+    (made,) = new_records([value], MSGPACK)
+    assert made.value is not None
+    assert msgpack.unpackb(made.value) == list(value)
+    assert new_records([made.value], MSGPACK) == (made,), "or the same encoded"
+    assert new_records([(b"k", value)], MSGPACK) == (NewRecord(b"k", made.value),)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, 0],
+        [1, 0, {}, {}],
+        {"type": 1},
+        [-1, 0, {}],
+        ["", 0, {}],
+        [True, 0, {}],
+        [1, "0", {}],
+        [1, 0, object()],
+        [1, 0, 2**70],
+        b"\xc1",
+        b"\x93\x01\x00",
+        msgpack.packb([1, 0]),
+        None,
+        7,
+    ],
+)
+def test_a_msgpack_log_refuses_other_values(value: Any) -> None:
+    with pytest.raises(InvalidAppendError):
+        new_records([value], MSGPACK)
+
+
+def test_a_kraft_log_takes_framed_values() -> None:
+    assert new_records([NO_OP], KRAFT) == (NewRecord(None, NO_OP),)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\x01",
+        b"\x01\x14",
+        b"\x02\x14\x00",
+        (b"k", NO_OP),
+        (None, None),
+        NewRecord(None, NO_OP, timestamp_ms=5),
+        Consumed(NO_OP, headers=[("h", b"")]),
+    ],
+)
+def test_a_kraft_log_refuses_what_kraft_could_not_read(record: Any) -> None:
+    with pytest.raises(InvalidAppendError):
+        new_records([record], KRAFT)
