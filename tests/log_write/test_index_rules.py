@@ -35,6 +35,15 @@ def note(indexer: SegmentIndexer, batch: RecordBatch) -> None:
     )
 
 
+def resumed(base_offset: int, offsets: bytes, times: bytes) -> SegmentIndexer:
+    return SegmentIndexer.resumed(
+        base_offset,
+        offset_index_bytes=len(offsets),
+        time_index_bytes=len(times),
+        last_time_entry=times[-TIME_ENTRY.size :],
+    )
+
+
 def rebuilt(
     content: bytes, base_offset: int, restarted_at: int | None = None
 ) -> tuple[bytes, bytes]:
@@ -46,12 +55,7 @@ def rebuilt(
             indexer.note_time()
             new = indexer.take()
             offsets, times = new.offset_entries, new.time_entries
-            indexer = SegmentIndexer.resumed(
-                base_offset,
-                segment_bytes=OFFSET_ENTRY.unpack(offsets[-8:])[1],
-                offset_entries=offsets,
-                time_entries=times,
-            )
+            indexer = resumed(base_offset, offsets, times)
     indexer.note_time()
     new = indexer.take()
     assert new.offset_position == len(offsets)
@@ -89,34 +93,48 @@ def test_the_indexes_of_a_running_node_are_those_entries_and_zeros() -> None:
         assert content(".timeindex").rstrip(b"\0") == new.time_entries.rstrip(b"\0")
 
 
-@given(st.lists(st.tuples(st.integers(1, 6000), st.integers(0, 50)), max_size=40), st.data())
+@given(
+    st.lists(st.tuples(st.integers(1, 6000), st.integers(0, 50)), max_size=40),
+    st.data(),
+    st.booleans(),
+)
 def test_a_segment_that_is_reopened_gets_the_entries_of_one_that_was_not(
-    batches: list[tuple[int, int]], data: st.DataObject
+    batches: list[tuple[int, int]], data: st.DataObject, is_closed: bool
 ) -> None:
-    closed_behind = data.draw(st.integers(0, len(batches)))
+    reopened_behind = data.draw(st.integers(0, len(batches)))
     one = SegmentIndexer(7)
     offsets = times = b""
     other = SegmentIndexer(7)
-    position = 0
+    starts = [sum(byte_count for byte_count, _ in batches[:at]) for at in range(len(batches))]
     for at, (byte_count, time_ms) in enumerate(batches):
         for indexer in (one, other):
             indexer.note(
-                position=position,
+                position=starts[at],
                 byte_count=byte_count,
                 last_offset=7 + at,
                 max_timestamp_ms=time_ms,
             )
-        position += byte_count
-        if at + 1 == closed_behind:
-            other.note_time()
+        if at + 1 == reopened_behind:
+            if is_closed:
+                other.note_time()
             new = other.take()
             offsets, times = new.offset_entries, new.time_entries
-            other = SegmentIndexer.resumed(
-                7, segment_bytes=position, offset_entries=offsets, time_entries=times
-            )
-    offsets += other.take().offset_entries
-    assert offsets == one.take().offset_entries
-    assert len(times) % TIME_ENTRY.size == 0
+            other = resumed(7, offsets, times)
+            last = OFFSET_ENTRY.unpack(offsets[-OFFSET_ENTRY.size :])[1] if offsets else 0
+            for again in range(starts.index(last), at + 1):
+                other.note_again(
+                    byte_count=batches[again][0],
+                    last_offset=7 + again,
+                    max_timestamp_ms=batches[again][1],
+                )
+    new, expected = other.take(), one.take()
+    assert offsets + new.offset_entries == expected.offset_entries
+    if not is_closed:
+        assert times + new.time_entries == expected.time_entries
+    assert (other.max_timestamp_ms, other.max_timestamp_offset) == (
+        one.max_timestamp_ms,
+        one.max_timestamp_offset,
+    )
 
 
 def test_entries_are_read_back_by_the_parsers() -> None:
@@ -134,7 +152,7 @@ def test_entries_are_read_back_by_the_parsers() -> None:
     assert (index.last_offsets.tolist(), index.positions.tolist()) == ([111, 112], [5000, 10000])
     times = parse_time_index(new.time_entries, 100)
     assert (times.timestamps_ms.tolist(), times.last_offsets.tolist()) == ([9, 12], [111, 113])
-    assert not indexer.take()
+    assert not indexer.has_new
 
 
 def test_an_index_is_full_before_its_last_entry_would_not_fit() -> None:

@@ -8,7 +8,7 @@ Rules of this file:
    marker names its end, and it counts only while the log ends exactly there: same segment, same
    file length. Behind a writer that went on it says nothing.
 3. Kafka: ``CleanShutdownFileHandler``, a JSON object with ``version`` and ``brokerEpoch``. Kafka
-   keeps it above all partitions and ignores what it does not know; ours lies in the log's directory.
+   keeps one above all partitions; ours lies in the log's own directory.
 """
 
 from __future__ import annotations

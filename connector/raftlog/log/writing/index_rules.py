@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")  # last offset - base offset, position of the batch
 TIME_ENTRY: Final = struct.Struct(">qi")  # greatest timestamp (ms), its last offset - base offset
@@ -26,6 +26,7 @@ assert (OFFSET_ENTRY.size, TIME_ENTRY.size) == (8, 12)
 INDEX_INTERVAL_BYTES_DEFAULT: Final = 4096
 """Kafka's ``index.interval.bytes``."""
 NO_TIMESTAMP_MS: Final = -1
+IndexerMark: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,6 @@ class NewEntries:
     offset_entries: bytes
     time_position: int
     time_entries: bytes
-
-    def __bool__(self) -> bool:
-        return bool(self.offset_entries or self.time_entries)
 
 
 class SegmentIndexer:
@@ -81,29 +79,31 @@ class SegmentIndexer:
         base_offset: int,
         *,
         interval_bytes: int = INDEX_INTERVAL_BYTES_DEFAULT,
-        segment_bytes: int,
-        offset_entries: bytes,
-        time_entries: bytes,
+        offset_index_bytes: int,
+        time_index_bytes: int,
+        last_time_entry: bytes,
     ) -> SegmentIndexer:
         """Go on behind the entries of two index files that are known to be sound.
 
-        Ends of files, without padding. The greatest time is what the time index says: that is
-        true of a segment that was closed (Kafka: ``readMaxTimestampAndOffsetSoFar``).
+        ``last_time_entry`` is empty if there is none. The batches from the one of the last offset
+        entry on (from position 0 if there is none) must be noted with ``note_again`` first.
         """
-        assert len(offset_entries) % OFFSET_ENTRY.size == 0
-        assert len(time_entries) % TIME_ENTRY.size == 0
+        assert offset_index_bytes % OFFSET_ENTRY.size == time_index_bytes % TIME_ENTRY.size == 0
         indexer = cls(base_offset, interval_bytes=interval_bytes)
-        last_position = 0
-        if offset_entries:
-            _, last_position = OFFSET_ENTRY.unpack(offset_entries[-OFFSET_ENTRY.size :])
-        indexer._bytes_since_entry = segment_bytes - last_position
-        if time_entries:
-            time_ms, delta = TIME_ENTRY.unpack(time_entries[-TIME_ENTRY.size :])
+        if last_time_entry:
+            time_ms, delta = TIME_ENTRY.unpack(last_time_entry)
             indexer._last_time_ms = indexer.max_timestamp_ms = time_ms
             indexer.max_timestamp_offset = base_offset + delta
-        indexer.offset_index_bytes = len(offset_entries)
-        indexer.time_index_bytes = len(time_entries)
+        indexer.offset_index_bytes = offset_index_bytes
+        indexer.time_index_bytes = time_index_bytes
         return indexer
+
+    def note_again(self, *, byte_count: int, last_offset: int, max_timestamp_ms: int) -> None:
+        """One batch was written before, and the entries that it gave are there."""
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp_ms
+            self.max_timestamp_offset = last_offset
+        self._bytes_since_entry += byte_count
 
     def note(
         self, *, position: int, byte_count: int, last_offset: int, max_timestamp_ms: int
@@ -133,6 +133,36 @@ class SegmentIndexer:
             offset_bytes + OFFSET_ENTRY.size > index_bytes_max
             or time_bytes + 2 * TIME_ENTRY.size > index_bytes_max  # one is kept for the closing
         )
+
+    @property
+    def has_new(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self._new_offsets or self._new_times)
+
+    def mark(self) -> IndexerMark:
+        """Where it stands, for ``restore``. Nothing may be waiting to be written."""
+        assert not self.has_new, "take what is new first"
+        return (
+            self._bytes_since_entry,
+            self._last_time_ms,
+            self.max_timestamp_ms,
+            self.max_timestamp_offset,
+            self.offset_index_bytes,
+            self.time_index_bytes,
+        )
+
+    def restore(self, mark: IndexerMark) -> None:
+        """Forget what was noted since: it could not be written."""
+        self._new_offsets.clear()
+        self._new_times.clear()
+        (
+            self._bytes_since_entry,
+            self._last_time_ms,
+            self.max_timestamp_ms,
+            self.max_timestamp_offset,
+            self.offset_index_bytes,
+            self.time_index_bytes,
+        ) = mark
 
     def take(self) -> NewEntries:
         """What is to be written now, and where in the two files. Counts as written from here on."""
