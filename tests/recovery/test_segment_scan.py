@@ -105,7 +105,7 @@ def test_zeros_behind_the_end_are_told_from_zeros_before_something() -> None:
 
 
 def test_any_flipped_bit_ends_what_is_sound_before_it() -> None:
-    parts = [control_batch([leader_change(1, [1])], base_offset=0), *batches(4, base_offset=1)]
+    parts = [control_batch([leader_change(1, [1])], base_offset=0), *batches(2, base_offset=1)]
     data = segment(*parts)
     starts = [sum(map(len, parts[:at])) for at in range(len(parts))]
     rules = ScanRules(epochs=EpochCache.of([(1, 0)]))

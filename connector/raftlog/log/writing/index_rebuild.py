@@ -1,0 +1,164 @@
+"""A segment's indexes from a scan of its batches: the bytes that its writer would have written.
+
+Rules of this file:
+
+1. The rule is ``index_rules.SegmentIndexer``'s, and so are the bytes; only the way there differs:
+   columns of batches, and one step for an entry, not one for a batch.
+2. An index as its writer left it may have other time entries, one from each time that the segment
+   was closed, and lack the last ones of both. It is as good if each of its entries is true: then it
+   is left alone, for a second process may be writing to it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from raftlog.log.offset_index import parse_offset_index
+from raftlog.log.time_index import parse_time_index
+from raftlog.log.txn_index import AbortedTransaction, encode_aborted
+from raftlog.records.columns import BatchColumns, Bools, Int64s
+
+from .index_rules import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
+
+_ENTRIES_MISSING_MAX: Final = 2
+
+
+class IndexRebuild:
+    """The indexes of one segment, piece after piece of its batches from position 0 on.
+
+    ``first_timestamp_ms`` is the greatest time of the first batch; ``max_timestamp_ms`` and
+    ``max_timestamp_offset`` as in ``SegmentIndexer``.
+    """
+
+    def __init__(self, base_offset: int, *, interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.first_timestamp_ms: int | None = None
+        self.max_timestamp_ms = NO_TIMESTAMP_MS
+        self.max_timestamp_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._entry_position = 0
+        self._offset_entries = bytearray()
+        self._time_entries = bytearray()
+        self._last_time_ms = NO_TIMESTAMP_MS
+        self._aborted = bytearray()
+
+    def note(self, batches: BatchColumns) -> None:
+        """Sound batches that follow those noted before."""
+        if not len(batches):
+            return
+        if self.first_timestamp_ms is None:
+            self.first_timestamp_ms = int(batches.max_timestamp_ms[0])
+        greatest = np.maximum.accumulate(
+            np.concatenate(([self.max_timestamp_ms], batches.max_timestamp_ms))
+        )
+        rose = np.where(greatest[1:] > greatest[:-1], np.arange(len(batches)), -1)
+        where = np.maximum.accumulate(rose)
+        while True:
+            behind = self._entry_position + self._interval_bytes
+            due = int(np.searchsorted(batches.position, behind, side="right"))
+            if due == len(batches):
+                break
+            self._entry_position = int(batches.position[due])
+            delta = int(batches.last_offset[due]) - self.base_offset
+            self._offset_entries += OFFSET_ENTRY.pack(delta, self._entry_position)
+            self._rise(batches, int(greatest[due + 1]), int(where[due]))
+            self._note_time()
+        self._rise(batches, int(greatest[-1]), int(where[-1]))
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        """An abort marker lies in this segment."""
+        self._aborted += encode_aborted(aborted)
+
+    def close(self) -> None:
+        """The segment ends here: its last time entry is due."""
+        self._note_time()
+
+    @property
+    def offset_entry_count(self) -> int:
+        return len(self._offset_entries) // OFFSET_ENTRY.size
+
+    @property
+    def time_entry_count(self) -> int:
+        return len(self._time_entries) // TIME_ENTRY.size
+
+    @property
+    def offset_index(self) -> bytes:
+        """The content of ``.index``."""
+        return bytes(self._offset_entries)
+
+    @property
+    def time_index(self) -> bytes:
+        """The content of ``.timeindex``."""
+        return bytes(self._time_entries)
+
+    @property
+    def txn_index(self) -> bytes:
+        """The content of ``.txnindex``; there is no such file where it is empty."""
+        return bytes(self._aborted)
+
+    def _rise(self, batches: BatchColumns, timestamp_ms: int, ordinal: int) -> None:
+        if ordinal >= 0 and timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+            self.max_timestamp_offset = int(batches.last_offset[ordinal])
+
+    def _note_time(self) -> None:
+        if self.max_timestamp_ms > self._last_time_ms:
+            delta = self.max_timestamp_offset - self.base_offset
+            self._time_entries += TIME_ENTRY.pack(self.max_timestamp_ms, delta)
+            self._last_time_ms = self.max_timestamp_ms
+
+
+class IndexCheck:
+    """Whether what lies in a segment's two index files is true, as its batches are noted."""
+
+    def __init__(self, base_offset: int, offset_index: bytes, time_index: bytes) -> None:
+        self._offsets = parse_offset_index(offset_index, base_offset)
+        self._times = parse_time_index(time_index, base_offset)
+        self._is_whole = _ends_there(
+            offset_index, len(self._offsets) * OFFSET_ENTRY.size
+        ) and _ends_there(time_index, len(self._times) * TIME_ENTRY.size)
+        self._true_offsets = 0
+        self._true_times = 0
+        self._max_timestamp_ms = NO_TIMESTAMP_MS
+
+    def note(self, batches: BatchColumns) -> None:
+        """Sound batches that follow those noted before."""
+        if not len(batches):
+            return
+        greatest = np.maximum.accumulate(
+            np.concatenate(([self._max_timestamp_ms], batches.max_timestamp_ms))
+        )
+        rose = greatest[1:] > greatest[:-1]
+        self._max_timestamp_ms = int(greatest[-1])
+        offsets, positions = self._offsets.last_offsets, self._offsets.positions
+        at, is_there = _looked_up(batches.last_offset, offsets)
+        self._true_offsets += int(np.sum(is_there & (batches.position[at] == positions)))
+        at, is_there = _looked_up(batches.last_offset, self._times.last_offsets)
+        is_time = (batches.max_timestamp_ms[at] == self._times.timestamps_ms) & rose[at]
+        self._true_times += int(np.sum(is_there & is_time))
+
+    def is_as_good_as(self, rebuilt: IndexRebuild) -> bool:
+        """Whether both files say nothing that is not so, and nearly everything that is.
+
+        Zeros behind their entries are room for more.
+        """
+        return (
+            self._is_whole
+            and self._true_offsets == len(self._offsets)
+            and self._true_times == len(self._times)
+            and len(self._offsets) >= rebuilt.offset_entry_count - _ENTRIES_MISSING_MAX
+            and len(self._times) >= rebuilt.time_entry_count - _ENTRIES_MISSING_MAX
+        )
+
+
+def _looked_up(sorted_values: Int64s, wanted: Int64s) -> tuple[Int64s, Bools]:
+    """Where in ascending values each wanted one is, and whether it is there at all."""
+    at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
+    is_there: Bools = sorted_values[at] == wanted
+    return at, is_there
+
+
+def _ends_there(data: bytes, byte_count: int) -> bool:
+    return not data[byte_count:].strip(b"\0")

@@ -1,0 +1,116 @@
+"""Rebuilt indexes have the bytes that the segment's writer gives them, and lies are found."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.log_builder import data_batch
+from tests.support.memory_storage import MemoryStorage
+
+from raftlog.log.writing.index_rebuild import IndexCheck, IndexRebuild
+from raftlog.log.writing.index_rules import SegmentIndexer
+from raftlog.log.writing.segment_scan import Place, ScanRules, scan_segment
+from raftlog.records.columns import BatchColumns
+
+PATH = "/log/00000000000000000100.log"
+BASE = 100
+
+shapes = st.lists(
+    st.tuples(st.integers(1, 5), st.integers(0, 300), st.integers(1, 50)), min_size=1, max_size=40
+)
+
+
+def written(
+    shapes: list[tuple[int, int, int]], interval: int
+) -> tuple[MemoryStorage, bytes, bytes, SegmentIndexer]:
+    """A segment, and its indexes as its writer has them when it closes it."""
+    storage = MemoryStorage()
+    indexer = SegmentIndexer(BASE, interval_bytes=interval)
+    data = b""
+    offset = BASE
+    for count, size, time_ms in shapes:
+        batch = data_batch([b"x" * size] * count, base_offset=offset, timestamp_ms=time_ms)
+        offset += count
+        indexer.note(
+            position=len(data),
+            byte_count=len(batch),
+            last_offset=offset - 1,
+            max_timestamp_ms=time_ms,
+        )
+        data += batch
+    storage.write(PATH, data)
+    indexer.note_time()
+    entries = indexer.take()
+    return storage, entries.offset_entries, entries.time_entries, indexer
+
+
+def scanned(storage: MemoryStorage, chunk_bytes: int = 1 << 20) -> list[BatchColumns]:
+    with storage.open_file(PATH) as file:
+        place = Place(position=0, next_offset=BASE)
+        scan = scan_segment(file, place, ScanRules(chunk_bytes=chunk_bytes))
+        return [piece.batches for piece in scan]
+
+
+def rebuilt(pieces: list[BatchColumns], interval: int, check: IndexCheck) -> IndexRebuild:
+    rebuild = IndexRebuild(BASE, interval_bytes=interval)
+    for batches in pieces:
+        rebuild.note(batches)
+        check.note(batches)
+    rebuild.close()
+    return rebuild
+
+
+@given(shapes, st.integers(0, 2000), st.sampled_from([100, 1000, 1 << 20]))
+def test_a_rebuilt_index_has_the_writers_bytes(
+    shapes: list[tuple[int, int, int]], interval: int, chunk_bytes: int
+) -> None:
+    storage, offsets, times, indexer = written(shapes, interval)
+    check = IndexCheck(BASE, offsets, times)
+    rebuild = rebuilt(scanned(storage, chunk_bytes), interval, check)
+    assert rebuild.offset_index == offsets
+    assert rebuild.time_index == times
+    assert rebuild.first_timestamp_ms == shapes[0][2]
+    assert rebuild.max_timestamp_ms == indexer.max_timestamp_ms
+    assert rebuild.max_timestamp_offset == indexer.max_timestamp_offset
+    assert check.is_as_good_as(rebuild)
+
+
+SHAPES = [(2, 100, 1 + at // 3) for at in range(30)]
+
+
+def test_every_flipped_bit_of_an_index_is_found() -> None:
+    storage, offsets, times, _ = written(SHAPES, 500)
+    pieces = scanned(storage)
+    assert len(offsets) > 40
+    assert len(times) > 60
+    for at in range(8 * len(offsets + times)):
+        data = bytearray(offsets + times)
+        data[at // 8] ^= 1 << at % 8
+        check = IndexCheck(BASE, bytes(data[: len(offsets)]), bytes(data[len(offsets) :]))
+        rebuild = rebuilt(pieces, 500, check)
+        assert not check.is_as_good_as(rebuild), at
+
+
+def test_room_behind_the_entries_and_a_missing_last_one_are_no_damage() -> None:
+    storage, offsets, times, _ = written(SHAPES, 500)
+    pieces = scanned(storage)
+    for good in (
+        (offsets + bytes(4096), times + bytes(1200)),
+        (offsets[:-8], times[:-12]),
+    ):
+        check = IndexCheck(BASE, *good)
+        assert check.is_as_good_as(rebuilt(pieces, 500, check))
+
+
+def test_half_an_index_or_none_is_not_as_good() -> None:
+    storage, offsets, times, _ = written(SHAPES, 500)
+    pieces = scanned(storage)
+    for bad in (
+        (b"", b""),
+        (offsets[:40], times),
+        (offsets, times[:48]),
+        (offsets[:-3], times),
+        (offsets + b"\0\0\0\0\0\0\0\1", times),
+    ):
+        check = IndexCheck(BASE, *bad)
+        assert not check.is_as_good_as(rebuilt(pieces, 500, check))
