@@ -1,1 +1,1 @@
-"""Where files are: the protocol that the log reads through, and the one module of real files."""
+"""Where files are: the protocol that the log uses, real files, and a simulated disk for tests."""

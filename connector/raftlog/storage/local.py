@@ -1,4 +1,4 @@
-"""Real files, read without disturbing the node that writes them. The only module that opens any.
+"""Real files, read without disturbing the node that writes them; ``local_writing`` writes them.
 
 Rules of this file:
 
@@ -48,7 +48,7 @@ class LocalFile:
                 position += len(part)
                 byte_count -= len(part)
         except OSError as error:
-            raise _translated(self._path, error) from None
+            raise translated(self._path, error) from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def byte_count(self) -> int:
@@ -56,7 +56,7 @@ class LocalFile:
         try:
             return os.fstat(self._open_descriptor()).st_size
         except OSError as error:
-            raise _translated(self._path, error) from None
+            raise translated(self._path, error) from None
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -88,7 +88,7 @@ class LocalStorage:
         try:
             return sorted(os.listdir(directory))
         except OSError as error:
-            raise _translated(directory, error) from None
+            raise translated(directory, error) from None
 
     def open_file(self, path: str) -> LocalFile:
         """Open a file for reading; a directory, a pipe or a device is refused."""
@@ -98,7 +98,7 @@ class LocalStorage:
                 raise NotALogError(path=path, reason="a file was expected there")
             return LocalFile(path, os.open(path, _OPEN_FLAGS))
         except OSError as error:
-            raise _translated(path, error) from None
+            raise translated(path, error) from None
         except ValueError:
             raise LogNotFoundError(path=repr(path)) from None
 
@@ -108,7 +108,7 @@ class LocalStorage:
             os.stat(path)
             return os.path.isdir(path)
         except OSError as error:
-            raise _translated(path, error) from None
+            raise translated(path, error) from None
         except ValueError:  # a zero byte in the path
             raise LogNotFoundError(path=repr(path)) from None
 
@@ -125,10 +125,11 @@ class LocalStorage:
         try:
             return sorted(glob.glob(pattern))
         except OSError as error:
-            raise _translated(pattern, error) from None
+            raise translated(pattern, error) from None
 
 
-def _translated(path: str, error: OSError) -> LogError:
+def translated(path: str, error: OSError) -> LogError:
+    """What raftlog says of an error of the operating system while reading."""
     reason = (error.strerror or "the operating system gave no reason").lower()
     match error.errno:
         case errno.ENOENT | errno.ENAMETOOLONG:

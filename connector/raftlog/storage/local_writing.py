@@ -1,0 +1,204 @@
+"""Real files, written. With ``local`` and ``local_locks`` the only modules that touch any.
+
+Rules of this file:
+
+1. Nothing is created but by ``create_file``, ``make_directory`` and ``try_lock``; nothing is
+   written through a descriptor that was opened for reading.
+2. Only ``sync`` and ``sync_directory`` make anything durable. Neither is ever retried: not here,
+   and not by a caller (``DiskFailedError``).
+3. Every ``OSError`` becomes an error of raftlog's that names the path.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+from typing import Final
+
+from raftlog.errors import (
+    DiskFailedError,
+    DiskFullError,
+    FileExistsLogError,
+    LogAccessError,
+    LogError,
+    LogNotFoundError,
+    NotALogError,
+)
+
+from .local import LocalFile, LocalStorage, translated
+from .local_locks import LocalLock, lock_descriptor
+
+_FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FILE_MODE: Final = 0o666
+"""Less the process's umask, as any program makes its files: a log may be a group's."""
+_LINUX_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_MACOS_BOOT_ID: Final = ("sysctl", "-n", "kern.bootsessionuuid")
+
+
+class WritableLocalFile(LocalFile):
+    """An open file of this machine that may be written."""
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None:
+        """Write all of ``data``, by as many calls as that takes."""
+        descriptor = self._open_descriptor()
+        rest = memoryview(data).cast("B")
+        try:
+            # One pwrite may stop short: by a signal, at 2 GiB, or where the disk is full.
+            while rest:
+                written = os.pwrite(descriptor, rest, position)
+                position += written
+                rest = rest[written:]
+        except OSError as error:
+            raise _translated(self.path, error) from None
+
+    def truncate(self, byte_count: int) -> None:
+        """Cut the file, or make it longer with zeros."""
+        try:
+            os.ftruncate(self._open_descriptor(), byte_count)
+        except OSError as error:
+            raise _translated(self.path, error) from None
+
+    def sync(self) -> None:
+        """Flush bytes and length to the device; whatever goes wrong is ``DiskFailedError``."""
+        _sync(self._open_descriptor(), self.path)
+
+
+class WritableLocalStorage(LocalStorage):
+    """The files of this machine, for reading and writing. Holds no state."""
+
+    def create_file(self, path: str) -> WritableLocalFile:
+        """Make an empty file that was not there."""
+        return WritableLocalFile(path, _open(path, os.O_CREAT | os.O_EXCL))
+
+    def open_for_writing(self, path: str) -> WritableLocalFile:
+        """Open a file that is there; a directory, a pipe or a device is refused."""
+        if self.is_directory(path) or not os.path.isfile(path):
+            raise NotALogError(path=path, reason="a file was expected there")
+        return WritableLocalFile(path, _open(path))
+
+    def make_directory(self, path: str) -> bool:
+        """Make one directory; False if it was there."""
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise NotALogError(path=path, reason="a directory was expected there") from None
+            return False
+        except OSError as error:
+            raise _translated(path, error) from None
+        return True
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Rename in one step, replacing a file that has the new name."""
+        assert os.path.dirname(path) == os.path.dirname(new_path), "one directory can be synced"
+        try:
+            os.replace(path, new_path)
+        except OSError as error:
+            raise _translated(path, error) from None
+
+    def unlink(self, path: str) -> None:
+        """Take a file out of its directory."""
+        try:
+            os.unlink(path)
+        except OSError as error:
+            if os.path.isdir(path):  # Linux says EISDIR, others EPERM
+                raise NotALogError(path=path, reason="a file was expected there") from None
+            raise _translated(path, error) from None
+
+    def set_read_only(self, path: str) -> None:
+        """Take away all rights to write, as Kafka does with a frozen snapshot."""
+        try:
+            os.chmod(path, os.stat(path).st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+        except OSError as error:
+            raise _translated(path, error) from None
+
+    def sync_directory(self, directory: str) -> None:
+        """Flush the names in a directory to the device."""
+        if not self.is_directory(directory):
+            raise NotALogError(path=directory, reason="a directory was expected there")
+        try:
+            descriptor = os.open(directory, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError as error:
+            raise _translated(directory, error) from None
+        try:
+            _sync(descriptor, directory, is_directory=True)
+        finally:
+            os.close(descriptor)
+
+    def try_lock(self, path: str) -> LocalLock | None:
+        """Lock a file, made if need be; None if somebody holds it."""
+        descriptor = _open(path, os.O_CREAT)
+        is_ours = False
+        try:
+            is_ours = lock_descriptor(descriptor)
+        except OSError as error:
+            raise _translated(path, error) from None
+        finally:
+            if not is_ours:
+                os.close(descriptor)
+        return LocalLock(descriptor) if is_ours else None
+
+    def boot_id(self) -> str:
+        """Linux's random id of this boot; macOS's on macOS. Raises ``LogAccessError``."""
+        try:
+            if sys.platform == "linux":
+                with open(_LINUX_BOOT_ID, encoding="ascii") as file:
+                    return file.read().strip()
+            answer = subprocess.run(_MACOS_BOOT_ID, capture_output=True, check=True, text=True)
+            return answer.stdout.strip()
+        except (OSError, subprocess.SubprocessError):
+            raise LogAccessError(
+                path=_LINUX_BOOT_ID if sys.platform == "linux" else " ".join(_MACOS_BOOT_ID),
+                reason="this system does not say which boot it is in",
+                remedy="write logs on Linux or macOS, with /proc mounted",
+            ) from None
+
+
+def _open(path: str, more_flags: int = 0) -> int:
+    try:
+        return os.open(path, _FLAGS | more_flags, _FILE_MODE)
+    except FileExistsError:
+        raise FileExistsLogError(path=path) from None
+    except OSError as error:
+        raise _translated(path, error) from None
+    except ValueError:  # a zero byte in the path
+        raise LogNotFoundError(path=repr(path)) from None
+
+
+def _sync(descriptor: int, path: str, *, is_directory: bool = False) -> None:
+    try:
+        if sys.platform == "darwin":
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # its fsync leaves bytes in the drive
+        elif is_directory:
+            os.fsync(descriptor)
+        else:
+            os.fdatasync(descriptor)  # flushes the length too, where it changed
+    except OSError as error:
+        raise DiskFailedError(path=path, reason=_reason(error)) from None
+
+
+def _translated(path: str, error: OSError) -> LogError:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
+            return DiskFullError(path=path, reason=_reason(error))
+        case errno.EIO:
+            return DiskFailedError(path=path, reason=_reason(error))
+        case errno.EMFILE | errno.ENFILE:
+            return LogAccessError(
+                path=path,
+                reason=_reason(error),
+                to_write=True,
+                remedy="close some, or raise the limit of open files",
+            )
+        case errno.ENOENT | errno.ENAMETOOLONG | errno.ENOTDIR | errno.EISDIR | errno.ESTALE:
+            return translated(path, error)
+        case _:
+            return LogAccessError(path=path, reason=_reason(error), to_write=True)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or "the operating system gave no reason").lower()

@@ -1,0 +1,234 @@
+"""One simulated machine: its disk, the processes on it, the files and locks that they hold, faults.
+
+Rules of this file:
+
+1. One call is one step: the machine's lock is held from looking to changing.
+2. A process that died, by itself or with the machine, raises ``CrashPoint`` whatever it calls, so
+   that no clean-up runs after a death. Closing a file and releasing a lock stay allowed.
+3. A fault happens once, at the first call that it fits, and is then over.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from types import TracebackType
+from typing import Final, Self
+
+from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError
+
+from .crash_points import Recording
+from .simulated_tree import Operation, OperationKind, Tree
+from .survival import FileNode
+
+_FAILED: Final = "input/output error"
+_FULL: Final = "no space left on device"
+
+
+class CrashPoint(BaseException):
+    """The process died here. Not an ``Exception``: no handler of the log may live through it."""
+
+
+class Process:
+    """What dies with a process."""
+
+    def __init__(self, boot_number: int) -> None:
+        self.boot_number = boot_number
+        self.is_killed = False
+        self.open_files = 0
+
+
+class Machine:
+    """What all processes share. Every change of the disk goes through ``change`` or ``sync``."""
+
+    def __init__(self, tree: Tree, seed: int) -> None:
+        self.tree = tree
+        self.chance = Random(seed)
+        self.step = threading.RLock()
+        self.boot_number = 1
+        self.locks: dict[int, SimulatedLock] = {}
+        self.recordings: list[Recording] = []
+        self.operation_count = 0
+        self.stop_at: int | None = None
+        self.clear_faults()
+
+    def clear_faults(self) -> None:
+        """Let everything work again."""
+        self.sync_faults: list[str] = []
+        self.write_faults: list[str] = []
+        self.refused_writing: str | None = None
+        self.byte_count_max: int | None = None
+
+    def require_alive(self, process: Process) -> None:
+        """Raise ``CrashPoint`` in a process that was killed, or whose machine lost its power."""
+        if process.is_killed or process.boot_number != self.boot_number:
+            raise CrashPoint("this process is dead")
+
+    def require_room(self, path: str) -> None:
+        """Raise ``DiskFullError`` where not even a name would find room."""
+        if self._room() == 0:
+            raise DiskFullError(path=path, reason=_FULL)
+
+    def change(self, operation: Operation) -> None:
+        """Do one change, unless the disk is read-only there. Raises ``LogAccessError``."""
+        pattern = self.refused_writing
+        if pattern is not None and fnmatch.fnmatchcase(operation.path, pattern):
+            raise LogAccessError(path=operation.path, reason="read-only file system", to_write=True)
+        self.record(operation)
+
+    def write(self, path: str, node: FileNode, position: int, data: bytes) -> None:
+        """Write, as much as there is room for."""
+        _fail_once(self.write_faults, path)
+        room = self._room()
+        growth = max(0, position + len(data) - len(node.content))
+        fitting = len(data) if room is None else len(data) - max(0, growth - room)
+        if fitting > 0:
+            part = data[:fitting]
+            kind = OperationKind.WRITE
+            self.change(Operation(kind, path, node.number, position=position, data=part))
+        if fitting < len(data):
+            raise DiskFullError(path=path, reason=_FULL)
+
+    def sync(self, operation: Operation) -> None:
+        """Make a file or a directory durable, unless that is to fail."""
+        try:
+            _fail_once(self.sync_faults, operation.path)
+        except DiskFailedError:
+            self.record(Operation(OperationKind.FAIL_SYNC, operation.path, operation.node))
+            raise
+        self.record(operation)
+
+    def record(self, operation: Operation) -> None:
+        """Do an operation and note it, or die before it."""
+        if self.stop_at is not None and self.operation_count >= self.stop_at:
+            raise CrashPoint(f"before operation {self.operation_count}: {operation}")
+        self.tree.do(operation)
+        self.operation_count += 1
+        for recording in self.recordings:
+            recording.operations.append(operation)
+
+    def _room(self) -> int | None:
+        """How many bytes files may still grow by; None: as many as they like."""
+        if self.byte_count_max is None:
+            return None
+        return max(0, self.byte_count_max - self.tree.byte_count())
+
+
+class SimulatedFile:
+    """An open file of a simulated disk."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        process: Process,
+        path: str,
+        node: FileNode,
+        *,
+        is_writable: bool,
+        reads: dict[str, int],
+    ) -> None:
+        self._machine = machine
+        self._process = process
+        self._path = path
+        self._node: FileNode | None = node
+        self._is_writable = is_writable
+        self._reads = reads
+        process.open_files += 1
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        """Read up to ``byte_count`` bytes; fewer only at the end of the file."""
+        with self._living() as node:
+            data = bytes(node.content[position : position + max(byte_count, 0)])
+            self._reads[self._path] = self._reads.get(self._path, 0) + len(data)
+            return data
+
+    def byte_count(self) -> int:
+        """How long the file is at this moment."""
+        with self._living() as node:
+            return len(node.content)
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None:
+        """Write all of ``data``, into memory."""
+        with self._changing() as node:
+            self._machine.write(self._path, node, position, bytes(data))
+
+    def truncate(self, byte_count: int) -> None:
+        """Cut the file, or make it longer with zeros, in memory."""
+        with self._changing() as node:
+            kind = OperationKind.TRUNCATE
+            self._machine.change(Operation(kind, self._path, node.number, position=byte_count))
+
+    def sync(self) -> None:
+        """Make bytes and length durable."""
+        with self._changing() as node:
+            self._machine.sync(Operation(OperationKind.SYNC, self._path, node.number))
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._node is not None:
+            self._process.open_files -= 1
+        self._node = None
+
+    @contextmanager
+    def _living(self) -> Iterator[FileNode]:
+        with self._machine.step:
+            assert self._node is not None, f"{self._path} was closed"
+            self._machine.require_alive(self._process)
+            yield self._node
+
+    @contextmanager
+    def _changing(self) -> Iterator[FileNode]:
+        assert self._is_writable, f"{self._path} was opened for reading"
+        with self._living() as node:
+            yield node
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class SimulatedLock:
+    """A lock on a file of a simulated disk; free when its process or its machine dies."""
+
+    def __init__(self, machine: Machine, process: Process, node: int) -> None:
+        self.process = process
+        self._machine = machine
+        self._node = node
+
+    def release(self) -> None:
+        """Let others have it, unless that happened already."""
+        with self._machine.step:
+            if self._machine.locks.get(self._node) is self:
+                del self._machine.locks[self._node]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def _fail_once(patterns: list[str], path: str) -> None:
+    for ordinal, pattern in enumerate(patterns):
+        if fnmatch.fnmatchcase(path, pattern):
+            del patterns[ordinal]
+            raise DiskFailedError(path=path, reason=_FAILED)
