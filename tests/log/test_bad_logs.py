@@ -21,8 +21,6 @@ from raftlog.errors import (
     CorruptSnapshotError,
     LogError,
     LogGapError,
-    LogNotFoundError,
-    NotALogError,
     RaftlogError,
     UnsupportedMagicError,
 )
@@ -447,76 +445,6 @@ def batch_starts(content: bytes) -> list[int]:
         starts.append(position)
         position += 12 + struct.unpack_from(">i", content, position + 8)[0]
     return starts
-
-
-# --- what is no log ---
-
-
-def test_text_instead_of_a_log(tmp_path: Path) -> None:
-    path = tmp_path / "00000000000000000000.log"
-    path.write_text("2026-11-21 08:00:00 INFO this is another kind of log\n" * 50)
-    log = open_path(str(path))
-    with pytest.raises(CorruptBatchError) as caught:
-        log.read_end(isolation=COMMITTED)
-    assert (caught.value.path, caught.value.position) == (str(path), 0)
-    with pytest.raises(CorruptBatchError):
-        _ = log.log_end_offset
-
-
-@pytest.mark.parametrize("name", ["00000000000000000000.log", "bootstrap.checkpoint"])
-def test_an_empty_file(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"")
-    with pytest.raises(NotALogError, match="the file is empty"):
-        open_path(str(tmp_path / name))
-
-
-def test_text_instead_of_a_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "bootstrap.checkpoint"
-    path.write_text("hello" * 50)
-    log = open_path(str(path))
-    with pytest.raises(CorruptSnapshotError):
-        next(log.read_snapshot(log.snapshots[0]).scan())
-
-
-def test_a_directory_with_no_log(tmp_path: Path) -> None:
-    with pytest.raises(NotALogError, match="neither a segment nor a checkpoint"):
-        open_path(str(tmp_path))
-    (tmp_path / "__cluster_metadata-0").mkdir()
-    with pytest.raises(NotALogError):
-        open_path(str(tmp_path))
-
-
-def test_a_broker_s_directory_names_its_partitions(tmp_path: Path) -> None:
-    (tmp_path / "orders-0").mkdir()
-    with pytest.raises(NotALogError, match="partitions such as orders-0"):
-        open_path(str(tmp_path))
-
-
-def test_a_file_of_another_kind(tmp_path: Path) -> None:
-    for name in ("meta.properties", "00000000000000000000.index", "x.checkpoint.part"):
-        (tmp_path / name).write_bytes(b"x")
-        with pytest.raises(NotALogError, match="a file of another kind"):
-            open_path(str(tmp_path / name))
-
-
-@pytest.mark.parametrize("path", ["missing", "missing*", "missing,also", "", ","])
-def test_a_path_that_is_not_there(tmp_path: Path, path: str) -> None:
-    with pytest.raises(LogNotFoundError):
-        open_path(str(tmp_path / path) if path.startswith("m") else path)
-
-
-def test_one_missing_path_of_several_is_named(tmp_path: Path) -> None:
-    there = SEGMENT.parent
-    with pytest.raises(LogNotFoundError) as caught:
-        open_path(f"{there},{tmp_path}/missing")
-    assert caught.value.path == f"{tmp_path}/missing"
-
-
-def test_a_path_with_a_comma_or_brackets_that_exists_is_itself(tmp_path: Path) -> None:
-    directory = tmp_path / "a,b [1]"
-    directory.mkdir()
-    (directory / SEGMENT.name).write_bytes(SEGMENT.read_bytes())
-    assert open_path(str(directory)).log_end_offset == 3133
 
 
 def test_damage_before_a_range_hides_its_transactions() -> None:

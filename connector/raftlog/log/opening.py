@@ -18,6 +18,7 @@ from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC, TopicPartition
 
 from .files import LogFiles, read_batch_at, read_small_file
+from .foreign import refuse_foreign
 from .names import (
     BOOTSTRAP_ID,
     CHECKPOINT_SUFFIX,
@@ -95,8 +96,10 @@ def _open_segment(storage: Storage, path: str, name: str) -> SingleLog:
     with storage.open_file(path) as file:
         if file.byte_count() == 0:
             raise NotALogError(path=path, reason="the file is empty")
+        base_offset = parse_offset_name(name, LOG_SUFFIX)
         first = read_batch_at(file, 0)
-    base_offset = parse_offset_name(name, LOG_SUFFIX)
+        if first is None:
+            refuse_foreign(file, base_offset)
     if base_offset is None:
         base_offset = 0 if first is None else first.base_offset
     files = LogFiles.of_segment(storage, path, base_offset)

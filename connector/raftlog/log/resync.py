@@ -40,10 +40,10 @@ _ATTRIBUTES_MAX: Final = 0x7F
 """Kafka's readers look at seven bits and its writers set no other."""
 
 
-def find_sound_batch(file: ReadableFile, position: int, next_offset: int) -> int | None:
+def find_sound_batch(file: ReadableFile, position: int, next_offset: int | None) -> int | None:
     """The position of the first sound batch behind the one at ``position``, or None.
 
-    ``next_offset`` is the least offset that it may have.
+    ``next_offset`` is the least offset that it may have; None if nobody knows.
     """
     unreadable = _Unreadable(file, position)
     at = position + 1
@@ -84,7 +84,7 @@ class _Unreadable:
         return self._summed_end == position and self._sum == self._crc
 
 
-def _candidates(buffer: bytes, next_offset: int) -> list[int]:
+def _candidates(buffer: bytes, next_offset: int | None) -> list[int]:
     """Where in ``buffer`` a plausible header begins."""
     count = len(buffer) - BATCH_HEADER_BYTES + 1
     data = np.frombuffer(buffer, np.uint8)
@@ -98,10 +98,10 @@ def _candidates(buffer: bytes, next_offset: int) -> list[int]:
         ~damaged_headers(headers)
         & (headers["length"] >= LENGTH_MIN)
         & (headers["length"] <= READ_BATCH_BYTES_MAX)
-        & (base_offset >= next_offset)
-        & (base_offset - next_offset <= INT32_MAX)
         & (headers["attributes"] >= 0)
         & (headers["attributes"] <= _ATTRIBUTES_MAX)
     )
+    if next_offset is not None:
+        plausible &= (base_offset >= next_offset) & (base_offset - next_offset <= INT32_MAX)
     found: list[int] = positions[plausible].tolist()
     return found
