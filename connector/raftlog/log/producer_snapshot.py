@@ -1,4 +1,4 @@
-"""What producers had done up to an offset: ``<offset>.snapshot`` beside a segment.
+"""What producers had done up to an offset: ``<offset>.snapshot`` beside a segment, both ways.
 
 Kafka: ``ProducerStateManager``, ``ProducerSnapshot`` version 1. Layout: int16 version, uint32
 CRC-32C of everything behind it, int32 count, then one entry a producer. Bytes behind the entries
@@ -8,6 +8,7 @@ are allowed: the CRC covers them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from crc32c import crc32c
 
 from raftlog.errors import CorruptFileError
 
+_VERSION: Final = 1
 _HEAD: Final = struct.Struct(">hIi")
 _CRC_START: Final = struct.calcsize(">hI")
 _ENTRY: Final = struct.Struct(
@@ -47,11 +49,16 @@ class ProducerState:
 
 def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerState, ...]:
     """Read a producer snapshot and check its CRC. Raises ``CorruptFileError``."""
+    return split_producer_snapshot(data, path)[0]
+
+
+def split_producer_snapshot(data: bytes, path: str) -> tuple[tuple[ProducerState, ...], bytes]:
+    """The same, and the bytes behind the entries, of which Kafka asks nothing but the CRC."""
     if len(data) < _HEAD.size:
         raise CorruptFileError(path=path, reason=f"it has {len(data)} bytes, and 10 is the least")
     version, crc, count = _HEAD.unpack_from(data)
-    if version != 1:
-        raise CorruptFileError(path=path, reason=f"its version is {version}, not 1")
+    if version != _VERSION:
+        raise CorruptFileError(path=path, reason=f"its version is {version}, not {_VERSION}")
     actual = crc32c(memoryview(data)[_CRC_START:])
     if actual != crc:
         raise CorruptFileError(path=path, reason=f"its CRC is {crc} and its bytes have {actual}")
@@ -72,4 +79,27 @@ def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerState, ...]
                 open_transaction_first_offset=None if fields[7] < 0 else fields[7],
             )
         )
-    return tuple(found)
+    return tuple(found), data[_HEAD.size + count * _ENTRY.size :]
+
+
+def encode_producer_snapshot(producers: Iterable[ProducerState], trailing: bytes = b"") -> bytes:
+    """The bytes of a producer snapshot as Kafka writes it, and ``trailing`` behind its entries."""
+    entries = [
+        _ENTRY.pack(
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.last_offset,
+            producer.offset_delta,
+            producer.timestamp_ms,
+            producer.coordinator_epoch,
+            _offset_or_none(producer.open_transaction_first_offset),
+        )
+        for producer in producers
+    ]
+    body = b"".join((struct.pack(">i", len(entries)), *entries, trailing))
+    return struct.pack(">hI", _VERSION, crc32c(body)) + body
+
+
+def _offset_or_none(offset: int | None) -> int:
+    return -1 if offset is None else offset

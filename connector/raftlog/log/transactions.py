@@ -100,6 +100,15 @@ class TransactionBook:
         self.complete_from = start_offset
         self._begins_inside_until_marker = True
 
+    def copy(self) -> TransactionBook:
+        """A book that goes on by itself from here."""
+        twin = TransactionBook(self.path, complete_from=self.complete_from, kept_max=self._kept_max)
+        twin.problems = self.problems.copy()
+        twin._open = self._open.copy()
+        twin._ended = self._ended.copy()
+        twin._begins_inside_until_marker = self._begins_inside_until_marker
+        return twin
+
     # --- what the log says ------------------------------------------------------------------------
 
     def open_transaction(self, producer_id: int, first_offset: int) -> None:
@@ -140,6 +149,10 @@ class TransactionBook:
             self._problem(offset, f"a transaction ends ({marker.name}) where none is open")
 
     # --- what follows from it ---------------------------------------------------------------------
+
+    def open_now(self) -> tuple[tuple[TransactionSpan, int], ...]:
+        """The open transactions, each with the base offset of the batch that it begins in."""
+        return tuple((kept.span, kept.batch_base_offset) for kept in self._open.values())
 
     def opened_before(self, offset: int) -> bool:
         """Whether a transaction that began below ``offset`` is still open."""

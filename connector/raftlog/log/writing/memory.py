@@ -1,0 +1,331 @@
+"""What a log remembers of its batches: producers, commits, open transactions, up to its end.
+
+Rules of this file:
+
+1. ``apply`` is fed the facts of every batch in the order of the log, by whoever writes, recovers or
+   follows, and never refuses. ``check_producer`` and ``check_commit`` are asked before an append.
+   A group of appends is checked against a ``copy`` that is told of each one as it is placed.
+2. It is the same on every replica: a function of the batches (and of when ``expire`` was called).
+   No clock is read. Log time is the greatest time of any batch so far, so that a batch of records
+   from long ago is not forgotten at once.
+3. It is bounded: by ``PRODUCERS_MAX``, ``COMMITS_MAX``, and ``forget_decided`` for transactions.
+4. It is kept in the producer snapshot (``<offset>.snapshot``), which Kafka's tools read on, and as
+   the same bytes in a tagged field of a checkpoint's header.
+5. Kafka: ``ProducerStateManager``, ``UnifiedLog.lastStableOffset``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from raftlog.errors import CorruptFileError, CorruptSnapshotError
+from raftlog.log.producer_snapshot import (
+    ProducerState,
+    encode_producer_snapshot,
+    split_producer_snapshot,
+)
+from raftlog.log.transactions import (
+    METADATA_PRODUCER_ID,
+    Marker,
+    TransactionBook,
+    TransactionSpan,
+)
+from raftlog.log.txn_index import AbortedTransaction
+from raftlog.records.fields import TaggedField
+
+from .batch_facts import BatchFacts, CommitName, MetadataMarker, ProducerMarker
+from .commits import Commits, LastCommit
+from .memory_trailer import MemoryTrailer, OpenTransaction, encode_trailer, parse_trailer
+from .producers import (
+    NO_SEQUENCE,
+    Duplicate,
+    ProducerBatch,
+    ProducerEntry,
+    Producers,
+    incremented,
+)
+from .properties import DAY_MS
+
+__all__ = ["Duplicate", "LastCommit", "LogMemory"]
+
+HEADER_FIELD_TAG: Final = 0x7266
+"""The tagged field of a SnapshotHeader that holds a producer snapshot. No release of Kafka knows
+it: they skip it."""
+
+ENDED_TRANSACTIONS_MAX: Final = 65_536
+_PROBLEMS_MAX: Final = 16
+
+
+class LogMemory:
+    """What one log remembers, as of ``end_offset`` (exclusive). Not shared between threads.
+
+    ``is_whole`` False: the log holds records below ``end_offset`` that nobody told it of, so that a
+    metadata transaction may be open there.
+    """
+
+    def __init__(self, path: str, *, end_offset: int = 0, is_whole: bool = True) -> None:
+        self.path = path
+        self._end_offset = end_offset
+        self._log_time_ms = -1
+        self._producers = Producers()
+        self._commits = Commits()
+        self._book = TransactionBook(
+            path, complete_from=end_offset, kept_max=ENDED_TRANSACTIONS_MAX
+        )
+        if not is_whole:
+            self._book.begin_where_history_is_gone(end_offset)
+
+    def copy(self) -> LogMemory:
+        """A memory that goes on by itself from here: for appends that may not come to be."""
+        twin = LogMemory(self.path, end_offset=self._end_offset)
+        twin._log_time_ms = self._log_time_ms
+        twin._producers = self._producers.copy()
+        twin._commits = self._commits.copy()
+        twin._book = self._book.copy()
+        return twin
+
+    # --- what it knows ----------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last batch it was told of."""
+        return self._end_offset
+
+    @property
+    def log_time_ms(self) -> int:
+        """The greatest time of any batch so far; -1 before the first."""
+        return self._log_time_ms
+
+    @property
+    def producers(self) -> tuple[ProducerEntry, ...]:
+        """The producers, the one that has been silent longest first."""
+        return tuple(self._producers)
+
+    @property
+    def commits(self) -> tuple[LastCommit, ...]:
+        """The last commit of each application id, the oldest first."""
+        return tuple(self._commits)
+
+    def last_commit(self, application_id: str) -> LastCommit | None:
+        """The last commit under an application id, if it is remembered."""
+        return self._commits.get(application_id)
+
+    @property
+    def open_transaction(self) -> TransactionSpan | None:
+        """The metadata transaction that is open at the end, if one is."""
+        opened = self._open_metadata_transaction()
+        return None if opened is None else opened[0]
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Up to where (exclusive) nothing is undecided, if the log is committed up to a batch
+        boundary ``high_watermark``: as a reader of committed records sees it.
+
+        Exact unless ``forget_decided`` was told of a greater high watermark, or more than 65 536
+        transactions ended above this one.
+        """
+        return self._book.stable_end(high_watermark)
+
+    # --- before an append -------------------------------------------------------------------------
+
+    def check_commit(self, name: CommitName, *, take_over: bool = False) -> Duplicate | None:
+        """Whether a named commit may be appended: None, or the offsets that it has already.
+
+        To be asked before the token is looked at. Raises ``StaleCommitError``, and
+        ``ForeignCommitError`` unless ``take_over``.
+        """
+        return self._commits.check(name, take_over=take_over)
+
+    def check_producer(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
+    ) -> Duplicate | None:
+        """Whether a producer's batch may be appended: None, or the offsets that it has already.
+
+        Raises ``InvalidProducerEpochError`` and ``OutOfOrderSequenceError``.
+        """
+        if producer_id < 0:
+            return None
+        return self._producers.check(producer_id, producer_epoch, base_sequence, record_count)
+
+    # --- what lies in the log ---------------------------------------------------------------------
+
+    def apply(self, facts: BatchFacts) -> tuple[AbortedTransaction, ...]:
+        """Take up the next batch. Gives what it aborted: the entries of a ``.txnindex``."""
+        assert facts.base_offset >= self._end_offset, "batches come in the order of the log"
+        self._log_time_ms = max(self._log_time_ms, facts.max_timestamp_ms)
+        aborted: list[AbortedTransaction] = []
+        if facts.producer_id >= 0 and not facts.is_control:
+            self._note_producer(facts)
+        if facts.commit is not None:
+            self._commits.append(
+                LastCommit(facts.commit, facts.base_offset, facts.last_offset, self._log_time_ms)
+            )
+        for marker in facts.markers:
+            match marker:
+                case MetadataMarker(offset, kind, name):
+                    self._note_metadata_marker(facts, kind, offset, name)
+                case ProducerMarker():
+                    aborted += self._end_transaction(facts, marker)
+        self._end_offset = facts.next_offset
+        return tuple(aborted)
+
+    def forget_decided(self, high_watermark: int) -> None:
+        """Forget the transactions that ended below ``high_watermark``, which never goes back."""
+        self._book.forget_ended_before(high_watermark)
+
+    def expire(
+        self,
+        log_time_ms: int,
+        *,
+        commit_retention_ms: int = 7 * DAY_MS,
+        producer_retention_ms: int = 7 * DAY_MS,
+    ) -> None:
+        """Forget who was silent for longer than that, as of ``log_time_ms``.
+
+        A time beyond that of the log's own batches counts as theirs: a log that rests forgets
+        nothing. A caller with a clock gives its own time, so that no record from the future makes
+        the log forget.
+        """
+        at_ms = min(log_time_ms, self._log_time_ms)
+        self._commits.expire(at_ms - commit_retention_ms)
+        self._producers.expire(at_ms - producer_retention_ms)
+
+    def _note_producer(self, facts: BatchFacts) -> None:
+        offset_delta = facts.last_offset - facts.base_offset
+        last_sequence = NO_SEQUENCE
+        if facts.base_sequence >= 0:
+            last_sequence = incremented(facts.base_sequence, offset_delta)
+        self._producers.append(
+            facts.producer_id,
+            facts.producer_epoch,
+            ProducerBatch(last_sequence, facts.last_offset, offset_delta),
+            self._log_time_ms,
+            is_transactional=facts.is_transactional,
+        )
+        if facts.is_transactional:
+            self._book.open_transaction(facts.producer_id, facts.base_offset)
+
+    def _note_metadata_marker(
+        self, facts: BatchFacts, kind: Marker, offset: int, name: str | None
+    ) -> None:
+        self._book.metadata_marker(kind, offset, batch_base_offset=facts.base_offset, name=name)
+        del self._book.problems[_PROBLEMS_MAX:]
+
+    def _end_transaction(
+        self, facts: BatchFacts, marker: ProducerMarker
+    ) -> list[AbortedTransaction]:
+        if facts.producer_id < 0:
+            return []  # a marker of nobody: strangers' bytes
+        first_offset = self._producers.end_transaction(
+            facts.producer_id, facts.producer_epoch, marker.coordinator_epoch, self._log_time_ms
+        )
+        self._book.end_transaction(facts.producer_id, marker.offset, commit=marker.is_commit)
+        if first_offset is None or marker.is_commit:
+            return []
+        others = (span.first_offset for span, _ in self._book.open_now())
+        return [
+            AbortedTransaction(
+                producer_id=facts.producer_id,
+                first_offset=first_offset,
+                last_offset=marker.offset,
+                last_stable_offset=min(others, default=marker.offset + 1),
+            )
+        ]
+
+    def _open_metadata_transaction(self) -> tuple[TransactionSpan, int] | None:
+        found = (one for one in self._book.open_now() if one[0].producer_id == METADATA_PRODUCER_ID)
+        return next(found, None)
+
+    # --- through a restart ------------------------------------------------------------------------
+
+    def encode_snapshot(self) -> bytes:
+        """The bytes of ``<end_offset>.snapshot``."""
+        opened = self._open_metadata_transaction()
+        trailer = MemoryTrailer(
+            log_time_ms=self._log_time_ms,
+            older_batches=tuple(entry.batches[:-1] for entry in self._producers),
+            commits=tuple(self._commits),
+            open_transaction=None
+            if opened is None
+            else OpenTransaction(opened[0].first_offset, opened[1], opened[0].name),
+        )
+        return encode_producer_snapshot(map(_state, self._producers), encode_trailer(trailer))
+
+    @classmethod
+    def decode_snapshot(cls, data: bytes, path: str, end_offset: int) -> LogMemory:
+        """The memory that ``encode_snapshot`` wrote, or Kafka: then without commits, with the last
+        batch of each producer, and not knowing of a metadata transaction.
+
+        Raises ``CorruptFileError``.
+        """
+        states, trailing = split_producer_snapshot(data, path)
+        trailer = parse_trailer(trailing, path, len(states))
+        memory = cls(path, end_offset=end_offset, is_whole=trailer is not None or end_offset == 0)
+        older: Iterable[tuple[ProducerBatch, ...]] = ((),) * len(states)
+        if trailer is not None:
+            older = trailer.older_batches
+            memory._commits = Commits(trailer.commits)
+            memory._log_time_ms = trailer.log_time_ms
+            memory._open_again(trailer.open_transaction)
+        memory._producers = Producers(map(_entry, states, older))
+        for state in states:
+            memory._log_time_ms = max(memory._log_time_ms, state.timestamp_ms)
+            if state.open_transaction_first_offset is not None:
+                memory._book.open_transaction(
+                    state.producer_id, state.open_transaction_first_offset
+                )
+        return memory
+
+    def to_header_field(self) -> TaggedField:
+        """The field that a checkpoint of ``end_offset`` carries in its ``SnapshotHeader``."""
+        return TaggedField(HEADER_FIELD_TAG, self.encode_snapshot())
+
+    @classmethod
+    def from_header_field(
+        cls, tagged_fields: Iterable[TaggedField], path: str, end_offset: int
+    ) -> LogMemory | None:
+        """The memory in the tagged fields of a checkpoint's ``SnapshotHeader``; None if Kafka wrote
+        it. ``path`` is the checkpoint's. Raises ``CorruptSnapshotError``.
+        """
+        for tagged in tagged_fields:
+            if tagged.tag == HEADER_FIELD_TAG:
+                try:
+                    return cls.decode_snapshot(tagged.data, path, end_offset)
+                except CorruptFileError as error:
+                    raise CorruptSnapshotError(path=path, reason=error.reason) from None
+        return None
+
+    def _open_again(self, opened: OpenTransaction | None) -> None:
+        if opened is not None:
+            self._book.metadata_marker(
+                Marker.BEGIN,
+                opened.first_offset,
+                batch_base_offset=opened.batch_base_offset,
+                name=opened.name,
+            )
+
+
+def _state(entry: ProducerEntry) -> ProducerState:
+    last = entry.batches[-1] if entry.batches else ProducerBatch(NO_SEQUENCE, -1, 0)
+    return ProducerState(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=last.last_sequence,
+        last_offset=last.last_offset,
+        offset_delta=last.offset_delta,
+        timestamp_ms=entry.timestamp_ms,
+        coordinator_epoch=entry.coordinator_epoch,
+        open_transaction_first_offset=entry.open_transaction_first_offset,
+    )
+
+
+def _entry(state: ProducerState, older: tuple[ProducerBatch, ...]) -> ProducerEntry:
+    last = ProducerBatch(state.last_sequence, state.last_offset, state.offset_delta)
+    return ProducerEntry(
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        batches=(*older, last) if state.last_offset >= 0 else (),
+        timestamp_ms=state.timestamp_ms,
+        coordinator_epoch=state.coordinator_epoch,
+        open_transaction_first_offset=state.open_transaction_first_offset,
+    )
