@@ -54,7 +54,7 @@ def _is_foreign(head: bytes, base_offset: int | None) -> bool:
     else:
         is_offset_possible = 0 <= first_offset - base_offset <= INT32_MAX
     if len(head) < _PREFIX.size or not any(head):  # a torn batch, or a preallocated file's zeros
-        return not is_offset_possible and any(head)
+        return any(head) and not is_offset_possible
     is_length_possible = _LEGACY_LENGTH_MIN <= length <= LENGTH_MAX
     is_magic_possible = 0 <= magic <= BATCH_MAGIC
-    return is_offset_possible + is_length_possible + is_magic_possible <= 1
+    return [is_offset_possible, is_length_possible, is_magic_possible].count(True) <= 1
