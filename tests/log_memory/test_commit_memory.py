@@ -1,0 +1,151 @@
+"""Named commits: what is let in, what is answered, what is refused, and what is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.support.facts import Teller, restarted
+
+from raftlog.errors import ForeignCommitError, OptionError, StaleCommitError
+from raftlog.limits import COMMIT_ID_BYTES_MAX, COMMITS_MAX
+from raftlog.log.writing.batch_facts import VERSION_MAX, CommitName
+from raftlog.log.writing.memory import Duplicate, LastCommit, LogMemory
+
+DAY_MS = 24 * 60 * 60 * 1000
+ALSO_RESTARTED = pytest.mark.parametrize(
+    "then", [lambda memory: memory, restarted, LogMemory.copy], ids=["same", "restarted", "copy"]
+)
+
+
+def commit(version: int, query: str = "q1", app: str = "app") -> CommitName:
+    return CommitName(app, query, version)
+
+
+@ALSO_RESTARTED
+def test_the_last_commit_is_known_with_its_offsets_and_time(
+    then: Callable[[LogMemory], LogMemory],
+) -> None:
+    told = Teller()
+    told.data(5)
+    told.data(3, commit=commit(4))
+    told.data(1)
+    memory = then(told.memory)
+    assert memory.last_commit("app") == LastCommit(commit(4), 5, 7, told.time_ms - 1)
+    assert memory.last_commit("other") is None
+
+
+@ALSO_RESTARTED
+def test_a_repeat_of_the_last_commit_gets_the_offsets_that_it_got(
+    then: Callable[[LogMemory], LogMemory],
+) -> None:
+    told = Teller()
+    told.data(3, commit=commit(0))
+    told.data(3, commit=commit(1))
+    told.data(9)  # the log's end has moved on, whatever token the retry names
+    memory = then(told.memory)
+    assert memory.check_commit(commit(1)) == Duplicate(3, 5)
+    assert memory.check_commit(commit(1), take_over=True) == Duplicate(3, 5)
+    assert memory.check_commit(commit(2)) is None
+    assert memory.check_commit(commit(815)) is None  # versions rise, not one by one
+
+
+@ALSO_RESTARTED
+@pytest.mark.parametrize("take_over", [False, True])
+def test_an_older_version_is_refused_by_name(
+    take_over: bool, then: Callable[[LogMemory], LogMemory]
+) -> None:
+    told = Teller()
+    told.data(1, commit=commit(7))
+    with pytest.raises(StaleCommitError) as refused:
+        then(told.memory).check_commit(commit(6), take_over=take_over)
+    assert (refused.value.version, refused.value.last_version) == (6, 7)
+
+
+@ALSO_RESTARTED
+@pytest.mark.parametrize("version", [0, 7, 8])
+def test_another_query_is_refused_unless_it_takes_over(
+    version: int, then: Callable[[LogMemory], LogMemory]
+) -> None:
+    told = Teller()
+    told.data(1, commit=commit(7))
+    memory = then(told.memory)
+    with pytest.raises(ForeignCommitError) as refused:
+        memory.check_commit(commit(version, "q2"))
+    assert (refused.value.query_id, refused.value.last_query_id) == ("q2", "q1")
+    assert "take the name over" in str(refused.value)
+    assert memory.check_commit(commit(version, "q2"), take_over=True) is None
+
+
+def test_who_was_taken_over_from_is_refused_afterwards() -> None:
+    told = Teller()
+    told.data(1, commit=commit(7))
+    told.data(1, commit=commit(0, "q2"))
+    with pytest.raises(ForeignCommitError):
+        told.memory.check_commit(commit(8))
+    assert told.memory.check_commit(commit(1, "q2")) is None
+
+
+def test_application_ids_do_not_hear_of_each_other() -> None:
+    told = Teller()
+    told.data(1, commit=commit(7))
+    assert told.memory.check_commit(commit(0, "q2", "app 2")) is None
+
+
+def test_a_commit_is_forgotten_after_seven_days_of_log_time() -> None:
+    told = Teller()
+    told.data(1, commit=commit(7), time_ms=DAY_MS)
+    told.data(1, commit=commit(1, app="young"), time_ms=8 * DAY_MS)
+    told.memory.expire(8 * DAY_MS)
+    assert told.memory.last_commit("app") is not None
+    told.data(1, time_ms=8 * DAY_MS + 1)
+    told.memory.expire(8 * DAY_MS + 1)
+    assert told.memory.last_commit("app") is None
+    assert told.memory.last_commit("young") is not None
+
+
+def test_how_long_is_a_setting_of_the_log() -> None:
+    told = Teller()
+    told.data(1, commit=commit(7))
+    told.data(1, time_ms=told.time_ms + 100)
+    told.memory.expire(told.time_ms + 1000, commit_retention_ms=50)
+    assert told.memory.commits == ()
+
+
+def test_the_application_id_that_was_silent_longest_makes_room() -> None:
+    told = Teller()
+    for app in range(COMMITS_MAX):
+        told.data(1, commit=commit(0, app=str(app)))
+    told.data(1, commit=commit(1, app="0"))
+    told.data(1, commit=commit(0, app="one more"))
+    memory = restarted(told.memory)
+    assert len(memory.commits) == COMMITS_MAX
+    assert memory.last_commit("0") is not None
+    assert memory.last_commit("1") is None
+    Teller(memory).data(1, commit=commit(0, app="two more"))  # a restart keeps the order
+    assert memory.last_commit("2") is None
+    assert len(memory.commits) == COMMITS_MAX
+
+
+@pytest.mark.parametrize(
+    ("app", "query", "version"),
+    [
+        ("", "q", 0),
+        ("a", "", 0),
+        ("a" * (COMMIT_ID_BYTES_MAX + 1), "q", 0),
+        ("a", "ü" * (COMMIT_ID_BYTES_MAX // 2 + 1), 0),
+        ("a", "\ud800", 0),
+        ("a", "q", -1),
+        ("a", "q", VERSION_MAX + 1),
+    ],
+)
+def test_a_name_that_no_log_could_keep_cannot_be_made(app: str, query: str, version: int) -> None:
+    with pytest.raises(OptionError):
+        CommitName(app, query, version)
+
+
+def test_names_of_the_greatest_length_are_kept() -> None:
+    name = CommitName("ü" * (COMMIT_ID_BYTES_MAX // 2), "x" * COMMIT_ID_BYTES_MAX, VERSION_MAX)
+    told = Teller()
+    told.data(1, commit=name)
+    assert restarted(told.memory).check_commit(name) == Duplicate(0, 0)
