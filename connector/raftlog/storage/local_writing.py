@@ -17,6 +17,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from raftlog.errors import (
@@ -82,48 +84,39 @@ class WritableLocalStorage(LocalStorage):
 
     def make_directory(self, path: str) -> bool:
         """Make one directory; False if it was there."""
-        try:
-            os.mkdir(path)
-        except FileExistsError:
-            if not os.path.isdir(path):
-                raise NotALogError(path=path, reason="a directory was expected there") from None
-            return False
-        except OSError as error:
-            raise _translated(path, error) from None
+        with _errors_of(path):
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                if not os.path.isdir(path):
+                    raise NotALogError(path=path, reason="a directory was expected there") from None
+                return False
         return True
 
     def rename(self, path: str, new_path: str) -> None:
         """Rename in one step, replacing a file that has the new name."""
         assert os.path.dirname(path) == os.path.dirname(new_path), "one directory can be synced"
-        try:
+        with _errors_of(path):
             os.replace(path, new_path)
-        except OSError as error:
-            raise _translated(path, error) from None
 
     def unlink(self, path: str) -> None:
         """Take a file out of its directory."""
-        try:
+        with _errors_of(path):
+            if os.path.isdir(path):  # Linux would say EISDIR, others EPERM
+                raise NotALogError(path=path, reason="a file was expected there")
             os.unlink(path)
-        except OSError as error:
-            if os.path.isdir(path):  # Linux says EISDIR, others EPERM
-                raise NotALogError(path=path, reason="a file was expected there") from None
-            raise _translated(path, error) from None
 
     def set_read_only(self, path: str) -> None:
         """Take away all rights to write, as Kafka does with a frozen snapshot."""
-        try:
+        with _errors_of(path):
             os.chmod(path, os.stat(path).st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
-        except OSError as error:
-            raise _translated(path, error) from None
 
     def sync_directory(self, directory: str) -> None:
         """Flush the names in a directory to the device."""
         if not self.is_directory(directory):
             raise NotALogError(path=directory, reason="a directory was expected there")
-        try:
+        with _errors_of(directory):
             descriptor = os.open(directory, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        except OSError as error:
-            raise _translated(directory, error) from None
         try:
             _sync(descriptor, directory, is_directory=True)
         finally:
@@ -134,9 +127,8 @@ class WritableLocalStorage(LocalStorage):
         descriptor = _open(path, os.O_CREAT)
         is_ours = False
         try:
-            is_ours = lock_descriptor(descriptor)
-        except OSError as error:
-            raise _translated(path, error) from None
+            with _errors_of(path):
+                is_ours = lock_descriptor(descriptor)
         finally:
             if not is_ours:
                 os.close(descriptor)
@@ -159,8 +151,14 @@ class WritableLocalStorage(LocalStorage):
 
 
 def _open(path: str, more_flags: int = 0) -> int:
-    try:
+    with _errors_of(path):
         return os.open(path, _FLAGS | more_flags, _FILE_MODE)
+
+
+@contextmanager
+def _errors_of(path: str) -> Iterator[None]:
+    try:
+        yield
     except FileExistsError:
         raise FileExistsLogError(path=path) from None
     except OSError as error:
