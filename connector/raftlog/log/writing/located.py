@@ -1,0 +1,112 @@
+"""Find a batch boundary in a segment, and read batches between two of them.
+
+Rules of this file:
+
+1. The offset index is a hint: a position from it is used only if a batch begins there that ends
+   with the offset that the entry names. Without one the search begins at the segment's start.
+2. No numpy: this is for the writer, who looks for few things. Readers have ``log.cursor``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from raftlog.errors import CorruptBatchError, LogNotFoundError
+from raftlog.limits import MIB
+from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, offset_name
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.storage.protocol import ReadableFile, Storage
+
+from .batch_headers import BatchHeader, header_at, iter_headers
+from .index_rules import OFFSET_ENTRY
+
+_CHUNK_BYTES: Final = 1 * MIB
+
+
+def boundary_at_or_below(
+    storage: Storage, directory: str, base_offset: int, byte_count: int, offset: int
+) -> tuple[int, int, BatchHeader | None]:
+    """The last batch boundary of a segment that is not above ``offset``.
+
+    Gives its position, its offset (that of the next batch), and the header of the batch before it
+    if there is one and it was looked at. Raises ``CorruptBatchError``.
+    """
+    path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
+    with storage.open_file(path) as file:
+        position = _position_below(storage, directory, base_offset, file, byte_count, offset)
+        before = None
+        for header in iter_headers(file, position, byte_count):
+            if header.last_offset >= offset:
+                return header.position, header.base_offset, before
+            before = header
+    return byte_count, base_offset if before is None else before.last_offset + 1, before
+
+
+def read_batches(file: ReadableFile, position: int, end_position: int) -> Iterator[RecordBatch]:
+    """The batches in [position, end_position), each with its CRC checked.
+
+    Raises ``CorruptBatchError``, also if the bytes end inside a batch.
+    """
+    while position < end_position:
+        byte_count = min(_CHUNK_BYTES, end_position - position)
+        header = header_at(file, position, end_position)
+        chunk = file.read_at(position, max(byte_count, header.byte_count))
+        at = 0
+        while at < len(chunk):
+            batch = read_batch(chunk, at, path=file.path, file_position=position)
+            if isinstance(batch, TornTail):
+                break
+            yield batch
+            at += batch.byte_count
+        if at == 0:
+            raise CorruptBatchError(
+                reason=f"the file ends before byte {end_position}",
+                path=file.path,
+                position=position,
+            )
+        position += at
+
+
+def _position_below(
+    storage: Storage,
+    directory: str,
+    base_offset: int,
+    log: ReadableFile,
+    byte_count: int,
+    offset: int,
+) -> int:
+    """Where a batch begins that ends below ``offset``, by the index; 0 if nothing better is known.
+
+    Zeros behind the entries sort as entries that are too small: they are never chosen, since no
+    batch at position 0 is named by an index.
+    """
+    try:
+        with storage.open_file(
+            storage.join(directory, offset_name(base_offset, INDEX_SUFFIX))
+        ) as index:
+            low, high = 0, index.byte_count() // OFFSET_ENTRY.size
+            while low < high:
+                middle = (low + high) // 2
+                if base_offset + _entry(index, middle)[0] < offset:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == 0:
+                return 0
+            delta, position = _entry(index, low - 1)
+    except LogNotFoundError:
+        return 0
+    if not 0 < position < byte_count:
+        return 0
+    try:
+        header = header_at(log, position, byte_count)
+    except CorruptBatchError:
+        return 0
+    return position if header.last_offset == base_offset + delta else 0
+
+
+def _entry(index: ReadableFile, ordinal: int) -> tuple[int, int]:
+    data = index.read_at(ordinal * OFFSET_ENTRY.size, OFFSET_ENTRY.size)
+    delta, position = OFFSET_ENTRY.unpack(data)
+    return delta, position

@@ -1,0 +1,184 @@
+"""The small files of a log's directory, each written in the one way that a crash cannot hurt.
+
+Rules of this file:
+
+1. Text files that have no checksum go through ``replace_checked``, files that have one through
+   ``replace_file``. ``published`` alone is written in place and never synced.
+2. Deleting is by name, oldest first; what is gone already is what was wanted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Final
+
+from raftlog.errors import LogNotFoundError
+from raftlog.log.epoch_cache import EpochCache, encode_epoch_checkpoint
+from raftlog.log.names import (
+    EPOCH_CHECKPOINT_NAME,
+    PARTITION_METADATA_NAME,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    RAFTLOG_PROPERTIES_NAME,
+    Listing,
+    offset_name,
+    parse_partition_name,
+    read_listing,
+)
+from raftlog.log.published import PUBLISHED_NAME, Published, encode_published, parse_published
+from raftlog.log.small_files import PartitionMetadata, encode_partition_metadata
+from raftlog.storage.protocol import WritableFile, WritableStorage
+from raftlog.types import TopicPartition
+
+from .clean_marker import CLEAN_MARKER_NAME, CleanMarker, encode_clean_marker
+from .memory import LogMemory
+from .offset_checkpoint import (
+    LOG_START_CHECKPOINT_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    encode_offset_checkpoint,
+)
+from .properties import LogProperties, encode_log_properties, parse_log_properties
+from .replacing import read_checked, replace_checked, replace_file
+
+UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
+"""What a log is called whose directory is not named after a partition."""
+_PUBLISHED_BYTES_MAX: Final = 512
+
+
+class LogDirectory:
+    """One partition's directory, to be written. Not shared between threads."""
+
+    def __init__(self, storage: WritableStorage, path: str) -> None:
+        self.storage = storage
+        self.path = path
+        name = storage.split(path)[1]
+        self.partition = parse_partition_name(name) or UNNAMED_PARTITION
+        self.boot_id = storage.boot_id()
+        self._published_file: WritableFile | None = None
+        self._published: bytes | None = None
+        self._may_have_marker = True
+
+    def file(self, name: str) -> str:
+        """The path of a file of this directory."""
+        return self.storage.join(self.path, name)
+
+    def listing(self) -> Listing:
+        """What is there now."""
+        return read_listing(self.storage.list_names(self.path))
+
+    def sync(self) -> None:
+        """Make names durable."""
+        self.storage.sync_directory(self.path)
+
+    def close(self) -> None:
+        """Give the open file back."""
+        if self._published_file is not None:
+            self._published_file.close()
+            self._published_file = None
+
+    # --- what the log is --------------------------------------------------------------------------
+
+    def read_properties(self) -> LogProperties | None:
+        """What ``raftlog.properties`` says; None if this is no log of ours.
+
+        Raises ``CorruptFileError``.
+        """
+        path = self.file(RAFTLOG_PROPERTIES_NAME)
+        data = read_checked(self.storage, path)
+        return None if data is None else parse_log_properties(data, path)
+
+    def write_identity(self, properties: LogProperties, epochs: EpochCache) -> None:
+        """Make the files that say what the log is, and where its first epoch begins."""
+        metadata = PartitionMetadata(version=0, topic_id=properties.topic_id)
+        files = {
+            RAFTLOG_PROPERTIES_NAME: encode_log_properties(properties),
+            PARTITION_METADATA_NAME: encode_partition_metadata(metadata),
+            EPOCH_CHECKPOINT_NAME: encode_epoch_checkpoint(epochs),
+        }
+        replace_checked(self.storage, self.path, files)
+
+    # --- what changes -----------------------------------------------------------------------------
+
+    def write_epochs(self, epochs: EpochCache) -> None:
+        """Replace ``leader-epoch-checkpoint``: durable before the first batch of an epoch."""
+        self._replace(EPOCH_CHECKPOINT_NAME, encode_epoch_checkpoint(epochs))
+
+    def write_log_start(self, offset: int) -> None:
+        """Replace the log start checkpoint: durable before anything below it is deleted."""
+        self._replace(LOG_START_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset))
+
+    def write_recovery_point(self, offset: int) -> None:
+        """Replace the recovery point. Everything below ``offset`` must be synced."""
+        self._replace(
+            RECOVERY_POINT_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset)
+        )
+
+    def write_producer_snapshot(self, memory: LogMemory) -> None:
+        """Write ``<end offset>.snapshot``."""
+        name = offset_name(memory.end_offset, PRODUCER_SNAPSHOT_SUFFIX)
+        replace_file(self.storage, self.file(name), memory.encode_snapshot())
+
+    def write_clean_marker(self, marker: CleanMarker) -> None:
+        """Say that the log was closed in order."""
+        replace_file(self.storage, self.file(CLEAN_MARKER_NAME), encode_clean_marker(marker))
+        self._may_have_marker = True
+
+    def remove_clean_marker(self) -> None:
+        """Take the marker away, before the first write after an open. Durable on return."""
+        if self._may_have_marker:
+            if self.unlink([CLEAN_MARKER_NAME]):
+                self.sync()
+            self._may_have_marker = False
+
+    def unlink(self, names: Iterable[str]) -> int:
+        """Delete files in this order; how many were there. Not durable yet."""
+        count = 0
+        for name in names:
+            with contextlib.suppress(LogNotFoundError):
+                self.storage.unlink(self.file(name))
+                count += 1
+        return count
+
+    def has(self, name: str) -> bool:
+        """Whether anything has this name."""
+        try:
+            self.storage.is_directory(self.file(name))
+        except LogNotFoundError:
+            return False
+        return True
+
+    def _replace(self, name: str, data: bytes) -> None:
+        replace_checked(self.storage, self.path, {name: data})
+
+    # --- how far it is synced ---------------------------------------------------------------------
+
+    def publish(self, published: Published) -> None:
+        """Tell other processes. Written in place, so that a reader sees the old line or the new."""
+        line = encode_published(published)
+        if line == self._published:
+            return
+        if self._published_file is None:
+            self._published_file = self._open_published()
+        self._published = None
+        self._published_file.write_at(0, line)
+        self._published = line
+
+    def published(self) -> Published | None:
+        """What was published last in this boot, by whomever; None if nobody has, or died at it."""
+        if self._published_file is None:
+            try:
+                self._published_file = self.storage.open_for_writing(self.file(PUBLISHED_NAME))
+            except LogNotFoundError:
+                return None
+        data = self._published_file.read_at(0, _PUBLISHED_BYTES_MAX)
+        published = parse_published(data)
+        if published is None or published.boot_id != self.boot_id:
+            return None
+        self._published = data
+        return published
+
+    def _open_published(self) -> WritableFile:
+        try:
+            return self.storage.open_for_writing(self.file(PUBLISHED_NAME))
+        except LogNotFoundError:
+            return self.storage.create_file(self.file(PUBLISHED_NAME))
