@@ -227,12 +227,12 @@ class ForeignCommitError(AppendError):
 class LogClosedError(AppendError):
     """The log was closed by its owner, or closed itself when its disk failed. Open it again."""
 
-    path: str
     reason: str
+    path: str | None = None
     code: ClassVar[str] = "RAFTLOG_LOG_CLOSED"
 
     def sentence(self) -> str:
-        return f"{self.path} is closed: {self.reason}; open it again"
+        return f"{self.path or 'the log'} is closed: {self.reason}; open it again"
 
 
 @dataclass(kw_only=True, eq=False)

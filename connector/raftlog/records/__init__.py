@@ -6,6 +6,7 @@ What this package exports is light: one batch at a time, as objects. ``raftlog.r
 
 from __future__ import annotations
 
+from .accumulator import BatchAccumulator, CompletedBatch
 from .batch import (
     Compression,
     Header,
@@ -19,17 +20,26 @@ from .batch import (
     iter_batches,
     read_batch,
 )
+from .buffer_pool import BufferPool
+from .builder import BatchBuilder, ProducerStamp
 from .control import ControlRecord, ControlType, decode_control, encode_control
+from .encoding import RecordToAppend
 
 __all__ = [
+    "BatchAccumulator",
+    "BatchBuilder",
+    "BufferPool",
+    "CompletedBatch",
     "Compression",
     "ControlRecord",
     "ControlType",
     "Header",
     "NewRecord",
     "NewRecordBatch",
+    "ProducerStamp",
     "Record",
     "RecordBatch",
+    "RecordToAppend",
     "TimestampType",
     "TornTail",
     "decode_control",

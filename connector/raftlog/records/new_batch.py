@@ -18,6 +18,7 @@ from raftlog.errors import RecordBatchTooLargeError
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 
 from .compression import Compression, compress
+from .encoding import encode_records, max_timestamp_ms
 from .header import (
     BATCH_HEADER,
     BATCH_MAGIC,
@@ -72,40 +73,82 @@ def encode_batch(
     Raises ``RecordBatchTooLargeError`` if they are more than ``byte_count_max``, header included
     (Kafka: MAX_BATCH_SIZE_BYTES), or more records than 32-bit deltas can tell apart.
     """
-    has_horizon = batch.delete_horizon_ms is not None
-    base_ms = batch.delete_horizon_ms if has_horizon else batch.base_timestamp_ms
-    assert base_ms is not None
-    stored = list(_stored_records(batch.records, base_ms))
-    last_delta = batch.last_offset_delta
-    if last_delta is None:
-        last_delta = stored[-1].offset_delta if stored else 0
-    if last_delta > INT32_MAX:
-        raise RecordBatchTooLargeError(byte_count=last_delta, byte_count_max=INT32_MAX)
-    payload = compress(b"".join(map(record_bytes, stored)), batch.compression)
+    base_ms = batch.base_timestamp_ms
+    if batch.delete_horizon_ms is not None:
+        base_ms = batch.delete_horizon_ms
+    payload, count, last_delta = _encode(batch, base_ms)
+    max_ms = batch.max_timestamp_ms
+    if max_ms is None:
+        max_ms = max_timestamp_ms(batch.records, batch.base_timestamp_ms)
+    return seal_batch(
+        compress(payload, batch.compression),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        byte_count_max=byte_count_max,
+        compression=batch.compression,
+        flags=_flags(batch),
+        last_offset_delta=last_delta,
+        base_timestamp_ms=base_ms,
+        max_timestamp_ms=max_ms,
+        producer=(batch.producer_id, batch.producer_epoch, batch.base_sequence),
+        record_count=count,
+    )
+
+
+def seal_batch(
+    payload: bytes,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    byte_count_max: int,
+    compression: Compression,
+    flags: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    producer: tuple[int, int, int],
+    record_count: int,
+) -> bytes:
+    """Put the header, length and CRC included, before records that are encoded and compressed.
+
+    ``flags`` are the attributes apart from the codec's bits; ``producer`` is id, epoch and base
+    sequence. Raises ``RecordBatchTooLargeError``.
+    """
+    if last_offset_delta > INT32_MAX:
+        raise RecordBatchTooLargeError(byte_count=last_offset_delta, byte_count_max=INT32_MAX)
     byte_count = BATCH_HEADER_BYTES + len(payload)
     if byte_count > byte_count_max:
         raise RecordBatchTooLargeError(byte_count=byte_count, byte_count_max=byte_count_max)
-    max_ms = batch.max_timestamp_ms
-    if max_ms is None:
-        times = [r.timestamp_ms for r in batch.records if r.timestamp_ms is not None]
-        max_ms = max(times, default=batch.base_timestamp_ms)
     header = BATCH_HEADER.pack(
         base_offset,
         byte_count - LOG_OVERHEAD_BYTES,
         leader_epoch,
         BATCH_MAGIC,
         0,
-        _attributes(batch),
-        last_delta,
-        base_ms,
-        max_ms,
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-        len(stored),
+        compression | flags,
+        last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        *producer,
+        record_count,
     )
     crc = crc32c(payload, crc32c(header[CRC_START:]))
-    return header[: CRC_START - 4] + crc.to_bytes(4, "big") + header[CRC_START:] + payload
+    return b"".join((header[: CRC_START - 4], crc.to_bytes(4, "big"), header[CRC_START:], payload))
+
+
+def _encode(batch: NewRecordBatch, base_ms: int) -> tuple[bytes, int, int]:
+    """The records' bytes, how many there are, and the last one's delta."""
+    records = batch.records
+    if all(record.offset_delta is None for record in records):
+        payload = encode_records(records, 0, base_ms)
+        last_delta = max(0, len(records) - 1)
+    else:
+        stored = list(_stored_records(records, base_ms))
+        payload = b"".join(map(record_bytes, stored))
+        last_delta = stored[-1].offset_delta
+    if batch.last_offset_delta is not None:
+        last_delta = batch.last_offset_delta
+    return payload, len(records), last_delta
 
 
 def _stored_records(records: tuple[NewRecord, ...], base_ms: int) -> Iterator[StoredRecord]:
@@ -120,10 +163,9 @@ def _stored_records(records: tuple[NewRecord, ...], base_ms: int) -> Iterator[St
         next_delta = delta + 1
 
 
-def _attributes(batch: NewRecordBatch) -> int:
+def _flags(batch: NewRecordBatch) -> int:
     return (
-        batch.compression
-        | (TIMESTAMP_TYPE_BIT if batch.timestamp_type else 0)
+        (TIMESTAMP_TYPE_BIT if batch.timestamp_type else 0)
         | (TRANSACTIONAL_BIT if batch.is_transactional else 0)
         | (CONTROL_BIT if batch.is_control else 0)
         | (0 if batch.delete_horizon_ms is None else DELETE_HORIZON_BIT)

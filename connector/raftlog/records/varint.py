@@ -67,6 +67,10 @@ def unsigned_varint(value: int) -> bytes:
     assert value >= 0, "an unsigned varint is never negative"
     if value < 0x80:
         return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x20_0000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -78,6 +82,12 @@ def unsigned_varint(value: int) -> bytes:
 def varint(value: int) -> bytes:
     """The zigzag bytes of a 32-bit or a 64-bit signed ``value`` (they differ in range only)."""
     return unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def varint_byte_count(value: int) -> int:
+    """How many bytes ``varint`` gives."""
+    raw = value << 1 if value >= 0 else (-value << 1) - 1
+    return (raw.bit_length() + 6) // 7 or 1
 
 
 _ONE_BYTE = tuple(bytes([value]) for value in range(0x80))

@@ -1,0 +1,184 @@
+"""One batch that is being filled.
+
+Rules of this file:
+
+1. The limit counts the whole batch, its header included (Kafka: ``BatchBuilder``), and a batch that
+   was built never exceeds it: records that grow under their codec are stored without it.
+2. Encoding and adding are two steps, and only the second one changes the builder: whoever is
+   refused in between leaves no trace.
+3. Records that have no time of their own get the batch's: that of its first append.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.errors import RecordBatchTooLargeError
+from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, READ_BATCH_BYTES_MAX
+
+from .compression import Compression, compress
+from .encoding import (
+    RecordToAppend,
+    encode_records,
+    least_byte_count,
+    max_timestamp_ms,
+    record_byte_counts,
+)
+from .header import CONTROL_BIT, TRANSACTIONAL_BIT
+from .new_batch import seal_batch
+
+_SIZED_AT_ONCE: Final = 1024
+"""How many records are measured at once where not all fit: a batch's end is among the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStamp:
+    """Whose batch it is, and which of theirs (Kafka: ``producerId``, ``producerEpoch``,
+    ``baseSequence``)."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    is_transactional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRecords:
+    """Records in the bytes that they will have at one place of one batch."""
+
+    data: bytes
+    record_count: int
+    max_timestamp_ms: int
+
+
+NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
+
+
+class BatchBuilder:
+    """Holds at most ``byte_count_max`` bytes. Offsets and epoch are told to ``build``."""
+
+    def __init__(
+        self,
+        *,
+        base_timestamp_ms: int,
+        byte_count_max: int = BATCH_BYTES_MAX,
+        compression: Compression = Compression.NONE,
+        producer: ProducerStamp = NO_PRODUCER,
+        is_control: bool = False,
+    ) -> None:
+        # So 32-bit deltas always suffice: a batch has fewer records than bytes.
+        assert BATCH_HEADER_BYTES < byte_count_max <= READ_BATCH_BYTES_MAX
+        self.base_timestamp_ms: Final = base_timestamp_ms
+        self.byte_count_max: Final = byte_count_max
+        self.compression: Final = compression
+        self.producer: Final = producer
+        self.is_control: Final = is_control
+        self._parts: list[bytes] = []
+        self._byte_count = BATCH_HEADER_BYTES
+        self._record_count = 0
+        self._max_timestamp_ms = base_timestamp_ms
+
+    @property
+    def record_count(self) -> int:
+        return self._record_count
+
+    @property
+    def byte_count(self) -> int:
+        """What the batch takes now, header included and not compressed."""
+        return self._byte_count
+
+    @property
+    def room_byte_count(self) -> int:
+        """What its records may still take."""
+        return self.byte_count_max - self._byte_count
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        return self._max_timestamp_ms
+
+    def bytes_needed(self, records: Sequence[RecordToAppend]) -> int | None:
+        """None if all the records fit, else the size of a batch of them alone (Kafka's answer)."""
+        if self.encode(records) is not None:
+            return None
+        return self._alone_byte_count(records)
+
+    def encode(self, records: Sequence[RecordToAppend]) -> EncodedRecords | None:
+        """The records as they would lie behind those that are here, or None if they do not fit.
+
+        The first records of a batch with a codec fit if they do so compressed; behind them, what
+        fits is counted without it, since a codec tells its size only at the end.
+        """
+        is_packed = self.compression is not Compression.NONE and not self._record_count
+        if not is_packed and least_byte_count(records) > self.room_byte_count:
+            return None
+        data = encode_records(records, self._record_count, self.base_timestamp_ms)
+        byte_count = len(data)
+        if byte_count > self.room_byte_count and is_packed:
+            byte_count = len(compress(data, self.compression))
+        if byte_count > self.room_byte_count:
+            return None
+        latest_ms = max_timestamp_ms(records, self.base_timestamp_ms)
+        return EncodedRecords(data, len(records), latest_ms)
+
+    def count_that_fits(self, records: Sequence[RecordToAppend], start: int) -> int:
+        """How many of ``records[start:]`` fit, from the first one on and without a codec."""
+        room = self.room_byte_count
+        at = start
+        while at < len(records):
+            part = records[at : at + _SIZED_AT_ONCE]
+            delta = self._record_count + at - start
+            for count in record_byte_counts(part, delta, self.base_timestamp_ms):
+                room -= count
+                if room < 0:
+                    return at - start
+                at += 1
+        return at - start
+
+    def add(self, encoded: EncodedRecords) -> None:
+        """Take records that ``encode`` gave for this builder as it is."""
+        latest_ms = encoded.max_timestamp_ms
+        if self._parts:
+            latest_ms = max(latest_ms, self._max_timestamp_ms)
+        self._max_timestamp_ms = latest_ms
+        self._parts.append(encoded.data)
+        self._byte_count += len(encoded.data)
+        self._record_count += encoded.record_count
+
+    def append(self, records: Sequence[RecordToAppend]) -> None:
+        """Add all the records or, with ``RecordBatchTooLargeError``, none of them."""
+        encoded = self.encode(records)
+        if encoded is None:
+            raise RecordBatchTooLargeError(
+                byte_count=self._alone_byte_count(records), byte_count_max=self.byte_count_max
+            )
+        self.add(encoded)
+
+    def _alone_byte_count(self, records: Sequence[RecordToAppend]) -> int:
+        counts = record_byte_counts(records, self._record_count, self.base_timestamp_ms)
+        return BATCH_HEADER_BYTES + sum(counts)
+
+    def build(self, base_offset: int, leader_epoch: int) -> bytes:
+        """The batch at this offset and epoch. Building one without records is a bug."""
+        assert self._record_count, "a batch has records"
+        payload = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        codec = self.compression
+        packed = compress(payload, codec)
+        if len(packed) >= len(payload):
+            codec, packed = Compression.NONE, payload
+        producer = self.producer
+        return seal_batch(
+            packed,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            byte_count_max=self.byte_count_max,
+            compression=codec,
+            flags=(CONTROL_BIT if self.is_control else 0)
+            | (TRANSACTIONAL_BIT if producer.is_transactional else 0),
+            last_offset_delta=self._record_count - 1,
+            base_timestamp_ms=self.base_timestamp_ms,
+            max_timestamp_ms=self._max_timestamp_ms,
+            producer=(producer.producer_id, producer.producer_epoch, producer.base_sequence),
+            record_count=self._record_count,
+        )
