@@ -73,6 +73,7 @@ class LogMemory:
         self._book = TransactionBook(
             path, complete_from=end_offset, kept_max=ENDED_TRANSACTIONS_MAX
         )
+        self._unknown_from = None if is_whole else end_offset
         if not is_whole:
             self._book.begin_where_history_is_gone(end_offset)
 
@@ -80,6 +81,7 @@ class LogMemory:
         """A memory that goes on by itself from here: for appends that may not come to be."""
         twin = LogMemory(self.path, end_offset=self._end_offset)
         twin._log_time_ms = self._log_time_ms
+        twin._unknown_from = self._unknown_from
         twin._producers = self._producers.copy()
         twin._commits = self._commits.copy()
         twin._book = self._book.copy()
@@ -160,10 +162,11 @@ class LogMemory:
             self._commits.append(
                 LastCommit(facts.commit, facts.base_offset, facts.last_offset, self._log_time_ms)
             )
+        outside_offset = self._outside_offset(facts) if facts.markers else facts.base_offset
         for marker in facts.markers:
             match marker:
-                case MetadataMarker(offset, kind, name):
-                    self._note_metadata_marker(facts, kind, offset, name)
+                case MetadataMarker():
+                    self._note_metadata_marker(marker, outside_offset)
                 case ProducerMarker():
                     aborted += self._end_transaction(facts, marker)
         self._end_offset = facts.next_offset
@@ -205,11 +208,23 @@ class LogMemory:
         if facts.is_transactional:
             self._book.open_transaction(facts.producer_id, facts.base_offset)
 
-    def _note_metadata_marker(
-        self, facts: BatchFacts, kind: Marker, offset: int, name: str | None
-    ) -> None:
-        self._book.metadata_marker(kind, offset, batch_base_offset=facts.base_offset, name=name)
+    def _outside_offset(self, facts: BatchFacts) -> int:
+        """The last batch boundary, up to this batch, that is outside every metadata transaction.
+
+        A batch may end one and begin the next. To go back to the beginning of the second alone
+        would be wrong once the first is forgotten.
+        """
+        if self._unknown_from is not None:
+            return self._unknown_from
+        opened = self._open_metadata_transaction()
+        return facts.base_offset if opened is None else opened[1]
+
+    def _note_metadata_marker(self, marker: MetadataMarker, outside_offset: int) -> None:
+        self._book.metadata_marker(
+            marker.marker, marker.offset, batch_base_offset=outside_offset, name=marker.name
+        )
         del self._book.problems[_PROBLEMS_MAX:]
+        self._unknown_from = None
 
     def _end_transaction(
         self, facts: BatchFacts, marker: ProducerMarker

@@ -59,7 +59,11 @@ assert COMMITS_MAX * _COMMIT_BYTES_MAX + PRODUCERS_MAX * _PRODUCER_BYTES_MAX < B
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A metadata transaction that has begun: ``batch_base_offset`` is of the batch that says so."""
+    """A metadata transaction that has begun.
+
+    ``batch_base_offset`` is the last batch boundary that is outside every transaction: where the
+    batch begins that begins it, or earlier if that batch begins inside another one.
+    """
 
     first_offset: int
     batch_base_offset: int

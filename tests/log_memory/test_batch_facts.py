@@ -1,0 +1,320 @@
+"""What is seen of a batch: names of commits, markers, control records; what is not looked at."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.batch_strategies import new_batches, resealed
+from tests.support.log_builder import (
+    ABORT,
+    END,
+    NO_OP,
+    begin,
+    control_batch,
+    data_batch,
+    leader_change,
+)
+
+from raftlog.errors import CorruptBatchError
+from raftlog.limits import BATCH_HEADER_BYTES, COMMIT_ID_BYTES_MAX
+from raftlog.log.marker_values import marker_of, marker_value, transaction_name
+from raftlog.log.transactions import Marker
+from raftlog.log.writing.batch_facts import (
+    COMMIT_HEADER,
+    VERSION_MAX,
+    BatchFacts,
+    CommitName,
+    MetadataMarker,
+    ProducerMarker,
+    ValueKind,
+    batch_facts,
+    commit_header,
+    commit_transaction_name,
+    parse_commit_header,
+    parse_commit_transaction_name,
+)
+from raftlog.records.batch import (
+    Header,
+    NewRecord,
+    NewRecordBatch,
+    RecordBatch,
+    encode_batch,
+    read_batch,
+)
+from raftlog.records.compression import Compression
+from raftlog.records.control import ControlType, EndTransactionMarker, LeaderChange
+
+NAME = CommitName("app", "0b6c", 41)
+USER_VALUES = pytest.mark.parametrize("values", [ValueKind.BYTES, ValueKind.MSGPACK])
+CODECS = pytest.mark.parametrize("compression", list(Compression))
+IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
+NAMES = st.builds(CommitName, IDS, IDS, st.integers(0, VERSION_MAX))
+
+
+def read(data: bytes) -> RecordBatch:
+    batch = read_batch(data, path="/log/x.log")
+    assert isinstance(batch, RecordBatch)
+    return batch
+
+
+def facts(data: bytes, values: ValueKind = ValueKind.BYTES) -> BatchFacts:
+    return batch_facts(read(data), values)
+
+
+def batch(
+    *headers: tuple[Header, ...],
+    compression: Compression = Compression.NONE,
+    value: bytes | None = b"v",
+) -> bytes:
+    """A batch of one record for each tuple of headers."""
+    records = tuple(NewRecord(b"k", value, headers=each) for each in headers)
+    new = NewRecordBatch(records=records, base_timestamp_ms=5, compression=compression)
+    return encode_batch(new, base_offset=10, leader_epoch=3)
+
+
+# --- the header of every batch ---
+
+
+@given(new_batches())
+def test_the_facts_of_the_header_are_those_of_the_batch(new: NewRecordBatch) -> None:
+    stored = read(encode_batch(replace(new, is_control=False), base_offset=10, leader_epoch=3))
+    for values in ValueKind:
+        found = batch_facts(stored, values)
+        for field in ("base_offset", "last_offset", "leader_epoch", "max_timestamp_ms"):
+            assert getattr(found, field) == getattr(stored, field)
+        for field in ("producer_id", "producer_epoch", "base_sequence", "record_count"):
+            assert getattr(found, field) == getattr(stored, field)
+        assert found.is_transactional == stored.is_transactional
+        assert found.compression is stored.compression
+        assert (found.commit, found.markers, found.control) == (None, (), ())
+
+
+# --- names of commits in a header ---
+
+
+@CODECS
+@USER_VALUES
+def test_a_commit_is_named_in_the_first_record(values: ValueKind, compression: Compression) -> None:
+    data = batch((Header("x", b"y"), commit_header(NAME)), (), compression=compression)
+    assert facts(data, values).commit == NAME
+
+
+def test_a_header_of_a_later_record_names_nothing() -> None:
+    assert facts(batch((), (commit_header(NAME),))).commit is None
+
+
+def test_a_name_that_stands_twice_is_none() -> None:
+    header = commit_header(NAME)
+    assert facts(batch((header, header))).commit is None
+
+
+def test_a_kraft_log_has_no_names_in_headers() -> None:
+    assert facts(batch((commit_header(NAME),)), ValueKind.KRAFT).commit is None
+
+
+def test_the_name_is_messagepack_that_others_can_read() -> None:
+    header = commit_header(NAME)
+    assert header.key == "raftlog.commit"
+    assert msgpack.unpackb(header.value) == ["app", "0b6c", 41]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"\xc1",
+        b"\x93\xa1a\xa1b",  # cut off
+        msgpack.packb(["a", "b", 1]) + b"\0",
+        msgpack.packb(["a", "b"]),
+        msgpack.packb(["a", "b", 1, 2]),
+        msgpack.packb(["a", "b", "1"]),
+        msgpack.packb(["a", "b", 1.0]),
+        msgpack.packb(["a", "b", True]),
+        msgpack.packb(["a", "b", -1]),
+        msgpack.packb(["a", "b", 2**64 - 1]),
+        msgpack.packb(["", "b", 1]),
+        msgpack.packb([b"a", "b", 1]),
+        msgpack.packb(["a" * (COMMIT_ID_BYTES_MAX + 1), "b", 1]),
+        msgpack.packb({"a": 1}),
+        msgpack.packb("abc"),
+        b"\x93\xa1\xff\xa1b\x01",  # no UTF-8
+        b"\xdd\xff\xff\xff\xff",
+        b"\x93" * 300,
+        b"\x93" * 5000,
+        b"\xc7\x00\x01",
+    ],
+)
+def test_a_malformed_name_of_a_stranger_is_data(value: bytes | None) -> None:
+    assert parse_commit_header(value) is None
+    assert facts(batch((Header(COMMIT_HEADER, value),))).commit is None
+
+
+@given(st.binary(max_size=700))
+def test_no_bytes_in_the_header_are_an_error(value: bytes) -> None:
+    parse_commit_header(value)
+
+
+@given(NAMES)
+def test_names_come_back_as_they_were_written(name: CommitName) -> None:
+    assert parse_commit_header(commit_header(name).value) == name
+    assert parse_commit_transaction_name(commit_transaction_name(name)) == name
+
+
+# --- names of commits in a transaction ---
+
+
+def kraft_batch(*values: bytes | None, compression: Compression = Compression.NONE) -> bytes:
+    return data_batch(values, base_offset=10, compression=compression)
+
+
+@CODECS
+def test_a_commit_of_a_kraft_log_is_a_transaction_in_one_batch(compression: Compression) -> None:
+    text = commit_transaction_name(NAME)
+    assert json.loads(text) == ["app", "0b6c", 41]
+    data = kraft_batch(begin(text), NO_OP, END, compression=compression)
+    found = facts(data, ValueKind.KRAFT)
+    assert found.commit == NAME
+    assert found.markers == (
+        MetadataMarker(10, Marker.BEGIN, text),
+        MetadataMarker(12, Marker.END),
+    )
+    assert facts(data).markers == ()  # in a log of bytes they are bytes
+    assert facts(data).commit is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (begin('["app","0b6c",41]'), NO_OP),
+        (begin('["app","0b6c",41]'), NO_OP, ABORT),
+        (begin('["app","0b6c",41]'), END, NO_OP),
+        (NO_OP, begin('["app","0b6c",41]'), END),
+        (begin('["app","0b6c",41]'), END, begin("x"), END),
+        (begin("Bootstrap records"), NO_OP, END),
+        (begin('["app","0b6c"]'), END),
+        (begin('["app","0b6c",41.0]'), END),
+        (begin('["app","0b6c",true]'), END),
+        (begin('["app","\\ud800",41]'), END),
+        (begin('["app","0b6c",' + "9" * 40 + "]"), END),
+        (begin("[" * 100), END),
+        (begin(), END),
+    ],
+)
+def test_other_transactions_name_no_commit(values: tuple[bytes, ...]) -> None:
+    assert facts(kraft_batch(*values), ValueKind.KRAFT).commit is None
+
+
+@given(st.text())
+def test_no_name_of_a_transaction_is_an_error(text: str) -> None:
+    parse_commit_transaction_name(text)
+    parse_commit_transaction_name("[" + text)
+
+
+@pytest.mark.parametrize("text", ["[" * 30_000, "[1" + "0" * 20_000 + "]"])
+def test_no_long_name_of_a_transaction_is_an_error(text: str) -> None:
+    assert parse_commit_transaction_name(text) is None
+
+
+# --- markers ---
+
+
+@CODECS
+def test_markers_are_found_wherever_they_lie(compression: Compression) -> None:
+    data = kraft_batch(NO_OP, ABORT, begin(), NO_OP, END, begin("b"), compression=compression)
+    assert facts(data, ValueKind.KRAFT).markers == (
+        MetadataMarker(11, Marker.ABORT),
+        MetadataMarker(12, Marker.BEGIN),
+        MetadataMarker(14, Marker.END),
+        MetadataMarker(15, Marker.BEGIN, "b"),
+    )
+
+
+def test_values_that_only_look_like_markers_are_none() -> None:
+    data = kraft_batch(b"", None, b"\x01", b"\x00\x17\x00", b"\x01\x16\x00", b"x\x01\x17\x00\x00")
+    assert facts(data, ValueKind.KRAFT).markers == ()
+
+
+def test_a_damaged_name_is_no_name_and_the_marker_stands() -> None:
+    data = kraft_batch(b"\x01\x17\x00\x01\x00\x09\x02", b"\x01\x17", END)
+    assert facts(data, ValueKind.KRAFT).markers == (
+        MetadataMarker(10, Marker.BEGIN),
+        MetadataMarker(11, Marker.BEGIN),
+        MetadataMarker(12, Marker.END),
+    )
+
+
+def test_markers_are_written_as_kafka_writes_them(data: Path) -> None:
+    rows = [
+        line.split("\t") for line in (data / "kraft-golden-vectors.tsv").read_text().splitlines()
+    ]
+    golden = {row[4]: bytes.fromhex(row[3]) for row in rows if "TransactionRecord(" in row[-1]}
+    written = {
+        "BeginTransactionRecord(name=null)": marker_value(Marker.BEGIN),
+        "BeginTransactionRecord(name='s')": marker_value(Marker.BEGIN, "s"),
+        "BeginTransactionRecord(name='Bootstrap records')": marker_value(
+            Marker.BEGIN, "Bootstrap records"
+        ),
+        "EndTransactionRecord()": marker_value(Marker.END),
+        "AbortTransactionRecord(reason=null)": marker_value(Marker.ABORT),
+        "AbortTransactionRecord(reason='s')": marker_value(Marker.ABORT, "s"),
+    }
+    assert written == golden
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300))
+def test_a_transaction_s_name_comes_back(name: str) -> None:
+    value = marker_value(Marker.BEGIN, name)
+    assert (marker_of(value), transaction_name(value)) == (Marker.BEGIN, name)
+
+
+# --- control records ---
+
+
+def test_control_records_are_decoded() -> None:
+    found = facts(control_batch([leader_change(1, [1])], base_offset=4))
+    assert found.is_control
+    (record,) = found.control
+    assert isinstance(record, LeaderChange)
+    assert found.markers == ()
+
+
+@pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
+def test_the_end_of_a_producer_s_transaction_is_a_marker(kind: ControlType) -> None:
+    marker = EndTransactionMarker(control_type=kind, coordinator_epoch=6)
+    found = facts(control_batch([marker], base_offset=4, producer_id=9))
+    assert found.markers == (ProducerMarker(4, kind is ControlType.COMMIT, 6),)
+    assert found.control == (marker,)
+
+
+def test_a_control_record_that_does_not_parse_is_damage_with_its_place() -> None:
+    new = NewRecordBatch(
+        records=(NewRecord(b"\0\0\0\x02", b"\0"),), base_timestamp_ms=0, is_control=True
+    )
+    with pytest.raises(CorruptBatchError) as damage:
+        facts(encode_batch(new, base_offset=4, leader_epoch=1))
+    assert (damage.value.path, damage.value.offset) == ("/log/x.log", 4)
+
+
+# --- lies under a sound CRC ---
+
+
+@pytest.mark.parametrize("values", list(ValueKind))
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+def test_records_that_do_not_decode_hold_no_name_and_no_marker(
+    values: ValueKind, compression: Compression
+) -> None:
+    whole = batch((commit_header(NAME),), compression=compression, value=END)
+    for position in range(BATCH_HEADER_BYTES, len(whole)):
+        lie = bytearray(whole)
+        lie[position] ^= 0x91
+        found = facts(resealed(bytes(lie)), values)
+        assert found.record_count == 1
+        cut = facts(resealed(whole[:position]), values)
+        assert cut.commit is None
