@@ -206,7 +206,9 @@ def _unescaped(text: str, path: str) -> str:
             raise CorruptFileError(path=path, reason="an escape \\u has no four hex digits")
         return chr(int(escape[1:], 16))
 
-    return re.sub(r"\\(u[0-9A-Fa-f]{0,4}|.)", replaced, text, flags=re.DOTALL)
+    text = re.sub(r"\\(u[0-9A-Fa-f]{0,4}|.)", replaced, text, flags=re.DOTALL)
+    # Two escapes may be the halves of one letter; a half alone stays as it is.
+    return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
 
 
 _ESCAPED = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
@@ -219,7 +221,7 @@ def _escaped(text: str, *, is_name: bool = False) -> str:
             return _ESCAPED[letter]
         if " " <= letter <= "~":
             return "\\" + letter
-        units = letter.encode("utf-16-be").hex().upper()
+        units = letter.encode("utf-16-be", "surrogatepass").hex().upper()
         return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
     blanks = " " if is_name else "^ "

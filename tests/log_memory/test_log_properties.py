@@ -1,0 +1,118 @@
+"""What a log of ours declares of itself, through its file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.errors import CorruptFileError, OptionError
+from raftlog.limits import LOG_BATCH_BYTES_MAX, MIB
+from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.properties import (
+    LogConfig,
+    LogProperties,
+    encode_log_properties,
+    parse_log_properties,
+)
+from raftlog.records.compression import Compression
+
+TOPIC_ID = "d7XZ1n9nQhi1vxGhbVIsgg"
+PLAIN = LogProperties(topic_id=TOPIC_ID, config=LogConfig())
+POSITIVE = st.integers(1, 2**63 - 1)
+LIMITS = st.none() | st.integers(0, 2**63 - 1)
+CONFIGS = st.builds(
+    LogConfig,
+    values=st.sampled_from(ValueKind),
+    batch_bytes_max=st.integers(1024, LOG_BATCH_BYTES_MAX),
+    compression=st.sampled_from(Compression),
+    linger_ms=st.integers(0, 1000),
+    segment_bytes=st.integers(61, 2**31 - 1),
+    segment_ms=POSITIVE,
+    segment_index_bytes=st.integers(12, 2**31 - 1),
+    index_interval_bytes=st.integers(0, 2**31 - 1),
+    retention_ms=LIMITS,
+    retention_bytes=LIMITS,
+    commit_retention_ms=POSITIVE,
+    producer_retention_ms=POSITIVE,
+)
+
+
+@given(CONFIGS, st.dictionaries(st.text(min_size=1).map("x.{}".format), st.text(), max_size=2))
+def test_properties_come_back_as_they_were_written(
+    config: LogConfig, unknown: dict[str, str]
+) -> None:
+    properties = LogProperties(topic_id=TOPIC_ID, config=config, unknown=tuple(unknown.items()))
+    assert parse_log_properties(encode_log_properties(properties), "/p") == properties
+
+
+def test_half_a_letter_in_what_is_not_known_is_kept_too() -> None:
+    data = encode_log_properties(PLAIN) + b"odd=\\uD800\\u0041\n"
+    assert encode_log_properties(parse_log_properties(data, "/p")) == data.replace(b"\\u0041", b"A")
+
+
+def test_the_file_speaks_kafka_s_words() -> None:
+    lines = encode_log_properties(PLAIN).decode("ascii").splitlines()
+    assert lines[:4] == [
+        "version=1",
+        f"topic.id={TOPIC_ID}",
+        "values=bytes",
+        "compression.type=none",
+    ]
+    assert "max.message.bytes=8388608" in lines
+    assert "segment.bytes=1073741824" in lines
+    assert "retention.ms=-1" in lines
+
+
+def test_what_is_not_said_has_its_default_and_what_is_not_known_is_kept() -> None:
+    parsed = parse_log_properties(
+        b"version=1\ntopic.id=x\nvalues=kraft\ncolour=red\nsegment.ms=5\n", "/p"
+    )
+    assert parsed.config == LogConfig(values=ValueKind.KRAFT, segment_ms=5)
+    assert parsed.unknown == (("colour", "red"),)
+    assert b"colour=red" in encode_log_properties(parsed)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ((b"version=1", b"version=2"), "its version is 2, not 1"),
+        ((b"version=1", b"version=one"), "the version"),
+        ((b"version=1\n", b""), "version is missing"),
+        ((b"values=bytes\n", b""), "values is missing"),
+        ((b"values=bytes", b"values=json"), "values is 'json'"),
+        ((b"topic.id=", b"topic.name="), "topic.id is missing"),
+        ((b"compression.type=none", b"compression.type=rar"), "compression.type is 'rar'"),
+        ((b"segment.bytes=1073741824", b"segment.bytes=-1"), "segment.bytes: it must be from 61"),
+        ((b"retention.ms=-1", b"retention.ms=-2"), r"retention.ms: it must be -1 \(no limit\), or"),
+        ((b"linger.ms=0", b"linger.ms=soon"), "linger.ms is 'soon', not a number"),
+        ((b"linger.ms=0", rb"linger.ms=\u00"), "an escape"),
+    ],
+)
+def test_a_damaged_file_is_told_with_its_reason(change: tuple[bytes, bytes], reason: str) -> None:
+    data = encode_log_properties(PLAIN)
+    assert change[0] in data
+    with pytest.raises(CorruptFileError, match=reason):
+        parse_log_properties(data.replace(*change), "/p")
+
+
+@given(st.binary(max_size=300))
+def test_no_file_is_an_error_of_another_kind(data: bytes) -> None:
+    with pytest.raises(CorruptFileError):
+        parse_log_properties(data, "/p")
+
+
+def test_a_log_may_raise_its_batch_limit_to_64_mib_and_no_further() -> None:
+    assert replace(LogConfig(), batch_bytes_max=64 * MIB).batch_bytes_max == 64 * MIB
+    with pytest.raises(OptionError, match=r"option max\.message\.bytes: it must be from 1024"):
+        LogConfig(batch_bytes_max=64 * MIB + 1)
+
+
+@pytest.mark.parametrize(
+    "setting", ["segment_bytes", "segment_ms", "commit_retention_ms", "linger_ms"]
+)
+def test_a_setting_that_has_no_unlimited_cannot_be_negative(setting: str) -> None:
+    with pytest.raises(OptionError):
+        LogConfig(**{setting: -1})
