@@ -140,5 +140,8 @@ def translated(path: str, error: OSError) -> LogError:
             return NotALogError(path=path, reason="a file was expected there")
         case errno.ESTALE:
             return SegmentVanishedError(path=path)
+        case errno.EMFILE | errno.ENFILE:
+            remedy = "close some, or raise the limit of open files"
+            return LogAccessError(path=path, reason=reason, remedy=remedy)
         case _:
             return LogAccessError(path=path, reason=reason)

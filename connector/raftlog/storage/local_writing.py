@@ -185,17 +185,10 @@ def _translated(path: str, error: OSError) -> LogError:
             return DiskFullError(path=path, reason=_reason(error))
         case errno.EIO:
             return DiskFailedError(path=path, reason=_reason(error))
-        case errno.EMFILE | errno.ENFILE:
-            return LogAccessError(
-                path=path,
-                reason=_reason(error),
-                to_write=True,
-                remedy="close some, or raise the limit of open files",
-            )
-        case errno.ENOENT | errno.ENAMETOOLONG | errno.ENOTDIR | errno.EISDIR | errno.ESTALE:
-            return translated(path, error)
-        case _:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
             return LogAccessError(path=path, reason=_reason(error), to_write=True)
+        case _:
+            return translated(path, error)
 
 
 def _reason(error: OSError) -> str:

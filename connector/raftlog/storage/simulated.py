@@ -19,9 +19,11 @@ from random import Random
 from raftlog.errors import FileExistsLogError, LogAccessError, LogNotFoundError, NotALogError
 
 from .crash_points import CrashState, Recording
-from .simulated_machine import Machine, Process, SimulatedFile, SimulatedLock
+from .simulated_machine import CrashPoint, Machine, Process, SimulatedFile, SimulatedLock
 from .simulated_tree import Node, Operation, OperationKind, Tree
 from .survival import DirectoryNode, FileNode, Survival
+
+__all__ = ["CrashPoint", "SimulatedDisk", "Survival"]
 
 
 class SimulatedDisk:
@@ -318,9 +320,13 @@ class SimulatedDisk:
         if self._find(path) is not None:
             raise FileExistsLogError(path=path)
         parent, name = self.split(path)
-        number = self._directory(parent).number
+        directory = self._find(parent)
+        if directory is None:
+            raise LogNotFoundError(path=path)
+        if isinstance(directory, FileNode):
+            raise NotALogError(path=path, reason="a directory was expected there")
         self._machine.require_room(path)
-        self._machine.change(Operation(kind, path, number, name))
+        self._machine.change(Operation(kind, path, directory.number, name))
 
 
 def _files(tree: Tree) -> dict[str, bytes]:

@@ -73,6 +73,9 @@ def replace_checked(storage: WritableStorage, directory: str, files: Mapping[str
         allowed = {crc32c(data), old_crc} if is_sound else {crc32c(data)}
         checksums[name] = tuple(sorted(crc for crc in allowed if crc is not None))
     if checksums != before:
+        # What was read may be in memory only, renamed by a writer that was killed. Once the sidecar
+        # forgets what was there before, no power loss may bring that back.
+        storage.sync_directory(directory)
         replace_file(storage, storage.join(directory, CHECKSUMS_NAME), encode_checksums(checksums))
     for name, data in files.items():
         _put_in_place(storage, storage.join(directory, name), data)
