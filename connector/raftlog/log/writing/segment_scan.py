@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Final
 
 import numpy as np
@@ -32,35 +31,14 @@ from raftlog.records.header import is_zero
 from raftlog.records.walk import batch_columns, damaged_headers, locate
 from raftlog.storage.protocol import ReadableFile
 
+from .recovered import ScanEnd
+
 SCAN_CHUNK_BYTES: Final = 1 * MIB
 EPOCH_UNKNOWN: Final = -1
 ANOMALIES_MAX: Final = 100
 """A log that is worse than this is not explained further."""
 _DIP_MAX: Final = 2**30
 """How far below the end a batch behind damage may lie to be taken for one of this log."""
-
-
-class ScanEnd(StrEnum):
-    """Why what is sound ends where it ends."""
-
-    END = "end of file"
-    LIMIT = "asked to stop here"
-    """The next batch begins at or behind the end that was asked for."""
-    TORN = "torn batch"
-    """The bytes are the beginning of a batch, and the file ends inside it."""
-    ZEROS = "zeros"
-    """Nothing but zeros follows: the file was made longer and never written."""
-    DAMAGE = "damage"
-    DIP = "dip"
-    """The next batch lies below the end of the one before it: the same offsets twice."""
-    OVERLAP = "overlap"
-    """The next batch begins below the end of the one before it and reaches behind it."""
-    GAP = "gap"
-    EPOCH_FALL = "epoch fall"
-    """The next batch is of an older epoch than the one before it."""
-    EPOCH_MISMATCH = "wrong epoch"
-    """The next batch is of another epoch than its offset has by the epochs' checkpoint, or of a new
-    one that no leader began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +76,11 @@ class SoundPiece:
     path: str
     buffer: bytes = field(repr=False)
     buffer_position: int
+
+    @property
+    def behind(self) -> int:
+        """The position in the file behind the last of the batches, of which there is one."""
+        return int(self.batches.position[-1]) + int(self.batches.byte_count[-1])
 
     def batch(self, ordinal: int) -> RecordBatch:
         """One of the batches as an object."""

@@ -1,0 +1,122 @@
+"""Open a log that was closed in order: the look at its end that shows it is still as it was left.
+
+Rules of this file:
+
+1. What is read does not grow with the log: the small files, the last index entry of the last
+   segment, and the batches from there to the end, whose CRCs are checked.
+2. Anything that is not exactly as the marker says gives None: then the log is recovered.
+3. Nothing is written, and numpy is not imported.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.errors import CorruptBatchError, LogNotFoundError
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, offset_name
+from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.storage.protocol import ReadableFile, Storage
+
+from .batch_headers import header_at, iter_headers
+from .clean_marker import CleanMarker
+from .index_rules import OFFSET_ENTRY
+from .marks import Marks
+from .memory import LogMemory
+from .memory_source import newest_memory
+from .recovered import RecoveredLog, RecoveryReport, SegmentFacts
+
+_CHAIN_MAX: Final = 65_536
+"""So many batches behind the last index entry: then the index is not what was left there."""
+
+
+def open_clean(storage: Storage, directory: str, marks: Marks) -> RecoveredLog | None:
+    """The log as its last writer closed it, or None if it may not be that any more."""
+    clean, epochs, bases = marks.clean, marks.epochs, marks.listing.segments
+    if clean is None or epochs is None or marks.damaged or not bases:
+        return None
+    if bases[-1] != clean.segment_base_offset or marks.log_start_offset > clean.end_offset:
+        return None
+    if not _ends_as_left(storage, directory, clean, epochs):
+        return None
+    memory, _ = newest_memory(storage, directory, marks.listing, clean.end_offset)
+    if memory is None or memory.end_offset != clean.end_offset:
+        return None
+    return _as_left(storage, directory, marks, clean, memory, epochs)
+
+
+def _as_left(
+    storage: Storage,
+    directory: str,
+    marks: Marks,
+    clean: CleanMarker,
+    memory: LogMemory,
+    epochs: EpochCache,
+) -> RecoveredLog | None:
+    bases = marks.listing.segments
+    segments = []
+    for base, end in zip(bases, (*bases[1:], clean.end_offset), strict=True):
+        try:
+            with storage.open_file(storage.join(directory, offset_name(base, LOG_SUFFIX))) as file:
+                byte_count = file.byte_count()
+        except LogNotFoundError:  # a cleaner's .swap, which no log of ours has
+            return None
+        segments.append(SegmentFacts(base_offset=base, end_offset=end, byte_count=byte_count))
+    return RecoveredLog(
+        segments=tuple(segments),
+        log_start_offset=max(marks.log_start_offset, bases[0]),
+        end_offset=clean.end_offset,
+        epochs=epochs,
+        memory=memory,
+        recovery_point=clean.end_offset,
+        was_clean=True,
+        report=RecoveryReport(was_clean=True),
+    )
+
+
+def _ends_as_left(storage: Storage, directory: str, clean: CleanMarker, epochs: EpochCache) -> bool:
+    base = clean.segment_base_offset
+    try:
+        with storage.open_file(storage.join(directory, offset_name(base, LOG_SUFFIX))) as file:
+            if file.byte_count() != clean.byte_count:
+                return False
+            if not clean.byte_count:
+                return base == clean.end_offset
+            position = _last_indexed(storage, directory, base, file)
+            return _is_sound(file, position, clean, epochs)
+    except (CorruptBatchError, LogNotFoundError):
+        return False
+
+
+def _last_indexed(storage: Storage, directory: str, base: int, file: ReadableFile) -> int:
+    """The position of the batch that the last index entry names, if it is there; else 0."""
+    try:
+        with storage.open_file(storage.join(directory, offset_name(base, INDEX_SUFFIX))) as index:
+            size = index.byte_count()
+            entry = index.read_at(size - OFFSET_ENTRY.size, OFFSET_ENTRY.size) if size else b""
+    except LogNotFoundError:
+        return 0
+    if len(entry) < OFFSET_ENTRY.size or size % OFFSET_ENTRY.size:
+        return 0
+    delta, position = OFFSET_ENTRY.unpack(entry)
+    if not 0 < position < file.byte_count():
+        return 0
+    header = header_at(file, position, file.byte_count())
+    return int(position) if header.last_offset == base + delta else 0
+
+
+def _is_sound(file: ReadableFile, position: int, clean: CleanMarker, epochs: EpochCache) -> bool:
+    """Whether whole batches lie from ``position`` to the end, each behind the other."""
+    next_offset = clean.segment_base_offset if position == 0 else None
+    for count, header in enumerate(iter_headers(file, position, clean.byte_count)):
+        data = file.read_at(header.position, header.byte_count)
+        batch = read_batch(data, path=file.path, file_position=header.position)
+        if not isinstance(batch, RecordBatch) or count == _CHAIN_MAX:
+            return False
+        if next_offset is not None and batch.base_offset != next_offset:
+            return False
+        is_epoch = epochs.epoch_at(batch.base_offset) == batch.leader_epoch
+        if not is_epoch or epochs.epoch_at(batch.last_offset) != batch.leader_epoch:
+            return False
+        next_offset = batch.next_offset
+    return next_offset == clean.end_offset

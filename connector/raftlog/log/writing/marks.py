@@ -1,0 +1,126 @@
+"""What the small files of a log's directory say before its segments are looked at.
+
+Rules of this file:
+
+1. Nothing is written, and no small file stops a recovery: one that is damaged is an anomaly, and
+   what it said is then not known. What is not known of a mark is taken as the least.
+2. Where the sidecar of checksums itself is damaged, the files that it speaks of are read without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentVanishedError
+from raftlog.limits import SMALL_FILE_BYTES_MAX
+from raftlog.log.epoch_cache import EpochCache, parse_epoch_checkpoint
+from raftlog.log.names import (
+    EPOCH_CHECKPOINT_NAME,
+    PARTITION_METADATA_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+    Listing,
+    read_listing,
+)
+from raftlog.log.published import PUBLISHED_NAME, Published, parse_published, read_published
+from raftlog.log.small_files import parse_partition_metadata
+from raftlog.storage.protocol import Storage, WritableStorage
+
+from .clean_marker import CLEAN_MARKER_NAME, CleanMarker, parse_clean_marker
+from .offset_checkpoint import (
+    LOG_START_CHECKPOINT_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    parse_own_offset,
+)
+from .properties import parse_log_properties
+from .recovered import Anomaly
+from .replacing import CHECKSUMS_NAME, read_checked, read_checksums
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """``log_start_offset`` and ``recovery_point`` are 0 and ``epochs`` is None if not known.
+
+    ``damaged`` are the names of the files that must be written anew. ``is_after_boot``: the log was
+    written to before this boot of the machine, and not since.
+    """
+
+    listing: Listing
+    is_ours: bool
+    log_start_offset: int
+    recovery_point: int
+    epochs: EpochCache | None
+    published: Published | None
+    is_after_boot: bool
+    clean: CleanMarker | None
+    damaged: frozenset[str]
+    anomalies: tuple[Anomaly, ...]
+
+
+class MarkReader:
+    """Reads the small files of one directory, and collects what is wrong with them."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self.anomalies: list[Anomaly] = []
+        self.damaged: set[str] = set()
+        self._storage = storage
+        self._directory = directory
+        self._is_checked = True
+        try:
+            read_checksums(storage, directory)
+        except CorruptFileError as error:
+            self._is_checked = False
+            self.note_damage(CHECKSUMS_NAME, error)
+
+    def read(self, name: str, parse: Callable[[bytes, str], V]) -> V | None:
+        """What a file says; None if it is missing or damaged."""
+        path = self._storage.join(self._directory, name)
+        try:
+            data = read_checked(self._storage, path) if self._is_checked else self._bytes(path)
+            return None if data is None else parse(data, path)
+        except CorruptFileError as error:
+            self.note_damage(name, error)
+            return None
+
+    def note_damage(self, name: str, error: CorruptFileError) -> None:
+        """A file of the directory is damaged."""
+        self.damaged.add(name)
+        anomaly = Anomaly(kind=None, path=error.path, position=error.position, reason=error.reason)
+        self.anomalies.append(anomaly)
+
+    def _bytes(self, path: str) -> bytes | None:
+        try:
+            with self._storage.open_file(path) as file:
+                return file.read_at(0, SMALL_FILE_BYTES_MAX)
+        except (LogNotFoundError, SegmentVanishedError):
+            return None
+
+
+def read_marks(storage: WritableStorage, directory: str) -> Marks:
+    """Read what there is. Raises ``LogNotFoundError`` and ``LogAccessError`` only."""
+    names = storage.list_names(directory)
+    listing = read_listing(names)
+    reader = MarkReader(storage, directory)
+    log_start = reader.read(LOG_START_CHECKPOINT_NAME, parse_own_offset)
+    recovery_point = reader.read(RECOVERY_POINT_CHECKPOINT_NAME, parse_own_offset)
+    epochs = reader.read(EPOCH_CHECKPOINT_NAME, parse_epoch_checkpoint)
+    clean = reader.read(CLEAN_MARKER_NAME, lambda data, _: parse_clean_marker(data))
+    reader.read(PARTITION_METADATA_NAME, parse_partition_metadata)
+    reader.read(RAFTLOG_PROPERTIES_NAME, parse_log_properties)
+    published = read_published(storage, directory, storage.boot_id())
+    last_published = reader.read(PUBLISHED_NAME, lambda data, _: parse_published(data))
+    return Marks(
+        listing=listing,
+        is_ours=RAFTLOG_PROPERTIES_NAME in names,
+        log_start_offset=log_start or 0,
+        recovery_point=recovery_point or 0,
+        epochs=epochs if epochs is not None and epochs.entries else None,
+        published=published,
+        is_after_boot=published is None and last_published is not None,
+        clean=clean,
+        damaged=frozenset(reader.damaged),
+        anomalies=tuple(reader.anomalies),
+    )

@@ -1,0 +1,205 @@
+"""Make a log's directory what its scan says that it is: cut, rebuild, tidy up, and sync.
+
+Rules of this file:
+
+1. Whatever is done may be cut short anywhere and done again: it ends in the same files. Nothing of
+   the log is removed before its copy is durable.
+2. What is kept is durable when this returns. After a boot, what can be read came from the disk. In
+   the boot of a writer that died a failed sync may have left pages that read well and will never be
+   written: so unless it said how far it was synced, the last segment is written once more.
+3. Where nothing is wrong and a writer of this boot said how far it is synced, nothing is touched:
+   that writer, or another one, may have the log open.
+4. The recovery point is raised last.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.limits import MIB
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.names import (
+    EPOCH_CHECKPOINT_NAME,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PARTITION_METADATA_NAME,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    RAFTLOG_PROPERTIES_NAME,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_name,
+    parse_offset_name,
+)
+from raftlog.storage.protocol import WritableStorage
+
+from .cutting import cut, save_aside
+from .log_directory import LogDirectory
+from .log_scan import LogScan, ScannedSegment
+from .marks import Marks
+from .offset_checkpoint import LOG_START_CHECKPOINT_NAME, RECOVERY_POINT_CHECKPOINT_NAME
+from .recovered import CutTail, ScanEnd
+from .replacing import CHECKSUMS_NAME, TEMPORARY_SUFFIX, rebuild_checksums
+
+_CHUNK_BYTES: Final = 1 * MIB
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, ".part", ".deleted", ".cleaned", ".swap")
+_CHECKED_NAMES: Final = (
+    EPOCH_CHECKPOINT_NAME,
+    LOG_START_CHECKPOINT_NAME,
+    PARTITION_METADATA_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+)
+
+
+class Mender:
+    """Carries out what a scan of one directory asks for. ``cut`` and ``rebuilt`` tell of it."""
+
+    def __init__(self, storage: WritableStorage, directory: str, marks: Marks) -> None:
+        self.cut: list[CutTail] = []
+        self.rebuilt: list[str] = []
+        self._storage = storage
+        self._directory = LogDirectory(storage, directory)
+        self._marks = marks
+        self._is_this_boot = marks.published is not None
+        self._is_doubtful = not self._is_this_boot and not marks.is_after_boot
+
+    def mend(self, scan: LogScan) -> None:
+        """Do it all. Raises ``DiskFullError`` and ``DiskFailedError``: then it must be done again,
+        by a process that reads everything anew."""
+        if not self._is_this_boot:
+            self._remove_unfinished()
+        self._remove_unpublished(scan)
+        for segment in scan.scanned:
+            self._cut(segment)
+            self._mend_indexes(segment)
+        self._remove_strays(scan)
+        self._mend_checksums()
+        self._mend_epochs(scan.epochs)
+        if self._marks.log_start_offset != scan.log_start_offset:
+            self._directory.write_log_start(scan.log_start_offset)
+        if not self._is_this_boot or self.cut:
+            self._make_durable(scan)
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def _cut(self, segment: ScannedSegment) -> None:
+        end = segment.end
+        if not end.byte_count:
+            return
+        reason = end.reason
+        if end.end is ScanEnd.LIMIT:
+            reason = "a writer died before it had synced this: nobody was told of it"
+        self.cut.append(
+            CutTail(
+                path=end.path,
+                position=end.place.position,
+                byte_count=end.byte_count,
+                first_offset=end.place.next_offset,
+                reason=reason,
+                saved_as=cut(self._storage, end.path, end.place.position),
+            )
+        )
+
+    def _remove_unpublished(self, scan: LogScan) -> None:
+        """Take away segments in which nobody was promised anything, the last one first.
+
+        Even the name of one may be lost: a directory's sync may have failed when it was made.
+        """
+        for base in reversed(scan.unpublished):
+            name = offset_name(base, LOG_SUFFIX)
+            path = self._directory.file(name)
+            with self._storage.open_file(path) as file:
+                byte_count = file.byte_count()
+            saved_as = save_aside(self._storage, path, 0)
+            self._directory.unlink([name])
+            self._directory.sync()
+            if byte_count:
+                self.cut.append(
+                    CutTail(
+                        path=path,
+                        position=0,
+                        byte_count=byte_count,
+                        first_offset=base,
+                        reason="a writer died before it had synced this: nobody was told of it",
+                        saved_as=saved_as,
+                    )
+                )
+
+    def _make_durable(self, scan: LogScan) -> None:
+        """Sync what stands, then say so."""
+        for segment in scan.scanned:
+            with self._storage.open_for_writing(segment.end.path) as file:
+                if segment is scan.scanned[-1] and self._is_doubtful:
+                    for position in range(0, segment.facts.byte_count, _CHUNK_BYTES):
+                        wanted = min(_CHUNK_BYTES, segment.facts.byte_count - position)
+                        file.write_at(position, file.read_at(position, wanted))
+                file.sync()
+        self._directory.sync()
+        if self._marks.recovery_point != scan.end_offset:
+            self._directory.write_recovery_point(scan.end_offset)
+
+    # --- beside the log ---------------------------------------------------------------------------
+
+    def _mend_indexes(self, segment: ScannedSegment) -> None:
+        indexes = segment.indexes
+        contents = {TXN_INDEX_SUFFIX: indexes.txn_index}
+        if not segment.has_true_indexes:
+            contents[INDEX_SUFFIX] = indexes.offset_index
+            contents[TIME_INDEX_SUFFIX] = indexes.time_index
+        for suffix, data in contents.items():
+            name = offset_name(segment.facts.base_offset, suffix)
+            if self._write_index(name, data, is_needed=suffix != TXN_INDEX_SUFFIX):
+                self.rebuilt.append(self._directory.file(name))
+
+    def _write_index(self, name: str, data: bytes, *, is_needed: bool) -> bool:
+        """Make an index file hold this, in place; False if it does already."""
+        path = self._directory.file(name)
+        is_there = self._directory.has(name)
+        if not is_there and not data and not is_needed:
+            return False
+        opened = self._storage.open_for_writing if is_there else self._storage.create_file
+        with opened(path) as file:
+            if is_there and file.read_at(0, file.byte_count()) == data:
+                return False
+            file.truncate(len(data))
+            if data:
+                file.write_at(0, data)
+            file.sync()
+        return True
+
+    def _mend_checksums(self) -> None:
+        if CHECKSUMS_NAME in self._marks.damaged:
+            sound = [name for name in _CHECKED_NAMES if name not in self._marks.damaged]
+            rebuild_checksums(self._storage, self._directory.path, sound)
+            self.rebuilt.append(self._directory.file(CHECKSUMS_NAME))
+
+    def _mend_epochs(self, epochs: EpochCache) -> None:
+        if self._marks.epochs == epochs:
+            return
+        if self._marks.epochs is None:
+            self.rebuilt.append(self._directory.file(EPOCH_CHECKPOINT_NAME))
+        self._directory.write_epochs(epochs)
+
+    # --- what is left over ------------------------------------------------------------------------
+
+    def _remove_unfinished(self) -> None:
+        """Files that were never in force under their own names."""
+        names = self._storage.list_names(self._directory.path)
+        self._directory.unlink(name for name in names if name.endswith(_UNFINISHED_SUFFIXES))
+
+    def _remove_strays(self, scan: LogScan) -> None:
+        """Whole segments below the log's start, indexes of no segment, and producer snapshots of
+        what is no more. Gone for good before anything new may get their names."""
+        bases = {segment.base_offset for segment in scan.segments}
+        strays = []
+        for name in self._storage.list_names(self._directory.path):
+            for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
+                base = parse_offset_name(name, suffix)
+                if base is not None and base not in bases:
+                    strays.append(name)
+            offset = parse_offset_name(name, PRODUCER_SNAPSHOT_SUFFIX)
+            if offset is not None and offset > scan.end_offset:
+                strays.append(name)
+        if self._directory.unlink(strays):
+            self._directory.sync()

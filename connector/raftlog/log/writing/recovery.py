@@ -1,0 +1,108 @@
+"""Open a log of ours as it was left, in order or not: decide, and tell everything that was done.
+
+Rules of this file:
+
+1. ``recover(recover(d))`` is ``recover(d)``, whatever cut the first one short.
+2. Every whole, sound batch is kept, except behind what a living writer of this boot had synced. A
+   tail that nobody was promised is saved aside and cut (Kafka cuts without a copy).
+3. Below the durable mark nothing is dropped: the log opens for reading only, nothing is written,
+   and the report says what is damaged, what is behind it and how to go on.
+4. A directory that is not ours, Kafka's, is never written: it opens for reading only.
+5. Only the way through damage costs numpy's import.
+
+Kafka: ``LogLoader``, ``LogSegment.recover``; what went wrong there: KAFKA-3919.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raftlog.errors import LogReadOnlyError
+from raftlog.storage.protocol import WritableStorage
+
+from .clean_open import open_clean
+from .marks import Marks, read_marks
+from .properties import LogConfig
+from .recovered import RecoveredLog, RecoveryReport
+
+if TYPE_CHECKING:
+    from .log_scan import LogScan
+
+__all__ = ["RecoveredLog", "RecoveryReport", "recover"]
+
+
+def recover(
+    storage: WritableStorage, directory: str, *, config: LogConfig, now_ms: int
+) -> RecoveredLog:
+    """Open the log in ``directory``, mending what a crash left. To be called under the log's lock.
+
+    ``now_ms`` is the time at which producers and commits that were silent too long are forgotten.
+
+    Raises ``LogNotFoundError`` and ``LogAccessError``; ``DiskFullError`` and ``DiskFailedError``
+    while something is mended: nothing is lost then, and the next opening begins anew.
+    """
+    marks = read_marks(storage, directory)
+    recovered = open_clean(storage, directory, marks) if marks.is_ours else None
+    if recovered is None:
+        recovered = _mended(storage, directory, config, marks)
+    recovered.memory.expire(
+        now_ms,
+        commit_retention_ms=config.commit_retention_ms,
+        producer_retention_ms=config.producer_retention_ms,
+    )
+    return recovered
+
+
+def _mended(
+    storage: WritableStorage, directory: str, config: LogConfig, marks: Marks
+) -> RecoveredLog:
+    from .log_scan import LogScanner  # needs numpy
+    from .mending import Mender
+
+    scan = LogScanner(storage, directory, config, marks).scan()
+    read_only = _read_only(directory, scan, marks)
+    mender = Mender(storage, directory, marks)
+    if read_only is None:
+        mender.mend(scan)
+    return RecoveredLog(
+        segments=scan.segments,
+        log_start_offset=scan.log_start_offset,
+        end_offset=scan.end_offset,
+        epochs=scan.epochs,
+        memory=scan.memory,
+        recovery_point=scan.end_offset if read_only is None else marks.recovery_point,
+        was_clean=False,
+        report=RecoveryReport(
+            was_clean=False,
+            cut=tuple(mender.cut),
+            rebuilt=tuple(mender.rebuilt),
+            anomalies=tuple(scan.anomalies),
+            read_only=read_only,
+        ),
+    )
+
+
+def _read_only(directory: str, scan: LogScan, marks: Marks) -> LogReadOnlyError | None:
+    """Why the log must not be written, or None."""
+    if not marks.is_ours:
+        return LogReadOnlyError(
+            path=directory,
+            reason="it has no raftlog.properties, so it is Kafka's and not ours to write",
+            remedy="make a log of your own elsewhere",
+        )
+    if not scan.is_damaged:
+        return None
+    lost = f"offsets {scan.end_offset} to {scan.durable_offset - 1}, which were synced once,"
+    if scan.stop is None:
+        path, position, reason = directory, None, f"{lost} are gone"
+    else:
+        path, position = scan.stop.path, scan.stop.place.position
+        reason = f"{lost} are hurt or gone: {scan.stop.reason}"
+    return LogReadOnlyError(
+        path=path,
+        position=position,
+        offset=scan.end_offset,
+        reason=reason,
+        remedy="restore the file from a copy, or look with `raftlog check` and give up what lies "
+        f"behind with `raftlog repair --cut-at {scan.end_offset}`, which saves it aside",
+    )
