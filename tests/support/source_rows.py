@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -62,6 +63,21 @@ def source_rows(records: Iterable[LogRecord], *, redact: bool = True) -> pa.Tabl
 
 
 _ENDS = (EndTransactionRecord.schema.json_type, AbortTransactionRecord.schema.json_type)
+
+
+def without_secrets(records: Iterable[LogRecord]) -> list[LogRecord]:
+    """The same records as the source shows them by default."""
+    redactor = Redactor()
+
+    def shown(record: LogRecord) -> LogRecord:
+        payload = record.payload
+        if isinstance(payload, bytes):
+            return replace(record, payload=redactor.redact_value(payload))
+        if isinstance(payload, DecodedRecord):
+            return replace(record, payload=redactor.redact(payload))
+        return record
+
+    return [shown(record) for record in records]
 
 
 def checkpoint_rows(

@@ -43,10 +43,11 @@ def shared_session() -> SparkSession:
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     settings = {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": "1",
         "spark.default.parallelism": "2",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -54,10 +55,20 @@ def shared_session() -> SparkSession:
         "spark.local.dir": os.path.join(home, "local"),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",
         # Code would be compiled for every plan, and tiny plans never earn it back.
         "spark.sql.codegen.wholeStage": "false",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={os.path.join(home, 'derby')}",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.driver.extraJavaOptions": " ".join(
+            (
+                f"-Dderby.system.home={os.path.join(home, 'derby')}",
+                # A session of minutes on two cores: the second compiler and a concurrent collector
+                # would take more than they give.
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+            )
+        ),
     }
     builder = SparkSession.builder.master("local[2]").appName("raftlog-tests")
     for name, value in settings.items():

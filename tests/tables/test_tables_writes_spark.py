@@ -55,7 +55,7 @@ def test_a_crash_after_any_step_loses_nothing(
 ) -> None:
     """One crash after another, each after a later step; what was written is in ``log``, so that
     the source is never asked for it again."""
-    crashes = {320: "log", 340: "changes", 360: "table partitions", END: "commits"}
+    crashes = {320: "changes", 340: "log", 360: "table partitions", END: "commits"}
     start = TEMPLATE_END
     for end, step in crashes.items():
         with pytest.raises(CrashError):

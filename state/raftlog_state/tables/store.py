@@ -21,7 +21,7 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from raftlog.errors import ConcurrentWriterError, TablesError
 
@@ -118,19 +118,22 @@ class DeltaStore:
         ``written`` stands in the commit's user metadata. Delta does nothing at all, and says
         nothing, if ``app_id`` has been seen with this ``txn_version`` or a later one.
         """
-        writer = frame.write.format("delta").mode("append")
-        for name, value in properties(table).items():
-            writer = writer.option(name, value)
         writer = (
-            writer.option("txnAppId", app_id)
+            _writer(table, frame)
+            .mode("append")
+            .option("txnAppId", app_id)
             .option("txnVersion", str(txn_version))
             .option("userMetadata", json.dumps({METADATA_KEY: written}))
         )
         with self.errors(table.name):
             if self._is_path:
                 writer.save(self.name_of(table.name))
-            else:
-                writer.saveAsTable(self.name_of(table.name))
+                return
+            name = self.name_of(table.name)
+            if not self._spark.catalog.tableExists(name):
+                # A catalog makes a table "as select", which forgets who wrote and what: so empty.
+                _writer(table, frame.limit(0)).mode("ignore").saveAsTable(name)
+            writer.saveAsTable(name)
 
     def delta_table(self, table: str) -> DeltaTable:
         """Delta's own handle, for MERGE."""
@@ -227,6 +230,14 @@ class DeltaStore:
             reason=f"Delta refused work on table {table}: {_first_words(words)}",
             remedy="nothing of this step was written; mend the cause and run again",
         )
+
+
+def _writer(table: Table, frame: DataFrame) -> DataFrameWriter:
+    """A writer that makes the table with its properties, where it is not there yet."""
+    writer = frame.write.format("delta")
+    for name, value in properties(table).items():
+        writer = writer.option(name, value)
+    return writer
 
 
 def _first_words(words: str) -> str:
