@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.metadata_logs import MetadataLog, metadata_log, restored
-from tests.support.spark_session import java_is_there, shared_session
 from tests.support.tables import Feed
 
 if TYPE_CHECKING:
@@ -19,14 +18,6 @@ if TYPE_CHECKING:
 
 TEMPLATE_END = 300
 """The tables that tests copy hold the real log's offsets below this one, published."""
-
-
-@pytest.fixture(scope="session")
-def spark() -> SparkSession:
-    """The session that all Spark tests share."""
-    if not java_is_there():
-        pytest.skip("Spark needs Java 17 or newer, and no java was found")
-    return shared_session()
 
 
 @pytest.fixture(scope="session")
