@@ -12,6 +12,7 @@ from tests.support.memory_storage import MemoryStorage
 from raftlog.errors import LogAccessError, LogNotFoundError, NotALogError
 from raftlog.storage.local import LocalStorage
 from raftlog.storage.protocol import ReadableFile, Storage
+from raftlog.storage.simulated import SimulatedDisk
 
 
 class Node:
@@ -28,12 +29,18 @@ class Node:
         if isinstance(self.storage, MemoryStorage):
             self.storage.append(self.path(name), data)
             return
+        if isinstance(self.storage, SimulatedDisk):
+            if self.path(name) not in self.storage.files():
+                self.storage.put(self.path(name), b"")
+            with self.storage.open_for_writing(self.path(name)) as simulated_file:
+                simulated_file.write_at(simulated_file.byte_count(), data)
+            return
         Path(self.path(name)).parent.mkdir(parents=True, exist_ok=True)
         with open(self.path(name), "ab") as file:
             file.write(data)
 
     def rename(self, name: str, new_name: str) -> None:
-        if isinstance(self.storage, MemoryStorage):
+        if isinstance(self.storage, MemoryStorage | SimulatedDisk):
             self.storage.rename(self.path(name), self.path(new_name))
         else:
             os.rename(self.path(name), self.path(new_name))
@@ -41,6 +48,8 @@ class Node:
     def delete(self, name: str) -> None:
         if isinstance(self.storage, MemoryStorage):
             self.storage.delete(self.path(name))
+        elif isinstance(self.storage, SimulatedDisk):
+            self.storage.unlink(self.path(name))
         else:
             os.unlink(self.path(name))
 
@@ -53,7 +62,11 @@ def memory(tmp_path: Path) -> Node:
     return Node(MemoryStorage(), "/logs")
 
 
-@pytest.fixture(params=[local, memory], ids=["local", "memory"])
+def simulated(tmp_path: Path) -> Node:
+    return Node(SimulatedDisk(), "/logs")
+
+
+@pytest.fixture(params=[local, memory, simulated], ids=["local", "memory", "simulated"])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
     make: Callable[[Path], Node] = request.param
     return make(tmp_path)

@@ -171,9 +171,9 @@ class TestNames:
         ):
             with pytest.raises(NotALogError):
                 call(place.path("a/b"))
-        for call in (place.storage.make_directory, place.storage.sync_directory):
+        for refuse in (place.storage.make_directory, place.storage.sync_directory):
             with pytest.raises(NotALogError):
-                call(place.path("a"))
+                refuse(place.path("a"))
 
     def test_a_directory_is_no_file(self, place: Place) -> None:
         place.storage.make_directory(place.path("d"))

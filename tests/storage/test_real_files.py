@@ -1,0 +1,171 @@
+"""What real files ask of the operating system, and what its refusals become."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError, LogError
+from raftlog.storage.local_writing import WritableLocalFile, WritableLocalStorage
+
+STORAGE = WritableLocalStorage()
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="other systems sync otherwise")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[WritableLocalFile]:
+    with STORAGE.create_file(str(tmp_path / "a.log")) as file:
+        yield file
+
+
+def refusing(number: int) -> Callable[..., int]:
+    def refuse(*_: object) -> int:
+        refuse.calls += 1  # type: ignore[attr-defined]
+        raise OSError(number, os.strerror(number))
+
+    refuse.calls = 0  # type: ignore[attr-defined]
+    return refuse
+
+
+@linux_only
+def test_syncing_reaches_the_device_once(
+    file: WritableLocalFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, str]] = []
+    for name in ("fsync", "fdatasync"):
+
+        def note(descriptor: int, name: str = name) -> None:
+            calls.append((name, os.readlink(f"/proc/self/fd/{descriptor}")))
+
+        monkeypatch.setattr(os, name, note)
+    file.write_at(0, b"x")
+    assert calls == []
+    file.sync()
+    STORAGE.sync_directory(os.path.dirname(file.path))
+    assert calls == [("fdatasync", file.path), ("fsync", os.path.dirname(file.path))]
+
+
+@linux_only
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_failed_sync_is_not_repeated(
+    file: WritableLocalFile, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    refuse = refusing(number)
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DiskFailedError) as caught:
+        file.sync()
+    assert caught.value.path == file.path
+    assert "close this log" in str(caught.value)
+    with pytest.raises(DiskFailedError):
+        STORAGE.sync_directory(os.path.dirname(file.path))
+    assert refuse.calls == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.EIO, DiskFailedError, "input/output error"),
+        (errno.ENOSPC, DiskFullError, "no space left on device; make room"),
+        (errno.EDQUOT, DiskFullError, "quota"),
+        (errno.EFBIG, DiskFullError, "too large"),
+        (errno.EROFS, LogAccessError, "cannot be written: read-only file system; give this user"),
+    ],
+)
+def test_a_refused_write_says_why(
+    file: WritableLocalFile,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[LogError],
+    words: str,
+) -> None:
+    monkeypatch.setattr(os, "pwrite", refusing(number))
+    monkeypatch.setattr(os, "ftruncate", refusing(number))
+    calls: list[Callable[[], None]] = [
+        lambda: file.write_at(0, b"x"),
+        lambda: file.truncate(5),
+    ]
+    for call in calls:
+        with pytest.raises(kind) as caught:
+            call()
+        assert words in str(caught.value)
+        assert file.path in str(caught.value)
+
+
+def test_a_write_that_stops_short_goes_on(
+    file: WritableLocalFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+    file.write_at(2, b"0123456789")
+    assert file.read_at(0, 99) == b"\0\0" + b"0123456789"
+
+
+def test_a_process_out_of_descriptors_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    monkeypatch.setattr(os, "open", refusing(errno.EMFILE))
+    for call in (STORAGE.open_file, STORAGE.open_for_writing, STORAGE.try_lock):
+        with pytest.raises(LogAccessError) as caught:
+            call(str(tmp_path / "a"))
+        assert "too many open files; close some, or raise the limit" in str(caught.value)
+
+
+def test_a_file_system_without_locks_is_told_from_a_held_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+    monkeypatch.setattr(fcntl, "fcntl", refusing(errno.ENOLCK))
+    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
+    with pytest.raises(LogAccessError):
+        STORAGE.try_lock(str(tmp_path / "lock"))
+    if sys.platform == "linux":
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.log")
+    with pytest.raises(LogError):
+        STORAGE.open_for_writing(str(tmp_path / "a.log"))
+
+
+def test_the_boot_is_asked_of_macos_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "sysctl"
+    tool.write_text('#!/bin/sh\n[ "$*" = "-n kern.bootsessionuuid" ] && echo ABC-1\n')
+    tool.chmod(0o755)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert STORAGE.boot_id() == "ABC-1"
+    tool.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(LogAccessError) as caught:
+        STORAGE.boot_id()
+    assert "does not say which boot" in str(caught.value)
+    assert isinstance(caught.value, LogError)
+
+
+def test_storage_can_be_sent_to_another_process() -> None:
+    assert isinstance(pickle.loads(pickle.dumps(STORAGE)), WritableLocalStorage)
+
+
+def test_writing_costs_no_heavy_import() -> None:
+    code = (
+        "import sys, raftlog.storage.local_writing, raftlog.log.writing.replacing;"
+        "sys.exit(bool({'numpy', 'pyarrow'} & sys.modules.keys()))"
+    )
+    source_root = Path(__file__).parents[2] / "connector"
+    environment = {**os.environ, "PYTHONPATH": str(source_root)}
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
+    )
