@@ -11,7 +11,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import count
 from typing import Final
 
 from raftlog.limits import MIB
@@ -24,9 +25,11 @@ _CUT: Final = ".cut-"
 _CHUNK_BYTES: Final = 1 * MIB
 
 
-def is_cut_name(name: str) -> bool:
-    """Whether a file is what was cut off a log and saved."""
-    return _CUT in name
+def saved_name(name: str, position: int, names: Collection[str]) -> str:
+    """What the end of a file from ``position`` on is called when it is saved, if ``names`` are
+    taken."""
+    taken = (f"{name}{_CUT}{position}-{ordinal}" for ordinal in count(1))
+    return next(free for free in taken if free not in names)
 
 
 def save_aside(storage: WritableStorage, path: str, position: int) -> str | None:
@@ -36,17 +39,18 @@ def save_aside(storage: WritableStorage, path: str, position: int) -> str | None
     ``DiskFullError`` and ``DiskFailedError``: then nothing was cut.
     """
     directory, name = storage.split(path)
-    names = set(storage.list_names(directory))
+    names = storage.list_names(directory)
     with storage.open_file(path) as file:
         if all(is_zero(chunk, 0) for chunk in _chunks(file, position)):
             return None
-        ordinal = 1
-        while (copy := f"{name}{_CUT}{position}-{ordinal}") in names:
-            with storage.open_file(storage.join(directory, copy)) as other:
-                if _is_same(file, position, other):
-                    return storage.join(directory, copy)
-            ordinal += 1
-        copy_path = storage.join(directory, copy)
+        for other_name in names:
+            is_copy = other_name.startswith(f"{name}{_CUT}{position}-")
+            if is_copy and not other_name.endswith(TEMPORARY_SUFFIX):
+                copy_path = storage.join(directory, other_name)
+                with storage.open_file(copy_path) as other:
+                    if _is_same(file, position, other):
+                        return copy_path
+        copy_path = storage.join(directory, saved_name(name, position, names))
         _write(storage, file, position, copy_path + TEMPORARY_SUFFIX)
     storage.rename(copy_path + TEMPORARY_SUFFIX, copy_path)
     storage.sync_directory(directory)

@@ -63,14 +63,16 @@ class Marks:
 class MarkReader:
     """Reads the small files of one directory, and collects what is wrong with them."""
 
-    def __init__(self, storage: Storage, directory: str) -> None:
+    def __init__(self, storage: Storage, directory: str, *, is_ours: bool) -> None:
         self.anomalies: list[Anomaly] = []
         self.damaged: set[str] = set()
         self._storage = storage
         self._directory = directory
         self._is_checked = True
         try:
-            read_checksums(storage, directory)
+            if read_checksums(storage, directory) is None and is_ours:
+                path = storage.join(directory, CHECKSUMS_NAME)
+                raise CorruptFileError(path=path, reason="it is missing")
         except CorruptFileError as error:
             self._is_checked = False
             self.note_damage(CHECKSUMS_NAME, error)
@@ -103,7 +105,8 @@ def read_marks(storage: WritableStorage, directory: str) -> Marks:
     """Read what there is. Raises ``LogNotFoundError`` and ``LogAccessError`` only."""
     names = storage.list_names(directory)
     listing = read_listing(names)
-    reader = MarkReader(storage, directory)
+    is_ours = RAFTLOG_PROPERTIES_NAME in names
+    reader = MarkReader(storage, directory, is_ours=is_ours)
     log_start = reader.read(LOG_START_CHECKPOINT_NAME, parse_own_offset)
     recovery_point = reader.read(RECOVERY_POINT_CHECKPOINT_NAME, parse_own_offset)
     epochs = reader.read(EPOCH_CHECKPOINT_NAME, parse_epoch_checkpoint)
@@ -114,7 +117,7 @@ def read_marks(storage: WritableStorage, directory: str) -> Marks:
     last_published = reader.read(PUBLISHED_NAME, lambda data, _: parse_published(data))
     return Marks(
         listing=listing,
-        is_ours=RAFTLOG_PROPERTIES_NAME in names,
+        is_ours=is_ours,
         log_start_offset=log_start or 0,
         recovery_point=recovery_point or 0,
         epochs=epochs if epochs is not None and epochs.entries else None,
