@@ -243,6 +243,39 @@ class CorruptSnapshotError(CorruptFileError):
 
 
 @dataclass(kw_only=True, eq=False)
+class SnapshotRefusedError(LogError):
+    """A snapshot was to end (exclusive) where none may: the caller's bug. Nothing was written."""
+
+    path: str
+    end_offset: int
+    epoch: int
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_SNAPSHOT_REFUSED"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} takes no snapshot that ends at offset {self.end_offset}, epoch "
+            f"{self.epoch}: {self.reason}; end it behind a committed batch, in that one's epoch"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
+class TruncationRefusedError(LogError):
+    """Committed records were to be cut off: who asks for it does not lead this log."""
+
+    path: str
+    offset: int
+    high_watermark: int
+    code: ClassVar[str] = "RAFTLOG_TRUNCATION_REFUSED"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} is not cut at offset {self.offset}: it is committed up to "
+            f"{self.high_watermark}; find out which of the copies is wrong before you go on"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class OffsetOutOfRangeError(LogError):
     """The caller asked for offsets that this log does not hold."""
 

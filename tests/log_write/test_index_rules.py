@@ -122,11 +122,12 @@ def test_a_segment_that_is_reopened_gets_the_entries_of_one_that_was_not(
             other = resumed(7, offsets, times)
             last = OFFSET_ENTRY.unpack(offsets[-OFFSET_ENTRY.size :])[1] if offsets else 0
             for again in range(starts.index(last), at + 1):
-                other.note_again(
-                    byte_count=batches[again][0],
-                    last_offset=7 + again,
-                    max_timestamp_ms=batches[again][1],
-                )
+                size_ms = {"byte_count": batches[again][0], "max_timestamp_ms": batches[again][1]}
+                if starts[again] == last:
+                    other.note_again(last_offset=7 + again, **size_ms)
+                else:
+                    other.note(position=starts[again], last_offset=7 + again, **size_ms)
+            assert not other.has_new
     new, expected = other.take(), one.take()
     assert offsets + new.offset_entries == expected.offset_entries
     if not is_closed:

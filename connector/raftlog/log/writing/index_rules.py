@@ -85,8 +85,9 @@ class SegmentIndexer:
     ) -> SegmentIndexer:
         """Go on behind the entries of two index files that are known to be sound.
 
-        ``last_time_entry`` is empty if there is none. The batches from the one of the last offset
-        entry on (from position 0 if there is none) must be noted with ``note_again`` first.
+        ``last_time_entry`` is empty if there is none. The batch of the last offset entry (the one
+        at position 0 if there is none) must be noted with ``note_again`` next, and with ``note``
+        those behind it: none of them has an entry.
         """
         assert offset_index_bytes % OFFSET_ENTRY.size == time_index_bytes % TIME_ENTRY.size == 0
         indexer = cls(base_offset, interval_bytes=interval_bytes)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from raftlog.types import SnapshotId
 
@@ -80,7 +81,7 @@ def snapshot_to_start_behind(
     """
     held = log_bytes + sum(snapshot.byte_count for snapshot in snapshots)
     kept = None
-    for snapshot, following in zip(snapshots, snapshots[1:], strict=False):
+    for snapshot, following in pairwise(snapshots):
         is_old = retention_ms is not None and now_ms - snapshot.timestamp_ms > retention_ms
         is_surplus = retention_bytes is not None and held > retention_bytes
         if not (is_old or is_surplus):

@@ -25,7 +25,7 @@ from raftlog.log.names import (
 )
 from raftlog.log.txn_index import AbortedTransaction, encode_aborted
 from raftlog.records.header import INT32_MAX
-from raftlog.storage.protocol import WritableFile, WritableStorage
+from raftlog.storage.protocol import ReadableFile, WritableFile, WritableStorage
 
 from .batch_facts import BatchFacts
 from .batch_headers import header_at, iter_headers
@@ -119,12 +119,13 @@ class ActiveSegment:
         return self._indexer.max_timestamp_offset
 
     def file_byte_count(self) -> int:
-        """How long the file of the log is: longer than ``byte_count`` if another one wrote to it."""
+        """How long the file of the log is: longer if another process wrote to it."""
         return self._log.byte_count()
 
-    def read_at(self, position: int, byte_count: int) -> bytes:
-        """Bytes of the log."""
-        return self._log.read_at(position, byte_count)
+    @property
+    def file(self) -> ReadableFile:
+        """The file of the log, to be read."""
+        return self._log
 
     def must_roll(self, byte_count: int, last_offset: int, max_timestamp_ms: int) -> bool:
         """Whether a batch belongs in the next segment (Kafka: ``LogSegment.shouldRoll``).
@@ -208,6 +209,15 @@ class ActiveSegment:
             if new.time_entries:
                 self._time_index.write_at(new.time_position, new.time_entries)
 
+    def _cut_indexes(self) -> None:
+        """Let the index files end behind their last entries."""
+        for index, byte_count in (
+            (self._offset_index, self._indexer.offset_index_bytes),
+            (self._time_index, self._indexer.time_index_bytes),
+        ):
+            if index.byte_count() > byte_count:
+                index.truncate(byte_count)
+
     # --- making durable, and giving back ----------------------------------------------------------
 
     def sync(self) -> None:
@@ -218,13 +228,8 @@ class ActiveSegment:
         """Return when the segment is durable with its indexes, which end where they should."""
         self._indexer.note_time()
         self._write_entries()
-        for file, byte_count in (
-            (self._log, self.byte_count),
-            (self._offset_index, self._indexer.offset_index_bytes),
-            (self._time_index, self._indexer.time_index_bytes),
-        ):
-            if file.byte_count() > byte_count:
-                file.truncate(byte_count)
+        self._cut_indexes()
+        for file in (self._log, self._offset_index, self._time_index):
             file.sync()
         if self._txn_index is not None:
             self._txn_index.sync()
@@ -238,31 +243,40 @@ class ActiveSegment:
     # --- going on behind what is there ------------------------------------------------------------
 
     def _resume(self) -> None:
+        """Note what lies behind the last index entry, and write the entries that it gives.
+
+        None is due there, unless a crash took some: entries are written behind their batches.
+        """
         try:
             position = self._resume_indexer()
             if position is not None:
-                for header in iter_headers(self._log, position, self.byte_count):
-                    self._indexer.note_again(
-                        byte_count=header.byte_count,
-                        last_offset=header.last_offset,
-                        max_timestamp_ms=header.max_timestamp_ms,
-                    )
+                self._note_from(position)
                 return
         except CorruptBatchError:
             pass  # no batch begins where the index says: it is wrong
         self._indexer = SegmentIndexer(
             self.base_offset, interval_bytes=self._config.index_interval_bytes
         )
-        for header in iter_headers(self._log, 0, self.byte_count):
-            self._indexer.note(
-                position=header.position,
-                byte_count=header.byte_count,
-                last_offset=header.last_offset,
-                max_timestamp_ms=header.max_timestamp_ms,
-            )
+        self._note_from(0)
+        self._cut_indexes()
+
+    def _note_from(self, position: int) -> None:
+        """Note the batches from ``position`` on; the first one has its entry, or none is due."""
+        for header in iter_headers(self._log, position, self.byte_count):
+            if header.position == position:
+                self._indexer.note_again(
+                    byte_count=header.byte_count,
+                    last_offset=header.last_offset,
+                    max_timestamp_ms=header.max_timestamp_ms,
+                )
+            else:
+                self._indexer.note(
+                    position=header.position,
+                    byte_count=header.byte_count,
+                    last_offset=header.last_offset,
+                    max_timestamp_ms=header.max_timestamp_ms,
+                )
         self._write_entries()
-        self._offset_index.truncate(self._indexer.offset_index_bytes)
-        self._time_index.truncate(self._indexer.time_index_bytes)
 
     def _resume_indexer(self) -> int | None:
         """Go on behind the last entries, if they are true; where the last of them points.

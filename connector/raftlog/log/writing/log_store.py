@@ -1,0 +1,333 @@
+"""What lies in a log's directory: segments, epochs, snapshots, start. Every change of it is here.
+
+Rules of this file:
+
+1. Order makes a crash harmless: a file is durable before another one says so, and what says that
+   something may go is durable before it goes. The recovery point is never ahead of what is synced.
+2. Segments are deleted from the ends inwards, oldest first below the start and newest first above
+   a new end, so that what is left has no gap.
+3. No listing of the directory for an append. Where another process may have changed names (start,
+   snapshots), the directory is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from raftlog.errors import CorruptFileError, LogNotFoundError
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCER_SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    checkpoint_name,
+    offset_name,
+)
+from raftlog.records.batch import RecordBatch
+from raftlog.types import SnapshotId
+
+from .batch_facts import batch_facts
+from .index_rules import NO_TIMESTAMP_MS, TIME_ENTRY
+from .located import boundary_at_or_below, read_batches
+from .log_directory import LogDirectory
+from .memory import LogMemory
+from .properties import LogConfig
+from .retention import OldSegment
+from .segment import ActiveSegment
+
+if TYPE_CHECKING:
+    from .recovered import RecoveredLog
+
+_SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSegment:
+    """A segment that is complete and synced. ``end_offset`` is exclusive.
+
+    ``max_timestamp_ms`` None: nobody has looked yet.
+    """
+
+    base_offset: int
+    end_offset: int
+    byte_count: int
+    max_timestamp_ms: int | None = None
+
+
+class LogStore:
+    """The files of one log that is open for writing. Not shared between threads."""
+
+    def __init__(self, directory: LogDirectory, config: LogConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.sealed: list[SealedSegment] = []
+        self.epochs = EpochCache()
+        self.log_start_offset = 0
+        self.recovery_point = 0
+        self.snapshots: tuple[SnapshotId, ...] = ()
+        self._active: ActiveSegment | None = None
+
+    @property
+    def active(self) -> ActiveSegment:
+        """The segment that is written. There is none while the log is closed or read-only."""
+        assert self._active is not None, "the log is open for writing"
+        return self._active
+
+    @property
+    def first_base_offset(self) -> int:
+        """The base offset of the oldest segment."""
+        return self.sealed[0].base_offset if self.sealed else self.active.base_offset
+
+    # --- opening and closing ----------------------------------------------------------------------
+
+    def make_first_segment(self, base_offset: int) -> None:
+        """Begin an empty log. Names are not durable yet."""
+        self._active = self._created(base_offset)
+
+    def install(self, recovered: RecoveredLog) -> None:
+        """Go on from what recovery found."""
+        self.close()
+        self.epochs = recovered.epochs
+        self.log_start_offset = recovered.log_start_offset
+        self.recovery_point = recovered.recovery_point
+        self.look_for_snapshots()
+        if recovered.report.read_only is not None:
+            return
+        self.sealed = [
+            SealedSegment(one.base_offset, one.end_offset, one.byte_count, one.max_timestamp_ms)
+            for one in recovered.segments[:-1]
+        ]
+        if not recovered.segments:
+            self.directory.remove_clean_marker()
+            self._active = self._created(recovered.end_offset)
+            self.directory.sync()
+            return
+        last = recovered.segments[-1]
+        self._active = ActiveSegment.open(
+            self.directory.storage,
+            self.directory.path,
+            last.base_offset,
+            last.byte_count,
+            self.config,
+        )
+
+    def close(self) -> None:
+        """Give the active segment's files back."""
+        if self._active is not None:
+            self._active.close()
+            self._active = None
+
+    def look_for_snapshots(self) -> None:
+        """See which snapshots there are now; the bootstrap's is none."""
+        self.snapshots = self.directory.listing().snapshots
+
+    # --- going on ---------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note where an epoch begins; durable on return."""
+        epochs = self.epochs.assign(epoch, start_offset)
+        if epochs != self.epochs:
+            self.directory.write_epochs(epochs)
+            self.epochs = epochs
+
+    def roll(self, end_offset: int, memory: LogMemory) -> ActiveSegment:
+        """Begin a segment at ``end_offset``; the active one has been sealed. Gives the old one."""
+        old = self.active
+        self.directory.write_producer_snapshot(memory)
+        new = self._created(end_offset)
+        try:
+            self.directory.sync()
+            self.write_recovery_point(end_offset)
+        except BaseException:
+            new.close()
+            raise
+        self.sealed.append(
+            SealedSegment(old.base_offset, end_offset, old.byte_count, old.max_timestamp_ms)
+        )
+        self._active = new
+        return old
+
+    def write_recovery_point(self, offset: int) -> None:
+        """Say that everything below ``offset`` is synced. Durable on return."""
+        if offset != self.recovery_point:
+            self.directory.write_recovery_point(offset)
+            self.recovery_point = offset
+
+    def forget_stray_producer_snapshots(self, end_offset: int) -> None:
+        """Delete producer snapshots that no segment begins with, but that of ``end_offset``."""
+        kept = {segment.base_offset for segment in self.sealed}
+        kept |= {self.active.base_offset, end_offset}
+        self._unlink_producer_snapshots(lambda offset: offset not in kept)
+
+    def _created(self, base_offset: int) -> ActiveSegment:
+        return ActiveSegment.create(
+            self.directory.storage, self.directory.path, base_offset, self.config
+        )
+
+    # --- forgetting the beginning -----------------------------------------------------------------
+
+    def advance_start(self, offset: int) -> None:
+        """Begin the log at ``offset``, which a snapshot or retention allows. Durable on return.
+
+        Segments wholly below go. The active one stays, whatever is in it.
+        """
+        if offset > self.log_start_offset:
+            self.directory.write_log_start(offset)
+            self.log_start_offset = offset
+        gone = [segment for segment in self.sealed if segment.end_offset <= offset]
+        self.sealed = self.sealed[len(gone) :]
+        epochs = self.epochs.without_before(self.first_base_offset)
+        if epochs != self.epochs:
+            self.directory.write_epochs(epochs)
+            self.epochs = epochs
+        for segment in gone:
+            self._unlink_segment(segment.base_offset)
+        first = self.first_base_offset
+        self._unlink_producer_snapshots(lambda at: at < first)
+        self.directory.sync()
+
+    def forget_snapshots_before(self, snapshot_id: SnapshotId) -> None:
+        """Delete the snapshots that are older than this one. Durable on return."""
+        self.look_for_snapshots()
+        names = [checkpoint_name(one) for one in self.snapshots if one < snapshot_id]
+        if self.directory.unlink(names):
+            self.directory.sync()
+        self.snapshots = tuple(one for one in self.snapshots if one >= snapshot_id)
+
+    # --- forgetting the end -----------------------------------------------------------------------
+
+    def cut_from(self, offset: int) -> None:
+        """Cut off every batch that does not end below ``offset``; durable on return.
+
+        The files are closed, and to be recovered anew. A crash in the middle may leave the end as
+        it was: then it is cut again.
+        """
+        segments = [(one.base_offset, one.byte_count) for one in self.sealed]
+        segments.append((self.active.base_offset, self.active.byte_count))
+        self.close()
+        kept = [one for one in segments if one[0] < offset] or segments[:1]
+        base_offset, byte_count = kept[-1]
+        storage, path = self.directory.storage, self.directory.path
+        position, end_offset, _ = boundary_at_or_below(
+            storage, path, base_offset, byte_count, offset
+        )
+        if self.recovery_point > end_offset:
+            self.write_recovery_point(end_offset)
+        for gone, _ in reversed(segments[len(kept) :]):
+            self._unlink_segment(gone)
+        self._unlink_producer_snapshots(lambda at: at > end_offset)
+        self.directory.sync()
+        log_path = self.directory.file(offset_name(base_offset, LOG_SUFFIX))
+        with storage.open_for_writing(log_path) as file:
+            file.truncate(position)
+            file.sync()
+        epochs = self.epochs.without_from(end_offset)
+        if epochs != self.epochs:
+            self.directory.write_epochs(epochs)
+            self.epochs = epochs
+
+    # --- looking back -----------------------------------------------------------------------------
+
+    def is_boundary(self, offset: int, end_offset: int) -> bool:
+        """Whether a batch begins at ``offset``, or the log ends there."""
+        if offset == end_offset:
+            return True
+        found = self._segment_of(offset)
+        if found is None:
+            return False
+        base_offset, byte_count = found
+        _, boundary, _ = boundary_at_or_below(
+            self.directory.storage, self.directory.path, base_offset, byte_count, offset
+        )
+        return boundary == offset
+
+    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+        """The batches in [start_offset, end_offset), both batch boundaries, each CRC checked."""
+        storage, path = self.directory.storage, self.directory.path
+        offset = start_offset
+        while offset < end_offset and (found := self._segment_of(offset)) is not None:
+            base_offset, byte_count = found
+            position, _, _ = boundary_at_or_below(storage, path, base_offset, byte_count, offset)
+            with storage.open_file(
+                self.directory.file(offset_name(base_offset, LOG_SUFFIX))
+            ) as log:
+                for batch in read_batches(log, position, byte_count):
+                    if batch.base_offset >= end_offset:
+                        return
+                    offset = batch.next_offset
+                    yield batch
+
+    def memory_at(self, end_offset: int) -> LogMemory:
+        """What the log remembered at a batch boundary: a producer snapshot and what follows it."""
+        memory = LogMemory(
+            self.directory.path,
+            end_offset=self.first_base_offset,
+            is_whole=self.first_base_offset == 0,
+        )
+        for offset in reversed(self.directory.listing().producer_snapshots):
+            if self.first_base_offset <= offset <= end_offset:
+                found = self._producer_snapshot(offset)
+                if found is not None:
+                    memory = found
+                    break
+        for batch in self.batches(memory.end_offset, end_offset):
+            memory.apply(batch_facts(batch, self.config.values))
+        return memory
+
+    def old_segments(self) -> list[OldSegment]:
+        """The sealed segments as retention looks at them."""
+        self.sealed = [self._with_time(segment) for segment in self.sealed]
+        return [
+            OldSegment(
+                one.end_offset,
+                one.byte_count,
+                NO_TIMESTAMP_MS if one.max_timestamp_ms is None else one.max_timestamp_ms,
+            )
+            for one in self.sealed
+        ]
+
+    def _with_time(self, segment: SealedSegment) -> SealedSegment:
+        """The last entry of a sealed segment's time index is its greatest time."""
+        if segment.max_timestamp_ms is not None:
+            return segment
+        path = self.directory.file(offset_name(segment.base_offset, TIME_INDEX_SUFFIX))
+        max_ms = NO_TIMESTAMP_MS
+        try:
+            with self.directory.storage.open_file(path) as file:
+                byte_count = file.byte_count()
+                data = file.read_at(byte_count - TIME_ENTRY.size, TIME_ENTRY.size)
+                if len(data) == TIME_ENTRY.size and byte_count % TIME_ENTRY.size == 0:
+                    max_ms = TIME_ENTRY.unpack(data)[0]
+        except LogNotFoundError:
+            pass  # without a time it is not deleted by age
+        return SealedSegment(segment.base_offset, segment.end_offset, segment.byte_count, max_ms)
+
+    def _segment_of(self, offset: int) -> tuple[int, int] | None:
+        """Base offset and size of the segment that holds ``offset``."""
+        if offset >= self.active.base_offset:
+            return self.active.base_offset, self.active.byte_count
+        for segment in reversed(self.sealed):
+            if offset >= segment.base_offset:
+                return segment.base_offset, segment.byte_count
+        return None
+
+    def _producer_snapshot(self, offset: int) -> LogMemory | None:
+        path = self.directory.file(offset_name(offset, PRODUCER_SNAPSHOT_SUFFIX))
+        try:
+            with self.directory.storage.open_file(path) as file:
+                return LogMemory.decode_snapshot(file.read_at(0, file.byte_count()), path, offset)
+        except (LogNotFoundError, CorruptFileError):
+            return None
+
+    # --- deleting ---------------------------------------------------------------------------------
+
+    def _unlink_segment(self, base_offset: int) -> None:
+        self.directory.unlink(offset_name(base_offset, suffix) for suffix in _SEGMENT_SUFFIXES)
+
+    def _unlink_producer_snapshots(self, is_gone: Callable[[int], bool]) -> None:
+        offsets = filter(is_gone, self.directory.listing().producer_snapshots)
+        self.directory.unlink(offset_name(at, PRODUCER_SNAPSHOT_SUFFIX) for at in offsets)

@@ -1,0 +1,296 @@
+"""One open log: written, durable, told to others, closed. What ``ReplicatedLog`` builds on.
+
+Rules of this file:
+
+1. Written, durable and told to others are three steps. ``end_offset`` is what was written,
+   ``synced_end_offset`` what is durable; nothing counts as durable before ``complete_sync``.
+2. An error of a full disk leaves the log as it was before the batch. After any other error of the
+   storage nobody knows what is on the disk: the log fails, and must be opened again.
+3. A single copy (an embedded log) is committed where it is synced, and says so in ``published``; a
+   replica is told its high watermark. Kafka: ``UnifiedLog``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Final
+
+from raftlog.errors import DiskFullError, LogClosedError, LogError
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.published import Published
+from raftlog.types import SnapshotId
+
+from .batch_facts import BatchFacts
+from .clean_marker import CleanMarker
+from .log_directory import LogDirectory
+from .log_store import LogStore
+from .memory import LogMemory
+from .properties import LogConfig
+from .recovered import RecoveredLog, RecoveryReport
+from .sync_state import SyncState, SyncTicket
+
+
+class OpenLog:
+    """A partition's directory that is open, and what is known of it. Not shared between threads."""
+
+    def __init__(self, directory: LogDirectory, config: LogConfig, *, is_single: bool) -> None:
+        self.config: Final = config
+        self.path: Final = directory.path
+        self.report = RecoveryReport(was_clean=True)
+        self._directory = directory
+        self._store = LogStore(directory, config)
+        self._is_single = is_single
+        self._memory = LogMemory(directory.path)
+        self._sync = SyncState(0, 0)
+        self._end_offset = 0
+        self._high_watermark = 0
+        self._is_roll_due = False
+        self._is_changed = False
+        self._closed: str | None = None
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def _recover(self, now_ms: int) -> None:
+        from .recovery import recover  # with what it needs to look at a whole log
+
+        recovered = recover(
+            self._directory.storage, self._directory.path, config=self.config, now_ms=now_ms
+        )
+        self._install(recovered)
+
+    def _install(self, recovered: RecoveredLog) -> None:
+        self._sync.close()
+        self._store.install(recovered)
+        self.report = recovered.report
+        self._memory = recovered.memory
+        self._end_offset = recovered.end_offset
+        self._is_changed = not recovered.was_clean
+        self._is_roll_due = False
+        self._high_watermark = max(self._high_watermark, recovered.log_start_offset)
+        if not self.is_read_only:
+            self._sync = SyncState(recovered.end_offset, self._store.active.byte_count)
+            self._publish()
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether recovery found damage that nothing may be written behind."""
+        return self.report.read_only is not None
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that belongs to the log; its file may begin earlier."""
+        return self._store.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next record goes (Kafka: log end offset)."""
+        return self._end_offset
+
+    @property
+    def synced_end_offset(self) -> int:
+        """Everything below is durable."""
+        return self._end_offset if self.is_read_only else self._sync.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed: of a single copy, what is synced."""
+        return self.synced_end_offset if self._is_single else self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it no transaction is undecided."""
+        return self._memory.last_stable_offset(self.high_watermark)
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch; 0 before the first."""
+        return self._store.epochs.latest_epoch or 0
+
+    @property
+    def epochs(self) -> EpochCache:
+        return self._store.epochs
+
+    @property
+    def memory(self) -> LogMemory:
+        """What the log remembers, as of ``end_offset``. Copy it to try appends on."""
+        return self._memory
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """The snapshots as of the last look at the directory, ascending."""
+        return self._store.snapshots
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _append(self, data: bytes | memoryview, facts: BatchFacts, now_ms: int) -> None:
+        with self._changing():
+            active = self._store.active
+            if self._is_roll_due or active.must_roll(
+                len(data), facts.last_offset, facts.max_timestamp_ms
+            ):
+                self._roll(now_ms)
+            if facts.leader_epoch > self.epoch:
+                self._store.begin_epoch(facts.leader_epoch, facts.base_offset)
+            self._store.active.append(data, facts)
+            self._store.active.append_aborted(self._memory.apply(facts))
+            self._end_offset = facts.next_offset
+
+    def _roll(self, now_ms: int) -> None:
+        """Seal the active segment, say so, and begin the next one."""
+        self._is_roll_due = True  # until it is done: the next segment may be there half made
+        active = self._store.active
+        active.seal()
+        self._sync.sealed(self._end_offset, active.byte_count)
+        self._publish()
+        self._expire(now_ms)
+        self._sync.rolled(self._store.roll(self._end_offset, self._memory))
+        self._is_roll_due = False
+
+    # --- making durable ---------------------------------------------------------------------------
+
+    def start_sync(self) -> SyncTicket:
+        """Begin to make durable what was appended so far: run the ticket, then tell how it went."""
+        self._check_writable()
+        return self._sync.start(self._store.active, self._end_offset)
+
+    def complete_sync(self, ticket: SyncTicket) -> None:
+        """The ticket's run returned: what it covers is durable. A single copy tells others so."""
+        self._sync.complete(ticket)
+        self._check_writable()
+        with self._failing(also_full=True):  # durable, and others would take it for undone
+            self._publish()
+        self._memory.forget_decided(self.high_watermark)
+
+    def fail_sync(self, ticket: SyncTicket, error: LogError) -> None:
+        """The ticket's run raised: the log fails."""
+        self._sync.fail(ticket)
+        self._fail(error)
+
+    def flush(self) -> int:
+        """Make durable what was appended; the synced end offset. Raises ``DiskFailedError``."""
+        ticket = self.start_sync()
+        try:
+            ticket.run()
+        except LogError as error:
+            self.fail_sync(ticket, error)
+            raise
+        self.complete_sync(ticket)
+        return self.synced_end_offset
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """A replica is told how far the log is committed. It never goes back."""
+        assert not self._is_single, "a single copy is committed where it is synced"
+        assert self._high_watermark <= offset <= self._end_offset, "a high watermark only rises"
+        self._high_watermark = offset
+        self._memory.forget_decided(offset)
+
+    def _publish(self) -> None:
+        if self._is_single:
+            self._directory.publish(
+                Published(
+                    boot_id=self._directory.boot_id,
+                    end_offset=self._sync.end_offset,
+                    segment_base_offset=self._store.active.base_offset,
+                    file_position=self._sync.position,
+                    epoch=self.epoch,
+                )
+            )
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable, say that the log was closed in order, and give the files back.
+
+        Of a single copy under the lock of its writers, refreshed: if another process has gone on,
+        the files are only given back. Closing twice is allowed.
+        """
+        if self._closed is not None:
+            return
+        try:
+            if not self.is_read_only and self._is_changed and self._is_current():
+                with self._failing():
+                    self._close_in_order()
+        finally:
+            self._give_back("its owner closed it")
+
+    def _close_in_order(self) -> None:
+        active = self._store.active
+        self._directory.remove_clean_marker()
+        active.seal()
+        self._sync.sealed(self._end_offset, active.byte_count)
+        self._publish()
+        self._directory.write_producer_snapshot(self._memory)
+        self._store.write_recovery_point(self._end_offset)
+        self._store.forget_stray_producer_snapshots(self._end_offset)
+        self._directory.write_clean_marker(
+            CleanMarker(
+                end_offset=self._end_offset,
+                segment_base_offset=active.base_offset,
+                byte_count=active.byte_count,
+            )
+        )
+
+    def _is_current(self) -> bool:
+        """Whether no other process has gone on from where this one knows the log to end."""
+        active = self._store.active
+        if active.file_byte_count() != active.byte_count:
+            return False
+        if not self._is_single:
+            return True
+        published = self._directory.published()
+        return (
+            published is not None
+            and published.segment_base_offset == active.base_offset
+            and published.end_offset == self._sync.end_offset
+        )
+
+    def _give_back(self, reason: str) -> None:
+        self._closed = reason
+        self._sync.close()
+        self._store.close()
+        self._directory.close()
+
+    # --- what may be done now ---------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise LogClosedError(path=self.path, reason=self._closed)
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.report.read_only is not None:
+            raise copy.copy(self.report.read_only)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around every change of the log: checks, and the marker of a clean stop is gone."""
+        self._check_writable()
+        with self._failing():
+            self._directory.remove_clean_marker()
+            self._is_changed = True
+            yield
+
+    @contextlib.contextmanager
+    def _failing(self, *, also_full: bool = False) -> Iterator[None]:
+        """Any error of the storage ends the log, but for a full disk, which changes nothing."""
+        try:
+            yield
+        except LogError as error:
+            if also_full or not isinstance(error, DiskFullError):
+                self._fail(error)
+            raise
+
+    def _fail(self, error: LogError) -> None:
+        if self._closed is None:
+            self._give_back(f"its disk failed ({error.code})")
+
+    def _expire(self, now_ms: int) -> None:
+        self._memory.expire(
+            now_ms,
+            commit_retention_ms=self.config.commit_retention_ms,
+            producer_retention_ms=self.config.producer_retention_ms,
+        )

@@ -1,0 +1,398 @@
+"""One log that is open for writing: append, sync, roll, cut, begin epochs, forget, close.
+
+Rules of this file:
+
+1. One caller at a time, no lock, no clock, no thread: several threads and processes take turns
+   outside (an embedded log) or there is one thread (a node of a quorum).
+2. Every batch is held against the log's end, epoch and CRC before it is written, whoever sent it.
+3. What opening, syncing and failing mean is in ``open_log``. Kafka: ``KafkaRaftLog``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Self
+
+from raftlog.errors import (
+    CorruptBatchError,
+    DivergedLogError,
+    FileExistsLogError,
+    FutureEpochError,
+    InvalidAppendError,
+    LogGapError,
+    NotALogError,
+    NotLeaderError,
+    TruncationRefusedError,
+)
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.marker_values import marker_value
+from raftlog.log.names import LOG_SUFFIX, RAFTLOG_PROPERTIES_NAME, offset_name
+from raftlog.log.published import Published
+from raftlog.log.transactions import Marker
+from raftlog.records.accumulator import CompletedBatch
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.control import KRaftVoters, LeaderChange, LeaderChangeVoter, encode_control
+from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
+from raftlog.storage.protocol import WritableStorage
+from raftlog.types import OffsetAndEpoch, SnapshotId
+
+from .batch_facts import BatchFacts, ValueKind, batch_facts
+from .lineage_answers import FetchAnswer, Lineage
+from .located import read_batches
+from .log_directory import LogDirectory
+from .open_log import OpenLog
+from .properties import LogConfig, LogProperties
+from .segment import ActiveSegment
+from .snapshot_writer import SnapshotWriter
+from .upkeep import begin_behind, begin_snapshot, check_snapshot_id, clean
+
+LEADER_ID_DEFAULT: Final = 1
+ABORT_REASON: Final = "a later epoch began"
+
+
+class ReplicatedLog(OpenLog):
+    """A partition's directory, open for writing. ``create`` makes one, ``open`` opens one."""
+
+    # --- making and opening -----------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        storage: WritableStorage,
+        directory: str,
+        *,
+        config: LogConfig,
+        topic_id: str,
+        now_ms: int,
+        epoch: int = 1,
+        leader_id: int = LEADER_ID_DEFAULT,
+        is_single: bool = True,
+    ) -> Self:
+        """Make a log in a directory, made if need be, that holds none. Durable on return.
+
+        What an earlier try left that did not finish is gone over. Raises ``FileExistsLogError`` if
+        there is a log of ours, and ``NotALogError`` if there is one of Kafka's.
+        """
+        if storage.make_directory(directory):
+            storage.sync_directory(storage.split(directory)[0])
+        files = LogDirectory(storage, directory)
+        _check_is_free(files)
+        properties = LogProperties(topic_id=topic_id, config=config)
+        log = cls(files, config, is_single=is_single)
+        files.write_identity(properties, EpochCache())
+        log._store.make_first_segment(0)
+        log._begin_epoch(epoch, leader_id, now_ms)
+        log.flush()
+        files.sync()
+        return log
+
+    @classmethod
+    def open(
+        cls,
+        storage: WritableStorage,
+        directory: str,
+        *,
+        config: LogConfig | None = None,
+        now_ms: int,
+        leader_id: int = LEADER_ID_DEFAULT,
+        is_single: bool = True,
+    ) -> Self:
+        """Open a log and recover it if need be; ``report`` says what was found.
+
+        Without a ``config`` it is the one in ``raftlog.properties``. Raises ``NotALogError`` for
+        a directory without that file, ``CorruptFileError``, and what recovery raises.
+        """
+        files = LogDirectory(storage, directory)
+        if config is None:
+            properties = files.read_properties()
+            if properties is None:
+                raise NotALogError(
+                    path=directory,
+                    reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is not ours to write",
+                )
+            config = properties.config
+        log = cls(files, config, is_single=is_single)
+        log._recover(now_ms)
+        if is_single and not log.is_read_only and not log.end_offset:
+            log._begin_epoch(max(1, log.epoch), leader_id, now_ms)  # made, and not finished
+            log.flush()
+        return log
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, batches: Iterable[CompletedBatch | bytes | memoryview], *, now_ms: int
+    ) -> int:
+        """Append batches that were given their offsets and this log's epoch; the new end offset.
+
+        Nothing is durable yet. Raises ``NotLeaderError`` and ``FutureEpochError`` for another
+        epoch, ``InvalidAppendError`` for other offsets, ``LogReadOnlyError``, ``LogClosedError``,
+        ``DiskFullError``: then ``end_offset`` says how many of the batches were appended.
+        """
+        for one in batches:
+            data = one.data if isinstance(one, CompletedBatch) else one
+            batch = read_batch(data)
+            if isinstance(batch, TornTail) or batch.byte_count != len(data):
+                raise InvalidAppendError(reason="its bytes are not one batch")
+            if batch.leader_epoch < self.epoch:
+                raise NotLeaderError(epoch=batch.leader_epoch, current_epoch=self.epoch)
+            if batch.leader_epoch > self.epoch:
+                raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=self.epoch)
+            if batch.base_offset != self._end_offset:
+                raise InvalidAppendError(
+                    reason=f"its batch begins at offset {batch.base_offset} and the log ends at "
+                    f"{self._end_offset}"
+                )
+            self._append(data, batch_facts(batch, self.config.values), now_ms)
+        return self._end_offset
+
+    def append_as_follower(self, data: bytes, *, leader_epoch: int, now_ms: int) -> int:
+        """Append what a leader sent, as it is; the new end offset. Nothing is durable yet.
+
+        A batch that is cut off at the end is left out (a fetch is cut at a number of bytes). All
+        batches are looked at before the first one is written. Raises ``LogGapError`` if one does
+        not begin where the one before it ends, ``DivergedLogError`` if epochs fall,
+        ``FutureEpochError`` if one is of a later epoch than the leader's, ``CorruptBatchError``,
+        and as ``append_as_leader``.
+        """
+        found: list[tuple[memoryview, BatchFacts]] = []
+        expected, epoch, position = self._end_offset, self.epoch, 0
+        while not isinstance(batch := read_batch(data, position), TornTail):
+            if batch.base_offset != expected:
+                raise LogGapError(
+                    path=self.path,
+                    position=None,
+                    expected_offset=expected,
+                    offset=batch.base_offset,
+                )
+            if batch.leader_epoch < epoch:
+                raise DivergedLogError(
+                    path=self.path,
+                    offset=batch.base_offset,
+                    expected_epoch=epoch,
+                    epoch=batch.leader_epoch,
+                    remedy="ask the leader where the logs part",
+                )
+            if batch.leader_epoch > leader_epoch:
+                raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=leader_epoch)
+            view = memoryview(data)[position : position + batch.byte_count]
+            found.append((view, batch_facts(batch, self.config.values)))
+            expected, epoch = batch.next_offset, batch.leader_epoch
+            position += batch.byte_count
+        for view, facts in found:
+            self._append(view, facts, now_ms)
+        return self._end_offset
+
+    def claim(self, *, now_ms: int, epoch: int | None = None, leader_id: int | None = None) -> int:
+        """Begin a later epoch (the next one, if none is named), which fences those before it.
+
+        The first thing in it is a leader change; a metadata transaction that an earlier epoch left
+        open is aborted right behind. Durable on return. Raises ``NotLeaderError`` for an epoch
+        that is not later.
+        """
+        epoch = self.epoch + 1 if epoch is None else epoch
+        if epoch <= self.epoch:
+            raise NotLeaderError(epoch=epoch, current_epoch=self.epoch)
+        self._begin_epoch(epoch, LEADER_ID_DEFAULT if leader_id is None else leader_id, now_ms)
+        self.flush()
+        return epoch
+
+    def _begin_epoch(self, epoch: int, leader_id: int, now_ms: int) -> None:
+        with self._changing():
+            self._store.begin_epoch(epoch, self._end_offset)
+        voters = (LeaderChangeVoter(leader_id),)
+        change = LeaderChange(leader_id=leader_id, voters=voters, granting_voters=voters)
+        self._append_own(NewRecord(*encode_control(change)), now_ms, is_control=True)
+        if self._memory.open_transaction is not None:
+            abort = NewRecord(None, marker_value(Marker.ABORT, ABORT_REASON))
+            self._append_own(abort, now_ms, is_control=False)
+
+    def _append_own(self, record: NewRecord, now_ms: int, *, is_control: bool) -> None:
+        batch = NewRecordBatch(records=(record,), base_timestamp_ms=now_ms, is_control=is_control)
+        data = encode_batch(batch, base_offset=self._end_offset, leader_epoch=self.epoch)
+        self.append_as_leader([data], now_ms=now_ms)
+
+    # --- what another process did -----------------------------------------------------------------
+
+    def refresh(self, *, now_ms: int) -> bool:
+        """Take up what other processes did since: whether there was anything.
+
+        For a single copy, under the lock of its writers. What they synced is read on from where
+        this process was. If one died at its work, or rolled, the log is recovered: what it had not
+        published is saved aside and cut (``report``). Raises what recovery raises.
+        """
+        self._check_open()
+        if self.is_read_only:
+            return False
+        published = self._directory.published()
+        active = self._store.active
+        if (
+            published is None
+            or published.segment_base_offset != active.base_offset
+            or published.file_position != active.file_byte_count()
+            or self._has_next_segment(published)
+            or published.end_offset < self._end_offset
+        ):
+            self._reload(now_ms)
+            return True
+        if published.end_offset == self._end_offset:
+            return False
+        if not self._follow(active, published):
+            self._reload(now_ms)
+        return True
+
+    def _has_next_segment(self, published: Published) -> bool:
+        """Whether somebody died between making the next segment and saying so."""
+        end_offset = published.end_offset
+        if end_offset == self._store.active.base_offset:
+            return False
+        return self._directory.has(offset_name(end_offset, LOG_SUFFIX))
+
+    def _follow(self, active: ActiveSegment, published: Published) -> bool:
+        """Read on up to what was published; whether it was as published."""
+        try:
+            for batch in read_batches(active.file, active.byte_count, published.file_position):
+                if batch.base_offset != self._end_offset or batch.leader_epoch < self.epoch:
+                    return False
+                self._take_in(active, batch)
+        except CorruptBatchError:
+            return False
+        self._is_changed = True
+        self._sync.sealed(self._end_offset, active.byte_count)
+        return self._end_offset == published.end_offset
+
+    def _take_in(self, active: ActiveSegment, batch: RecordBatch) -> None:
+        facts = batch_facts(batch, self.config.values)
+        active.note_written(batch.byte_count, facts)
+        self._memory.apply(facts)
+        self._store.epochs = self._store.epochs.assign(facts.leader_epoch, facts.base_offset)
+        self._end_offset = facts.next_offset
+
+    def _reload(self, now_ms: int) -> None:
+        self._store.close()
+        with self._failing(also_full=True):
+            self._recover(now_ms)
+
+    # --- lineage ----------------------------------------------------------------------------------
+
+    @property
+    def _lineage(self) -> Lineage:
+        return Lineage(
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self._end_offset,
+            epochs=self.epochs,
+            snapshots=self.snapshots,
+        )
+
+    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+        """Where the newest epoch that is not above ``epoch`` ends (exclusive) in this log."""
+        return self._lineage.end_offset_for_epoch(epoch)
+
+    def validate_fetch(self, offset: int, epoch: int) -> FetchAnswer:
+        """Whether a follower may fetch from ``offset``, its last record being of ``epoch``."""
+        return self._lineage.validate(offset, epoch)
+
+    def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch, *, now_ms: int) -> int:
+        """Cut the log where it parts from a leader that answered ``Diverging``; the new end."""
+        self.truncate_to(self._lineage.truncation_offset(diverging), now_ms=now_ms)
+        return self._end_offset
+
+    def truncate_to(self, offset: int, *, now_ms: int) -> None:
+        """Cut off every batch that does not end below ``offset``. Durable on return.
+
+        Raises ``TruncationRefusedError`` below the high watermark: that is committed.
+        """
+        self._check_writable()
+        if offset < self.high_watermark:
+            raise TruncationRefusedError(
+                path=self.path, offset=offset, high_watermark=self.high_watermark
+            )
+        if offset >= self._end_offset:
+            return
+        with self._changing(), self._failing(also_full=True):
+            self._sync.close()
+            self._store.cut_from(offset)
+            self._recover(now_ms)
+
+    # --- snapshots and retention ------------------------------------------------------------------
+
+    def begin_snapshot(
+        self,
+        snapshot_id: SnapshotId,
+        *,
+        now_ms: int,
+        last_contained_log_timestamp_ms: int | None = None,
+        kraft_version: int | None = None,
+        voters: KRaftVoters | None = None,
+    ) -> SnapshotWriter | None:
+        """Begin a checkpoint of the log below ``snapshot_id.end_offset``.
+
+        None if there is one already, or if the log begins behind it. Without a timestamp it is the
+        greatest time of the records it contains. Raises ``SnapshotRefusedError`` for an end that is
+        not committed, is inside a batch or is of another epoch, and ``LogLockedError`` while
+        another one is being written.
+        """
+        self._check_writable()
+        if not check_snapshot_id(
+            self._store,
+            snapshot_id,
+            end_offset=self._end_offset,
+            high_watermark=self.high_watermark,
+        ):
+            return None
+        memory = self._memory
+        if snapshot_id.end_offset != self._end_offset:
+            memory = self._store.memory_at(snapshot_id.end_offset)
+        return begin_snapshot(
+            self._store,
+            snapshot_id,
+            memory,
+            now_ms=now_ms,
+            last_contained_log_timestamp_ms=last_contained_log_timestamp_ms,
+            kraft_version=kraft_version,
+            voters=voters,
+        )
+
+    def snapshot_id_at(self, end_offset: int) -> SnapshotId:
+        """The id of a snapshot of everything below ``end_offset``."""
+        return SnapshotId(epoch=self.epochs.epoch_at(end_offset - 1) or 0, end_offset=end_offset)
+
+    def delete_before(self, snapshot_id: SnapshotId) -> bool:
+        """Begin the log behind a snapshot, and forget older ones; whether there was anything to do.
+
+        Segments go that lie wholly below (Kafka: ``KafkaRaftLog.deleteBeforeSnapshot``).
+        """
+        with self._changing():
+            return begin_behind(self._store, snapshot_id, high_watermark=self.high_watermark)
+
+    def clean(self, *, now_ms: int) -> bool:
+        """Forget what retention does not keep; whether there was anything.
+
+        The active segment is rolled first if all of it is too old. Raises ``LogLockedError`` while
+        a snapshot is being written.
+        """
+        with self._changing():
+            self._expire(now_ms)
+            if self._is_all_too_old(now_ms):
+                self._roll(now_ms)
+            return clean(self._store, high_watermark=self.high_watermark, now_ms=now_ms)
+
+    def _is_all_too_old(self, now_ms: int) -> bool:
+        retention_ms, newest_ms = self.config.retention_ms, self._store.active.max_timestamp_ms
+        return (
+            retention_ms is not None
+            and self.config.values is not ValueKind.KRAFT
+            and newest_ms >= 0
+            and now_ms - newest_ms > retention_ms
+            and self._end_offset == self.high_watermark
+        )
+
+
+def _check_is_free(files: LogDirectory) -> None:
+    listing = files.listing()
+    is_ours = files.read_properties() is not None
+    if is_ours and listing.segments:
+        raise FileExistsLogError(path=files.path)
+    if not is_ours and (listing.segments or listing.snapshots):
+        raise NotALogError(path=files.path, reason="Kafka's own log is there, not ours to write")

@@ -1,0 +1,163 @@
+"""Snapshots, and forgetting old records behind them: what keeps a log from growing for ever.
+
+Rules of this file:
+
+1. A log with a state machine (``kraft``) begins behind a snapshot of its state, and only there.
+2. A log without one has retention: what is old or too much goes by whole segments. A checkpoint of
+   what the log remembered at its new start is written first, with no records, so that a replica
+   that begins there knows producers and commits; then the segments go.
+3. Kafka: ``KafkaRaftLog.createNewSnapshot``, ``deleteBeforeSnapshot``, ``maybeClean``;
+   ``UnifiedLog.deleteOldSegments``.
+"""
+
+from __future__ import annotations
+
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    LogNotFoundError,
+    SnapshotRefusedError,
+)
+from raftlog.log.names import checkpoint_name
+from raftlog.records.batch import TornTail, read_batch
+from raftlog.records.control import KRaftVoters, SnapshotHeader, decode_control
+from raftlog.types import SnapshotId
+
+from .batch_facts import ValueKind
+from .batch_headers import header_at
+from .log_store import LogStore
+from .memory import LogMemory
+from .retention import OldSnapshot, snapshot_to_start_behind, start_after_retention
+from .snapshot_writer import SnapshotWriter, snapshot_head
+
+
+def check_snapshot_id(
+    store: LogStore, snapshot_id: SnapshotId, *, end_offset: int, high_watermark: int
+) -> bool:
+    """Whether this snapshot is wanted: False if it is there, or if the log begins behind it.
+
+    Raises ``SnapshotRefusedError`` for an end that is not committed, lies inside a batch or is of
+    another epoch.
+    """
+    store.look_for_snapshots()
+    if snapshot_id in store.snapshots or snapshot_id.end_offset < store.log_start_offset:
+        return False
+    if snapshot_id.end_offset == 0:
+        return False
+    reason = None
+    epoch = store.epochs.epoch_at(snapshot_id.end_offset - 1)
+    if snapshot_id.end_offset > high_watermark:
+        reason = f"the log is committed up to offset {high_watermark}"
+    elif epoch not in (None, snapshot_id.epoch):
+        reason = f"the record before it is of epoch {epoch}"
+    elif not store.is_boundary(snapshot_id.end_offset, end_offset):
+        reason = "it lies inside a batch"
+    if reason is not None:
+        raise SnapshotRefusedError(
+            path=store.directory.path,
+            end_offset=snapshot_id.end_offset,
+            epoch=snapshot_id.epoch,
+            reason=reason,
+        )
+    return True
+
+
+def begin_snapshot(
+    store: LogStore,
+    snapshot_id: SnapshotId,
+    memory: LogMemory,
+    *,
+    now_ms: int,
+    last_contained_log_timestamp_ms: int | None = None,
+    kraft_version: int | None = None,
+    voters: KRaftVoters | None = None,
+) -> SnapshotWriter:
+    """Begin a checkpoint whose id was checked, of what the log remembers at its end."""
+    if last_contained_log_timestamp_ms is None:
+        last_contained_log_timestamp_ms = memory.log_time_ms
+    head = snapshot_head(
+        memory,
+        last_contained_log_timestamp_ms=last_contained_log_timestamp_ms,
+        kraft_version=kraft_version,
+        voters=voters,
+    )
+    return SnapshotWriter(
+        store.directory,
+        snapshot_id,
+        head,
+        now_ms=now_ms,
+        batch_bytes_max=store.config.batch_bytes_max,
+        compression=store.config.compression,
+        on_frozen=lambda _: store.look_for_snapshots(),
+    )
+
+
+def begin_behind(store: LogStore, snapshot_id: SnapshotId, *, high_watermark: int) -> bool:
+    """Begin the log behind a snapshot and forget older ones; whether there was anything to do."""
+    store.look_for_snapshots()
+    if snapshot_id not in store.snapshots or snapshot_id.end_offset > high_watermark:
+        return False
+    if snapshot_id == store.snapshots[0] and snapshot_id.end_offset <= store.log_start_offset:
+        return False
+    store.advance_start(snapshot_id.end_offset)
+    store.forget_snapshots_before(snapshot_id)
+    return True
+
+
+def clean(store: LogStore, *, high_watermark: int, now_ms: int) -> bool:
+    """Forget what retention does not keep; whether there was anything."""
+    config = store.config
+    if config.retention_ms is None and config.retention_bytes is None:
+        return False
+    if config.values is ValueKind.KRAFT:
+        return _clean_behind_snapshots(store, high_watermark=high_watermark, now_ms=now_ms)
+    start = start_after_retention(
+        store.old_segments(),
+        active_bytes=store.active.byte_count,
+        high_watermark=high_watermark,
+        now_ms=now_ms,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+    )
+    if start is None:
+        return False
+    snapshot_id = SnapshotId(epoch=store.epochs.epoch_at(start - 1) or 0, end_offset=start)
+    store.look_for_snapshots()
+    if snapshot_id not in store.snapshots:
+        begin_snapshot(store, snapshot_id, store.memory_at(start), now_ms=now_ms).freeze()
+    return begin_behind(store, snapshot_id, high_watermark=high_watermark)
+
+
+def _clean_behind_snapshots(store: LogStore, *, high_watermark: int, now_ms: int) -> bool:
+    store.look_for_snapshots()
+    snapshot_id = snapshot_to_start_behind(
+        [one for name in store.snapshots if (one := _old_snapshot(store, name)) is not None],
+        log_bytes=sum(one.byte_count for one in store.sealed) + store.active.byte_count,
+        now_ms=now_ms,
+        retention_ms=store.config.retention_ms,
+        retention_bytes=store.config.retention_bytes,
+    )
+    if snapshot_id is None:
+        return False
+    return begin_behind(store, snapshot_id, high_watermark=high_watermark)
+
+
+def _old_snapshot(store: LogStore, snapshot_id: SnapshotId) -> OldSnapshot | None:
+    """Size and log time of a snapshot; None if it is gone, or is not one that a log may begin
+    behind because its first batch is damaged."""
+    try:
+        with store.directory.storage.open_file(
+            store.directory.file(checkpoint_name(snapshot_id))
+        ) as file:
+            byte_count = file.byte_count()
+            head = header_at(file, 0, byte_count)
+            batch = read_batch(file.read_at(0, head.byte_count), path=file.path)
+    except (LogNotFoundError, CorruptBatchError, CorruptFileError):
+        return None
+    if isinstance(batch, TornTail) or not batch.is_control:
+        return None
+    for record in batch.records():
+        control = decode_control(record.key, record.value)
+        if isinstance(control, SnapshotHeader):
+            return OldSnapshot(snapshot_id, byte_count, control.last_contained_log_timestamp_ms)
+    return None

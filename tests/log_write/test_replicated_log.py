@@ -1,0 +1,480 @@
+"""A log that is written: made, appended to, rolled, synced, closed and opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.appending import (
+    DIRECTORY,
+    NOW_MS,
+    SMALL,
+    TOPIC_ID,
+    append,
+    batch,
+    batches_of,
+    disk_with_parent,
+    fill,
+    made_log,
+    reopened,
+    values_of,
+)
+
+from raftlog.errors import (
+    CorruptBatchError,
+    DiskFailedError,
+    DiskFullError,
+    DivergedLogError,
+    FileExistsLogError,
+    FutureEpochError,
+    InvalidAppendError,
+    LogClosedError,
+    LogGapError,
+    NotALogError,
+    NotLeaderError,
+)
+from raftlog.log.epoch_cache import EpochEntry
+from raftlog.log.offset_index import parse_offset_index
+from raftlog.log.published import read_published
+from raftlog.log.writing.index_rules import SegmentIndexer
+from raftlog.log.writing.marks import read_marks
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.control import LeaderChange, decode_control
+from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.protocol import WritableStorage
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.storage.survival import Survival
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return disk_with_parent()
+
+
+@pytest.fixture(params=["simulated", "local"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[WritableStorage, str]]:
+    """A storage and a directory in it that is not there yet."""
+    if request.param == "simulated":
+        yield disk_with_parent(), DIRECTORY
+    else:
+        yield WritableLocalStorage(), str(tmp_path / "orders-0")
+
+
+def test_a_new_log_begins_with_a_leader_change(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    (first,) = batches_of(disk)
+    assert (first.base_offset, first.leader_epoch, first.is_control) == (0, 1, True)
+    (record,) = first.records()
+    change = decode_control(record.key, record.value)
+    assert isinstance(change, LeaderChange)
+    assert (log.log_start_offset, log.end_offset, log.high_watermark, log.epoch) == (0, 1, 1, 1)
+    assert log.epochs.entries == (EpochEntry(1, 0),)
+
+
+@pytest.mark.parametrize("survival", list(Survival))
+def test_a_new_log_is_durable_when_it_was_made(disk: SimulatedDisk, survival: Survival) -> None:
+    made_log(disk)
+    disk.crash(survival)
+    log = reopened(disk)
+    assert (log.end_offset, log.epoch, log.report.read_only) == (1, 1, None)
+
+
+def test_what_is_appended_is_read_after_a_clean_stop(place: tuple[WritableStorage, str]) -> None:
+    storage, directory = place
+    log = made_log(storage, directory=directory)
+    fill(log, 100)
+    end, epochs = log.end_offset, log.epochs
+    log.close()
+    log = reopened(storage, directory=directory)
+    assert log.report.was_clean
+    assert (log.end_offset, log.epochs, log.synced_end_offset) == (end, epochs, end)
+    assert list(values_of(storage, directory)) == list(range(1, 101))
+    fill(log, 1)
+    log.close()
+    assert list(values_of(storage, directory)) == list(range(1, 102))
+
+
+def test_a_clean_open_reads_no_more_of_a_longer_log(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=LogConfig(segment_bytes=20_000))
+    read = []
+    for batch_count in (300, 3_000):
+        fill(log, batch_count)
+        log.close()
+        disk.reads.clear()
+        log = reopened(disk)
+        assert log.report.was_clean
+        logs = sum(count for path, count in disk.reads.items() if path.endswith(".log"))
+        read.append(logs)
+    assert read[1] < read[0] * 2 + 40_000
+
+
+def test_an_append_reads_and_lists_nothing(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=LogConfig())
+    fill(log, 10)
+    disk.reads.clear()
+    before = disk.operation_count
+    append(log, b"x")
+    assert not disk.reads
+    assert disk.operation_count == before + 1
+    log.flush()
+    assert disk.operation_count == before + 3  # the sync, and the line of published
+
+
+def test_nothing_counts_as_synced_before_the_sync_is_complete(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    append(log, b"one")
+    ticket = log.start_sync()
+    append(log, b"two")
+    assert (log.end_offset, log.synced_end_offset, log.high_watermark) == (3, 1, 1)
+    ticket.run()
+    assert log.synced_end_offset == 1
+    log.complete_sync(ticket)
+    assert (log.synced_end_offset, log.high_watermark) == (2, 2)
+    published = read_published(disk, DIRECTORY, disk.boot_id())
+    assert published is not None
+    assert published.end_offset == 2
+    assert log.flush() == 3
+
+
+def test_a_sync_may_be_under_way_while_the_log_rolls(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    append(log, b"one")
+    ticket = log.start_sync()
+    while len(log._store.sealed) < 2:
+        append(log, bytes(200))
+    ticket.run()
+    synced = log.synced_end_offset
+    log.complete_sync(ticket)
+    assert log.synced_end_offset == synced > ticket.end_offset
+    log.flush()
+    log.close()
+    assert disk.open_files == 0
+
+
+def test_a_segment_is_durable_before_the_next_one_takes_a_byte(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    recording = disk.record()
+    while not log._store.sealed:
+        append(log, bytes(200))
+    (sealed,) = log._store.sealed
+    names = [(one.kind.name, one.path.rsplit("/", 1)[-1]) for one in recording.operations]
+    new = f"{sealed.end_offset:020d}.log"
+    first_byte = names.index(("WRITE", new))
+    for suffix in (".log", ".index", ".timeindex"):
+        assert ("SYNC", f"{0:020d}{suffix}") in names[:first_byte]
+    created = names.index(("CREATE", new))
+    assert ("SYNC_DIRECTORY", "orders-0") in names[created:first_byte]
+    recovery_point = names.index(("RENAME", "recovery-point-offset-checkpoint.tmp"))
+    assert names.index(("SYNC", f"{0:020d}.log")) < recovery_point
+
+
+@pytest.mark.parametrize("survival", list(Survival))
+def test_what_was_flushed_survives_a_power_loss(disk: SimulatedDisk, survival: Survival) -> None:
+    log = made_log(disk)
+    fill(log, 45)
+    synced = log.end_offset
+    append(log, b"not synced")
+    disk.crash(survival)
+    log = reopened(disk)
+    assert log.report.read_only is None
+    assert log.end_offset in (synced, synced + 1)
+    assert list(values_of(disk))[: synced - 1] == list(range(1, synced))
+
+
+def test_the_recovery_point_is_never_ahead_of_what_is_durable(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    for _ in range(60):
+        append(log, bytes(150))
+        point = read_marks(disk, DIRECTORY).recovery_point
+        durable = sum(
+            len(content)
+            for path, content in disk.durable_files().items()
+            if path.endswith(".log") and int(path.rsplit("/", 1)[-1][:20]) < point
+        )
+        written = sum(
+            len(content)
+            for path, content in disk.files().items()
+            if path.endswith(".log") and int(path.rsplit("/", 1)[-1][:20]) < point
+        )
+        assert durable == written
+
+
+def test_the_indexes_of_a_log_that_was_closed_and_opened_are_those_of_its_batches(
+    disk: SimulatedDisk,
+) -> None:
+    config = LogConfig(index_interval_bytes=300, segment_bytes=6_000)
+    log = made_log(disk, config=config)
+    for count in (1, 7, 20, 3, 40):
+        fill(log, count)
+        log.close()
+        log = reopened(disk)
+    log.close()
+    files = disk.files()
+    entries = 0
+    for path in [path for path in files if path.endswith(".log")]:
+        base = int(path.rsplit("/", 1)[-1][:20])
+        indexer = SegmentIndexer(base, interval_bytes=300)
+        position = 0
+        for one in batches_of(disk):
+            if base <= one.base_offset and one.path == path:
+                indexer.note(
+                    position=position,
+                    byte_count=one.byte_count,
+                    last_offset=one.last_offset,
+                    max_timestamp_ms=one.max_timestamp_ms,
+                )
+                position += one.byte_count
+        indexer.note_time()
+        new = indexer.take()
+        assert files[path.replace(".log", ".index")] == new.offset_entries
+        assert files[path.replace(".log", ".timeindex")] == new.time_entries
+        entries += len(parse_offset_index(new.offset_entries, base))
+    assert entries > 20
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "too long"])
+def test_a_segment_is_opened_whatever_its_indexes_are(disk: SimulatedDisk, damage: str) -> None:
+    log = made_log(disk, config=LogConfig(index_interval_bytes=300))
+    fill(log, 50)
+    log.close()
+    expected = {path: data for path, data in disk.files().items() if path.endswith("index")}
+    for path, data in expected.items():
+        if damage == "missing":
+            disk.unlink(path)
+        else:
+            changed = {"empty": b"", "garbage": b"\x07" * len(data), "too long": data + b"\x01" * 7}
+            disk.put(path, changed[damage])
+    log = reopened(disk)
+    fill(log, 1)
+    log.close()
+    found = {path: data for path, data in disk.files().items() if path.endswith("index")}
+    for path, data in expected.items():
+        entry_bytes = 12 if path.endswith(".timeindex") else 8
+        shared = len(data) - entry_bytes
+        assert found[path][:shared] == data[:shared]
+
+
+def test_a_segment_rolls_by_log_time_and_not_by_a_clock(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=LogConfig(segment_ms=1_000))
+    append(log, b"a", timestamp_ms=NOW_MS + 1_000, now_ms=NOW_MS)
+    assert not log._store.sealed
+    append(log, b"b", timestamp_ms=NOW_MS + 1_001, now_ms=NOW_MS)
+    assert [one.end_offset for one in log._store.sealed] == [2]
+    append(log, b"c", timestamp_ms=NOW_MS + 2_000, now_ms=NOW_MS + 10**9)
+    assert [one.end_offset for one in log._store.sealed] == [2]
+
+
+def test_a_segment_rolls_when_an_index_is_full(disk: SimulatedDisk) -> None:
+    config = LogConfig(index_interval_bytes=0, segment_index_bytes=48)
+    log = made_log(disk, config=config)
+    fill(log, 20)
+    assert len(log._store.sealed) > 3
+    for path, data in disk.files().items():
+        if path.endswith("index"):
+            assert len(data) <= 48
+
+
+def test_a_batch_larger_than_a_segment_gets_one_of_its_own(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    append(log, bytes(5_000))
+    append(log, bytes(5_000))
+    log.flush()
+    assert [(one.base_offset, one.end_offset) for one in log._store.sealed] == [(0, 1), (1, 2)]
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_only_the_newest_epoch_appends(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    with pytest.raises(FutureEpochError):
+        log.append_as_leader([batch(b"x", base_offset=1, epoch=2)], now_ms=NOW_MS)
+    assert log.claim(now_ms=NOW_MS) == 2
+    with pytest.raises(NotLeaderError):
+        log.append_as_leader([batch(b"x", base_offset=2, epoch=1)], now_ms=NOW_MS)
+    with pytest.raises(NotLeaderError):
+        log.claim(now_ms=NOW_MS, epoch=2)
+    assert log.end_offset == 2
+    assert [one.epoch for one in log.epochs.entries] == [1, 2]
+
+
+@pytest.mark.parametrize("base_offset", [0, 2])
+def test_a_leader_appends_at_the_end_and_nowhere_else(
+    disk: SimulatedDisk, base_offset: int
+) -> None:
+    log = made_log(disk)
+    with pytest.raises(InvalidAppendError):
+        log.append_as_leader([batch(b"x", base_offset=base_offset)], now_ms=NOW_MS)
+    assert log.end_offset == 1
+
+
+def test_a_follower_takes_what_continues_its_log(disk: SimulatedDisk) -> None:
+    log = made_log(disk, is_single=False)
+    data = batch(b"a", b"b", base_offset=1) + batch(b"c", base_offset=3, epoch=2)
+    torn = batch(b"d", base_offset=4, epoch=2)[:-1]
+    assert log.append_as_follower(data + torn, leader_epoch=2, now_ms=NOW_MS) == 4
+    assert log.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, 3))
+    assert read_marks(disk, DIRECTORY).epochs == log.epochs
+    assert log.high_watermark == 0
+    log.advance_high_watermark(3)
+    assert (log.high_watermark, log.last_stable_offset) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (batch(b"a", base_offset=0), LogGapError),
+        (batch(b"a", b"b", base_offset=0), LogGapError),
+        (batch(b"a", base_offset=2), LogGapError),
+        (batch(b"a", base_offset=1) + batch(b"b", base_offset=1), LogGapError),
+        (batch(b"a", base_offset=1, epoch=4), FutureEpochError),
+        (
+            batch(b"a", base_offset=1, epoch=3) + batch(b"b", base_offset=2, epoch=2),
+            DivergedLogError,
+        ),
+        (
+            batch(b"a", base_offset=1) + batch(b"b", base_offset=2)[:-1] + b"!",
+            CorruptBatchError,
+        ),
+    ],
+)
+def test_a_follower_takes_nothing_of_what_does_not(
+    disk: SimulatedDisk, data: bytes, error: type[Exception]
+) -> None:
+    log = made_log(disk, is_single=False)
+    before = disk.files()
+    with pytest.raises(error):
+        log.append_as_follower(data, leader_epoch=3, now_ms=NOW_MS)
+    assert (log.end_offset, disk.files()) == (1, before)
+
+
+def test_a_directory_that_has_a_log_is_not_made_anew(disk: SimulatedDisk) -> None:
+    made_log(disk)
+    with pytest.raises(FileExistsLogError):
+        made_log(disk)
+
+
+def test_kafkas_directory_is_neither_made_nor_opened(disk: SimulatedDisk) -> None:
+    disk.put(f"{DIRECTORY}/{0:020d}.log", batch(b"x", base_offset=0))
+    before = disk.files()
+    with pytest.raises(NotALogError, match="not ours"):
+        made_log(disk)
+    with pytest.raises(NotALogError, match="not ours"):
+        reopened(disk)
+    assert disk.files() == before
+
+
+def test_a_log_that_was_half_made_is_made_or_opened(disk: SimulatedDisk) -> None:
+    made_log(disk)
+    recorded = disk_with_parent()
+    recording = recorded.record()
+    made_log(recorded)
+    for state in recording.states():
+        half = SimulatedDisk.after(state)
+        try:
+            log = made_log(half)
+        except FileExistsLogError:
+            log = reopened(half)
+        assert (log.end_offset, log.epoch, log.is_read_only) == (1, 1, False), str(state)
+        fill(log, 3)
+        log.close()
+        assert reopened(half).end_offset == 4
+
+
+# --- a disk that fails ----------------------------------------------------------------------------
+
+
+def test_a_full_disk_changes_nothing_and_may_be_tried_again(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    fill(log, 40)
+    held = sum(map(len, disk.files().values()))
+    end = log.end_offset
+    for room in range(0, 1_000, 37):
+        disk.full_at(held + room)
+        with pytest.raises(DiskFullError):
+            fill(log, 20)
+        disk.full_at(None)
+        held = sum(map(len, disk.files().values()))
+        log.flush()
+    fill(log, 20)
+    assert log.end_offset > end
+    assert list(values_of(disk)) == list(range(1, log.end_offset))
+    log.close()
+    assert reopened(disk).report.was_clean
+
+
+def test_a_failed_sync_ends_the_log_and_nothing_new_counts(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    fill(log, 3)
+    append(log, b"lost")
+    disk.fail_sync_once("*.log")
+    with pytest.raises(DiskFailedError):
+        log.flush()
+    assert log.synced_end_offset == 4
+    with pytest.raises(LogClosedError):
+        append(log, b"x")
+    with pytest.raises(LogClosedError):
+        log.flush()
+    log.close()
+    assert disk.open_files == 0
+    log = reopened(disk)
+    assert log.end_offset == 4
+    (cut,) = log.report.cut
+    assert cut.first_offset == 4
+    assert cut.saved_as is not None
+
+
+def test_a_failed_sync_while_rolling_ends_the_log(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    disk.fail_sync_once(f"*{0:020d}.log")
+    with pytest.raises(DiskFailedError):
+        fill(log, 30)
+    with pytest.raises(LogClosedError):
+        append(log, b"x")
+    disk.crash(Survival.NOTHING)
+    log = reopened(disk)
+    assert (log.end_offset, log.report.read_only) == (1, None)
+
+
+def test_closing_twice_and_appending_to_a_closed_log(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    log.close()
+    log.close()
+    with pytest.raises(LogClosedError, match="owner"):
+        append(log, b"x")
+    assert disk.open_files == 0
+
+
+def test_the_marker_of_a_clean_stop_goes_before_the_first_write(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    log.close()
+    assert read_marks(disk, DIRECTORY).clean is not None
+    log = reopened(disk)
+    log.close()  # nothing was written: it stays as it is
+    log = reopened(disk)
+    assert log.report.was_clean
+    recording = disk.record()
+    append(log, b"x")
+    kinds = [one.kind.name for one in recording.operations]
+    assert kinds.index("UNLINK") < kinds.index("SYNC_DIRECTORY") < kinds.index("WRITE")
+    assert read_marks(disk, DIRECTORY).clean is None
+
+
+def test_a_log_of_local_files_needs_no_more_than_the_protocol(tmp_path: Path) -> None:
+    log = ReplicatedLog.create(
+        WritableLocalStorage(),
+        str(tmp_path / "t-1"),
+        config=SMALL,
+        topic_id=TOPIC_ID,
+        now_ms=NOW_MS,
+    )
+    fill(log, 50)
+    log.claim(now_ms=NOW_MS)
+    log.close()
+    names = sorted(path.name for path in (tmp_path / "t-1").iterdir())
+    assert not [name for name in names if name.endswith(".tmp")]
+    assert (tmp_path / "t-1" / "recovery-point-offset-checkpoint").read_text() == (
+        f"0\n1\nt 1 {log.end_offset}\n"
+    )

@@ -1,0 +1,94 @@
+"""Append to a log that is open for writing, and read back what its directory holds."""
+
+from __future__ import annotations
+
+from raftlog.log.names import LOG_SUFFIX, offset_name, read_listing
+from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.batch import RecordBatch, iter_batches
+from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
+from raftlog.storage.protocol import Storage, WritableStorage
+from raftlog.storage.simulated import SimulatedDisk
+
+TOPIC_ID = "A" * 21 + "Q"
+DIRECTORY = "/data/orders-0"
+NOW_MS = 1_000_000
+SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=300)
+"""Rolls every dozen batches, with a few index entries a segment."""
+
+
+def disk_with_parent() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    return disk
+
+
+def made_log(
+    storage: WritableStorage,
+    *,
+    config: LogConfig = SMALL,
+    directory: str = DIRECTORY,
+    is_single: bool = True,
+) -> ReplicatedLog:
+    return ReplicatedLog.create(
+        storage, directory, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS, is_single=is_single
+    )
+
+
+def reopened(
+    storage: WritableStorage, *, directory: str = DIRECTORY, is_single: bool = True
+) -> ReplicatedLog:
+    return ReplicatedLog.open(storage, directory, now_ms=NOW_MS, is_single=is_single)
+
+
+def batch(
+    *values: bytes, base_offset: int, epoch: int = 1, timestamp_ms: int | None = None
+) -> bytes:
+    new = NewRecordBatch(
+        records=tuple(NewRecord(None, value) for value in values),
+        base_timestamp_ms=NOW_MS + base_offset if timestamp_ms is None else timestamp_ms,
+    )
+    return encode_batch(new, base_offset=base_offset, leader_epoch=epoch)
+
+
+def append(
+    log: ReplicatedLog, *values: bytes, timestamp_ms: int | None = None, now_ms: int = NOW_MS
+) -> int:
+    """Append one batch, not synced; its base offset."""
+    base_offset = log.end_offset
+    data = batch(*values, base_offset=base_offset, epoch=log.epoch, timestamp_ms=timestamp_ms)
+    log.append_as_leader([data], now_ms=now_ms)
+    return base_offset
+
+
+def fill(log: ReplicatedLog, batch_count: int, *, value_bytes: int = 100) -> None:
+    """Append batches of one record each and sync them."""
+    for _ in range(batch_count):
+        append(log, b"%020d" % log.end_offset + bytes(value_bytes - 20))
+    log.flush()
+
+
+def batches_of(storage: Storage, directory: str = DIRECTORY) -> list[RecordBatch]:
+    """Every batch in the directory's segments."""
+    found = []
+    for base_offset in read_listing(storage.list_names(directory)).segments:
+        path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
+        with storage.open_file(path) as file:
+            found += iter_batches(file.read_at(0, file.byte_count()), path=path)
+    return found
+
+
+def values_of(storage: Storage, directory: str = DIRECTORY) -> dict[int, bytes | None]:
+    """The value of every data record by its offset."""
+    return {
+        record.offset: record.value
+        for one in batches_of(storage, directory)
+        if not one.is_control
+        for record in one.records()
+    }
+
+
+KRAFT_SMALL = LogConfig(values=ValueKind.KRAFT, segment_bytes=2_000)
