@@ -145,6 +145,24 @@ def test_two_thousand_states_cost_seconds_at_most() -> None:
     assert time.process_time() - began < 5
 
 
+def test_a_file_without_a_name_is_left_out_of_states_and_its_operations_do_no_harm() -> None:
+    disk = SimulatedDisk()
+    for number in range(50):
+        disk.put("/a", b"%d" % number)
+    with disk.open_for_writing("/a") as file:
+        disk.unlink("/a")
+        disk.sync_directory("/")
+        recording = disk.record()
+        file.write_at(0, b"x")
+        file.truncate(9)
+        file.sync()
+        disk.put("/b", b"y")
+        assert file.read_at(0, 1) == b"x"
+    for state in recording.states():
+        assert len(state.tree.nodes) <= 2
+        assert SimulatedDisk.after(state).files().keys() <= {"/b"}
+
+
 def test_an_operation_reads_as_a_sentence() -> None:
     disk = SimulatedDisk()
     recording = disk.record()

@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.errors import DiskFailedError
 from raftlog.storage.simulated import SimulatedDisk, Survival
-from raftlog.storage.survival import SECTOR_BYTES
+from raftlog.storage.survival import PENDING_CHANGES_MAX, SECTOR_BYTES
 
 Files = frozenset[tuple[str, bytes]]
 SEEDS = range(60)
@@ -308,3 +308,13 @@ def test_each_survival_keeps_what_its_name_says() -> None:
     assert kept[Survival.EVERYTHING] == {"/d/old": b"ox", "/d/new": b"n"} == disk.files()
     assert kept[Survival.NAMES_ONLY] == {"/d/old": b"o", "/d/new": b""}
     assert kept[Survival.DATA_ONLY] == {"/d/old": b"ox"}
+
+
+def test_of_very_many_changes_the_oldest_are_on_the_disk() -> None:
+    disk = durable_disk(a=b"")
+    with disk.open_for_writing("/d/a") as file:
+        for position in range(3 * PENDING_CHANGES_MAX):
+            file.write_at(position, b"x")
+    left = disk.durable_files()["/d/a"]
+    assert set(left) == {ord("x")}
+    assert 2 * PENDING_CHANGES_MAX <= len(left) < 3 * PENDING_CHANGES_MAX

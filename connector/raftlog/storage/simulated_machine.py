@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import fnmatch
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 from types import TracebackType
 from typing import Final, Self
@@ -144,31 +142,31 @@ class SimulatedFile:
 
     def read_at(self, position: int, byte_count: int) -> bytes:
         """Read up to ``byte_count`` bytes; fewer only at the end of the file."""
-        with self._living() as node:
-            data = bytes(node.content[position : position + max(byte_count, 0)])
+        with self._machine.step:
+            data = bytes(self._living().content[position : position + max(byte_count, 0)])
             self._reads[self._path] = self._reads.get(self._path, 0) + len(data)
             return data
 
     def byte_count(self) -> int:
         """How long the file is at this moment."""
-        with self._living() as node:
-            return len(node.content)
+        with self._machine.step:
+            return len(self._living().content)
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         """Write all of ``data``, into memory."""
-        with self._changing() as node:
-            self._machine.write(self._path, node, position, bytes(data))
+        with self._machine.step:
+            self._machine.write(self._path, self._changing(), position, bytes(data))
 
     def truncate(self, byte_count: int) -> None:
         """Cut the file, or make it longer with zeros, in memory."""
-        with self._changing() as node:
-            kind = OperationKind.TRUNCATE
-            self._machine.change(Operation(kind, self._path, node.number, position=byte_count))
+        with self._machine.step:
+            number, kind = self._changing().number, OperationKind.TRUNCATE
+            self._machine.change(Operation(kind, self._path, number, position=byte_count))
 
     def sync(self) -> None:
         """Make bytes and length durable."""
-        with self._changing() as node:
-            self._machine.sync(Operation(OperationKind.SYNC, self._path, node.number))
+        with self._machine.step:
+            self._machine.sync(Operation(OperationKind.SYNC, self._path, self._changing().number))
 
     def close(self) -> None:
         """Give the file back."""
@@ -176,18 +174,14 @@ class SimulatedFile:
             self._process.open_files -= 1
         self._node = None
 
-    @contextmanager
-    def _living(self) -> Iterator[FileNode]:
-        with self._machine.step:
-            assert self._node is not None, f"{self._path} was closed"
-            self._machine.require_alive(self._process)
-            yield self._node
+    def _living(self) -> FileNode:
+        assert self._node is not None, f"{self._path} was closed"
+        self._machine.require_alive(self._process)
+        return self._node
 
-    @contextmanager
-    def _changing(self) -> Iterator[FileNode]:
+    def _changing(self) -> FileNode:
         assert self._is_writable, f"{self._path} was opened for reading"
-        with self._living() as node:
-            yield node
+        return self._living()
 
     def __enter__(self) -> Self:
         return self

@@ -121,20 +121,25 @@ class Tree:
         return not any(node.changes for node in self.nodes.values())
 
     def do(self, operation: Operation) -> None:
-        """Do one operation. It must be possible: the caller looked."""
+        """Do one operation. It must be possible: the caller looked.
+
+        Nothing is done to a node that only an open file leads to, and that a copy left out.
+        """
         number = operation.node
+        if number not in self.nodes:
+            return
         match operation.kind:
+            case OperationKind.WRITE:
+                self.file(number).write(operation.position, operation.data)
+            case OperationKind.SYNC:
+                self.file(number).sync()
             case OperationKind.CREATE | OperationKind.MAKE_DIRECTORY:
                 kind = FileNode if operation.kind is OperationKind.CREATE else DirectoryNode
                 self.nodes[self.next_number] = kind(self.next_number)
                 self.directory(number).change(self.next_number, new=operation.name)
                 self.next_number += 1
-            case OperationKind.WRITE:
-                self.file(number).write(operation.position, operation.data)
             case OperationKind.TRUNCATE:
                 self.file(number).truncate(operation.position)
-            case OperationKind.SYNC:
-                self.file(number).sync()
             case OperationKind.RENAME:
                 directory = self.directory(number)
                 node = directory.names[operation.name]
@@ -163,6 +168,14 @@ class Tree:
         return Tree(directories, self.next_number)
 
     def copy(self) -> Tree:
-        """The same tree with the same pending changes."""
-        nodes: dict[int, Node] = {number: node.copy() for number, node in self.nodes.items()}
+        """The same tree with the same pending changes, without what no name can lead to again."""
+        nodes: dict[int, Node] = {}
+        found = [ROOT_NODE]
+        for number in found:  # grows while it is walked
+            if number not in nodes:
+                nodes[number] = node = self.nodes[number].copy()
+                if isinstance(node, DirectoryNode):
+                    found.extend(node.names.values())
+                    found.extend(node.durable_names.values())
+                    found.extend(change.node for change in node.changes)
         return Tree(nodes, self.next_number)

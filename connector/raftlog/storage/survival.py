@@ -11,7 +11,8 @@ Rules of this file:
    bytes that were there before are never zeroed.
 4. A name is never lost by a change of another one: where the change that gave a name free was
    dropped, whatever was put in its place afterwards is dropped too. A rename is one change.
-5. Chance is an argument.
+5. A kernel does not keep changes in memory for ever: the oldest of very many are durable.
+6. Chance is an argument.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from typing import Final
 
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""
+
+
+PENDING_CHANGES_MAX: Final = 4096
+"""So many changes of a file may be pending; then the kernel has written the older half."""
 
 
 class Survival(Enum):
@@ -94,14 +99,14 @@ class FileNode:
         content = self._own_content()
         byte_count = len(content)
         undo = bytes(content[position : position + len(data)])
-        self.changes.append(DataChange(position, data, None, undo, byte_count))
+        self._append(DataChange(position, data, None, undo, byte_count))
         _put(content, position, data)
 
     def truncate(self, byte_count: int) -> None:
         """Cut the end off, or add zeros."""
         content = self._own_content()
         undo = bytes(content[byte_count:])
-        self.changes.append(DataChange(byte_count, b"", byte_count, undo, len(content)))
+        self._append(DataChange(byte_count, b"", byte_count, undo, len(content)))
         _resize(content, byte_count)
 
     def sync(self) -> None:
@@ -142,6 +147,13 @@ class FileNode:
         if isinstance(self.content, bytearray):
             self.content = bytes(self.content)
         return self.content
+
+    def _append(self, change: DataChange) -> None:
+        self.changes.append(change)
+        if len(self.changes) > PENDING_CHANGES_MAX:
+            older = self.changes[: PENDING_CHANGES_MAX // 2]
+            if all(change.fate is Fate.PENDING for change in older):
+                del self.changes[: len(older)]
 
     def _own_content(self) -> bytearray:
         if isinstance(self.content, bytes):
