@@ -356,7 +356,7 @@ def survey_segment(file: ReadableFile, place: Place, rules: ScanRules) -> Iterat
             )
         yield end
         place = following
-        if end.end is ScanEnd.EPOCH_MISMATCH:  # said once: all that follows may be of that epoch
+        if end.found_base_offset is not None:  # what follows is of another history
             rules = replace(rules, epochs=None)
 
 

@@ -1,0 +1,464 @@
+"""A log is opened as it was left: what stands, what goes, what is said, and what is never done."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.log_builder import LogBuilder
+from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
+
+from raftlog.errors import DiskFailedError, DiskFullError, LogReadOnlyError
+from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.memory import Duplicate
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.recovered import RecoveredLog, ScanEnd
+from raftlog.log.writing.recovery import recover
+from raftlog.records.compression import Compression
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.storage.survival import Survival
+
+
+def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
+    """What must be the same however often a log is recovered."""
+    return (
+        recovered.segments,
+        recovered.log_start_offset,
+        recovered.end_offset,
+        recovered.epochs,
+        recovered.memory.commits,
+        recovered.memory.producers,
+        recovered.report.read_only_reason,
+    )
+
+
+def log_files(disk: SimulatedDisk) -> dict[str, bytes]:
+    return {path: data for path, data in disk.files().items() if path.startswith(DIRECTORY)}
+
+
+def power_loss(log: WrittenLog, survival: Survival = Survival.EVERYTHING) -> None:
+    log.disk.crash(survival, 1)
+
+
+# --- in order -------------------------------------------------------------------------------------
+
+
+def test_a_log_that_was_closed_in_order_is_not_read() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(300)
+    log.log.close()
+    before = log_files(log.disk)
+    log.disk.reads.clear()
+    recovered = log.recover()
+    assert recovered.was_clean
+    assert recovered.end_offset == 301
+    assert log.disk.reads[log.segment(0)] < 2_000
+    assert log_files(log.disk) == before
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
+def test_a_clean_log_without_a_file_beside_it_opens_all_the_same(suffix: str) -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.append(b"a", commit=CommitName("app", "query", 3))
+    log.fill(30)
+    log.log.close()
+    name = 0 if suffix != ".snapshot" else 32
+    log.disk.unlink(log.segment(name, suffix))
+    recovered = log.recover()
+    assert recovered.end_offset == 32
+    assert recovered.memory.last_commit("app") is not None
+    assert recovered.report.read_only is None
+
+
+def test_a_marker_of_an_earlier_end_says_nothing() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(5)
+    log.log.close()
+    marker = log.disk.files()[log.path(".kafka_cleanshutdown")]
+    log.reopen()
+    log.fill(5)
+    log.disk.put(log.path(".kafka_cleanshutdown"), marker)
+    recovered = log.recover()
+    assert not recovered.was_clean
+    assert recovered.end_offset == 11
+
+
+# --- torn -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [1, 11, 12, 60, 61, 70])
+def test_a_torn_tail_is_saved_aside_cut_and_reported(kept: int) -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(3)
+    power_loss(log)
+    tail = encoded(b"never acknowledged", base_offset=4)[:kept]
+    position = len(log.disk.files()[log.active])
+    log.raw_append(log.active, tail)
+    recovered = log.recover()
+    assert recovered.end_offset == 4
+    (cut,) = recovered.report.cut
+    assert (cut.path, cut.position, cut.first_offset) == (log.active, position, 4)
+    assert len(log.disk.files()[log.active]) == position
+    if any(tail):
+        assert cut.saved_as == f"{log.active}.cut-{position}-1"
+        assert log.disk.durable_files()[cut.saved_as] == tail
+    assert recovered.report.anomalies[0].kind in (ScanEnd.TORN, ScanEnd.ZEROS)
+    log.reopen()
+    assert log.append(b"goes on") == 5
+
+
+def test_zeros_behind_the_end_are_cut_and_not_worth_a_copy() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(3)
+    power_loss(log)
+    log.raw_append(log.active, bytes(10_000))
+    recovered = log.recover()
+    (cut,) = recovered.report.cut
+    assert (cut.byte_count, cut.saved_as) == (10_000, None)
+    assert not any("cut-" in name for name in log.names())
+
+
+def test_a_rotten_last_batch_is_cut_saved_and_never_silent() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(3)
+    power_loss(log)
+    size = len(log.disk.files()[log.active])
+    log.disk.flip_bit(log.active, 8 * (size - 5))
+    recovered = log.recover()
+    assert recovered.end_offset == 3
+    (cut,) = recovered.report.cut
+    assert "CRC" in cut.reason
+    assert cut.saved_as is not None
+
+
+def test_whole_batches_that_nobody_knew_to_be_synced_are_kept_after_a_boot() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(3)
+    log.append(b"written, not synced", sync=False)
+    power_loss(log, Survival.EVERYTHING)
+    recovered = log.recover()
+    assert recovered.end_offset == 5
+    assert recovered.report.cut == ()
+    log.disk.crash(Survival.NOTHING)
+    assert log.recover().end_offset == 5
+
+
+def test_what_a_dead_writer_of_this_boot_had_not_synced_goes() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(3)
+    log.append(b"written, not synced", sync=False)
+    log.disk.kill()
+    recovered = log.recover()
+    assert recovered.end_offset == 4
+    (cut,) = recovered.report.cut
+    assert "died" in cut.reason
+    assert cut.saved_as is not None
+
+
+def test_a_process_that_joins_a_living_writer_touches_nothing() -> None:
+    log = WrittenLog()
+    log.fill(40)
+    before = log_files(log.disk)
+    operations = log.disk.operation_count
+    other = log.disk.another_process()
+    recovered = recover(other, DIRECTORY, config=log.config, now_ms=0)
+    assert recovered.end_offset == log.log.end_offset
+    assert log_files(log.disk) == before
+    assert log.disk.operation_count == operations
+
+
+def test_a_segment_that_nothing_was_published_in_is_taken_away() -> None:
+    log = WrittenLog()
+    log.fill(40)
+    end = log.log.end_offset
+    with log.disk.create_file(log.segment(end)) as file:
+        file.write_at(0, encoded(b"in a segment that was never told of", base_offset=end))
+    log.disk.kill()
+    recovered = log.recover()
+    assert recovered.end_offset == end
+    (cut,) = recovered.report.cut
+    assert (cut.path, cut.position, cut.first_offset) == (log.segment(end), 0, end)
+    assert cut.saved_as is not None
+    assert log.segment(end) not in log.disk.files()
+    assert log.recover().report.cut == ()
+
+
+# --- damage where nothing may be dropped ----------------------------------------------------------
+
+
+def damaged_below() -> WrittenLog:
+    log = WrittenLog()
+    log.fill(60)
+    power_loss(log)
+    log.disk.flip_bit(log.segment(0), 8 * 700)
+    log.disk.unlink(log.path("recovery-point-offset-checkpoint"))
+    return log
+
+
+def test_damage_below_the_durable_mark_makes_a_log_read_only_and_nothing_is_written() -> None:
+    log = damaged_below()
+    before = log_files(log.disk)
+    recovered = log.recover()
+    error = recovered.report.read_only
+    assert error is not None
+    assert error.path == log.segment(0)
+    assert error.position is not None
+    assert error.offset == recovered.end_offset
+    assert f"--cut-at {recovered.end_offset}" in str(error)
+    assert "CRC" in str(error)
+    assert log_files(log.disk) == before
+    assert log.recover().end_offset == recovered.end_offset
+
+
+def test_a_read_only_log_refuses_to_append() -> None:
+    log = damaged_below()
+    log.reopen()
+    assert log.log.is_read_only
+    with pytest.raises(LogReadOnlyError):
+        log.append(b"no")
+
+
+def test_a_lost_segment_is_a_hole_that_is_named() -> None:
+    log = damaged_below()
+    bases = [one.base_offset for one in log.recover().segments]
+    assert bases == [0]
+    log = WrittenLog()
+    log.fill(60)
+    power_loss(log)
+    log.disk.unlink(log.path("recovery-point-offset-checkpoint"))
+    names = [name for name in log.names() if name.endswith(".log")]
+    log.disk.unlink(log.path(names[1]))
+    recovered = log.recover()
+    assert recovered.end_offset == int(names[1][:20])
+    assert "are missing" in str(recovered.report.read_only_reason)
+
+
+def test_the_loss_of_the_last_segment_is_noticed_by_the_recovery_point() -> None:
+    log = WrittenLog()
+    log.fill(60)
+    log.log.close()
+    power_loss(log)
+    log.disk.unlink(log.active)
+    recovered = log.recover()
+    assert recovered.report.read_only is not None
+    assert "61" not in str(recovered.end_offset)
+
+
+def test_damage_that_was_published_in_this_boot_is_not_cut() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(10)
+    log.disk.flip_bit(log.active, 8 * 600)
+    log.disk.kill()
+    recovered = log.recover()
+    assert recovered.report.read_only is not None
+    assert recovered.report.anomalies[0].resumes_offset is not None
+
+
+def test_a_directory_of_kafkas_is_never_written() -> None:
+    builder = LogBuilder()
+    builder.lead(1)
+    builder.no_ops(20)
+    disk = SimulatedDisk()
+    for path, data in builder.storage.files.items():
+        disk.put(path, bytes(data))
+    with disk.open_for_writing(builder.path()) as file:
+        file.write_at(file.byte_count(), b"\0\0\0\0\0\0\0\5torn")
+        file.sync()
+    before, operations = disk.files(), disk.operation_count
+    recovered = recover(disk, builder.directory, config=LogConfig(), now_ms=0)
+    assert recovered.end_offset == 21
+    assert "Kafka's" in str(recovered.report.read_only_reason)
+    assert (disk.files(), disk.operation_count) == (before, operations)
+
+
+# --- again and again ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("survival", list(Survival))
+def test_recovering_twice_is_recovering_once(survival: Survival) -> None:
+    for seed in range(5):
+        log = WrittenLog()
+        log.fill(20)
+        log.append(b"p", producer=(7, 0, 0))
+        log.append(b"c", commit=CommitName("app", "query", 1), sync=False)
+        log.append(b"z" * 2_000, sync=False)
+        log.disk.crash(survival, seed)
+        once = log.recover()
+        files = log_files(log.disk)
+        assert facts_of(log.recover()) == facts_of(once)
+        assert log_files(log.disk) == files
+        log.disk.crash(Survival.NOTHING)
+        assert facts_of(log.recover()) == facts_of(once)
+
+
+def test_a_recovery_that_was_cut_short_anywhere_is_finished_by_the_next() -> None:
+    log = WrittenLog()
+    log.fill(30)
+    log.append(b"torn", sync=False)
+    log.disk.crash(Survival.EVERYTHING, 0)
+    log.raw_append(log.active, b"\1\2\3" * 30)
+    expected = facts_of(WrittenLogCopy(log).recover())
+    recording = log.disk.record()
+    log.recover()
+    states = 0
+    for state in recording.states():
+        states += 1
+        disk = SimulatedDisk.after(state)
+        again = recover(disk, DIRECTORY, config=log.config, now_ms=2_000_000)
+        assert facts_of(again) == expected, state
+        saved = [data for path, data in disk.files().items() if ".cut-" in path]
+        assert saved == [b"\1\2\3" * 30], state
+    assert states > 20
+
+
+class WrittenLogCopy:
+    """The same disk once more."""
+
+    def __init__(self, log: WrittenLog) -> None:
+        self.disk = log.disk.copy()
+        self.config = log.config
+
+    def recover(self) -> RecoveredLog:
+        return recover(self.disk, DIRECTORY, config=self.config, now_ms=2_000_000)
+
+
+def test_a_disk_that_fails_while_mending_loses_nothing() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(10)
+    power_loss(log)
+    log.raw_append(log.active, b"\1\2\3" * 30)
+    log.disk.full_at(sum(map(len, log.disk.files().values())))
+    with pytest.raises(DiskFullError):
+        log.recover()
+    log.disk.full_at(None)
+    log.disk.fail_sync_once("*.log")
+    with pytest.raises(DiskFailedError):
+        log.recover()
+    log.disk.kill()
+    recovered = log.recover()
+    log.disk.crash(Survival.NOTHING)
+    assert log.recover().end_offset == recovered.end_offset == 11
+
+
+def test_pages_that_a_failed_sync_lost_are_written_again() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(10)
+    log.append(b"written, and its sync fails", sync=False)
+    log.disk.fail_sync_once("*.log")
+    with pytest.raises(DiskFailedError):
+        log.log.flush()
+    log.disk.unlink(log.path("published"))
+    log.disk.kill()
+    assert log.recover().end_offset == 12
+    log.disk.crash(Survival.NOTHING)
+    assert log.recover().end_offset == 12
+
+
+# --- what lies beside the log ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "leader-epoch-checkpoint",
+        "recovery-point-offset-checkpoint",
+        "checksums",
+        "00000000000000000000.index",
+        "00000000000000000000.timeindex",
+    ],
+)
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_damaged_or_lost_file_beside_the_log_is_made_anew(name: str, is_gone: bool) -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(20)
+    log.log.claim(now_ms=1_000)
+    log.fill(20)
+    log.log.close()
+    power_loss(log)
+    expected = facts_of(log.recover())
+    good = log.disk.files()[log.path(name)]
+    if is_gone:
+        log.disk.unlink(log.path(name))
+    else:
+        log.disk.flip_bit(log.path(name), 8 * (len(good) // 2) + 3)
+    recovered = log.recover()
+    assert facts_of(recovered)[1:] == expected[1:]
+    if name.endswith("index"):
+        log.reopen()
+        log.fill(1)
+        log.disk.kill()
+        log.recover()
+        assert log.disk.files()[log.path(name)][:8] == good[:8]
+    elif not is_gone:
+        assert [one.path for one in recovered.report.anomalies][:1] == [log.path(name)]
+    if name != "recovery-point-offset-checkpoint":
+        assert log.path(name) in log.disk.files()
+    assert log.recover().report.anomalies == ()
+
+
+def test_memory_is_rebuilt_from_batches_of_every_kind() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(5)
+    log.append(b"a", b"b", commit=CommitName("app", "query", 4))
+    log.fill(5)
+    log.append(b"c", b"d", commit=CommitName("zip", "q", 9), compression=Compression.ZSTD)
+    log.append(b"e", b"f", producer=(77, 2, 10))
+    log.fill(5)
+    expected = log.log.memory.copy()
+    power_loss(log)
+    memory = log.recover().memory
+    assert memory.commits == expected.commits
+    assert memory.producers == expected.producers
+    assert memory.end_offset == expected.end_offset
+    assert memory.log_time_ms == expected.log_time_ms
+    assert memory.check_producer(77, 2, 10, 2) == Duplicate(15, 16)
+
+
+def test_a_damaged_producer_snapshot_is_passed_over_for_an_older_one() -> None:
+    log = WrittenLog()
+    log.append(b"a", commit=CommitName("app", "query", 4))
+    log.fill(60)
+    power_loss(log)
+    newest = [name for name in log.names() if name.endswith(".snapshot")][-1]
+    log.disk.flip_bit(log.path(newest), 70)
+    recovered = log.recover()
+    assert recovered.memory.last_commit("app") is not None
+    assert recovered.memory.end_offset == 62
+    assert [one.path for one in recovered.report.anomalies] == [log.path(newest)]
+
+
+def test_leftovers_of_a_crash_are_cleared_away() -> None:
+    log = WrittenLog()
+    log.fill(30)
+    power_loss(log)
+    for name in (
+        "leader-epoch-checkpoint.tmp",
+        "00000000000000000009-0000000001-77.checkpoint.part",
+        "00000000000000000999.index",
+        "00000000000000000999.snapshot",
+    ):
+        log.disk.put(log.path(name), b"left over")
+    log.recover()
+    assert not [name for name in log.names() if log.disk.files()[log.path(name)] == b"left over"]
+
+
+def test_an_epochs_checkpoint_that_lags_behind_is_found_by_the_batches() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(5)
+    log.log.claim(now_ms=5)
+    log.fill(5)
+    power_loss(log)
+    log.disk.unlink(log.path("leader-epoch-checkpoint"))
+    recovered = log.recover()
+    assert [(one.epoch, one.start_offset) for one in recovered.epochs.entries] == [(1, 0), (2, 6)]
+
+
+def test_a_flipped_epoch_is_damage_although_its_crc_holds() -> None:
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(5)
+    power_loss(log)
+    data = log.disk.files()[log.active]
+    last = data.rindex(b"5 xxx") - 68  # the batch of offset 5
+    position = next(at for at in range(last - 20, last + 20) if data[at + 16] == 2)
+    log.disk.flip_bit(log.active, 8 * (position + 15) + 1)
+    recovered = log.recover()
+    assert recovered.end_offset == 5
+    assert recovered.report.anomalies[0].kind is ScanEnd.EPOCH_MISMATCH
