@@ -1,0 +1,189 @@
+"""Whatever is appended and drained in whatever order: what leaves an accumulator is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.batch_strategies import HEADERS
+
+from raftlog.errors import AppendError, BufferAllocationError, UnexpectedEndOffsetError
+from raftlog.records import (
+    BatchAccumulator,
+    BufferPool,
+    CompletedBatch,
+    Compression,
+    NewRecord,
+    ProducerStamp,
+    RecordBatch,
+    RecordToAppend,
+    read_batch,
+)
+from raftlog.records.control import KRaftVersion, encode_control
+
+EPOCH = 4
+START = 100
+POOL_BATCHES = 6
+
+VALUES = st.builds(
+    lambda byte, count: bytes([byte]) * count, st.integers(0, 255), st.integers(0, 90)
+)
+RECORDS = st.lists(
+    VALUES
+    | st.builds(NewRecord, st.none() | VALUES, VALUES, st.none() | st.integers(0, 99), HEADERS),
+    max_size=8,
+)
+LATE = st.integers(-1, 1)
+"""How far a token is off; mostly it is not."""
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), RECORDS),
+        st.tuples(st.just("atomic"), RECORDS),
+        st.tuples(st.just("alone"), RECORDS),
+        st.tuples(st.just("end"), RECORDS, st.just(0) | LATE),
+        st.tuples(st.just("base"), RECORDS, st.just(0) | LATE),
+        st.tuples(st.just("producer"), RECORDS),
+        st.tuples(st.just("control"), st.integers(1, 2)),
+        st.tuples(st.just("drain")),
+        st.tuples(st.just("release"), st.integers(1, 3)),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@dataclass
+class Model:
+    """One accumulator, and what must come out of it."""
+
+    pool: BufferPool
+    collected: BatchAccumulator
+    expected: list[NewRecord] = field(default_factory=list)
+    atomic: list[range] = field(default_factory=list)
+    """Offsets that must lie in one batch."""
+    alone: list[range] = field(default_factory=list)
+    """Offsets that must be the whole of a batch."""
+    drained: list[CompletedBatch] = field(default_factory=list)
+    unreleased: list[CompletedBatch] = field(default_factory=list)
+    now_ms: int = 50
+
+    @property
+    def next_offset(self) -> int:
+        return START + len(self.expected)
+
+    def take(self, step: tuple[object, ...]) -> None:
+        kind = step[0]
+        self.now_ms += 1
+        if kind == "drain":
+            batches = self.collected.drain()
+            self.drained += batches
+            self.unreleased += batches
+        elif kind == "release":
+            for batch in self.unreleased[: step[1]]:  # type: ignore[misc]
+                batch.release()
+            del self.unreleased[: step[1]]  # type: ignore[misc]
+        else:
+            self.append(str(kind), step)
+
+    def append(self, kind: str, step: tuple[object, ...]) -> None:
+        before = (self.collected.next_offset, self.pool.taken_byte_count)
+        records = self.records(kind, step[1])
+        try:
+            last_offset = self.call(kind, records, step)
+        except BufferAllocationError:
+            assert self.unreleased or not self.collected.is_empty, "an idle pool refuses nothing"
+            assert (self.collected.next_offset, self.pool.taken_byte_count) == before
+        except UnexpectedEndOffsetError:
+            assert kind in ("end", "base")
+            assert step[2] != 0
+            assert (self.collected.next_offset, self.pool.taken_byte_count) == before
+        except AppendError:
+            assert kind not in ("end", "base") or step[2] == 0
+            assert (self.collected.next_offset, self.pool.taken_byte_count) == before
+        else:
+            assert kind not in ("end", "base") or step[2] == 0
+            offsets = range(self.next_offset, self.next_offset + len(records))
+            self.expected += records
+            assert last_offset == offsets.stop - 1
+            if records and kind != "append":
+                (self.atomic if kind == "atomic" else self.alone).append(offsets)
+        assert self.collected.next_offset == self.next_offset
+
+    def records(self, kind: str, given: object) -> list[NewRecord]:
+        if kind == "control":
+            assert isinstance(given, int)
+            return [NewRecord(*encode_control(KRaftVersion(kraft_version=1)))] * given
+        assert isinstance(given, list)
+        return [
+            NewRecord(None, record) if isinstance(record, bytes) else record for record in given
+        ]
+
+    def call(self, kind: str, records: list[NewRecord], step: tuple[object, ...]) -> int:
+        if kind == "control":
+            controls = [KRaftVersion(kraft_version=1)] * len(records)
+            return self.collected.append_control(controls, now_ms=self.now_ms)
+        given: list[RecordToAppend] = step[1]  # type: ignore[assignment]
+        if kind == "append":
+            return self.collected.append(EPOCH, given, now_ms=self.now_ms)
+        off = step[2] if kind in ("end", "base") else 0
+        assert isinstance(off, int)
+        return self.collected.append_atomic(
+            EPOCH,
+            given,
+            now_ms=self.now_ms,
+            required_end_offset=self.next_offset + len(given) - 1 + off if kind == "end" else None,
+            required_base_offset=self.next_offset + off if kind == "base" else None,
+            standalone=kind == "alone",
+            producer=ProducerStamp(1, 0, 0) if kind == "producer" else None,
+        )
+
+
+@settings(max_examples=120)
+@given(STEPS, st.sampled_from([130, 200, 700]), st.sampled_from(Compression))
+def test_any_sequence_of_appends_and_drains(
+    steps: list[tuple[object, ...]], byte_count_max: int, compression: Compression
+) -> None:
+    pool = BufferPool(POOL_BATCHES * byte_count_max)
+    model = Model(
+        pool,
+        BatchAccumulator(
+            epoch=EPOCH,
+            next_offset=START,
+            pool=pool,
+            byte_count_max=byte_count_max,
+            compression=compression,
+        ),
+    )
+    for step in steps:
+        model.take(step)
+    model.take(("drain",))
+    assert pool.taken_byte_count == sum(len(batch.data) for batch in model.unreleased)
+    model.take(("release", len(model.unreleased)))
+    assert pool.taken_byte_count == 0
+    check_drained(model, byte_count_max)
+
+
+def check_drained(model: Model, byte_count_max: int) -> None:
+    next_offset = START
+    spans = []
+    decoded = []
+    for batch in model.drained:
+        assert len(batch.data) <= byte_count_max
+        assert batch.base_offset == next_offset
+        next_offset = batch.last_offset + 1
+        spans.append(range(batch.base_offset, next_offset))
+        read = read_batch(batch.data)
+        assert isinstance(read, RecordBatch)
+        assert (read.base_offset, read.last_offset) == (batch.base_offset, batch.last_offset)
+        decoded += list(read.records())
+    assert next_offset == model.next_offset
+    assert [(record.key, record.value, record.headers) for record in decoded] == [
+        (record.key, record.value, record.headers) for record in model.expected
+    ]
+    assert [record.offset for record in decoded] == list(range(START, next_offset))
+    for record, new in zip(decoded, model.expected, strict=True):
+        assert new.timestamp_ms in (None, record.timestamp_ms)
+    for offsets in model.atomic:
+        assert any(offsets[0] in span and offsets[-1] in span for span in spans)
+    assert all(offsets in spans for offsets in model.alone)

@@ -1,0 +1,265 @@
+"""A batch that is filled record by record: what fits, what it becomes, and how records are encoded.
+
+The cases of Kafka's ``BatchBuilderTest`` and ``BatchMemoryPoolTest``, as behaviour.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.batch_strategies import HEADERS, MAYBE_BYTES, TIMES_MS
+
+from raftlog.errors import BufferAllocationError, RecordBatchTooLargeError
+from raftlog.limits import BATCH_HEADER_BYTES
+from raftlog.records import (
+    BatchBuilder,
+    BufferPool,
+    Compression,
+    Header,
+    NewRecord,
+    NewRecordBatch,
+    ProducerStamp,
+    RecordBatch,
+    RecordToAppend,
+    encode_batch,
+    read_batch,
+)
+from raftlog.records.encoding import (
+    encode_records,
+    least_byte_count,
+    record_byte_counts,
+)
+from raftlog.records.record import StoredRecord, record_bytes, wrapped_int64
+
+TIME_MS = 1_700_000_000_000
+SEVEN_BYTES_AND_A_VALUE = 7
+
+
+def builder_of(byte_count_max: int, compression: Compression = Compression.NONE) -> BatchBuilder:
+    return BatchBuilder(
+        base_timestamp_ms=TIME_MS, byte_count_max=byte_count_max, compression=compression
+    )
+
+
+def read(data: bytes) -> RecordBatch:
+    batch = read_batch(data)
+    assert isinstance(batch, RecordBatch)
+    assert batch.byte_count == len(data)
+    return batch
+
+
+# --- what a batch becomes (BatchBuilderTest.testBuildBatch) ---------------------------------------
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_built_batch_holds_what_was_appended(compression: Compression) -> None:
+    values = [b"a" * length for length in range(1, 500)]
+    builder = builder_of(1 << 20, compression)
+    for value in values:
+        builder.append([value])
+    batch = read(builder.build(57, 15))
+    assert (batch.base_offset, batch.last_offset, batch.leader_epoch) == (57, 57 + 498, 15)
+    assert (batch.compression, batch.is_control, batch.is_transactional) == (
+        compression,
+        False,
+        False,
+    )
+    assert batch.max_timestamp_ms == batch.base_timestamp_ms == TIME_MS
+    records = list(batch.records())
+    assert [record.value for record in records] == values
+    assert [record.offset for record in records] == list(range(57, 57 + 499))
+    assert {record.timestamp_ms for record in records} == {TIME_MS}
+    assert {(record.key, record.headers) for record in records} == {(None, ())}
+
+
+def test_a_producer_s_batch_says_whose_it_is() -> None:
+    builder = BatchBuilder(
+        base_timestamp_ms=TIME_MS, producer=ProducerStamp(9, 2, 2**31 - 1, is_transactional=True)
+    )
+    builder.append([b"a", b"b"])
+    batch = read(builder.build(0, 1))
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (9, 2, 2**31 - 1)
+    assert batch.is_transactional
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "latest_ms"),
+    [([None, 5], TIME_MS), ([5, 7], 7), ([5, None], TIME_MS), ([TIME_MS + 1, 5], TIME_MS + 1)],
+)
+def test_the_latest_time_counts_records_that_have_the_batch_s(
+    times_ms: list[int | None], latest_ms: int
+) -> None:
+    builder = builder_of(1000)
+    for time_ms in times_ms:
+        builder.append([NewRecord(None, b"v", time_ms)])
+    assert builder.max_timestamp_ms == latest_ms
+    batch = read(builder.build(0, 1))
+    assert batch.max_timestamp_ms == latest_ms
+    assert [record.timestamp_ms for record in batch.records()] == [
+        TIME_MS if time_ms is None else time_ms for time_ms in times_ms
+    ]
+    records = tuple(NewRecord(None, b"v", time_ms) for time_ms in times_ms)
+    same = NewRecordBatch(records=records, base_timestamp_ms=TIME_MS)
+    assert builder.build(0, 1) == encode_batch(same, base_offset=0, leader_epoch=1)
+
+
+def test_building_a_batch_without_records_is_a_bug() -> None:
+    with pytest.raises(AssertionError):
+        builder_of(1000).build(0, 1)
+
+
+# --- what fits (BatchBuilderTest.testHasRoomForUncompressed) --------------------------------------
+
+
+@pytest.mark.parametrize("byte_count_max", [128, 157, 256, 433, 512, 777, 1024])
+def test_a_batch_is_filled_up_to_its_limit_and_not_beyond(byte_count_max: int) -> None:
+    value = b"i am a record"
+    builder = builder_of(byte_count_max)
+    while builder.bytes_needed([value]) is None:
+        builder.append([value])
+    record_bytes_each = SEVEN_BYTES_AND_A_VALUE + len(value)
+    data = builder.build(0, 1)
+    assert len(data) == builder.byte_count <= byte_count_max < len(data) + record_bytes_each
+    assert builder.bytes_needed([value]) == BATCH_HEADER_BYTES + record_bytes_each
+    assert len(list(read(data).records())) == builder.record_count
+
+
+def test_a_list_that_does_not_fit_leaves_no_trace() -> None:
+    builder = builder_of(100)
+    builder.append([b"a"])
+    before = builder.build(3, 1)
+    with pytest.raises(RecordBatchTooLargeError) as refused:
+        builder.append([b"b" * 20, b"c" * 20])
+    needed = BATCH_HEADER_BYTES + 2 * (SEVEN_BYTES_AND_A_VALUE + 20)
+    assert (refused.value.byte_count, refused.value.byte_count_max) == (needed, 100)
+    assert "exceeds the maximum allowed batch size of 100" in str(refused.value)
+    assert builder.build(3, 1) == before
+
+
+def test_a_batch_that_is_just_full_takes_no_byte_more() -> None:
+    exact = BATCH_HEADER_BYTES + SEVEN_BYTES_AND_A_VALUE + 10
+    builder_of(exact).append([b"v" * 10])
+    with pytest.raises(RecordBatchTooLargeError):
+        builder_of(exact - 1).append([b"v" * 10])
+
+
+@pytest.mark.parametrize("compression", list(Compression)[1:])
+def test_the_first_records_of_a_compressed_batch_may_fit_by_their_codec(
+    compression: Compression,
+) -> None:
+    builder = builder_of(2000, compression)
+    builder.append([b"z" * 10_000])
+    data = builder.build(0, 1)
+    assert len(data) <= 2000
+    assert [record.value for record in read(data).records()] == [b"z" * 10_000]
+    assert builder.bytes_needed([b"z"]) is not None
+    noise = random.Random(3).randbytes(10_000)
+    assert builder_of(2000, compression).bytes_needed([noise]) is not None
+
+
+@pytest.mark.parametrize("compression", list(Compression)[1:])
+def test_records_that_grow_under_their_codec_are_stored_without_it(
+    compression: Compression,
+) -> None:
+    value = random.Random(4).randbytes(100)
+    exact = BATCH_HEADER_BYTES + 9 + 100
+    builder = builder_of(exact, compression)
+    builder.append([value])
+    batch = read(builder.build(0, 1))
+    assert (batch.compression, batch.byte_count) == (Compression.NONE, exact)
+
+
+def test_counting_what_fits_agrees_with_appending_it() -> None:
+    values = [b"v" * (length % 90) for length in range(4000)]
+    builder = builder_of(100_000)
+    builder.append(values[:10])
+    count = builder.count_that_fits(values, 10)
+    builder.append(values[10 : 10 + count])
+    assert builder.bytes_needed([values[10 + count]]) is not None
+    assert builder_of(100_000).count_that_fits(values[:20], 0) == 20
+
+
+# --- how records are encoded ----------------------------------------------------------------------
+
+RECORDS = st.lists(
+    st.binary(max_size=200)
+    | st.builds(NewRecord, MAYBE_BYTES, MAYBE_BYTES, st.none() | TIMES_MS, HEADERS),
+    min_size=1,
+    max_size=30,
+)
+PLAIN = st.builds(
+    lambda sizes, count: [b"v" * sizes[at % len(sizes)] for at in range(count)],
+    st.lists(st.sampled_from([0, 1, 58, 59, 60, 8183, 8184, 8191, 8192]), min_size=1, max_size=3),
+    st.integers(1, 80),
+)
+DELTAS = st.sampled_from([0, 1, 50, 63, 64, 8150, 8191, 8192, 2**20 - 5, 2**27 - 40])
+
+
+def one_by_one(records: list[RecordToAppend], first_delta: int, base_ms: int) -> list[bytes]:
+    """The plain way: each record from its fields."""
+    encoded = []
+    for delta, record in enumerate(records, first_delta):
+        new = NewRecord(None, record) if isinstance(record, bytes) else record
+        time_delta = 0 if new.timestamp_ms is None else wrapped_int64(new.timestamp_ms - base_ms)
+        stored = StoredRecord(time_delta, delta, new.key, new.value, new.headers)
+        encoded.append(record_bytes(stored))
+    return encoded
+
+
+@settings(max_examples=150)
+@given(RECORDS | PLAIN, DELTAS, TIMES_MS)
+def test_many_records_at_once_are_the_bytes_of_each(
+    records: list[RecordToAppend], first_delta: int, base_ms: int
+) -> None:
+    expected = one_by_one(records, first_delta, base_ms)
+    assert encode_records(records, first_delta, base_ms) == b"".join(expected)
+    assert record_byte_counts(records, first_delta, base_ms) == list(map(len, expected))
+    assert least_byte_count(records) <= sum(map(len, expected))
+
+
+def test_new_records_that_are_only_values_are_the_same_bytes() -> None:
+    values = [b"v" * 100] * 9000
+    bare = encode_records(values, 0, TIME_MS)
+    assert bare == encode_records([NewRecord(None, value) for value in values], 0, TIME_MS)
+    assert bare == b"".join(one_by_one(list(values), 0, TIME_MS))
+
+
+def test_headers_and_missing_values_are_written_as_they_are() -> None:
+    records = [NewRecord(b"k", None, None, (Header("h", None), Header("", b"x"))), b"v"]
+    builder = builder_of(1000)
+    builder.append(records)
+    first, second = read(builder.build(0, 1)).records()
+    assert (first.key, first.value, first.headers) == (b"k", None, records[0].headers)
+    assert (second.key, second.value) == (None, b"v")
+
+
+# --- the pool (BatchMemoryPoolTest) ---------------------------------------------------------------
+
+
+def test_what_is_given_back_can_be_taken_again() -> None:
+    pool = BufferPool(100)
+    pool.take(60)
+    pool.take(40)
+    assert pool.taken_byte_count == pool.byte_count_max == 100
+    with pytest.raises(BufferAllocationError) as refused:
+        pool.take(1)
+    assert refused.value.retriable
+    assert "failed to allocate memory to write the batch" in str(refused.value)
+    pool.give_back(40)
+    pool.take(1)
+    assert pool.taken_byte_count == 61
+
+
+def test_asking_for_more_than_the_pool_has_is_a_bug() -> None:
+    with pytest.raises(AssertionError):
+        BufferPool(100).take(101)
+
+
+def test_giving_back_what_was_never_taken_is_a_bug() -> None:
+    pool = BufferPool(100)
+    pool.take(10)
+    with pytest.raises(AssertionError):
+        pool.give_back(11)
