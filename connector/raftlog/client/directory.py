@@ -14,7 +14,7 @@ from raftlog.log.opening import open_log
 from raftlog.log.reader import LogReader
 from raftlog.log.single import SingleLog
 from raftlog.log.voters import VotersLog
-from raftlog.storage.local import LocalStorage
+from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import Storage
 
 _FILE_SCHEME = "file:"
@@ -30,7 +30,8 @@ def open_path(path: str, *, storage: Storage | None = None) -> LogReader:
     Raises ``LogNotFoundError``, ``LogAccessError``, ``NotALogError``; for several voters also
     ``WrongClusterError`` and ``CorruptFileError``.
     """
-    storage = storage if storage is not None else LocalStorage()
+    # Reading needs the boot's name, which only storage that can be written has; nothing is written.
+    storage = storage if storage is not None else WritableLocalStorage()
     path = _without_scheme(path)
     if _exists(storage, path):
         return open_log(storage, path)

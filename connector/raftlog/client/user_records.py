@@ -21,6 +21,7 @@ import msgpack
 from raftlog.errors import InvalidAppendError, MalformedVarintError
 from raftlog.log.marker_values import FRAME_VERSION
 from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import Header, NewRecord
 from raftlog.records.varint import read_unsigned_varint
 
@@ -48,8 +49,10 @@ UserRecord: TypeAlias = BytesLike | tuple[Any, ...] | list[Any] | RecordLike
 
 def new_records(
     records: UserRecord | Iterable[UserRecord], values: ValueKind
-) -> tuple[NewRecord, ...]:
+) -> tuple[RecordToAppend, ...]:
     """The records that were given, checked for a log whose values are ``values``.
+
+    A record that is nothing but its value is given as that.
 
     Raises ``InvalidAppendError``.
     """
@@ -57,10 +60,17 @@ def new_records(
         return (_new_record(records, values, 0),)
     if isinstance(records, str | dict) or not isinstance(records, Iterable):
         _refuse(None, f"records are given as a list, not as {type(records).__name__}")
-    return tuple(_new_record(record, values, ordinal) for ordinal, record in enumerate(records))
+    if values is ValueKind.BYTES:
+        return tuple(
+            [
+                record if type(record) is bytes else _new_record(record, values, ordinal)
+                for ordinal, record in enumerate(records)
+            ]
+        )
+    return tuple([_new_record(record, values, ordinal) for ordinal, record in enumerate(records)])
 
 
-def _new_record(record: object, values: ValueKind, ordinal: int) -> NewRecord:
+def _new_record(record: object, values: ValueKind, ordinal: int) -> RecordToAppend:
     if isinstance(record, NewRecord) and record.offset_delta is not None:
         _refuse(ordinal, "it names its own offset, which is the log's to give")
     key, value, timestamp_ms = None, record, None
@@ -71,15 +81,13 @@ def _new_record(record: object, values: ValueKind, ordinal: int) -> NewRecord:
         timestamp_ms = _timestamp(getattr(record, "timestamp_ms", None), ordinal)
     elif isinstance(record, tuple) and len(record) == 2:
         key, value = record
-    made = NewRecord(
-        key=_bytes_or_none(key, "key", ordinal),
-        value=_value(value, values, ordinal),
-        timestamp_ms=timestamp_ms,
-        headers=headers,
-    )
-    if values is ValueKind.KRAFT and (made.key is not None or headers or timestamp_ms is not None):
+    key = _bytes_or_none(key, "key", ordinal)
+    value = _value(value, values, ordinal)
+    if key is None and not headers and timestamp_ms is None and value is not None:
+        return value
+    if values is ValueKind.KRAFT:
         _refuse(ordinal, "a kraft log takes no key, no header and no time of a record's own")
-    return made
+    return NewRecord(key, value, timestamp_ms, headers)
 
 
 def _value(value: object, values: ValueKind, ordinal: int) -> bytes | None:

@@ -1,0 +1,216 @@
+"""The thread that writes: requests of many threads become groups, and a group shares one sync.
+
+Rules of this file:
+
+1. Requests are answered in the order in which they were queued. While one group is written the next
+   one gathers; beyond that a group waits ``linger_ms`` from its first request on, if told to.
+2. What waits is bounded: who would exceed it waits for room, up to his deadline
+   (``BufferAllocationError``, Kafka: ``max.block.ms``).
+3. Every future is answered, whatever happens: by its answer, by ``LogClosedError`` if its turn
+   never came, by ``AppendUnknownError`` if the thread fell over while its turn was on.
+4. This file knows nothing of files or locks: ``write_group`` is given a group, and answers each of
+   its requests as soon as it can.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from raftlog.errors import (
+    AppendUnknownError,
+    BufferAllocationError,
+    LogClosedError,
+    RaftlogError,
+)
+from raftlog.limits import MIB
+
+from .requests import Answer, Done, Request, failed
+
+WAITING_BYTES_MAX: Final = 64 * MIB
+"""How much may wait to be written, unless it is one request alone."""
+GROUP_BYTES_MAX: Final = 16 * MIB
+"""A group is closed when it holds so much: other processes want their turn, too."""
+GROUP_REQUESTS_MAX: Final = 4096
+
+WriteGroup: TypeAlias = Callable[[Sequence[Request], Callable[[Request, Answer], None]], None]
+"""Does what the requests ask, in order, and answers each once. Raises only its own bugs."""
+
+
+def now_ms() -> float:
+    """Milliseconds of a clock that never goes back."""
+    return time.monotonic_ns() / 1_000_000
+
+
+class Appender:
+    """A queue and its thread, which begins with the first request. Safe for threads.
+
+    ``on_close`` is called on the thread, behind the last group.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        write_group: WriteGroup,
+        *,
+        on_close: Callable[[], None],
+        linger_ms: float = 0,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+        now_ms: Callable[[], float] = now_ms,
+    ) -> None:
+        self._path = path
+        self._write_group = write_group
+        self._on_close = on_close
+        self._linger_ms = linger_ms
+        self._waiting_bytes_max = waiting_bytes_max
+        self._now_ms = now_ms
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[Request, int]] = deque()
+        self._queue_bytes = 0
+        self._held_bytes = 0
+        self._linger_until_ms = 0.0
+        self._closed: str | None = None
+        self._thread: threading.Thread | None = None
+        self._process_id = os.getpid()
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; its future will have the answer.
+
+        Raises ``LogClosedError``, and ``BufferAllocationError`` if there was no room until the
+        request's deadline.
+        """
+        byte_count = request.byte_count()
+        with self._changed:
+            self._check_open()
+            while self._held_bytes and self._held_bytes + byte_count > self._waiting_bytes_max:
+                left_ms = request.deadline_ms - self._now_ms()
+                if left_ms <= 0:
+                    raise BufferAllocationError(
+                        byte_count=byte_count, byte_count_max=self._waiting_bytes_max
+                    )
+                self._changed.wait(left_ms / 1000)
+                self._check_open()
+            if not self._queue:
+                self._linger_until_ms = self._now_ms() + self._linger_ms
+            self._queue.append((request, byte_count))
+            self._queue_bytes += byte_count
+            self._held_bytes += byte_count
+            if self._thread is None:
+                self._start()
+            self._changed.notify_all()
+
+    def close(self, timeout_ms: float | None = None) -> bool:
+        """Take no more, write what is queued, and end. False if that takes longer.
+
+        Closing twice is allowed: the second waits for the first.
+        """
+        with self._changed:
+            if os.getpid() != self._process_id:
+                return True  # a fork has no thread: what it copied is the parent's to write
+            if self._closed is None:
+                self._closed = "its owner closed it"
+                if self._thread is None:
+                    self._start()
+                self._changed.notify_all()
+            thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(None if timeout_ms is None else timeout_ms / 1000)
+        return not thread.is_alive()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._process_id:
+            reason = "it was opened by the process that this one was forked from"
+            raise LogClosedError(path=self._path, reason=reason)
+        if self._closed is not None:
+            raise LogClosedError(path=self._path, reason=self._closed)
+
+    def _start(self) -> None:
+        name = f"raftlog append {self._path}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while group := self._next_group():
+                self._answer(group)
+            self._on_close()
+        finally:
+            self._give_up()
+
+    def _next_group(self) -> list[tuple[Request, int]]:
+        """Wait for the next group; empty when all is done and the log is to be closed."""
+        with self._changed:
+            while not self._is_due():
+                if not self._queue:
+                    if self._closed is not None:
+                        return []
+                    self._changed.wait()
+                else:
+                    self._changed.wait((self._linger_until_ms - self._now_ms()) / 1000)
+            group: list[tuple[Request, int]] = []
+            group_bytes = 0
+            while self._queue and len(group) < GROUP_REQUESTS_MAX:
+                request, byte_count = self._queue[0]
+                if group and group_bytes + byte_count > GROUP_BYTES_MAX:
+                    break
+                self._queue.popleft()
+                self._queue_bytes -= byte_count
+                group_bytes += byte_count
+                group.append((request, byte_count))
+            return group
+
+    def _is_due(self) -> bool:
+        if not self._queue:
+            return False
+        return (
+            self._closed is not None
+            or self._queue_bytes >= GROUP_BYTES_MAX
+            or self._now_ms() >= self._linger_until_ms
+        )
+
+    def _answer(self, group: list[tuple[Request, int]]) -> None:
+        """Write a group and tell everybody. Who has cancelled is left out."""
+        taken = [request for request, _ in group if request.future.set_running_or_notify_cancel()]
+        try:
+            if taken:
+                self._write_group(taken, _answer)
+        finally:
+            _fail(
+                taken,
+                AppendUnknownError(path=self._path, reason="the thread that writes fell over"),
+            )
+            with self._changed:
+                self._held_bytes -= sum(byte_count for _, byte_count in group)
+                self._changed.notify_all()
+
+    def _give_up(self) -> None:
+        """Answer whoever is still queued: nobody writes any more."""
+        with self._changed:
+            if self._closed is None:
+                self._closed = "the thread that writes fell over"
+            left = [request for request, _ in self._queue]
+            self._queue.clear()
+            reason = self._closed
+            self._changed.notify_all()
+        waiting = [request for request in left if request.future.set_running_or_notify_cancel()]
+        _fail(waiting, LogClosedError(path=self._path, reason=reason))
+
+
+def _answer(request: Request, answer: Answer) -> None:
+    if isinstance(answer, Done):
+        request.future.set_result(answer.value)
+    else:
+        request.future.set_exception(answer.error)
+
+
+def _fail(requests: Sequence[Request], error: RaftlogError) -> None:
+    for request in requests:
+        if not request.future.done():
+            _answer(request, failed(error))

@@ -1,0 +1,116 @@
+"""Find an embedded log in a directory, or make one there.
+
+Rules of this file:
+
+1. A log is made under the lock of its writers: of several processes that come at once one makes it,
+   and the others find it. What a making that was cut short left is gone over.
+2. Nothing is written into a directory that holds anything else: Kafka's log, or somebody's files.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from raftlog.errors import LogLockedError, LogNotFoundError
+from raftlog.log.names import (
+    EPOCH_CHECKPOINT_NAME,
+    PARTITION_METADATA_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+    read_listing,
+)
+from raftlog.log.writing.properties import LogConfig, LogProperties, parse_log_properties
+from raftlog.log.writing.replacing import CHECKSUMS_NAME, read_checked
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.storage.protocol import WritableStorage
+
+from .turns import LOCK_NAME, TURN_NAME, Turns
+
+if TYPE_CHECKING:
+    from .group import Clock
+
+CREATE_WAIT_MS: Final = 30_000
+_OWN_NAMES: Final = {
+    LOCK_NAME,
+    TURN_NAME,
+    CHECKSUMS_NAME,
+    EPOCH_CHECKPOINT_NAME,
+    PARTITION_METADATA_NAME,
+    RAFTLOG_PROPERTIES_NAME,
+}
+"""What a log that is being made may consist of before it says that it is one."""
+_TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+def find_or_create(
+    storage: WritableStorage, path: str, config: LogConfig | None, clock: Clock
+) -> LogConfig | None:
+    """How the log in ``path`` is kept, made as ``config`` says if it is not there.
+
+    None if what is there is not ours: to be read, if it is a log. ``config`` None: make nothing.
+    Raises ``LogNotFoundError`` (nothing there and nothing to be made, or no directory above),
+    ``LogLockedError``, ``CorruptFileError``, ``LogAccessError``, ``DiskFullError``.
+    """
+    try:
+        if not storage.is_directory(path):
+            return None
+    except LogNotFoundError:
+        if config is None:
+            raise
+    else:
+        found = read_properties(storage, path)
+        names = storage.list_names(path)
+        has_segments = bool(read_listing(names).segments)
+        if found is not None and has_segments:
+            return found.config
+        is_free = all(_is_own(name) for name in names)
+        if found is None and (config is None or not is_free):
+            return None
+    return _create(storage, path, config or LogConfig(), clock)
+
+
+def read_properties(storage: WritableStorage, path: str) -> LogProperties | None:
+    """What the log in a directory says it is; None if that is no log of ours.
+
+    Raises ``CorruptFileError``.
+    """
+    file_path = storage.join(path, RAFTLOG_PROPERTIES_NAME)
+    data = read_checked(storage, file_path)
+    return None if data is None else parse_log_properties(data, file_path)
+
+
+def new_topic_id() -> str:
+    """A random id as Kafka writes one (Kafka: ``Uuid.randomUuid``): never with a dash in front."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+def _create(
+    storage: WritableStorage, path: str, config: LogConfig, clock: Clock
+) -> LogConfig | None:
+    if storage.make_directory(path):
+        storage.sync_directory(storage.split(path)[0])
+    until_ms = clock.now_ms() + CREATE_WAIT_MS
+    turns = Turns(storage, path, pause=clock.pause)
+    lock = turns.take(lambda: clock.now_ms() < until_ms)
+    if lock is None:
+        raise LogLockedError(path=path, waited_ms=CREATE_WAIT_MS)
+    with lock:
+        found = read_properties(storage, path)
+        now_ms = clock.wall_ms()
+        if found is None:
+            log = ReplicatedLog.create(
+                storage, path, config=config, topic_id=new_topic_id(), now_ms=now_ms
+            )
+        else:  # made meanwhile, or by somebody who did not come to the end of it
+            log = ReplicatedLog.open(storage, path, now_ms=now_ms)
+        config = log.config
+        log.close()
+        return config
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN_NAMES or name.endswith(_TEMPORARY_SUFFIX)

@@ -1,0 +1,424 @@
+"""The door to a log of one's own: a directory, no server, any number of threads and processes.
+
+Rules of this file:
+
+1. Reading takes no lock and sees what is synced. Appending goes through one thread of the handle,
+   which takes the log's lock for one group of appends (``group``).
+2. A directory that is not ours, as Kafka's, is read and never written, not even by a lock.
+3. A handle may be shared by threads, and belongs to its process: after a fork it only refuses.
+4. Who only appends does not pay for what reading needs (numpy, pyarrow): it is imported when asked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from raftlog.errors import (
+    AppendUnknownError,
+    LogLockedError,
+    LogReadOnlyError,
+    OptionError,
+)
+from raftlog.log.reads import Isolation
+from raftlog.log.writing.batch_facts import CommitName, ValueKind
+from raftlog.log.writing.commits import LastCommit
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.recovered import RecoveryReport
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.builder import ProducerStamp
+from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.protocol import WritableStorage
+from raftlog.types import SnapshotId
+
+from .appender import Appender
+from .creating import find_or_create
+from .group import Clock, GroupWriter
+from .requests import AppendRequest, AppendResult, Operation
+from .user_records import UserRecord, new_records
+
+if TYPE_CHECKING:
+    from raftlog.log.reader import LogReader
+
+    from .reading import LogReading
+
+TIMEOUT_MS_DEFAULT: Final = 30_000
+"""How long an append waits for other writers (Kafka: ``request.timeout.ms``)."""
+
+T = TypeVar("T")
+
+
+_open_logs: weakref.WeakSet[EmbeddedLog] = weakref.WeakSet()
+
+
+def open_embedded(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = True,
+    values: ValueKind | str | None = None,
+    config: LogConfig | None = None,
+    storage: WritableStorage | None = None,
+    clock: Clock | None = None,
+) -> EmbeddedLog:
+    """Open the log in the directory ``path``, and make it if ``create`` and it is not there.
+
+    ``values`` (``bytes``, the default; ``msgpack``; ``kraft``) says what values are, ``config`` how
+    a new log is kept; a log that is there has its own, and only its values are compared. The
+    directory's name names the log if it is as Kafka's are, ``<topic>-<partition>``.
+
+    A directory of Kafka's is opened for reading. Raises ``LogNotFoundError`` (also if the directory
+    above is missing), ``NotALogError`` (other files lie there), ``OptionError`` (the log holds
+    values of another kind), ``LogAccessError``, ``CorruptFileError``.
+    """
+    path = os.fspath(path)
+    files = WritableLocalStorage() if storage is None else storage
+    clock = Clock() if clock is None else clock
+    wanted = LogConfig() if config is None else config
+    wanted = replace(wanted, values=_value_kind(wanted.values if values is None else values))
+    found = find_or_create(files, path, wanted if create else None, clock)
+    is_declared = values is not None or wanted.values is not ValueKind.BYTES
+    if found is not None and is_declared and found.values is not wanted.values:
+        raise OptionError(
+            option="values", reason=f"the log in {path} was made for {found.values.value}"
+        )
+    return EmbeddedLog(files, path, found, clock)
+
+
+class EmbeddedLog:
+    """An open log. ``raftlog.open`` makes it; close it, or use it in a ``with`` statement."""
+
+    def __init__(
+        self, storage: WritableStorage, path: str, config: LogConfig | None, clock: Clock
+    ) -> None:
+        self.path = path
+        self._storage = storage
+        self._clock = clock
+        self._reader: LogReader | None = None
+        self._reader_lock = threading.Lock()
+        self._config = config
+        self._writer: GroupWriter | None = None
+        self._appender: Appender | None = None
+        if config is None:
+            self._reader = _open_reader(storage, path)  # raises if it is no log at all
+        else:
+            self._writer = GroupWriter(storage, path, clock)
+            self._appender = Appender(
+                path,
+                self._writer.write,
+                on_close=self._writer.close,
+                linger_ms=config.linger_ms,
+                now_ms=clock.now_ms,
+            )
+            _open_logs.add(self)
+
+    def __repr__(self) -> str:
+        return f"EmbeddedLog({self.path!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what waits, and close the log in order. Closing twice is allowed."""
+        if self._appender is not None:
+            self._appender.close()
+        _open_logs.discard(self)
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        with self._reader_lock:
+            return self._log().topic
+
+    @property
+    def partition(self) -> int:
+        with self._reader_lock:
+            return self._log().partition
+
+    @property
+    def values(self) -> ValueKind:
+        """What its values are; ``BYTES`` for a directory that is not ours."""
+        return ValueKind.BYTES if self._config is None else self._config.values
+
+    @property
+    def recovery_report(self) -> RecoveryReport | None:
+        """What was found when this handle opened the log for its first append; None before."""
+        return None if self._writer is None else self._writer.report
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset on disk."""
+        with self._reader_lock:
+            return self._log(refresh=True).log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last durable record: where the next one goes (Kafka's log end)."""
+        with self._reader_lock:
+            return self._log(refresh=True).log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The same: here whatever is durable is committed, and nothing else can be seen."""
+        return self.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset up to which every transaction is decided."""
+        with self._reader_lock:
+            log = self._log(refresh=True)
+            return log.read_end(isolation=Isolation.READ_COMMITTED).offset
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """The finished snapshots, oldest first."""
+        with self._reader_lock:
+            return self._log(refresh=True).snapshots
+
+    def _log(self, *, refresh: bool = False) -> LogReader:
+        """The log as a reader sees it now. To be called, and used, under the reader's lock."""
+        if self._reader is None:
+            self._reader = _open_reader(self._storage, self.path)
+        elif refresh:
+            self._reader.refresh()
+        return self._reader
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        from_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        isolation: Isolation = Isolation.READ_COMMITTED,
+    ) -> LogReading:
+        """The records from an offset on (the log's first), up to where the log ends now.
+
+        Iterate it for records, or take ``to_arrow()`` for columns.
+        """
+        with self._reader_lock:
+            log = self._log(refresh=True)
+            start_offset = log.log_start_offset if from_offset is None else from_offset
+            end = log.read_end(isolation=isolation).offset
+        if end_offset is not None:
+            end = min(end, end_offset)
+        from .reading import LogReading
+
+        def reopened() -> LogReader:
+            return _open_reader(self._storage, self.path)
+
+        return LogReading(reopened, start_offset, end, isolation)
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: UserRecord | Iterable[UserRecord],
+        *,
+        epoch: int | None = None,
+        required_end_offset: int | None = None,
+        required_base_offset: int | None = None,
+        atomic: bool = False,
+        commit: CommitName | tuple[str, str, int] | None = None,
+        take_over: bool = False,
+        producer: ProducerStamp | tuple[int, int, int] | None = None,
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    ) -> AppendResult:
+        """Append records and return when they are durable.
+
+        A token makes it conditional and atomic: ``required_base_offset`` is the end offset that the
+        caller has read, ``required_end_offset`` the offset that the last record must get; without
+        records a token is only checked. ``epoch`` refuses if another writer has claimed the log
+        since. ``commit`` names the append (application id, query id, version): appended again, it
+        gets the offsets that it has; ``take_over`` lets another query id go on under the
+        application id. ``producer`` (id, epoch, sequence) does the same for Kafka's idempotent
+        producers. Without any of these, records may be spread over several batches, unless
+        ``atomic``.
+
+        Raises, with nothing changed: ``UnexpectedEndOffsetError``, ``NotLeaderError``,
+        ``FutureEpochError``, ``InvalidAppendError``, ``RecordBatchTooLargeError``,
+        ``StaleCommitError``, ``ForeignCommitError``, ``OutOfOrderSequenceError``,
+        ``InvalidProducerEpochError``, ``BufferAllocationError``, ``LogLockedError``,
+        ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``; and ``AppendUnknownError`` if
+        nobody knows: with a commit's name it may simply be appended again.
+        """
+        future = self.append_async(
+            records,
+            epoch=epoch,
+            required_end_offset=required_end_offset,
+            required_base_offset=required_base_offset,
+            atomic=atomic,
+            commit=commit,
+            take_over=take_over,
+            producer=producer,
+            timeout_ms=timeout_ms,
+        )
+        return self._wait(future, timeout_ms)
+
+    def append_async(
+        self,
+        records: UserRecord | Iterable[UserRecord],
+        *,
+        epoch: int | None = None,
+        required_end_offset: int | None = None,
+        required_base_offset: int | None = None,
+        atomic: bool = False,
+        commit: CommitName | tuple[str, str, int] | None = None,
+        take_over: bool = False,
+        producer: ProducerStamp | tuple[int, int, int] | None = None,
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    ) -> Future[AppendResult]:
+        """Append as ``append`` does, and return at once with a future that ends as it would.
+
+        Appends of one thread are made in its order. What cannot be meant is raised here, and so is
+        a log that is closed, or has no room for what waits (``BufferAllocationError``).
+        """
+        appender = self._open_appender()
+        request = AppendRequest(
+            records=new_records(records, self.values),
+            epoch=epoch,
+            required_end_offset=required_end_offset,
+            required_base_offset=required_base_offset,
+            is_atomic=atomic,
+            commit=CommitName(*commit) if isinstance(commit, tuple) else commit,
+            take_over=take_over,
+            producer=ProducerStamp(*producer) if isinstance(producer, tuple) else producer,
+            deadline_ms=self._clock.now_ms() + timeout_ms,
+        )
+        request.check()
+        appender.submit(request)
+        return request.future
+
+    def last_commit(
+        self, application_id: str, *, timeout_ms: int = TIMEOUT_MS_DEFAULT
+    ) -> LastCommit | None:
+        """The last named commit of an application id, if the log remembers one."""
+        return self.run(lambda log, _: log.memory.last_commit(application_id), timeout_ms)
+
+    def claim(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> int:
+        """Begin a new epoch, and return it: whoever appends under an older one is refused."""
+
+        return self.run(lambda log, now_ms: log.claim(now_ms=now_ms), timeout_ms)
+
+    # --- keeping ----------------------------------------------------------------------------------
+
+    def snapshot(
+        self,
+        records: UserRecord | Iterable[UserRecord] = (),
+        *,
+        end_offset: int | None = None,
+        delete_before: bool = False,
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    ) -> SnapshotId | None:
+        """Write a checkpoint of the state below ``end_offset`` (the log's end), and give its id.
+
+        ``records`` are that state, in the order in which a reader shall get them; a log without a
+        state machine has none, and its checkpoint remembers producers and commits.
+        ``delete_before`` lets the log begin behind it. None if there is such a checkpoint already,
+        or if the log begins behind it. Others append meanwhile only after it: give states of a size
+        that may hold them up.
+
+        Raises ``SnapshotRefusedError`` (``end_offset`` lies inside a batch, or beyond the end),
+        ``InvalidAppendError``, ``RecordBatchTooLargeError``, ``LogLockedError``,
+        ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``.
+        """
+        state = new_records(records, self.values)
+
+        def write(log: ReplicatedLog, now_ms: int) -> SnapshotId | None:
+            log.flush()
+            end = log.end_offset if end_offset is None else end_offset
+            snapshot_id = log.snapshot_id_at(end)
+            writer = log.begin_snapshot(snapshot_id, now_ms=now_ms)
+            if writer is None:
+                return None
+            with writer:
+                writer.append(state)
+                writer.freeze()
+            if delete_before:
+                log.delete_before(snapshot_id)
+            return snapshot_id
+
+        return self.run(write, timeout_ms)
+
+    def clean(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> bool:
+        """Delete what retention does not keep, now; whether there was anything.
+
+        A log that is appended to does it by itself every few minutes.
+        """
+        return self.run(lambda log, now_ms: log.clean(now_ms=now_ms), timeout_ms)
+
+    def run(
+        self,
+        operation: Callable[[ReplicatedLog, int], T],
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    ) -> T:
+        """Do something to the log while its lock is held: for tools."""
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        request = Operation(run=operation, deadline_ms=deadline_ms)
+        self._open_appender().submit(request)
+        future: Future[T] = request.future
+        return self._wait(future, timeout_ms)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _open_appender(self) -> Appender:
+        if self._appender is None:
+            raise LogReadOnlyError(
+                path=self.path,
+                reason="it is not a log of raftlog's own",
+                remedy="make one with raftlog.open in an empty directory",
+            )
+        return self._appender
+
+    def _wait(self, future: Future[T], timeout_ms: int) -> T:
+        """Wait for an answer: ``timeout_ms`` for its turn, and as long again for its sync."""
+        try:
+            return future.result(timeout_ms / 1000)
+        except FutureTimeoutError:
+            if future.cancel():
+                raise LogLockedError(path=self.path, waited_ms=timeout_ms) from None
+        except BaseException:  # Ctrl-C, say: what has not begun shall not happen
+            future.cancel()
+            raise
+        try:
+            return future.result(max(timeout_ms, TIMEOUT_MS_DEFAULT) / 1000)
+        except FutureTimeoutError:
+            reason = "it is still being written"
+            raise AppendUnknownError(path=self.path, reason=reason) from None
+
+
+def _open_reader(storage: WritableStorage, path: str) -> LogReader:
+    from raftlog.log.opening import open_log
+
+    return open_log(storage, path)
+
+
+def _value_kind(values: ValueKind | str) -> ValueKind:
+    try:
+        return ValueKind(values)
+    except ValueError:
+        kinds = ", ".join(kind.value for kind in ValueKind)
+        raise OptionError(option="values", reason=f"it must be one of {kinds}") from None
+
+
+@atexit.register
+def _close_all() -> None:
+    """Write what is still queued when the process ends in order."""
+    for log in list(_open_logs):
+        log.close()

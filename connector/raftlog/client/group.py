@@ -1,0 +1,344 @@
+"""One group of requests, done to an embedded log while its lock is held.
+
+Rules of this file:
+
+1. Lock, take up what other processes appended, give offsets, write, sync, publish, unlock, answer:
+   in this order. Nobody is answered before his records are durable and published.
+2. Of each append first the epoch is looked at, then its identity (commit or producer), then the
+   token, in the same step that gives the offsets. A refusal changes nothing and stops nobody else.
+3. On a full disk what was written whole is synced and answered, the rest was not appended, and the
+   log goes on. Any other failure while writing is the group's: nobody knows what will be found on
+   the disk (``AppendUnknownError``). After a failed sync the log is closed and stays closed; else
+   the next group opens it anew, which cuts off what nobody was promised.
+4. One thread. Clocks and pauses are arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.errors import (
+    AppendError,
+    AppendUnknownError,
+    DiskFailedError,
+    DiskFullError,
+    FutureEpochError,
+    LogClosedError,
+    LogLockedError,
+    NotLeaderError,
+    RaftlogError,
+)
+from raftlog.limits import MIB, SMALL_FILE_BYTES_MAX
+from raftlog.log.marker_values import marker_value
+from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.transactions import Marker
+from raftlog.log.writing.batch_facts import (
+    CommitName,
+    ValueKind,
+    commit_header,
+    commit_transaction_name,
+)
+from raftlog.log.writing.producers import Duplicate
+from raftlog.log.writing.recovered import RecoveryReport
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.accumulator import BatchAccumulator
+from raftlog.records.buffer_pool import BufferPool
+from raftlog.records.encoding import RecordToAppend
+from raftlog.records.record import NewRecord
+from raftlog.storage.protocol import WritableStorage
+
+from .requests import Answer, AppendRequest, AppendResult, Done, Failed, Operation, Request, failed
+from .turns import Turns
+
+GROUP_POOL_BYTES: Final = 256 * MIB
+"""Batches of one group: far more than a group's requests hold, which are bounded before."""
+CLOSE_WAIT_MS: Final = 10_000
+"""How long closing waits for the lock; without it the next open looks at the tail again."""
+CLEAN_INTERVAL_MS: Final = 5 * 60 * 1000
+"""How often retention is looked at (Kafka: ``log.retention.check.interval.ms``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What the writer knows of time. ``wall_ms``: since 1970; ``now_ms`` never goes back."""
+
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    now_ms: Callable[[], float] = lambda: time.monotonic_ns() / 1_000_000
+    pause: Callable[[float], None] = time.sleep
+
+
+class GroupWriter:
+    """An embedded log as its writer has it. Opened by the first group. Not shared by threads."""
+
+    def __init__(self, storage: WritableStorage, directory: str, clock: Clock) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._clock = clock
+        self._turns = Turns(storage, directory, pause=clock.pause)
+        self._properties_path = storage.join(directory, RAFTLOG_PROPERTIES_NAME)
+        self._properties: bytes | None = None
+        self._log: ReplicatedLog | None = None
+        self._closed: str | None = None
+        self._cleaned_ms = clock.now_ms()
+        self.report: RecoveryReport | None = None
+        """What was found when the log was opened last."""
+
+    def write(self, requests: Sequence[Request], answer: Callable[[Request, Answer], None]) -> None:
+        """Do what is asked, in order, and answer each request once."""
+        began_ms = self._clock.now_ms()
+        waiting = list(requests)
+
+        def is_wanted() -> bool:
+            """Answer those that would not wait longer; whether anybody is left."""
+            now_ms = self._clock.now_ms()
+            for late in [one for one in waiting if one.deadline_ms <= now_ms]:
+                waiting.remove(late)
+                waited_ms = round(now_ms - began_ms)
+                answer(late, failed(LogLockedError(path=self._directory, waited_ms=waited_ms)))
+            return bool(waiting)
+
+        try:
+            lock = self._turns.take(is_wanted)
+        except RaftlogError as error:
+            answers: list[Answer] = [failed(error) for _ in waiting]
+        else:
+            if lock is None:
+                return
+            with lock:
+                answers = self._write_locked(waiting)
+        for request, found in zip(waiting, answers, strict=True):
+            answer(request, found)
+
+    def close(self) -> None:
+        """Close the log in order, if it was opened and the lock can be had."""
+        self._closed = self._closed or "its owner closed it"
+        if self._log is None:
+            return
+        until_ms = self._clock.now_ms() + CLOSE_WAIT_MS
+        with contextlib.suppress(RaftlogError):  # all that was answered is durable already
+            lock = self._turns.take(lambda: self._clock.now_ms() < until_ms)
+            if lock is not None:
+                with lock:
+                    self._log.refresh(now_ms=self._clock.wall_ms())
+                    self._drop()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _write_locked(self, requests: Sequence[Request]) -> list[Answer]:
+        if self._closed is not None:
+            error = LogClosedError(path=self._directory, reason=self._closed)
+            return [failed(error) for _ in requests]
+        try:
+            log = self._current_log()
+            self._clean(log)
+        except RaftlogError as problem:
+            self._fail(problem)
+            return [failed(problem) for _ in requests]
+        group = _Group(log, self._clock.wall_ms())
+        answers: list[Answer] = []
+        try:
+            try:
+                for request in requests:
+                    answers.append(group.place(request))
+                group.write()
+            except DiskFullError as full:
+                answers = [_if_written(one, log.end_offset, full) for one in answers]
+                answers += [failed(full) for _ in requests[len(answers) :]]
+            group.sync()
+        except RaftlogError as problem:
+            self._fail(problem)
+            unknown = AppendUnknownError(path=self._directory, reason=str(problem))
+            answers = [failed(unknown) if isinstance(one, Done) else one for one in answers]
+            answers += [failed(problem) for _ in requests[len(answers) :]]
+        if log.is_read_only:
+            self._drop()  # it may be repaired before the next group
+        return answers
+
+    def _current_log(self) -> ReplicatedLog:
+        """The log with all that other processes appended. Raises what opening it raises."""
+        with self._storage.open_file(self._properties_path) as file:
+            properties = file.read_at(0, SMALL_FILE_BYTES_MAX)
+        if properties != self._properties:
+            self._drop()  # somebody has configured it
+        now_ms = self._clock.wall_ms()
+        if self._log is None:
+            self._properties = properties
+            self._log = ReplicatedLog.open(self._storage, self._directory, now_ms=now_ms)
+            self.report = self._log.report
+            return self._log
+        try:
+            self._log.refresh(now_ms=now_ms)
+        except LogClosedError:  # it failed in the last group
+            self._log = None
+            return self._current_log()
+        return self._log
+
+    def _clean(self, log: ReplicatedLog) -> None:
+        """Delete what retention no longer wants, now and then."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._cleaned_ms >= CLEAN_INTERVAL_MS and not log.is_read_only:
+            self._cleaned_ms = now_ms
+            with contextlib.suppress(LogLockedError):  # a snapshot is being written: later, then
+                log.clean(now_ms=self._clock.wall_ms())
+
+    def _fail(self, problem: RaftlogError) -> None:
+        """Give the log up: for good if its disk failed, else until the next group opens it."""
+        if isinstance(problem, DiskFailedError):
+            self._closed = str(problem)
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let go of the files, in order if nothing is wrong with them. Under the lock."""
+        log, self._log = self._log, None
+        if log is not None:
+            with contextlib.suppress(RaftlogError):  # what was answered is durable already
+                log.close()
+
+
+def _if_written(answer: Answer, end_offset: int, full: DiskFullError) -> Answer:
+    """An answer as it is if the disk was full behind ``end_offset``."""
+    if not isinstance(answer, Done) or not isinstance(answer.value, AppendResult):
+        return answer
+    result = answer.value
+    if result.was_duplicate or result.last_offset < end_offset:
+        return answer
+    if result.base_offset >= end_offset:
+        return failed(full)
+    reason = f"its records below offset {end_offset} were appended, and then the disk was full"
+    return Failed(AppendUnknownError(path=full.path, reason=reason))
+
+
+class _Group:
+    """Requests on their way into one log, under its lock."""
+
+    def __init__(self, log: ReplicatedLog, now_ms: int) -> None:
+        self._log = log
+        self._now_ms = now_ms
+        self._pool = BufferPool(max(GROUP_POOL_BYTES, 2 * log.config.batch_bytes_max))
+        self._accumulator = self._new_accumulator()
+
+    def place(self, request: Request) -> Answer:
+        """Do what a request asks, up to the sync. Raises what fails for the whole group."""
+        if isinstance(request, Operation):
+            return self._run(request)
+        try:
+            return Done(self._append(request))
+        except AppendError as refusal:
+            return failed(refusal)
+
+    def sync(self) -> None:
+        """Make durable what was written, and publish it."""
+        if self._log.end_offset != self._log.synced_end_offset:
+            self._log.flush()
+
+    def _run(self, operation: Operation) -> Answer:
+        self.write()
+        try:
+            return Done(operation.run(self._log, self._now_ms))
+        except DiskFailedError:
+            raise
+        except RaftlogError as refusal:
+            return failed(refusal)
+        finally:
+            self._accumulator = self._new_accumulator()
+
+    def _append(self, request: AppendRequest) -> AppendResult:
+        if self._log.is_read_only:
+            self._log.flush()  # raises why
+        epoch = self._epoch(request)
+        duplicate = self._duplicate(request)
+        if duplicate is not None:
+            return AppendResult(
+                duplicate.base_offset,
+                duplicate.last_offset,
+                self._log.epochs.epoch_at(duplicate.base_offset) or epoch,
+                was_duplicate=True,
+            )
+        records = request.records
+        if records and request.commit is not None:
+            records = _named(records, request.commit, self._log.config.values)
+        if request.is_atomic or request.stands_alone:
+            last_offset = self._append_atomic(request, epoch, records)
+        elif records:
+            last_offset = self._accumulator.append(epoch, records, now_ms=self._now_ms)
+        else:
+            last_offset = self._accumulator.next_offset - 1
+        if request.commit is not None or request.producer is not None:
+            self.write()  # so that the log knows the identity when it comes again
+        return AppendResult(last_offset - len(records) + 1, last_offset, epoch)
+
+    def _append_atomic(
+        self, request: AppendRequest, epoch: int, records: Sequence[RecordToAppend]
+    ) -> int:
+        if not records and not request.has_token:
+            return self._accumulator.next_offset - 1
+        return self._accumulator.append_atomic(
+            epoch,
+            records,
+            now_ms=self._now_ms,
+            required_end_offset=request.required_end_offset,
+            required_base_offset=request.required_base_offset,
+            standalone=request.stands_alone,
+            producer=request.producer,
+        )
+
+    def _epoch(self, request: AppendRequest) -> int:
+        current = self._accumulator.epoch
+        epoch = current if request.epoch is None else request.epoch
+        if epoch < current:
+            raise NotLeaderError(epoch=epoch, current_epoch=current)
+        if epoch > current:
+            raise FutureEpochError(epoch=epoch, current_epoch=current)
+        return epoch
+
+    def _duplicate(self, request: AppendRequest) -> Duplicate | None:
+        """Where the log has the same append already. All named ones before it are in its memory."""
+        memory = self._log.memory
+        if request.commit is not None:
+            return memory.check_commit(request.commit, take_over=request.take_over)
+        if request.producer is None:
+            return None
+        stamp = request.producer
+        return memory.check_producer(
+            stamp.producer_id, stamp.producer_epoch, stamp.base_sequence, len(request.records)
+        )
+
+    def write(self) -> None:
+        """Write what waits in the accumulator."""
+        batches = self._accumulator.drain()
+        if batches:
+            try:
+                self._log.append_as_leader(batches, now_ms=self._now_ms)
+            finally:
+                for batch in batches:
+                    batch.release()
+
+    def _new_accumulator(self) -> BatchAccumulator:
+        config = self._log.config
+        return BatchAccumulator(
+            epoch=self._log.epoch,
+            next_offset=self._log.end_offset,
+            pool=self._pool,
+            linger_ms=0,
+            byte_count_max=config.batch_bytes_max,
+            compression=config.compression,
+        )
+
+
+def _named(
+    records: tuple[RecordToAppend, ...], name: CommitName, values: ValueKind
+) -> tuple[RecordToAppend, ...]:
+    """The records of a batch that names its commit."""
+    if values is ValueKind.KRAFT:
+        begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
+        return (begin, *records, marker_value(Marker.END))
+    first = records[0]
+    header = commit_header(name)
+    if isinstance(first, bytes):
+        return (NewRecord(None, first, headers=(header,)), *records[1:])
+    named = NewRecord(first.key, first.value, first.timestamp_ms, (header, *first.headers))
+    return (named, *records[1:])

@@ -1,0 +1,194 @@
+"""Records of an embedded log as people want them: one after the other, or as Arrow columns.
+
+Rules of this file:
+
+1. A reading is a range of offsets, fixed when it was asked for: reading it twice gives the same.
+2. Control records take offsets and are no records. With READ_COMMITTED the range ends before the
+   first transaction that is not decided, and records of aborted ones are left out.
+3. Headers whose names begin with ``raftlog.`` are ours, and are not shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raftlog.log.reader import LogReader
+from raftlog.log.reads import Isolation, LogKind
+from raftlog.log.transactions import Outcome, TransactionSpan
+from raftlog.records.batch import RecordBatch
+from raftlog.records.columns import HEADERS_TYPE, Column, Scan
+from raftlog.records.record import Header, Record
+
+from .user_records import HEADER_PREFIX
+
+ARROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", "UTC"), nullable=False),
+        pa.field("leader_epoch", pa.int32(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS_TYPE),
+    ]
+)
+"""What ``to_arrow`` gives."""
+
+
+class LogReading:
+    """The records from ``start_offset`` up to ``end_offset`` (exclusive), to be read at leisure.
+
+    Every pass opens the files anew, holds none between records and may run in a thread of its own.
+    It raises what a ``LogReader`` raises, behind what was whole: ``DataLossError`` also if the
+    records were deleted meanwhile.
+    """
+
+    def __init__(
+        self,
+        open_log: Callable[[], LogReader],
+        start_offset: int,
+        end_offset: int,
+        isolation: Isolation,
+    ) -> None:
+        self._open_log = open_log
+        self._isolation = isolation
+        self.start_offset = start_offset
+        self.end_offset = max(start_offset, end_offset)
+
+    def __repr__(self) -> str:
+        return f"LogReading(start_offset={self.start_offset}, end_offset={self.end_offset})"
+
+    def __iter__(self) -> Iterator[Record]:
+        log = self._open_log()
+        hidden = self._hidden_spans(log)
+        for batch in log.batches(self.start_offset, self.end_offset):
+            if batch.is_control or _hides_batch(hidden, batch, log.kind):
+                continue
+            for record in batch.records():
+                is_inside = self.start_offset <= record.offset < self.end_offset
+                if is_inside and not _hides_record(hidden, record.offset, log.kind):
+                    yield _without_ours(record)
+
+    def to_arrow(self) -> pa.Table:
+        """All of them in one table of ``ARROW_SCHEMA``: the range has to fit into memory."""
+        return pa.Table.from_batches(self.to_batches(), schema=ARROW_SCHEMA)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of bounded size, in order."""
+        log = self._open_log()
+        hidden = self._hidden_spans(log)
+        for scan in log.scan(self.start_offset, self.end_offset, columns=Column.ALL):
+            batch = _arrow_batch(scan, self._shown(scan, hidden, log.kind))
+            if batch.num_rows:
+                yield batch
+
+    def _hidden_spans(self, log: LogReader) -> list[TransactionSpan]:
+        if self._isolation is not Isolation.READ_COMMITTED:
+            return []
+        plan = log.plan(self.start_offset, self.end_offset, isolation=self._isolation)
+        return [
+            span
+            for part in plan.slices
+            for span in part.spans
+            if span.outcome is not Outcome.COMMITTED
+        ]
+
+    def _shown(
+        self, scan: Scan, hidden: list[TransactionSpan], kind: LogKind
+    ) -> npt.NDArray[np.bool_]:
+        assert scan.records.offset is not None, "it was asked for"
+        offset = scan.records.offset.to_numpy()
+        shown = ~scan.records.is_control
+        shown &= (offset >= self.start_offset) & (offset < self.end_offset)
+        if kind is LogKind.METADATA:
+            for span in hidden:
+                shown &= (offset < span.first_offset) | (offset > _marker_offset(span))
+            return shown
+        batches = scan.batches
+        for span in hidden:
+            inside = batches.is_transactional & (batches.producer_id == span.producer_id)
+            inside &= batches.base_offset >= span.first_offset
+            inside &= batches.base_offset < _marker_offset(span)
+            shown &= ~inside[scan.records.batch_ordinal]
+        return shown
+
+
+# --- what a transaction hides ---------------------------------------------------------------------
+
+
+def _marker_offset(span: TransactionSpan) -> int:
+    return np.iinfo(np.int64).max if span.marker_offset is None else span.marker_offset
+
+
+def _hides_batch(hidden: list[TransactionSpan], batch: RecordBatch, kind: LogKind) -> bool:
+    """Whether an ordinary partition's batch belongs to a transaction that is not committed."""
+    if kind is LogKind.METADATA or not batch.is_transactional:
+        return False
+    return any(
+        span.producer_id == batch.producer_id
+        and span.first_offset <= batch.base_offset < _marker_offset(span)
+        for span in hidden
+    )
+
+
+def _hides_record(hidden: list[TransactionSpan], offset: int, kind: LogKind) -> bool:
+    """Whether a record lies in a metadata transaction that is not committed, markers included."""
+    return kind is LogKind.METADATA and any(
+        span.first_offset <= offset <= _marker_offset(span) for span in hidden
+    )
+
+
+# --- what is ours ---------------------------------------------------------------------------------
+
+
+def _without_ours(record: Record) -> Record:
+    if not any(header.key.startswith(HEADER_PREFIX) for header in record.headers):
+        return record
+    return Record(
+        record.offset,
+        record.timestamp_ms,
+        record.key,
+        record.value,
+        _user_headers(record.headers),
+    )
+
+
+def _user_headers(headers: tuple[Header, ...]) -> tuple[Header, ...]:
+    return tuple(header for header in headers if not header.key.startswith(HEADER_PREFIX))
+
+
+def _arrow_batch(scan: Scan, shown: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    records = scan.records
+    columns = [
+        records.offset,
+        None if records.timestamp_ms is None else records.timestamp_ms.view(ARROW_SCHEMA[1].type),
+        records.leader_epoch,
+        records.key,
+        records.value,
+        records.headers,
+    ]
+    assert all(column is not None for column in columns), "all columns were asked for"
+    batch = pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+    if not shown.all():
+        batch = batch.filter(pa.array(shown))
+    headers = batch.column("headers")
+    if _has_ours(headers):
+        batch = batch.set_column(5, ARROW_SCHEMA[5], _without_our_headers(headers))
+    return batch
+
+
+def _has_ours(headers: Any) -> bool:
+    names = headers.flatten().field("key")
+    return len(names) > 0 and any(name.startswith(HEADER_PREFIX) for name in names.to_pylist())
+
+
+def _without_our_headers(headers: Any) -> pa.Array:
+    kept = [
+        [header for header in row if not header["key"].startswith(HEADER_PREFIX)]
+        for row in headers.to_pylist()
+    ]
+    return pa.array(kept, HEADERS_TYPE)

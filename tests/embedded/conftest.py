@@ -1,0 +1,47 @@
+"""A simulated machine and logs on it, opened by as many processes as a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from raftlog.client.embedded import EmbeddedLog, open_embedded
+from raftlog.log.writing.properties import LogConfig
+from raftlog.storage.simulated import SimulatedDisk
+
+PATH = "/logs/orders-3"
+
+
+class Machine:
+    """One disk. Every ``open`` is another process on it, unless it is told which."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedDisk()
+        self.disk.make_directory("/logs")
+        self.disk.sync_directory("/")
+        self.logs: list[EmbeddedLog] = []
+
+    def open(
+        self,
+        *,
+        process: SimulatedDisk | None = None,
+        values: str | None = None,
+        config: LogConfig | None = None,
+        create: bool = True,
+    ) -> EmbeddedLog:
+        process = self.disk.another_process() if process is None else process
+        log = open_embedded(PATH, storage=process, values=values, config=config, create=create)
+        self.logs.append(log)
+        return log
+
+    def close(self) -> None:
+        for log in self.logs:
+            log.close()
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    made = Machine()
+    yield made
+    made.close()
