@@ -166,7 +166,8 @@ def batch_facts(batch: RecordBatch, values: ValueKind) -> BatchFacts:
 def commit_header(name: CommitName) -> Header:
     """The header that names a commit in the first record of its batch."""
     fields = [name.application_id, name.query_id, name.version]
-    packed: bytes = msgpack.packb(fields)
+    packed = msgpack.packb(fields)
+    assert isinstance(packed, bytes), "packb gives bytes unless it is told to keep them"
     return Header(COMMIT_HEADER, packed)
 
 
