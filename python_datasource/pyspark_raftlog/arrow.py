@@ -28,7 +28,7 @@ from raftlog_state.records import decode
 
 from .metadata import MetadataColumns
 from .schema import COLUMNS, arrow_schema
-from .visibility import NEVER, Transactions
+from .visibility import NEVER, Lookup
 
 if TYPE_CHECKING:
     from raftlog.records.scan import Scan
@@ -63,7 +63,7 @@ class RowBuilder:
     path: str
     topic: str
     partition: int
-    transactions: Transactions
+    transactions: Lookup
     redactor: Redactor | None
     checkpoint: CheckpointPlace | None = None
     with_control: bool = False
@@ -85,11 +85,16 @@ class RowBuilder:
         """The rows of ``scan`` that this reader may see, ``row_count_max`` at a time.
 
         Raises:
-            CorruptBatchError: a metadata record does not parse, although its batch is sound.
+            CorruptBatchError: a metadata record does not parse, although its batch is sound; or
+                damage behind the scan hides which of its transactions were committed.
+            DataLossError: the log ends before it tells that. Rows before either were given out.
         """
         assert scan.records.offset is not None
-        visibility = self.transactions.of(scan, scan.records.offset.to_numpy())
+        offset = scan.records.offset.to_numpy()
+        visibility = self.transactions.of(scan, offset)
         keep = np.ones(len(scan.records), dtype=np.bool_)
+        if visibility.known_end is not None:
+            keep &= offset < visibility.known_end
         if not self.with_control:
             keep &= ~scan.records.is_control
         if not self.with_aborted:
@@ -104,6 +109,8 @@ class RowBuilder:
             except MetadataParseError as error:
                 raise rows.damage(error) from None
             yield pa.RecordBatch.from_arrays(cells, schema=arrow_schema(self.columns))
+        if visibility.error is not None:
+            raise visibility.error
 
     def _rule(self, name: str) -> Callable[[_Rows], pa.Array]:
         if self.checkpoint is not None and name in _RULES_OF_CHECKPOINTS:

@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. A partition is an offset range, or one checkpoint; reading it twice gives the same rows. It
-   carries what its task cannot see in its range: the transactions that touch it.
+   carries what its task cannot see in its range: the metadata transactions that touch it. (What
+   became of producers' transactions is found behind their records, and no later look changes it.)
 2. Nothing here reads records. The log is asked for its ends, its epochs and its plan.
 """
 
@@ -202,6 +203,7 @@ def plan_partitions(
             isolation=options.isolation,
             max_slices=max(wanted, options.min_partitions or 1),
             max_records_per_slice=per_partition,
+            with_producers=False,
         )
         partitions += [LogRange(slice_) for slice_ in plan.slices]
     return partitions

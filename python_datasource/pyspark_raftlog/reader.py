@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from raftlog.client import LogKind, LogReader, open_path
+from raftlog.client import Isolation, LogKind, LogReader, open_path
 from raftlog.errors import DataLossError, LogNotFoundError, SegmentVanishedError
 from raftlog_state.records import Redactor
 
@@ -17,7 +17,7 @@ from .clock import Clock, SystemClock
 from .data_loss import DataLoss, data_loss
 from .looking import until_settled
 from .planning import CheckpointRows, LogRange, plan_batch
-from .visibility import Transactions
+from .visibility import Lookup, ProducerTransactions, Transactions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +81,7 @@ def row_builder(
     log: LogReader,
     options: RaftlogOptions,
     columns: tuple[str, ...],
-    transactions: Transactions,
+    transactions: Lookup,
     checkpoint: CheckpointPlace | None = None,
 ) -> RowBuilder:
     """How rows of ``log``, or of one of its checkpoints, are made."""
@@ -105,8 +105,7 @@ def row_builder(
 def _log_rows(
     log: LogReader, slice_: OffsetSlice, options: RaftlogOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    transactions = Transactions(slice_.spans, is_metadata=log.kind is LogKind.METADATA)
-    builder = row_builder(log, options, columns, transactions)
+    builder = row_builder(log, options, columns, _transactions(log, slice_, options))
     needed = builder.scan_columns()
     offset, end_offset = slice_.start_offset, slice_.end_offset
     while offset < end_offset:
@@ -117,11 +116,20 @@ def _log_rows(
             return
         except DataLossError as error:
             log.refresh()
-            if offset >= log.log_end_offset:
+            is_truncated = error.condition == DataLoss.LOG_TRUNCATED
+            if is_truncated or offset >= log.log_end_offset:
                 _lose(options, DataLoss.LOG_TRUNCATED, log.path, error.reason)
                 return
             _lose(options, DataLoss.OFFSETS_DELETED, log.path, error.reason)
             offset = max(offset + 1, log.log_start_offset)
+
+
+def _transactions(log: LogReader, slice_: OffsetSlice, options: RaftlogOptions) -> Lookup:
+    if log.kind is LogKind.METADATA:
+        return Transactions(slice_.spans, is_metadata=True)
+    if options.isolation is Isolation.HIGH_WATERMARK:
+        return Transactions.none()
+    return ProducerTransactions(log)
 
 
 def _checkpoint_rows(

@@ -6,6 +6,7 @@ Rules of this file:
    to it (KIP-868). If it is committed, its records become visible at its end marker.
 2. In any other log a transaction is one producer's, and others' records lie between its own
    (KIP-98). Its records count from their own offsets once it is committed.
+   A plan does not name those: whoever reads their records finds the markers behind them.
 3. Records of an aborted or an open transaction are visible from no offset; all others are from
    their own.
 """
@@ -13,8 +14,8 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ import numpy.typing as npt
 from raftlog.client import Outcome, TransactionSpan
 
 if TYPE_CHECKING:
+    from raftlog.client import LogReader
+    from raftlog.errors import LogError
     from raftlog.records.scan import BatchColumns, Scan
 
 Bools = npt.NDArray[np.bool_]
@@ -34,10 +37,44 @@ NEVER: Final = -1
 @dataclass(frozen=True, slots=True)
 class Visibility:
     """One element a record: the offset it is visible from (or ``NEVER``), and whether it is hidden
-    from a reader of committed records."""
+    from a reader of committed records.
+
+    Nothing is known from ``known_end`` (exclusive) on, if that is given: ``error`` says why.
+    """
 
     offset: Int64s
     aborted: Bools
+    known_end: int | None = None
+    error: LogError | None = None
+
+
+class Lookup(Protocol):
+    """Says which records of a scan may be seen."""
+
+    def of(self, scan: Scan, offset: Int64s) -> Visibility:
+        """Look up every record of ``scan``; ``offset`` is the column of their offsets."""
+        ...
+
+
+class ProducerTransactions:
+    """Those of an ordinary partition, found in the log itself when their records are read.
+
+    Nothing is looked for where no producer wrote in a transaction.
+    """
+
+    def __init__(self, log: LogReader) -> None:
+        self._log = log
+
+    def of(self, scan: Scan, offset: Int64s) -> Visibility:
+        """Look up every record of ``scan``; scans ascend from call to call."""
+        batches = scan.batches
+        if not (batches.is_transactional & ~batches.is_control).any():
+            return Transactions.none().of(scan, offset)
+        found = self._log.outcomes(int(batches.base_offset[0]), int(batches.next_offset[-1]))
+        visibility = Transactions(found.spans, is_metadata=False).of(scan, offset)
+        if found.error is None:
+            return visibility
+        return replace(visibility, known_end=found.known_end, error=found.error)
 
 
 class Transactions:

@@ -2,6 +2,7 @@
 
 from raftlog.log.cursor import Tail
 from raftlog.log.epoch_cache import EpochCache, EpochEntry
+from raftlog.log.outcomes import Outcomes
 from raftlog.log.reader import LogReader
 from raftlog.log.reads import (
     EndBasis,
@@ -29,6 +30,7 @@ __all__ = [
     "MetaProperties",
     "OffsetSlice",
     "Outcome",
+    "Outcomes",
     "QuorumState",
     "ReadEnd",
     "ReadPlan",

@@ -157,7 +157,7 @@ class Knowledge:
             backlog = self._backlog
             if backlog is None or not _knows_from(backlog, start_offset):
                 backlog = self._backlog = self._begin(before_offset=start_offset)
-                backlog.book.keep_all()
+                backlog.book.keep_all(with_committed=self._kind is LogKind.METADATA)
             backlog.book.forget_ended_before(start_offset)
             try:
                 backlog.follow(end_offset)

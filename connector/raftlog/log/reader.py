@@ -20,6 +20,7 @@ from raftlog.types import SnapshotId
 
 from .cursor import Tail
 from .epoch_cache import EpochCache
+from .outcomes import Outcomes
 from .reads import Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
 from .small_files import MetaProperties, QuorumState
 from .snapshot import SnapshotReader
@@ -134,6 +135,7 @@ class LogReader(abc.ABC):
         isolation: Isolation,
         max_slices: int = 1,
         max_records_per_slice: int | None = None,
+        with_producers: bool = True,
     ) -> ReadPlan:
         """Split a range into about ``max_slices`` slices, more if one would be too long.
 
@@ -141,6 +143,9 @@ class LogReader(abc.ABC):
         The range must lie on disk: ``OffsetOutOfRangeError`` beyond its end, ``DataLossError``
         below its start. With READ_COMMITTED raises ``TransactionMarkerError`` if the transactions
         in the range contradict each other.
+
+        In an ordinary partition naming the transactions means to read all headers of the range.
+        Without ``with_producers`` none are named there: ``outcomes`` tells them to each reader.
         """
 
     @abc.abstractmethod
@@ -187,6 +192,15 @@ class LogReader(abc.ABC):
     @abc.abstractmethod
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
         """The batches that overlap the range, one object each: for tools. Errors as ``scan``."""
+
+    @abc.abstractmethod
+    def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
+        """Which transactions of [start_offset, end_offset) are not committed, in a partition.
+
+        For the range of one scan after another: reads headers ahead as far as it must, and none of
+        them twice while ranges ascend. In a metadata log there is nothing to tell: plans name its
+        transactions. Damage and what is missing are told in the answer; other errors as ``scan``.
+        """
 
     @abc.abstractmethod
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:

@@ -36,6 +36,7 @@ from .history import log_start
 from .knowledge import Knowledge
 from .markers import MARKER_COLUMNS, VoterSet, last_voters
 from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME
+from .outcomes import OutcomeFinder, Outcomes
 from .pieces import ReadBatches, ReadHeaders, ReadScans
 from .reader import LogReader
 from .reads import EndBasis, Isolation, LogKind, OffsetSlice, ReadEnd, ReadPlan, SourceKind
@@ -43,7 +44,7 @@ from .slices import split_range
 from .small_files import MetaProperties, QuorumState, parse_meta_properties, parse_quorum_state
 from .snapshot import SnapshotReader
 from .times import first_batch_after
-from .transactions import spread
+from .transactions import TransactionSpan, spread
 
 _ONE_BATCH: Final = ReadHeaders(chunk_bytes=16 * 1024)
 _INT64_MAX: Final = 2**63 - 1
@@ -75,6 +76,7 @@ class SingleLog(LogReader):
         self._is_contiguous = kind is LogKind.METADATA or files.listing.is_embedded
         self._meta_properties: MetaProperties | None = None
         self._knows_owner = False
+        self._finder: OutcomeFinder | None = None
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -136,6 +138,7 @@ class SingleLog(LogReader):
     def refresh(self) -> None:
         self.known.refresh()
         self._knows_owner = False
+        self._finder = None
 
     # --- planning ---------------------------------------------------------------------------------
 
@@ -189,11 +192,14 @@ class SingleLog(LogReader):
         isolation: Isolation,
         max_slices: int = 1,
         max_records_per_slice: int | None = None,
+        with_producers: bool = True,
     ) -> ReadPlan:
         if start_offset >= end_offset:
             return ReadPlan(start_offset, start_offset, ())
         self._check_range(start_offset, end_offset)
-        spans = self.known.spans(start_offset, end_offset, isolation)
+        spans: tuple[TransactionSpan, ...] = ()
+        if with_producers or self.kind is LogKind.METADATA:
+            spans = self.known.spans(start_offset, end_offset, isolation)
         ranges = split_range(
             start_offset,
             end_offset,
@@ -295,6 +301,19 @@ class SingleLog(LogReader):
             cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
             for piece in cursor.read(ReadBatches(READ_CHUNK_BYTES), end_offset):
                 yield from piece.objects
+
+    def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
+        if self.kind is LogKind.METADATA:
+            return Outcomes((), end_offset)
+        if self._finder is None or not self._finder.may_go_on_at(start_offset):
+            is_embedded = self.files.listing.is_embedded
+            self._finder = OutcomeFinder(
+                self.files,
+                start_offset,
+                contiguous=self._is_contiguous,
+                log_end_offset=self.log_end_offset if is_embedded else None,
+            )
+        return self._finder.outcomes(start_offset, end_offset)
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         return SnapshotReader(self.files, snapshot_id)

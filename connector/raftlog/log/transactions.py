@@ -83,14 +83,23 @@ class TransactionBook:
     """The open transactions of a log, and its latest ended ones, as the log is read on.
 
     ``complete_from``: every transaction whose marker lies there or behind is known; the oldest
-    ended ones are dropped beyond ``kept_max``.
+    ended ones are dropped beyond ``kept_max``. Producers' committed ones are dropped at once if
+    ``keeps_committed`` is false: then ``stable_end`` has no answer for the past.
     """
 
-    def __init__(self, path: str, *, complete_from: int, kept_max: int | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        complete_from: int,
+        kept_max: int | None,
+        keeps_committed: bool = True,
+    ) -> None:
         self.path = path
         self.complete_from = complete_from
         self.problems: list[TransactionMarkerError] = []
         self._kept_max = kept_max
+        self._keeps_committed = keeps_committed
         self._open: dict[int, _Kept] = {}
         self._ended: deque[_Kept] = deque()
         self._begins_inside_until_marker = False
@@ -102,7 +111,12 @@ class TransactionBook:
 
     def copy(self) -> TransactionBook:
         """A book that goes on by itself from here."""
-        twin = TransactionBook(self.path, complete_from=self.complete_from, kept_max=self._kept_max)
+        twin = TransactionBook(
+            self.path,
+            complete_from=self.complete_from,
+            kept_max=self._kept_max,
+            keeps_committed=self._keeps_committed,
+        )
         twin.problems = self.problems.copy()
         twin._open = self._open.copy()
         twin._ended = self._ended.copy()
@@ -120,7 +134,7 @@ class TransactionBook:
     def end_transaction(self, producer_id: int, marker_offset: int, *, commit: bool) -> None:
         """A control batch. One that ends nothing is normal: its transaction wrote elsewhere."""
         kept = self._open.pop(producer_id, None)
-        if kept is not None:
+        if kept is not None and (self._keeps_committed or not commit):
             outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
             self._end(kept, marker_offset, outcome)
 
@@ -196,15 +210,22 @@ class TransactionBook:
         inside = (error for error in self.problems if start_offset <= error.offset < end_offset)
         return next(inside, None)
 
-    def keep_all(self) -> None:
+    def keep_all(self, *, with_committed: bool) -> None:
         """Drop no ended transaction from here on, but by ``forget_ended_before``."""
         self._kept_max = None
+        self._keeps_committed = with_committed
 
     def forget_ended_before(self, offset: int) -> None:
         """Drop the transactions that were over before ``offset``."""
         while self._ended and self._ended[0].span.is_over_before(offset):
             self._ended.popleft()
         self.complete_from = max(self.complete_from, offset)
+
+    def take_ended(self) -> list[TransactionSpan]:
+        """Hand over the ended transactions, by their markers, and keep none of them."""
+        taken = [kept.span for kept in self._ended]
+        self._ended.clear()
+        return taken
 
     def _undecided(self, end_offset: int) -> list[_Kept]:
         """What began below ``end_offset`` and did not end there. Markers ascend: few are seen."""

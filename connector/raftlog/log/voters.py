@@ -30,6 +30,7 @@ from .ends import Placed, not_before
 from .epoch_cache import EpochCache
 from .majority import Copy, agreed_end, majority_end, most_up_to_date
 from .names import META_PROPERTIES_NAME
+from .outcomes import Outcomes
 from .reader import LogReader
 from .reads import EndBasis, Isolation, LogKind, OffsetSlice, ReadEnd, ReadPlan, SourceKind
 from .single import SingleLog
@@ -142,6 +143,7 @@ class VotersLog(LogReader):
         isolation: Isolation,
         max_slices: int = 1,
         max_records_per_slice: int | None = None,
+        with_producers: bool = True,
     ) -> ReadPlan:
         slices: list[OffsetSlice] = []
         left = max(max_slices, 1)
@@ -152,6 +154,7 @@ class VotersLog(LogReader):
                 isolation=isolation,
                 max_slices=max(1, left * (end - start) // max(end_offset - start, 1)),
                 max_records_per_slice=max_records_per_slice,
+                with_producers=with_producers,
             )
             slices += plan.slices
             left = max(left - len(plan.slices), 1)
@@ -206,6 +209,9 @@ class VotersLog(LogReader):
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
         for log, start, end in self._stretches(start_offset, end_offset):
             yield from log.batches(start, end)
+
+    def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
+        return Outcomes((), end_offset)
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         for log in (self._newest_log(), *self.logs):
