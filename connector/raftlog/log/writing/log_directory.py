@@ -170,6 +170,7 @@ class LogDirectory:
                 self._published_file = self.storage.open_for_writing(self.file(PUBLISHED_NAME))
             except LogNotFoundError:
                 return None
+        self._published = None
         data = self._published_file.read_at(0, _PUBLISHED_BYTES_MAX)
         published = parse_published(data)
         if published is None or published.boot_id != self.boot_id:

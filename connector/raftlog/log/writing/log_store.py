@@ -4,8 +4,8 @@ Rules of this file:
 
 1. Order makes a crash harmless: a file is durable before another one says so, and what says that
    something may go is durable before it goes. The recovery point is never ahead of what is synced.
-2. Segments are deleted from the ends inwards, oldest first below the start and newest first above
-   a new end, so that what is left has no gap.
+2. What lies wholly below the log's start counts for nothing, so those segments go at once. Above a
+   new end the newest goes first, and its name for good before the next: what is left has no gap.
 3. No listing of the directory for an append. Where another process may have changed names (start,
    snapshots), the directory is looked at again.
 """
@@ -217,8 +217,12 @@ class LogStore:
         )
         if self.recovery_point > end_offset:
             self.write_recovery_point(end_offset)
-        for gone, _ in reversed(segments[len(kept) :]):
-            self._unlink_segment(gone)
+        gone = [base for base, _ in segments[len(kept) :]]
+        for base in reversed(gone):
+            self.directory.unlink([offset_name(base, LOG_SUFFIX)])
+            self.directory.sync()  # one by one: a crash must leave no gap
+        for base in gone:
+            self._unlink_segment(base)
         self._unlink_producer_snapshots(lambda at: at > end_offset)
         self.directory.sync()
         log_path = self.directory.file(offset_name(base_offset, LOG_SUFFIX))

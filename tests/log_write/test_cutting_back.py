@@ -1,0 +1,224 @@
+"""Epochs and lineage: what a leader answers, and a follower that cuts its log where they part."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.appending import (
+    DIRECTORY,
+    KRAFT_SMALL,
+    NOW_MS,
+    batches_of,
+    disk_with_parent,
+    fill,
+    made_log,
+    reopened,
+    values_of,
+)
+
+from raftlog.errors import TruncationRefusedError
+from raftlog.log.epoch_cache import EpochCache, EpochEntry
+from raftlog.log.marker_values import marker_of, marker_value
+from raftlog.log.transactions import Marker
+from raftlog.log.writing.lineage_answers import Diverging, Lineage, SnapshotNeeded, Valid
+from raftlog.log.writing.marks import read_marks
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.types import OffsetAndEpoch, SnapshotId
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return disk_with_parent()
+
+
+def lineage(
+    *entries: tuple[int, int], start: int = 0, end: int, snapshots: tuple[SnapshotId, ...] = ()
+) -> Lineage:
+    return Lineage(
+        log_start_offset=start,
+        log_end_offset=end,
+        epochs=EpochCache.of(entries),
+        snapshots=snapshots,
+    )
+
+
+@pytest.mark.parametrize(
+    ("epoch", "answer"),
+    [(1, (1, 10)), (2, (2, 20)), (3, (2, 20)), (5, (4, 30)), (7, (7, 45)), (8, (7, 45))],
+)
+def test_the_end_of_an_epoch_is_where_the_next_one_begins(
+    epoch: int, answer: tuple[int, int]
+) -> None:
+    found = lineage((2, 10), (4, 20), (7, 30), end=45).end_offset_for_epoch(epoch)
+    assert (found.epoch, found.offset) == answer
+
+
+def test_an_empty_log_is_of_epoch_0_or_that_of_the_snapshot_that_it_begins_behind() -> None:
+    assert lineage(end=0).last_fetched_epoch == 0
+    snapshot_id = SnapshotId(epoch=3, end_offset=12)
+    begun = lineage(start=12, end=12, snapshots=(snapshot_id,))
+    assert begun.last_fetched_epoch == 3
+    assert begun.end_offset_for_epoch(9) == OffsetAndEpoch(epoch=3, offset=12)
+    assert lineage(start=5, end=12, snapshots=(snapshot_id,)).last_fetched_epoch == 0
+
+
+def test_the_end_of_the_oldest_snapshots_epoch_is_that_snapshot() -> None:
+    snapshot_id = SnapshotId(epoch=1, end_offset=20)
+    log = lineage((2, 20), (3, 30), start=20, end=40, snapshots=(snapshot_id,))
+    assert log.end_offset_for_epoch(1) == OffsetAndEpoch(epoch=1, offset=20)
+    assert log.validate(20, 1) == Valid()
+    assert log.validate(20, 2) == SnapshotNeeded(snapshot_id)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "answer"),
+    [
+        (0, 0, Valid()),
+        (0, 9, Valid()),
+        (10, 2, Valid()),
+        (20, 2, Valid()),
+        (21, 2, Diverging(OffsetAndEpoch(epoch=2, offset=20))),
+        (45, 7, Valid()),
+        (46, 7, Diverging(OffsetAndEpoch(epoch=7, offset=45))),
+        (25, 5, Diverging(OffsetAndEpoch(epoch=4, offset=30))),
+        (45, 8, Diverging(OffsetAndEpoch(epoch=7, offset=45))),
+    ],
+)
+def test_a_place_is_valid_if_its_epoch_reaches_it(
+    offset: int, epoch: int, answer: Valid | Diverging
+) -> None:
+    assert lineage((2, 0), (4, 20), (7, 30), end=45).validate(offset, epoch) == answer
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "is_needed"),
+    [(0, 0, True), (9, 2, True), (10, 2, False), (10, 3, True), (15, 1, True), (15, 2, False)],
+)
+def test_a_follower_behind_the_start_is_sent_the_newest_snapshot(
+    offset: int, epoch: int, is_needed: bool
+) -> None:
+    snapshots = (SnapshotId(epoch=2, end_offset=10), SnapshotId(epoch=4, end_offset=22))
+    log = lineage((2, 10), (4, 20), start=10, end=30, snapshots=snapshots)
+    assert log.validate(offset, epoch) == (SnapshotNeeded(snapshots[1]) if is_needed else Valid())
+
+
+@pytest.mark.parametrize(
+    ("leader", "cut_at"),
+    [((0, 7), 7), ((0, 99), 45), ((4, 25), 25), ((4, 99), 30), ((5, 25), 30), ((7, 50), 45)],
+)
+def test_a_follower_cuts_where_both_logs_agree(leader: tuple[int, int], cut_at: int) -> None:
+    log = lineage((2, 0), (4, 20), (7, 30), end=45)
+    assert log.truncation_offset(OffsetAndEpoch(*leader)) == cut_at
+
+
+# --- cutting files --------------------------------------------------------------------------------
+
+
+def follower(disk: SimulatedDisk) -> ReplicatedLog:
+    """Offsets 0 to 60 over several segments, epoch 2 from 21 on."""
+    log = made_log(disk, is_single=False)
+    fill(log, 20)
+    log.claim(now_ms=NOW_MS)
+    fill(log, 39)
+    assert log.end_offset == 61
+    assert len(log._store.sealed) > 2
+    return log
+
+
+@pytest.mark.parametrize("offset", [0, 1, 11, 12, 13, 20, 21, 22, 40, 59, 60, 61, 99])
+def test_the_log_ends_where_it_was_cut(disk: SimulatedDisk, offset: int) -> None:
+    log = follower(disk)
+    log.truncate_to(offset, now_ms=NOW_MS)
+    assert log.end_offset == min(offset, 61)
+    assert log.memory.end_offset == log.end_offset
+    assert log.epoch == (2 if offset > 21 else 1 if offset else 0)
+    assert (read_marks(disk, DIRECTORY).epochs or EpochCache()) == log.epochs
+    log.claim(now_ms=NOW_MS, epoch=5)
+    fill(log, 30)
+    end = log.end_offset
+    log.close()
+    log = reopened(disk, is_single=False)
+    assert (log.report.was_clean, log.end_offset) == (True, end)
+    assert [one.base_offset for one in batches_of(disk)] == list(range(end))
+
+
+def test_a_batch_is_cut_whole(disk: SimulatedDisk) -> None:
+    log = made_log(disk, is_single=False)
+    records = tuple(NewRecord(None, b"%d" % at) for at in range(5))
+    new = NewRecordBatch(records=records, base_timestamp_ms=NOW_MS)
+    log.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)], now_ms=NOW_MS)
+    log.truncate_to(4, now_ms=NOW_MS)
+    assert log.end_offset == 1
+
+
+def test_what_is_committed_is_not_cut(disk: SimulatedDisk) -> None:
+    log = follower(disk)
+    log.advance_high_watermark(30)
+    with pytest.raises(TruncationRefusedError):
+        log.truncate_to(29, now_ms=NOW_MS)
+    log.truncate_to(30, now_ms=NOW_MS)
+    assert (log.end_offset, log.high_watermark) == (30, 30)
+
+
+def test_a_cut_that_a_crash_ended_leaves_a_log_that_can_be_cut_again(disk: SimulatedDisk) -> None:
+    log = follower(disk)
+    log.flush()
+    recording = disk.record()
+    log.truncate_to(15, now_ms=NOW_MS)
+    for state in recording.states():
+        crashed = SimulatedDisk.after(state)
+        log = reopened(crashed, is_single=False)
+        assert not log.is_read_only, str(state)
+        assert 15 <= log.end_offset <= 61
+        log.truncate_to(15, now_ms=NOW_MS)
+        log.claim(now_ms=NOW_MS, epoch=9)
+        assert sorted(values_of(crashed)) == list(range(1, 15)), str(state)
+
+
+def test_logs_that_part_are_made_one(disk: SimulatedDisk) -> None:
+    """The shape of KAFKA-3919: a follower that was longer than the one that leads now."""
+    follows = made_log(disk, is_single=False)
+    leads_on = disk_with_parent()
+    leads = made_log(leads_on, is_single=False)
+    shared = b""
+    for log in (follows, leads):
+        fill(log, 20)
+    fill(follows, 15)
+    leads.claim(now_ms=NOW_MS)
+    fill(leads, 30)
+    answer = leads.validate_fetch(follows.end_offset, follows.epoch)
+    assert answer == Diverging(OffsetAndEpoch(epoch=1, offset=21))
+    assert follows.truncate_to_end_of_epoch(answer.end, now_ms=NOW_MS) == 21
+    assert leads.validate_fetch(21, follows.epoch) == Valid()
+    for one in batches_of(leads_on):
+        if one.base_offset >= 21:
+            with leads_on.open_file(str(one.path)) as file:
+                shared += file.read_at(one.position, one.byte_count)
+    follows.append_as_follower(shared, leader_epoch=2, now_ms=NOW_MS)
+    follows.flush()
+    ours = {path: data for path, data in disk.files().items() if path.endswith(".log")}
+    assert ours == {path: data for path, data in leads_on.files().items() if path.endswith(".log")}
+    assert follows.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, 21))
+
+
+# --- what an earlier epoch left open --------------------------------------------------------------
+
+
+def test_the_first_of_a_later_epoch_aborts_an_open_transaction(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=KRAFT_SMALL)
+    begin = NewRecord(None, marker_value(Marker.BEGIN, "half done"))
+    new = NewRecordBatch(records=(begin,), base_timestamp_ms=NOW_MS)
+    log.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)], now_ms=NOW_MS)
+    log.flush()
+    assert (log.high_watermark, log.last_stable_offset) == (2, 1)
+    disk.crash()
+    log = reopened(disk)
+    assert log.last_stable_offset == 1
+    log.claim(now_ms=NOW_MS)
+    change, abort = batches_of(disk)[-2:]
+    assert (change.is_control, change.leader_epoch) == (True, 2)
+    (record,) = abort.records()
+    assert marker_of(record.value) is Marker.ABORT
+    assert log.last_stable_offset == log.high_watermark == 4

@@ -1,0 +1,211 @@
+"""Several processes with one log open, taking turns: each takes up what the others did."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.appending import (
+    DIRECTORY,
+    NOW_MS,
+    append,
+    batch,
+    disk_with_parent,
+    fill,
+    made_log,
+    reopened,
+    values_of,
+)
+
+from raftlog.errors import NotLeaderError
+from raftlog.log.published import PUBLISHED_NAME, read_published
+from raftlog.log.writing.batch_facts import CommitName, commit_header
+from raftlog.log.writing.commits import LastCommit
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.storage.simulated_machine import CrashPoint
+from raftlog.storage.survival import Survival
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return disk_with_parent()
+
+
+def refresh(log: ReplicatedLog) -> bool:
+    return log.refresh(now_ms=NOW_MS)
+
+
+def published_end(disk: SimulatedDisk) -> int:
+    published = read_published(disk, DIRECTORY, disk.boot_id())
+    assert published is not None
+    return published.end_offset
+
+
+def test_who_comes_back_reads_on_and_appends_behind(disk: SimulatedDisk) -> None:
+    one = made_log(disk)
+    other = reopened(disk.another_process())
+    assert not refresh(one)
+    for turn in range(40):
+        for log in (one, other):
+            assert refresh(log) == (log is other or turn > 0)
+            fill(log, 1 + turn % 3)
+            assert not refresh(log)
+    assert refresh(one)
+    assert (one.end_offset, one.epochs) == (other.end_offset, other.epochs)
+    assert list(values_of(disk)) == list(range(1, one.end_offset))
+    one.close()
+    other.close()
+    assert reopened(disk).end_offset == other.end_offset
+
+
+def test_the_indexes_of_two_writers_are_those_of_one(disk: SimulatedDisk) -> None:
+    alone = disk_with_parent()
+    single = made_log(alone)
+    one = made_log(disk)
+    other = reopened(disk.another_process())
+    for turn in range(30):
+        log = (one, other)[turn % 2]
+        refresh(log)
+        fill(log, 2)
+        fill(single, 2)
+    refresh(one)
+    one.close()
+    single.close()
+    ours, expected = disk.files(), alone.files()
+    for path, data in expected.items():
+        if path.endswith((".log", "index")):
+            assert ours[path] == data, path
+
+
+def test_reading_on_costs_what_is_new(disk: SimulatedDisk) -> None:
+    one = made_log(disk, config=LogConfig())
+    fill(one, 3_000)
+    process = disk.another_process()
+    other = reopened(process)
+    fill(one, 1)
+    process.reads.clear()
+    assert refresh(other)
+    assert sum(process.reads.values()) < 1_000
+    process.reads.clear()
+    assert not refresh(other)
+    assert sum(process.reads.values()) < 300
+
+
+def test_commits_and_epochs_of_another_process_are_known(disk: SimulatedDisk) -> None:
+    one = made_log(disk)
+    other = reopened(disk.another_process())
+    name = CommitName("app", "query", 7)
+    record = NewRecord(None, b"x", headers=(commit_header(name),))
+    new = NewRecordBatch(records=(record,), base_timestamp_ms=NOW_MS)
+    one.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)], now_ms=NOW_MS)
+    one.claim(now_ms=NOW_MS)
+    refresh(other)
+    assert other.memory.last_commit("app") == LastCommit(name, 1, 1, NOW_MS)
+    assert (other.epoch, other.end_offset) == (2, 3)
+    with pytest.raises(NotLeaderError):
+        other.append_as_leader([batch(b"x", base_offset=3, epoch=1)], now_ms=NOW_MS)
+
+
+def test_what_a_dead_writer_had_not_published_is_saved_aside_and_cut(disk: SimulatedDisk) -> None:
+    one = made_log(disk)
+    process = disk.another_process()
+    other = reopened(process)
+    fill(other, 3)
+    append(other, b"never acknowledged")
+    process.kill()
+    assert refresh(one)
+    assert one.end_offset == 4
+    (cut,) = one.report.cut
+    assert cut.first_offset == 4
+    assert cut.saved_as is not None
+    assert b"never acknowledged" in disk.files()[cut.saved_as]
+    fill(one, 1)
+    assert list(values_of(disk)) == [1, 2, 3, 4]
+
+
+def operations_of_a_roll(disk: SimulatedDisk) -> int:
+    """How many there are in appending two more batches, with which the log rolls."""
+    log = reopened(disk)
+    before = disk.operation_count
+    fill(log, 2)
+    assert log._store.sealed
+    return disk.operation_count - before
+
+
+def test_a_writer_that_dies_anywhere_in_a_roll_stops_nobody(disk: SimulatedDisk) -> None:
+    fill(made_log(disk), 11)
+    for cut in range(operations_of_a_roll(disk.copy())):
+        copy = disk.copy()
+        stays = reopened(copy)
+        dying = copy.another_process()
+        log = reopened(dying)
+        copy.stop_at(copy.operation_count + cut)
+        with pytest.raises(CrashPoint):
+            fill(log, 2)
+        dying.kill()
+        promised = published_end(copy)
+        late = reopened(copy.another_process()) if cut % 2 else None
+        refresh(stays)
+        assert stays.end_offset == promised >= 12, cut
+        fill(stays, 2)
+        assert list(values_of(copy)) == list(range(1, promised + 2)), cut
+        if late is not None:
+            refresh(late)
+            fill(late, 20)
+            assert list(values_of(copy)) == list(range(1, promised + 22)), cut
+
+
+def test_a_roll_of_another_process_is_followed(disk: SimulatedDisk) -> None:
+    one = made_log(disk)
+    other = reopened(disk.another_process())
+    fill(other, 50)
+    assert refresh(one)
+    assert one.end_offset == other.end_offset
+    assert [s.base_offset for s in one._store.sealed] == [
+        s.base_offset for s in other._store.sealed
+    ]
+    assert not one.report.cut
+    fill(one, 30)
+    refresh(other)
+    assert list(values_of(disk)) == list(range(1, other.end_offset))
+
+
+def test_a_process_that_closes_does_not_end_the_others(disk: SimulatedDisk) -> None:
+    one = made_log(disk)
+    other = reopened(disk.another_process())
+    fill(one, 3)
+    one.close()
+    refresh(other)
+    fill(other, 3)
+    disk.crash(Survival.EVERYTHING)
+    log = reopened(disk)
+    assert not log.report.was_clean, "the marker speaks of an earlier end"
+    assert log.end_offset == 7
+
+
+def test_a_process_that_is_behind_closes_without_touching_the_log(disk: SimulatedDisk) -> None:
+    one = made_log(disk)
+    other = reopened(disk.another_process())
+    fill(one, 1)
+    refresh(other)
+    fill(other, 40)
+    before = disk.files()
+    one.close()
+    assert disk.files() == before
+    refresh(other)
+    fill(other, 1)
+
+
+def test_a_line_that_nobody_finished_makes_the_next_one_look_at_the_log(
+    disk: SimulatedDisk,
+) -> None:
+    one = made_log(disk)
+    fill(one, 5)
+    with disk.open_for_writing(f"{DIRECTORY}/{PUBLISHED_NAME}") as file:
+        file.write_at(60, b"torn")
+    assert refresh(one)
+    assert one.end_offset == 6
+    assert published_end(disk) == 6
+    assert list(values_of(disk)) == [1, 2, 3, 4, 5]
