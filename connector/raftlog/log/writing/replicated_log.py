@@ -74,8 +74,8 @@ class ReplicatedLog(OpenLog):
         What an earlier try left that did not finish is gone over. Raises ``FileExistsLogError`` if
         there is a log of ours, and ``NotALogError`` if there is one of Kafka's.
         """
-        if storage.make_directory(directory):
-            storage.sync_directory(storage.split(directory)[0])
+        storage.make_directory(directory)
+        storage.sync_directory(storage.split(directory)[0])  # an earlier try may have died here
         files = LogDirectory(storage, directory)
         _check_is_free(files)
         properties = LogProperties(topic_id=topic_id, config=config)
@@ -126,10 +126,13 @@ class ReplicatedLog(OpenLog):
     ) -> int:
         """Append batches that were given their offsets and this log's epoch; the new end offset.
 
-        Nothing is durable yet. Raises ``NotLeaderError`` and ``FutureEpochError`` for another
-        epoch, ``InvalidAppendError`` for other offsets, ``LogReadOnlyError``, ``LogClosedError``,
-        ``DiskFullError``: then ``end_offset`` says how many of the batches were appended.
+        Nothing is durable yet. All batches are looked at before the first one is written. Raises
+        ``NotLeaderError`` and ``FutureEpochError`` for another epoch, ``InvalidAppendError`` for
+        other offsets, ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``: then
+        ``end_offset`` says how many of the batches were appended.
         """
+        found: list[tuple[bytes | memoryview, BatchFacts]] = []
+        expected = self._end_offset
         for one in batches:
             data = one.data if isinstance(one, CompletedBatch) else one
             batch = read_batch(data)
@@ -139,13 +142,13 @@ class ReplicatedLog(OpenLog):
                 raise NotLeaderError(epoch=batch.leader_epoch, current_epoch=self.epoch)
             if batch.leader_epoch > self.epoch:
                 raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=self.epoch)
-            if batch.base_offset != self._end_offset:
+            if batch.base_offset != expected:
                 raise InvalidAppendError(
-                    reason=f"its batch begins at offset {batch.base_offset} and the log ends at "
-                    f"{self._end_offset}"
+                    reason=f"its batch begins at offset {batch.base_offset} where {expected} is next"
                 )
-            self._append(data, batch_facts(batch, self.config.values), now_ms)
-        return self._end_offset
+            found.append((data, batch_facts(batch, self.config.values)))
+            expected = batch.next_offset
+        return self._append(found, now_ms)
 
     def append_as_follower(self, data: bytes, *, leader_epoch: int, now_ms: int) -> int:
         """Append what a leader sent, as it is; the new end offset. Nothing is durable yet.
@@ -156,7 +159,7 @@ class ReplicatedLog(OpenLog):
         ``FutureEpochError`` if one is of a later epoch than the leader's, ``CorruptBatchError``,
         and as ``append_as_leader``.
         """
-        found: list[tuple[memoryview, BatchFacts]] = []
+        found: list[tuple[bytes | memoryview, BatchFacts]] = []
         expected, epoch, position = self._end_offset, self.epoch, 0
         while not isinstance(batch := read_batch(data, position), TornTail):
             if batch.base_offset != expected:
@@ -180,9 +183,7 @@ class ReplicatedLog(OpenLog):
             found.append((view, batch_facts(batch, self.config.values)))
             expected, epoch = batch.next_offset, batch.leader_epoch
             position += batch.byte_count
-        for view, facts in found:
-            self._append(view, facts, now_ms)
-        return self._end_offset
+        return self._append(found, now_ms)
 
     def claim(self, *, now_ms: int, epoch: int | None = None, leader_id: int | None = None) -> int:
         """Begin a later epoch (the next one, if none is named), which fences those before it.
