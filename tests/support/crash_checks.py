@@ -1,0 +1,191 @@
+"""Whether what a death left can be opened, and holds what was promised."""
+
+from __future__ import annotations
+
+from random import Random
+
+from raftlog.errors import LogNotFoundError
+from raftlog.log.names import LOG_SUFFIX, offset_name
+from raftlog.log.opening import open_log
+from raftlog.log.writing.recovered import RecoveredLog
+from raftlog.log.writing.recovery import recover
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.batch import RecordBatch, iter_batches
+from raftlog.storage.crash_points import CrashState
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.storage.survival import Survival
+from tests.support.witness import DIRECTORY, NOW_MS, Witness
+from tests.support.written_logs import encoded
+
+
+def check(witness: Witness, state: CrashState, *, deeply: bool) -> None:
+    """Open what ``state`` left and hold it against the witness; ``deeply``: all that may follow."""
+    disk = SimulatedDisk.after(state)
+    if state.cut < witness.created:
+        _check_unfinished(disk, witness)
+        return
+    recovered = recover(disk, DIRECTORY, config=witness.config, now_ms=NOW_MS)
+    assert recovered.report.read_only is None, f"{state}: {recovered.report}"
+    batches = batches_of(disk, recovered)
+    _check_batches(witness, state, recovered, batches)
+    _check_start(witness, state, disk, recovered)
+    once = facts_of(recovered)
+    assert facts_of(_recover(disk, witness)) == once, f"{state}: not the same again"
+    if deeply:
+        _check_reader(disk, state, recovered, batches)
+        _check_crash_in_recovery(witness, state, once)
+        _check_going_on(witness, disk, state, recovered)
+
+
+def _recover(disk: SimulatedDisk, witness: Witness) -> RecoveredLog:
+    return recover(disk, DIRECTORY, config=witness.config, now_ms=NOW_MS)
+
+
+def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
+    return (
+        [(one.base_offset, one.end_offset, one.byte_count) for one in recovered.segments],
+        recovered.log_start_offset,
+        recovered.end_offset,
+        recovered.epochs,
+        recovered.memory.commits,
+        recovered.memory.producers,
+        recovered.report.read_only,
+    )
+
+
+def batches_of(disk: SimulatedDisk, recovered: RecoveredLog) -> list[RecordBatch]:
+    """The batches on disk, segment after segment; nothing may lie behind them."""
+    files = disk.files()
+    found: list[RecordBatch] = []
+    for segment in recovered.segments:
+        data = files[f"{DIRECTORY}/{offset_name(segment.base_offset, LOG_SUFFIX)}"]
+        assert len(data) == segment.byte_count
+        found += iter_batches(data)
+        assert not found or found[-1].next_offset == segment.end_offset
+    return found
+
+
+def _check_unfinished(disk: SimulatedDisk, witness: Witness) -> None:
+    """A log whose making was cut short is made by whoever tries again, or opened."""
+    try:
+        names = disk.list_names(DIRECTORY)
+    except LogNotFoundError:
+        names = []
+    is_there = "raftlog.properties" in names and any(n.endswith(LOG_SUFFIX) for n in names)
+    if is_there:
+        log = ReplicatedLog.open(disk, DIRECTORY, now_ms=NOW_MS, is_single=witness.is_single)
+        assert not log.is_read_only, log.report
+        if not log.end_offset:
+            log.claim(now_ms=NOW_MS)
+    else:
+        log = ReplicatedLog.create(
+            disk,
+            DIRECTORY,
+            config=witness.config,
+            topic_id="A" * 21 + "Q",
+            now_ms=NOW_MS,
+            is_single=witness.is_single,
+        )
+    log.append_as_leader(
+        [encoded(b"first", base_offset=log.end_offset, epoch=log.epoch)], now_ms=NOW_MS
+    )
+    log.flush()
+    end_offset = log.end_offset
+    disk.crash(Survival.NOTHING)
+    assert _recover(disk, witness).end_offset == end_offset
+
+
+def _check_batches(
+    witness: Witness, state: CrashState, recovered: RecoveredLog, batches: list[RecordBatch]
+) -> None:
+    end_offset, floor = recovered.end_offset, witness.floor(state.cut)
+    assert end_offset >= floor, f"{state}: {floor} was promised and {end_offset} is there"
+    if batches:
+        assert batches[-1].next_offset == end_offset
+    number = _version(witness, state, recovered, batches)
+    memory = witness.memory(number, end_offset)
+    assert recovered.memory.end_offset == end_offset
+    assert recovered.memory.commits == memory.commits, state
+    assert recovered.memory.producers == memory.producers, state
+    assert recovered.memory.last_stable_offset(end_offset) == memory.last_stable_offset(
+        end_offset
+    ), state
+    epochs = witness.epochs(number, end_offset)
+    assert recovered.epochs.latest_epoch == epochs.latest_epoch, state
+    for batch in batches:
+        assert recovered.epochs.epoch_at(batch.base_offset) == batch.leader_epoch, state
+
+
+def _version(
+    witness: Witness, state: CrashState, recovered: RecoveredLog, batches: list[RecordBatch]
+) -> int:
+    """Which row of batches it is that was found."""
+    first = recovered.segments[0].base_offset
+    for number, row in witness.rows(state.cut):
+        if _same(batches, [one for one in row if first <= one.base_offset < recovered.end_offset]):
+            return number
+    raise AssertionError(f"{state}: not a row of batches that was ever written")
+
+
+def _same(batches: list[RecordBatch], expected: list[RecordBatch]) -> bool:
+    return [(one.base_offset, one.leader_epoch, one.crc) for one in batches] == [
+        (one.base_offset, one.leader_epoch, one.crc) for one in expected
+    ]
+
+
+def _check_start(
+    witness: Witness, state: CrashState, disk: SimulatedDisk, recovered: RecoveredLog
+) -> None:
+    least, greatest = witness.start_bounds(state.cut)
+    start = recovered.log_start_offset
+    assert start in (least, greatest), f"{state}: starts at {start}"
+    assert recovered.segments[0].base_offset <= start
+    log = open_log(disk, DIRECTORY)
+    for snapshot_id in log.snapshots:
+        for _ in log.read_snapshot(snapshot_id).batches():
+            pass  # raises for one that is not whole
+    if start:
+        assert any(one.end_offset >= start for one in log.snapshots), f"{state}: no snapshot"
+
+
+def _check_reader(
+    disk: SimulatedDisk, state: CrashState, recovered: RecoveredLog, batches: list[RecordBatch]
+) -> None:
+    """A reader is given every batch once, in order, up to the same end."""
+    log = open_log(disk, DIRECTORY)
+    assert log.log_end_offset == recovered.end_offset, state
+    start = recovered.log_start_offset
+    read = [one.base_offset for one in log.batches(start, recovered.end_offset)]
+    assert read == [one.base_offset for one in batches if one.last_offset >= start], state
+
+
+def _check_crash_in_recovery(witness: Witness, state: CrashState, once: tuple[object, ...]) -> None:
+    """Recovery that dies at some operation, and is done again by the next process."""
+    chance = Random(f"{state}")
+    disk = SimulatedDisk.after(state)
+    recording = disk.record()
+    _recover(disk, witness)
+    if not recording.operations:
+        return
+    cut = chance.randrange(len(recording.operations) + 1)
+    survivals = chance.sample(list(Survival), 2)
+    for second in recording.states((None, *survivals), cuts=[cut]):
+        again = _recover(SimulatedDisk.after(second), witness)
+        assert facts_of(again) == once, f"{state}, then in recovery {second}"
+
+
+def _check_going_on(
+    witness: Witness, disk: SimulatedDisk, state: CrashState, recovered: RecoveredLog
+) -> None:
+    """What is appended and synced after the recovery survives the next power loss."""
+    log = ReplicatedLog.open(
+        disk, DIRECTORY, config=witness.config, now_ms=NOW_MS, is_single=witness.is_single
+    )
+    assert log.end_offset == recovered.end_offset, state
+    batch = encoded(b"goes on", base_offset=log.end_offset, epoch=log.epoch)
+    log.append_as_leader([batch], now_ms=NOW_MS)
+    log.flush()
+    disk.crash(Survival.NOTHING)
+    again = _recover(disk, witness)
+    assert again.report.read_only is None, f"{state}: {again.report}"
+    assert again.end_offset == recovered.end_offset + 1, state

@@ -1,0 +1,222 @@
+"""A log that is written under a witness, who knows at each operation what may be lost.
+
+Rules of this file:
+
+1. The witness believes no file. What he knows is what was asked of the log and what it answered,
+   each with the number of operations that the disk had done by then.
+2. A version of the log is the row of batches that a reader could be given; a truncation begins a
+   new one. At any moment one version is right, and inside a truncation two are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.writing.batch_facts import CommitName, batch_facts
+from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.storage.crash_points import Recording
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.types import SnapshotId
+from tests.support.written_logs import TOPIC_ID, encoded
+
+DIRECTORY = "/data/witnessed-0"
+NOW_MS = 1_000_000
+
+
+@dataclass(slots=True)
+class Version:
+    """One row of batches, each with the number of operations at which it began to be written."""
+
+    began: int
+    batches: list[RecordBatch] = field(default_factory=list)
+    written_at: list[int] = field(default_factory=list)
+    ended: int | None = None
+
+    def up_to(self, offset: int) -> list[RecordBatch]:
+        return [batch for batch in self.batches if batch.next_offset <= offset]
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """From ``operations`` on everything below ``end_offset`` must survive."""
+
+    operations: int
+    end_offset: int
+
+
+class Witness:
+    """Writes one log and remembers what was promised when."""
+
+    def __init__(self, config: LogConfig, *, is_single: bool = True) -> None:
+        self.config = config
+        self.is_single = is_single
+        self.disk = SimulatedDisk()
+        self.disk.make_directory("/data")
+        self.disk.sync_directory("/")
+        self.recording: Recording = self.disk.record()
+        self.versions = [Version(0)]
+        self.promises: list[Promise] = []
+        self.starts: list[Promise] = []
+        self.snapshots: dict[SnapshotId, int] = {}
+        self._memories: dict[tuple[int, int], LogMemory] = {}
+        self.log = ReplicatedLog.create(
+            self.disk,
+            DIRECTORY,
+            config=config,
+            topic_id=TOPIC_ID,
+            now_ms=NOW_MS,
+            is_single=is_single,
+        )
+        self.created = self.now
+        self._look(0)
+        self.promise()
+
+    @property
+    def now(self) -> int:
+        """How many operations the disk has done since the recording began."""
+        return len(self.recording.operations)
+
+    # --- what is done to the log ------------------------------------------------------------------
+
+    def append(
+        self,
+        *values: bytes,
+        commit: CommitName | None = None,
+        producer: tuple[int, int, int] | None = None,
+        flush: bool = True,
+    ) -> None:
+        before = self.now
+        batch = encoded(
+            *values,
+            base_offset=self.log.end_offset,
+            epoch=self.log.epoch,
+            timestamp_ms=NOW_MS + self.log.end_offset,
+            commit=commit,
+            producer=producer,
+        )
+        self._note(before, read_batch(batch))
+        self.log.append_as_leader([batch], now_ms=NOW_MS)
+        if flush:
+            self.flush()
+
+    def flush(self) -> None:
+        self.log.flush()
+        self.promise()
+
+    def promise(self) -> None:
+        """The log answered: everything up to its synced end is durable."""
+        self.promises.append(Promise(self.now, self.log.synced_end_offset))
+
+    def claim(self) -> None:
+        before = self.now
+        self.log.claim(now_ms=NOW_MS)
+        self._look(before)
+        self.promise()
+
+    def truncate(self, offset: int) -> None:
+        """Cut the log, which takes back what was promised above, from the first operation on."""
+        before = self.now
+        boundary = self.versions[-1].up_to(offset)[-1].next_offset
+        self.promises.append(Promise(before, min(boundary, self.promises[-1].end_offset)))
+        self.versions[-1].ended = before
+        self.log.truncate_to(offset, now_ms=NOW_MS)
+        old = self.versions[-1]
+        old.ended = self.now
+        kept = old.up_to(self.log.end_offset)
+        self.versions.append(Version(before, kept, old.written_at[: len(kept)]))
+        self.promise()
+
+    def snapshot(self, *values: bytes) -> SnapshotId:
+        """Write a snapshot of the synced end."""
+        if not self.is_single:
+            self.log.advance_high_watermark(self.log.synced_end_offset)
+        snapshot_id = self.log.snapshot_id_at(self.log.high_watermark)
+        writer = self.log.begin_snapshot(snapshot_id, now_ms=NOW_MS)
+        assert writer is not None
+        if values:
+            writer.append(values)
+        writer.freeze()
+        self.snapshots[snapshot_id] = self.now
+        return snapshot_id
+
+    def delete_before(self, snapshot_id: SnapshotId) -> None:
+        self.starts.append(Promise(self.now, snapshot_id.end_offset))
+        self.log.delete_before(snapshot_id)
+
+    def reopen(self, *, in_order: bool = True) -> None:
+        """End the process, in order or not, and open the log in a new one."""
+        if in_order:
+            self.log.close()
+        self.disk.kill()
+        before = self.now
+        self.log = ReplicatedLog.open(
+            self.disk,
+            DIRECTORY,
+            config=self.config,
+            now_ms=NOW_MS,
+            is_single=self.is_single,
+        )
+        assert not self.log.is_read_only, self.log.report
+        version = self.versions[-1]
+        if self.log.end_offset < version.batches[-1].next_offset:  # what was not synced is gone
+            version.ended = self.now
+            kept = version.up_to(self.log.end_offset)
+            self.versions.append(Version(before, kept, version.written_at[: len(kept)]))
+        self.promise()
+
+    # --- what may be found after a death ----------------------------------------------------------
+
+    def floor(self, cut: int) -> int:
+        """Everything below must be there if the disk died after ``cut`` operations."""
+        ordinal = bisect_right(self.promises, cut, key=lambda one: one.operations)
+        return self.promises[ordinal - 1].end_offset if ordinal else 0
+
+    def start_bounds(self, cut: int) -> tuple[int, int]:
+        """The log start is one of these, or between."""
+        asked = [one for one in self.starts if one.operations <= cut]
+        greatest = max((one.end_offset for one in asked), default=0)
+        least = max((one.end_offset for one in asked[:-1]), default=0)
+        return least, greatest
+
+    def rows(self, cut: int) -> list[tuple[int, list[RecordBatch]]]:
+        """Each version that may be found, by number, with the batches that had begun by then."""
+        found = []
+        for number, version in enumerate(self.versions):
+            if version.began <= cut and (version.ended is None or cut < version.ended):
+                count = bisect_right(version.written_at, cut)
+                found.append((number, version.batches[:count]))
+        return found
+
+    def memory(self, number: int, end_offset: int) -> LogMemory:
+        """What a log that ends there must remember, by every batch since its making."""
+        key = number, end_offset
+        if key not in self._memories:
+            memory = LogMemory(DIRECTORY)
+            for batch in self.versions[number].up_to(end_offset):
+                memory.apply(batch_facts(batch, self.config.values))
+            self._memories[key] = memory
+        return self._memories[key]
+
+    def epochs(self, number: int, end_offset: int) -> EpochCache:
+        """The epochs of those batches."""
+        batches = self.versions[number].up_to(end_offset)
+        return EpochCache.of((batch.leader_epoch, batch.base_offset) for batch in batches)
+
+    # --- how --------------------------------------------------------------------------------------
+
+    def _note(self, before: int, batch: object) -> None:
+        assert isinstance(batch, RecordBatch)
+        self.versions[-1].batches.append(batch)
+        self.versions[-1].written_at.append(before)
+
+    def _look(self, before: int) -> None:
+        """Note the batches that the log appended by itself."""
+        known = self.versions[-1].batches
+        first = known[-1].next_offset if known else 0
+        for batch in self.log._store.batches(first, self.log.end_offset):
+            self._note(before, batch)
