@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from raftlog.errors import DiskFullError, LogClosedError, LogError
+from raftlog.errors import AppendError, DiskFullError, LogClosedError, LogError
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.published import Published
 from raftlog.types import SnapshotId
@@ -126,18 +126,26 @@ class OpenLog:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _append(self, data: bytes | memoryview, facts: BatchFacts, now_ms: int) -> None:
-        with self._changing():
+    def _append(self, batches: Sequence[tuple[bytes | memoryview, BatchFacts]], now_ms: int) -> int:
+        """Write batches that continue the log, one whole one after the other; the new end."""
+        if batches:
+            with self._changing():
+                for data, facts in batches:
+                    self._append_one(data, facts, now_ms)
+        return self._end_offset
+
+    def _append_one(self, data: bytes | memoryview, facts: BatchFacts, now_ms: int) -> None:
+        active = self._store.active
+        if self._is_roll_due or active.must_roll(
+            len(data), facts.last_offset, facts.max_timestamp_ms
+        ):
+            self._roll(now_ms)
             active = self._store.active
-            if self._is_roll_due or active.must_roll(
-                len(data), facts.last_offset, facts.max_timestamp_ms
-            ):
-                self._roll(now_ms)
-            if facts.leader_epoch > self.epoch:
-                self._store.begin_epoch(facts.leader_epoch, facts.base_offset)
-            self._store.active.append(data, facts)
-            self._store.active.append_aborted(self._memory.apply(facts))
-            self._end_offset = facts.next_offset
+        if facts.leader_epoch > self.epoch:
+            self._store.begin_epoch(facts.leader_epoch, facts.base_offset)
+        active.append(data, facts)
+        active.append_aborted(self._memory.apply(facts))
+        self._end_offset = facts.next_offset
 
     def _roll(self, now_ms: int) -> None:
         """Seal the active segment, say so, and begin the next one."""
@@ -276,9 +284,14 @@ class OpenLog:
 
     @contextlib.contextmanager
     def _failing(self, *, also_full: bool = False) -> Iterator[None]:
-        """Any error of the storage ends the log, but for a full disk, which changes nothing."""
+        """Any error of the storage ends the log, but for a full disk, which changes nothing.
+
+        Nor does a refusal (``AppendError``).
+        """
         try:
             yield
+        except AppendError:
+            raise
         except LogError as error:
             if also_full or not isinstance(error, DiskFullError):
                 self._fail(error)

@@ -144,7 +144,7 @@ class ReplicatedLog(OpenLog):
                 raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=self.epoch)
             if batch.base_offset != expected:
                 raise InvalidAppendError(
-                    reason=f"its batch begins at offset {batch.base_offset} where {expected} is next"
+                    reason=f"its batch begins at offset {batch.base_offset}, and {expected} is next"
                 )
             found.append((data, batch_facts(batch, self.config.values)))
             expected = batch.next_offset

@@ -124,7 +124,8 @@ def clean(store: LogStore, *, high_watermark: int, now_ms: int) -> bool:
     snapshot_id = SnapshotId(epoch=store.epochs.epoch_at(start - 1) or 0, end_offset=start)
     store.look_for_snapshots()
     if snapshot_id not in store.snapshots:
-        begin_snapshot(store, snapshot_id, store.memory_at(start), now_ms=now_ms).freeze()
+        with begin_snapshot(store, snapshot_id, store.memory_at(start), now_ms=now_ms) as writer:
+            writer.freeze()
     return begin_behind(store, snapshot_id, high_watermark=high_watermark)
 
 

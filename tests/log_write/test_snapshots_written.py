@@ -1,0 +1,376 @@
+"""Checkpoints that are written, and what a log forgets behind them."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.appending import (
+    DIRECTORY,
+    KRAFT_SMALL,
+    NOW_MS,
+    append,
+    disk_with_parent,
+    fill,
+    made_log,
+    reopened,
+    values_of,
+)
+
+from raftlog.errors import (
+    DiskFullError,
+    LogAccessError,
+    LogLockedError,
+    RecordBatchTooLargeError,
+    SnapshotRefusedError,
+)
+from raftlog.limits import KIB
+from raftlog.log.epoch_cache import EpochEntry
+from raftlog.log.files import LogFiles
+from raftlog.log.names import checkpoint_name, read_listing
+from raftlog.log.opening import open_log
+from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_header
+from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.log.writing.retention import (
+    OldSegment,
+    OldSnapshot,
+    snapshot_to_start_behind,
+    start_after_retention,
+)
+from raftlog.records.batch import iter_batches
+from raftlog.records.control import KRaftVoters, SnapshotHeader, Voter, decode_control
+from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.types import SnapshotId
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return disk_with_parent()
+
+
+def snapshot(log: ReplicatedLog, end_offset: int, *values: bytes) -> SnapshotId:
+    writer = log.begin_snapshot(log.snapshot_id_at(end_offset), now_ms=NOW_MS)
+    assert writer is not None
+    writer.append(values)
+    return writer.freeze()
+
+
+def reader(disk: SimulatedDisk, snapshot_id: SnapshotId) -> SnapshotReader:
+    return SnapshotReader(LogFiles.of_directory(disk, DIRECTORY), snapshot_id)
+
+
+def memory_in(disk: SimulatedDisk, snapshot_id: SnapshotId) -> LogMemory:
+    path = f"{DIRECTORY}/{checkpoint_name(snapshot_id)}"
+    first = next(iter_batches(disk.files()[path]))
+    (header,) = (decode_control(record.key, record.value) for record in first.records())
+    assert isinstance(header, SnapshotHeader)
+    memory = LogMemory.from_header_field(header.tagged_fields, path, snapshot_id.end_offset)
+    assert memory is not None
+    return memory
+
+
+def commit(log: ReplicatedLog, version: int) -> None:
+    name = CommitName("app", "query", version)
+    record = NewRecord(None, b"x", headers=(commit_header(name),))
+    new = NewRecordBatch(records=(record,), base_timestamp_ms=NOW_MS)
+    data = encode_batch(new, base_offset=log.end_offset, leader_epoch=log.epoch)
+    log.append_as_leader([data], now_ms=NOW_MS)
+
+
+def test_a_checkpoint_is_read_back_by_our_reader(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=LogConfig(values=ValueKind.KRAFT, batch_bytes_max=KIB))
+    fill(log, 20)
+    values = [b"%04d" % at * 20 for at in range(100)]
+    snapshot_id = snapshot(log, log.end_offset, *values)
+    assert snapshot_id == SnapshotId(epoch=1, end_offset=21)
+    assert log.snapshots == (snapshot_id,)
+    batches = list(reader(disk, snapshot_id).batches())
+    assert {one.leader_epoch for one in batches} == {1}
+    assert max(one.byte_count for one in batches) <= KIB
+    read = [record for one in batches if not one.is_control for record in one.records()]
+    assert [record.value for record in read] == values
+    assert [record.offset for record in read] == list(range(1, 101))
+
+
+def test_voters_stand_in_the_first_batch(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=KRAFT_SMALL)
+    voters = KRaftVoters(
+        voters=(
+            Voter(
+                voter_id=1,
+                voter_directory_id="A" * 21 + "Q",
+                endpoints=(),
+                min_supported_version=0,
+                max_supported_version=1,
+            ),
+        )
+    )
+    writer = log.begin_snapshot(
+        log.snapshot_id_at(1),
+        now_ms=NOW_MS,
+        last_contained_log_timestamp_ms=77,
+        kraft_version=1,
+        voters=voters,
+    )
+    assert writer is not None
+    read = reader(disk, writer.freeze())
+    assert (read.kraft_version, read.voters) == (1, voters)
+    assert read.last_contained_log_timestamp_ms == 77
+
+
+def test_an_unfinished_checkpoint_is_never_seen(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    writer = log.begin_snapshot(log.snapshot_id_at(1), now_ms=NOW_MS)
+    assert writer is not None
+    writer.append([b"x"])
+    assert not read_listing(disk.list_names(DIRECTORY)).snapshots
+    writer.close()
+    assert not [name for name in disk.list_names(DIRECTORY) if "checkpoint." in name]
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=KRAFT_SMALL)
+    recording = disk.record()
+    snapshot_id = snapshot(log, 1, b"one", b"two")
+    seen = 0
+    for state in recording.states():
+        crashed = SimulatedDisk.after(state)
+        names = crashed.list_names(DIRECTORY)
+        if read_listing(names).snapshots:
+            seen += 1
+            batches = list(reader(crashed, snapshot_id).batches())
+            assert len(batches) == 3, str(state)
+        assert not reopened(crashed).is_read_only
+    assert seen
+
+
+def test_a_finished_checkpoint_cannot_be_written_to(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    snapshot_id = snapshot(log, 1)
+    with pytest.raises(LogAccessError):
+        disk.open_for_writing(f"{DIRECTORY}/{checkpoint_name(snapshot_id)}")
+    assert log.begin_snapshot(snapshot_id, now_ms=NOW_MS) is None
+
+
+def test_one_checkpoint_is_written_at_a_time_and_a_dead_one_is_swept(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    process = disk.another_process()
+    other = reopened(process)
+    writer = other.begin_snapshot(other.snapshot_id_at(1), now_ms=NOW_MS)
+    assert writer is not None
+    with pytest.raises(LogLockedError):
+        log.begin_snapshot(log.snapshot_id_at(1), now_ms=NOW_MS)
+    process.kill()
+    assert [name for name in disk.list_names(DIRECTORY) if name.endswith(".part")]
+    snapshot(log, 1)
+    assert not [name for name in disk.list_names(DIRECTORY) if name.endswith(".part")]
+
+
+def test_a_checkpoint_ends_behind_a_committed_batch_of_its_epoch(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    append(log, b"a", b"b", b"c")
+    log.flush()
+    append(log, b"not committed")
+    for snapshot_id, reason in (
+        (SnapshotId(1, 5), "committed up to offset 4"),
+        (SnapshotId(1, 2), "inside a batch"),
+        (SnapshotId(2, 4), "of epoch 1"),
+    ):
+        with pytest.raises(SnapshotRefusedError, match=reason):
+            log.begin_snapshot(snapshot_id, now_ms=NOW_MS)
+    assert log.begin_snapshot(SnapshotId(0, 0), now_ms=NOW_MS) is None
+
+
+def test_a_record_that_fits_into_no_batch_is_refused(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=LogConfig(batch_bytes_max=KIB))
+    writer = log.begin_snapshot(log.snapshot_id_at(1), now_ms=NOW_MS)
+    assert writer is not None
+    with pytest.raises(RecordBatchTooLargeError), writer:
+        writer.append([b"fits", bytes(2 * KIB)])
+    assert log.snapshots == ()
+
+
+def test_a_full_disk_leaves_no_checkpoint_and_the_log_as_it_is(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    disk.full_at(sum(map(len, disk.files().values())) + 40)
+    with pytest.raises(DiskFullError):
+        log.begin_snapshot(log.snapshot_id_at(1), now_ms=NOW_MS)
+    disk.full_at(None)
+    fill(log, 1)
+    snapshot(log, log.end_offset)
+
+
+def test_commits_are_those_of_the_checkpoints_own_end(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    for version in range(40):
+        commit(log, version)
+    log.flush()
+    for end_offset in (5, 20, 41):
+        last = memory_in(disk, snapshot(log, end_offset)).last_commit("app")
+        assert last is not None
+        assert (last.name.version, last.last_offset) == (end_offset - 2, end_offset - 1)
+
+
+# --- forgetting -----------------------------------------------------------------------------------
+
+
+def test_the_log_begins_behind_a_checkpoint(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    fill(log, 30)
+    log.claim(now_ms=NOW_MS)
+    fill(log, 30)
+    ids = [snapshot(log, end) for end in (5, 25, 40)]
+    bases = [one.base_offset for one in log._store.sealed]
+    assert log.delete_before(ids[1])
+    assert log.log_start_offset == 25
+    assert log.snapshots == tuple(ids[1:])
+    kept = log._store.sealed[0].base_offset
+    assert kept == max(base for base in bases if base <= 25)
+    assert log.epochs.entries == (EpochEntry(1, kept), EpochEntry(2, 31))
+    assert not log.delete_before(ids[1])
+    assert not log.delete_before(ids[0])
+    names = disk.list_names(DIRECTORY)
+    assert min(read_listing(names).segments) == kept
+    assert not [name for name in names if name[:20].isdigit() and int(name[:20]) < kept]
+    fill(log, 3)
+    log.close()
+    log = reopened(disk)
+    assert (log.log_start_offset, log.report.was_clean) == (25, True)
+
+
+def test_forgetting_may_be_cut_short_anywhere(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    for version in range(50):
+        commit(log, version)
+    log.flush()
+    snapshot_id = snapshot(log, 40)
+    recording = disk.record()
+    log.delete_before(snapshot_id)
+    for state in recording.states():
+        crashed = SimulatedDisk.after(state)
+        log = reopened(crashed)
+        assert not log.is_read_only, str(state)
+        assert (log.end_offset, log.snapshots) == (51, (snapshot_id,))
+        assert log.log_start_offset in (0, 40)
+        assert set(range(40, 51)) <= values_of(crashed).keys()
+        last = log.memory.last_commit("app")
+        assert last is not None
+        assert last.name.version == 49
+        log.delete_before(snapshot_id)
+        assert log.log_start_offset == 40
+
+
+def test_retention_by_size_leaves_a_checkpoint_without_records(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=LogConfig(segment_bytes=2_000, retention_bytes=4_000))
+    commit(log, 7)
+    fill(log, 60)
+    assert log.clean(now_ms=NOW_MS)
+    assert not log.clean(now_ms=NOW_MS)
+    held = sum(len(data) for path, data in disk.files().items() if path.endswith(".log"))
+    assert 4_000 <= held < 6_000
+    (snapshot_id,) = log.snapshots
+    assert log.log_start_offset == snapshot_id.end_offset == min(values_of(disk))
+    assert [one.is_control for one in reader(disk, snapshot_id).batches()] == [True, True]
+    last = memory_in(disk, snapshot_id).last_commit("app")
+    assert last is not None
+    assert last.name.version == 7
+    log.close()
+    log = reopened(disk)
+    assert log.memory.last_commit("app") == last
+    assert open_log(disk, DIRECTORY).log_start_offset == log.log_start_offset
+
+
+def test_retention_waits_while_a_checkpoint_is_written(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=LogConfig(segment_bytes=2_000, retention_bytes=4_000))
+    fill(log, 60)
+    with log.begin_snapshot(log.snapshot_id_at(5), now_ms=NOW_MS) or pytest.fail("it is wanted"):
+        with pytest.raises(LogLockedError):
+            log.clean(now_ms=NOW_MS)
+        fill(log, 1)
+    assert log.clean(now_ms=NOW_MS)
+
+
+def test_retention_by_age_rolls_what_is_all_too_old(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=LogConfig(segment_bytes=2_000, retention_ms=1_000))
+    fill(log, 30)
+    assert not log.clean(now_ms=NOW_MS + 900)
+    assert log.clean(now_ms=NOW_MS + 10_000)
+    assert log.log_start_offset == log.end_offset == 31
+    assert not values_of(disk)
+    fill(log, 1)
+    log.close()
+    assert reopened(disk).log_start_offset == 31
+
+
+def test_a_log_with_a_state_machine_goes_only_behind_a_checkpoint(disk: SimulatedDisk) -> None:
+    config = LogConfig(values=ValueKind.KRAFT, segment_bytes=2_000, retention_bytes=3_000)
+    log = made_log(disk, config=config)
+    fill(log, 60)
+    assert not log.clean(now_ms=NOW_MS)
+    ids = [snapshot(log, end, b"state") for end in (20, 40)]
+    assert log.clean(now_ms=NOW_MS)
+    assert (log.log_start_offset, log.snapshots) == (40, (ids[1],))
+
+
+def test_nothing_is_forgotten_by_default(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    fill(log, 60)
+    assert not log.clean(now_ms=NOW_MS * 10**6)
+    assert log.log_start_offset == 0
+
+
+SEGMENTS = [OldSegment(10, 100, 1_000), OldSegment(20, 100, 2_000), OldSegment(30, 100, -1)]
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "retention_ms", "retention_bytes", "start"),
+    [
+        (99, None, None, None),
+        (99, 2_000, None, 10),
+        (99, 1_999, None, 10),
+        (99, 999, None, 20),
+        (99, 0, None, 20),
+        (19, 0, None, 10),
+        (9, 0, None, None),
+        (99, None, 350, None),
+        (99, None, 250, 10),
+        (99, None, 249, 10),
+        (99, None, 150, 20),
+        (99, None, 0, 30),
+        (25, None, 0, 20),
+        (99, 1_999, 0, 30),
+    ],
+)
+def test_what_is_old_or_too_much_goes(
+    high_watermark: int, retention_ms: int | None, retention_bytes: int | None, start: int | None
+) -> None:
+    found = start_after_retention(
+        SEGMENTS,
+        active_bytes=50,
+        high_watermark=high_watermark,
+        now_ms=3_001,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+    )
+    assert found == start
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "retention_bytes", "ordinal"),
+    [(None, None, None), (2_000, None, 1), (0, None, 2), (None, 400, None), (None, 250, 2)],
+)
+def test_the_newest_snapshot_always_stays(
+    retention_ms: int | None, retention_bytes: int | None, ordinal: int | None
+) -> None:
+    snapshots = [OldSnapshot(SnapshotId(1, 10 * at), 50, 1_000 * at) for at in (1, 2, 3)]
+    found = snapshot_to_start_behind(
+        snapshots,
+        log_bytes=200,
+        now_ms=3_001,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+    )
+    assert found == (None if ordinal is None else snapshots[ordinal].snapshot_id)
