@@ -192,6 +192,21 @@ def test_a_range_is_planned_without_reading_it() -> None:
     assert storage.read_bytes() < total // 5
 
 
+@pytest.mark.parametrize("directory", ["/node/__cluster_metadata-0", "/node/orders-0"])
+def test_without_an_index_the_cuts_of_a_plan_are_found_in_one_walk(directory: str) -> None:
+    builder = LogBuilder(directory=directory, with_indexes=False)
+    for _ in range(4000):
+        builder.data(NO_OP * 50)
+    storage = builder.storage
+    total = len(storage.files[builder.path()])
+    log = open_path(builder.directory, storage=storage)
+    end = log.read_end(isolation=COMMITTED).offset
+    storage.read_bytes()
+    plan = log.plan(0, end, isolation=COMMITTED, max_slices=20)
+    assert [one.start_offset for one in plan.slices] == list(range(0, 4000, 200))
+    assert storage.read_bytes() < 1.5 * total
+
+
 def test_a_read_begins_at_the_index_not_at_the_segment_s_beginning() -> None:
     builder = LogBuilder()
     builder.no_ops(5000)

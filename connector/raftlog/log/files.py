@@ -166,15 +166,26 @@ class LogFiles:
 
         The batch that holds the offset lies there or behind. 0 if nothing better is known.
         """
-        segment, position = self._hints.get(offset, (None, 0))
-        if segment == base_offset and _begins_with(file, position, offset):
-            return position
+        hint = self._hint_before(base_offset, offset)
+        if hint is not None and hint[0] == offset and _begins_with(file, hint[1], offset):
+            return hint[1]
+        position = 0
         index = self.offset_index(base_offset)
         ordinal = index.entry_before(offset)
-        if ordinal is None:
-            return 0
-        position = int(index.positions[ordinal])
-        return position if self.is_entry_true(file, index, ordinal) else 0
+        if ordinal is not None and self.is_entry_true(file, index, ordinal):
+            position = int(index.positions[ordinal])
+        if hint is not None and hint[1] > position and _begins_with(file, hint[1], hint[0]):
+            return hint[1]
+        return position
+
+    def _hint_before(self, base_offset: int, offset: int) -> tuple[int, int] | None:
+        """The last offset at or before this one that reading came to in a segment, and where."""
+        known = [
+            (hinted, position)
+            for hinted, (segment, position) in self._hints.items()
+            if segment == base_offset and hinted <= offset
+        ]
+        return max(known, default=None)
 
     def is_entry_true(self, file: ReadableFile, index: OffsetIndex, ordinal: int) -> bool:
         """Whether the batch that an index entry names lies where the entry says."""
