@@ -35,7 +35,7 @@ quick: $(VENV)/.dev-ready ## tests without Spark or a JVM, below a minute
 	@$(BIN)/pytest -n auto -m "not spark and not kafka and not slow"
 
 spark: $(VENV)/.dev-ready ## tests in a real Spark session with Delta, and of the built wheel
-	@$(BIN)/pytest -m "(spark or slow) and not kafka"
+	@$(BIN)/pytest -n 2 --dist loadfile -m "(spark or slow) and not kafka"
 
 kafka: $(VENV)/.dev-ready ## tests against a real Apache Kafka, brought from Maven's registry
 	@command -v mvn >/dev/null || { echo "make kafka needs Maven: install Apache Maven 3.8 or newer."; exit 1; }

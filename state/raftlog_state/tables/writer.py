@@ -129,7 +129,8 @@ class Writer:
         with self._lock:
             self._state = None
             row = truncation_of(target, incarnation=incarnation)
-            self._publisher.write(row, txn_version=target.offset + 1)
+            # The first row of its incarnation: the next publication's name is its start, 1 or more.
+            self._publisher.write(row, txn_version=0)
             finish_truncation(self._store, row, self._step)
 
     def _again_if_late(self, work: Callable[[], T]) -> T:
