@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftlog.errors import (
     FutureEpochError,
@@ -35,7 +34,7 @@ from .buffer_pool import BufferPool
 from .builder import NO_PRODUCER, BatchBuilder, EncodedRecords, ProducerStamp
 from .compression import Compression
 from .control import ControlRecord, encode_control
-from .encoding import RecordToAppend, least_byte_count
+from .encoding import RecordsToEncode, RecordToAppend
 from .record import NewRecord
 
 LINGER_MS_DEFAULT: Final = 25
@@ -85,8 +84,7 @@ class CompletedBatch:
         self._pool.give_back(len(self.data))
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
+class _Placed(NamedTuple):
     """Records in the bytes that they will have, and the builder they are for."""
 
     builder: BatchBuilder
@@ -306,7 +304,7 @@ class BatchAccumulator:
         self, builder: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
     ) -> list[_Placed]:
         """Fill batch after batch, record by record."""
-        self._check_pool_size(least_byte_count(records))
+        self._check_pool_size(RecordsToEncode(records).least_byte_count())
         placed: list[_Placed] = []
         start = 0
         while start < len(records):

@@ -13,19 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftlog.errors import RecordBatchTooLargeError
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, READ_BATCH_BYTES_MAX
 
 from .compression import Compression, compress
-from .encoding import (
-    RecordToAppend,
-    encode_records,
-    least_byte_count,
-    max_timestamp_ms,
-    record_byte_counts,
-)
+from .encoding import RecordsToEncode, RecordToAppend, record_byte_counts
 from .header import CONTROL_BIT, TRANSACTIONAL_BIT
 from .new_batch import seal_batch
 
@@ -44,8 +38,7 @@ class ProducerStamp:
     is_transactional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRecords:
+class EncodedRecords(NamedTuple):
     """Records in the bytes that they will have at one place of one batch."""
 
     data: bytes
@@ -111,16 +104,14 @@ class BatchBuilder:
         fits is counted without it, since a codec tells its size only at the end.
         """
         is_packed = self.compression is not Compression.NONE and not self._record_count
-        if not is_packed and least_byte_count(records) > self.room_byte_count:
+        room = self.byte_count_max - self._byte_count
+        given = RecordsToEncode(records)
+        if not is_packed and given.least_byte_count() > room:
             return None
-        data = encode_records(records, self._record_count, self.base_timestamp_ms)
-        byte_count = len(data)
-        if byte_count > self.room_byte_count and is_packed:
-            byte_count = len(compress(data, self.compression))
-        if byte_count > self.room_byte_count:
+        data = given.encode(self._record_count, self.base_timestamp_ms)
+        if len(data) > room and (not is_packed or len(compress(data, self.compression)) > room):
             return None
-        latest_ms = max_timestamp_ms(records, self.base_timestamp_ms)
-        return EncodedRecords(data, len(records), latest_ms)
+        return EncodedRecords(data, len(records), given.max_timestamp_ms(self.base_timestamp_ms))
 
     def count_that_fits(self, records: Sequence[RecordToAppend], start: int) -> int:
         """How many of ``records[start:]`` fit, from the first one on and without a codec."""

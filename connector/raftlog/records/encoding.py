@@ -5,7 +5,8 @@ Rules of this file:
 1. The bytes are those of ``record_bytes``, record by record. What is usual is made faster: numbers
    below ``_SMALL`` come from a table, and values of few lengths (no key, no header, the time of
    their batch) are encoded column by column, so that every loop runs inside Python itself.
-2. Deltas count from ``first_delta`` without a gap: the log gives offsets, not the caller.
+2. Each pass over many records costs as much as encoding them: what is learnt is kept.
+3. Deltas count from ``first_delta`` without a gap: the log gives offsets, not the caller.
 """
 
 from __future__ import annotations
@@ -16,35 +17,70 @@ from typing import Final, TypeAlias
 
 from .header import RECORD_BYTES_MIN
 from .record import NewRecord, StoredRecord, record_bytes, wrapped_int64
-from .varint import varint, varint_byte_count
+from .varint import unsigned_varint, varint, varint_byte_count
 
 RecordToAppend: TypeAlias = bytes | NewRecord
 """A bare value, or a record with key, time or headers of its own."""
 
-_SMALL: Final = 1 << 13
+_SMALL_BITS: Final = 13
+_SMALL: Final = 1 << _SMALL_BITS
 """Below this, varints of lengths and of deltas come from a table; all have at most two bytes."""
+_ONE_BYTE: Final = 1 << 6
+"""Below this, varints have one byte."""
 _VALUE_FIELDS_BYTES: Final = 4
 """Of a record that is only a value: attributes, time delta, key length and header count."""
-_DELTA_STEPS: Final = (1 << 6, 1 << 13, 1 << 20, 1 << 27, 1 << 34)
-"""Where the varint of an offset delta becomes a byte longer."""
-_LENGTHS_PER_RECORD_MAX: Final = 1 / 16
-"""More different lengths than this, and a table of them costs more than it saves."""
+_COLUMNS_MIN: Final = 16
+"""Fewer records for each length of a value, and columns cost more than they save."""
+
+
+class RecordsToEncode:
+    """Records, and what a first look at them told."""
+
+    __slots__ = ("_lengths", "_values", "records")
+
+    def __init__(self, records: Sequence[RecordToAppend]) -> None:
+        self.records: Final = records
+        values = None if len(records) < _COLUMNS_MIN else _plain_values(records)
+        self._values: Final = values
+        self._lengths: Final = None if values is None else list(map(len, values))
+
+    def least_byte_count(self) -> int:
+        """What they take at least: what this refuses need not be encoded to be refused."""
+        if self._lengths is not None:
+            return sum(self._lengths) + RECORD_BYTES_MIN * len(self._lengths)
+        return sum(map(_least, self.records))
+
+    def max_timestamp_ms(self, base_timestamp_ms: int) -> int:
+        """The latest time; records that have none have their batch's, and so has no record."""
+        if self._values is not None:
+            return base_timestamp_ms
+        times = {None if isinstance(one, bytes) else one.timestamp_ms for one in self.records}
+        if not times or None in times:
+            times.add(base_timestamp_ms)
+        return max(time_ms for time_ms in times if time_ms is not None)
+
+    def encode(self, first_delta: int, base_timestamp_ms: int) -> bytes:
+        """Their bytes, the first at ``first_delta``; times are stored against the base."""
+        values, lengths = self._values, self._lengths
+        if values is not None and lengths is not None:
+            kinds = set(lengths)
+            if len(kinds) * _COLUMNS_MIN <= len(lengths):
+                return _encode_columns(values, lengths, kinds, first_delta)
+        small = _small_varints()
+        given = self.records if values is None else values
+        return b"".join(
+            [
+                _encode_one(record, delta, base_timestamp_ms, small)
+                for delta, record in enumerate(given, first_delta)
+            ]
+        )
 
 
 def encode_records(
     records: Sequence[RecordToAppend], first_delta: int, base_timestamp_ms: int
 ) -> bytes:
-    """The records' bytes, the first at ``first_delta``; times are stored against the base."""
-    values = _plain_values(records)
-    if values is not None and len(set(map(len, values))) <= _LENGTHS_PER_RECORD_MAX * len(values):
-        return _encode_columns(values, first_delta)
-    small = _small_varints()
-    return b"".join(
-        [
-            _encode_one(record, delta, base_timestamp_ms, small)
-            for delta, record in enumerate(records if values is None else values, first_delta)
-        ]
-    )
+    """The records' bytes, the first at ``first_delta``."""
+    return RecordsToEncode(records).encode(first_delta, base_timestamp_ms)
 
 
 def record_byte_counts(
@@ -58,23 +94,6 @@ def record_byte_counts(
         else len(_encode_one(record, delta, base_timestamp_ms, small))
         for delta, record in enumerate(records, first_delta)
     ]
-
-
-def least_byte_count(records: Sequence[RecordToAppend]) -> int:
-    """What the records take at least: what this refuses need not be encoded to be refused."""
-    values = _plain_values(records)
-    if values is not None:
-        return sum(map(len, values)) + RECORD_BYTES_MIN * len(values)
-    return sum(map(_least, records))
-
-
-def max_timestamp_ms(records: Sequence[RecordToAppend], base_timestamp_ms: int) -> int:
-    """The latest time of the records; those that have none have their batch's."""
-    if _plain_values(records) is not None:
-        return base_timestamp_ms
-    times = (None if isinstance(record, bytes) else record.timestamp_ms for record in records)
-    filled = (base_timestamp_ms if time_ms is None else time_ms for time_ms in times)
-    return max(filled, default=base_timestamp_ms)
 
 
 def _plain_values(records: Sequence[RecordToAppend]) -> Sequence[bytes] | None:
@@ -101,6 +120,9 @@ def _least(record: RecordToAppend) -> int:
         return RECORD_BYTES_MIN + len(record)
     in_headers = sum(len(header.key) + len(header.value or b"") for header in record.headers)
     return RECORD_BYTES_MIN + len(record.key or b"") + len(record.value or b"") + in_headers
+
+
+# --- one by one -----------------------------------------------------------------------------------
 
 
 def _encode_one(
@@ -148,32 +170,41 @@ def _value_body_byte_count(byte_count: int, delta_byte_count: int) -> int:
     return _VALUE_FIELDS_BYTES + delta_byte_count + varint_byte_count(byte_count) + byte_count
 
 
-def _encode_columns(values: Sequence[bytes], first_delta: int) -> bytes:
-    """Values of few lengths: four pieces a record, of which two depend on its length alone."""
+# --- column by column -----------------------------------------------------------------------------
+
+
+def _encode_columns(
+    values: Sequence[bytes], lengths: list[int], kinds: set[int], first_delta: int
+) -> bytes:
+    """Values of few lengths, in runs whose deltas differ in the first bytes of their varints."""
     pieces: list[bytes] = []
     start = 0
     while start < len(values):
         delta = first_delta + start
-        step = next(step for step in _DELTA_STEPS if delta < step)
-        end = min(len(values), start + step - delta)
-        pieces += _value_pieces(values[start:end], delta)
+        run_end = _ONE_BYTE if delta < _ONE_BYTE else (delta // _SMALL + 1) * _SMALL
+        end = min(len(values), start + run_end - delta)
+        pieces += _value_pieces(values[start:end], lengths[start:end], kinds, delta)
         start = end
     pieces[0] = pieces[0][1:]
     pieces.append(b"\0")
     return b"".join(pieces)
 
 
-def _value_pieces(values: Sequence[bytes], delta: int) -> list[bytes]:
-    """The pieces of values whose deltas, from ``delta`` on, have varints of one length.
+def _value_pieces(
+    values: Sequence[bytes], lengths: list[int], kinds: set[int], delta: int
+) -> list[bytes]:
+    """Four pieces a record: what depends on its length, its delta, its length again, the value.
 
-    Each record has in front of it the zero that ends the one before it (its count of headers).
+    In front of each lies the zero that ends the record before it (its count of headers). A delta
+    of more than two bytes shares all but those two with the whole run, so the rest stands behind.
     """
     count = len(values)
-    lengths = list(map(len, values))
-    kinds = set(lengths)
+    high = unsigned_varint(delta >> _SMALL_BITS) if delta >= _SMALL else b""
+    table = _first_bytes() if high else _small_varints()
+    low = delta % _SMALL
     delta_bytes = varint_byte_count(delta)
     before = {n: b"\0%b\0\0" % varint(_value_body_byte_count(n, delta_bytes)) for n in kinds}
-    behind = {n: b"\x01" + varint(n) for n in kinds}
+    behind = {n: b"%b\x01%b" % (high, varint(n)) for n in kinds}
     pieces = [b""] * (4 * count)
     if len(kinds) == 1:
         pieces[0::4] = [before[lengths[0]]] * count
@@ -181,9 +212,7 @@ def _value_pieces(values: Sequence[bytes], delta: int) -> list[bytes]:
     else:
         pieces[0::4] = map(before.__getitem__, lengths)
         pieces[2::4] = map(behind.__getitem__, lengths)
-    small = _small_varints()
-    from_table = small[delta : delta + count]
-    pieces[1::4] = [*from_table, *map(varint, range(delta + len(from_table), delta + count))]
+    pieces[1::4] = table[low : low + count]
     pieces[3::4] = values
     return pieces
 
@@ -191,3 +220,9 @@ def _value_pieces(values: Sequence[bytes], delta: int) -> list[bytes]:
 @cache
 def _small_varints() -> tuple[bytes, ...]:
     return tuple(map(varint, range(_SMALL)))
+
+
+@cache
+def _first_bytes() -> tuple[bytes, ...]:
+    """The first two bytes of the varint of any number of three bytes or more, by its low bits."""
+    return tuple(bytes((number << 1 & 0x7F | 0x80, number >> 6 | 0x80)) for number in range(_SMALL))

@@ -18,7 +18,7 @@ from raftlog.errors import RecordBatchTooLargeError
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 
 from .compression import Compression, compress
-from .encoding import encode_records, max_timestamp_ms
+from .encoding import RecordsToEncode, encode_records
 from .header import (
     BATCH_HEADER,
     BATCH_MAGIC,
@@ -79,7 +79,7 @@ def encode_batch(
     payload, count, last_delta = _encode(batch, base_ms)
     max_ms = batch.max_timestamp_ms
     if max_ms is None:
-        max_ms = max_timestamp_ms(batch.records, batch.base_timestamp_ms)
+        max_ms = RecordsToEncode(batch.records).max_timestamp_ms(batch.base_timestamp_ms)
     return seal_batch(
         compress(payload, batch.compression),
         base_offset=base_offset,
