@@ -1,0 +1,432 @@
+"""Append durably and open again: raftlog's embedded log beside SQLite, aiokafka and plain files.
+
+    python benchmarks/append.py [--log-mib N ...] [--appends N] [--rounds N] [--quick]
+                                [--directory D] [--json]
+
+Durable appends: one 100-byte record each, synced before the next one of the same appender. SQLite
+stands beside it in WAL mode with synchronous=FULL, one INSERT and COMMIT each; with several
+appenders it is given the better of a connection a thread and one connection that they share. The
+rounds of the two alternate on the same disk, and the table shows medians. The disk's own fdatasync
+is measured in the same run: figures of durable appends mean nothing without it.
+
+Opening is what a person waits for: `raftlog.open` up to a first durable append. "Unclean" logs are
+left behind by a process that ends without closing, all in one active segment: the worst case. Their
+pages are in the cache, as after a crash of the process; memory is that of a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import os
+import random
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import raftlog
+from raftlog.limits import MIB
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records import BatchAccumulator, BatchBuilder, BufferPool
+from raftlog.storage.local_writing import WritableLocalStorage
+
+HOME = Path(__file__).parents[1]
+VALUE_BYTES = 100
+TIME_MS = 1_700_000_000_000
+APPENDERS = 64
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+SQLITE = "SQLite, WAL, synchronous=FULL"
+Row = dict[str, Any]
+
+
+def row(what: str, ours: float, unit: str, against: float | None = None, other: str = "") -> Row:
+    """One line for the table of all benchmarks."""
+    return {"what": what, "ours": ours, "against": against, "unit": unit, "other": other or None}
+
+
+def values_of(count: int) -> list[bytes]:
+    chance = random.Random(17)
+    return [chance.randbytes(VALUE_BYTES) for _ in range(count)]
+
+
+# --- building batches -----------------------------------------------------------------------------
+
+
+def build_ours(values: list[bytes]) -> bytes:
+    builder = BatchBuilder(base_timestamp_ms=TIME_MS, byte_count_max=64 * MIB)
+    builder.append(values)
+    return builder.build(0, 1)
+
+
+def build_aiokafka(values: list[bytes]) -> bytes:
+    from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 64 * MIB)
+    for offset, value in enumerate(values):
+        builder.append(offset, TIME_MS, None, value, [])
+    return bytes(builder.build())
+
+
+def measure_building(rounds: int) -> Iterator[Row]:
+    """Records a second of processor time, CRC included; the bytes are compared first."""
+    for count in (1, 100, 10_000):
+        values = values_of(count)
+        # All but the leader epoch, which aiokafka does not set, is the same.
+        if build_ours(values)[16:] != build_aiokafka(values)[16:]:
+            raise SystemExit("the two do not build the same batch")
+        rates: dict[Callable[[list[bytes]], bytes], list[float]] = {}
+        for _ in range(rounds + 1):
+            for build in (build_ours, build_aiokafka):
+                gc.collect()
+                repeats = max(1, 100_000 // count)
+                start = time.process_time()
+                for _ in range(repeats):
+                    build(values)
+                elapsed = time.process_time() - start
+                rates.setdefault(build, []).append(repeats * count / elapsed)
+        ours, theirs = (
+            statistics.median(rates[build][1:]) for build in (build_ours, build_aiokafka)
+        )
+        what = f"build batches of {count:,} records of {VALUE_BYTES} bytes"
+        yield row(what, ours, "records/s", theirs, "aiokafka's compiled builder")
+
+
+# --- durable appends ------------------------------------------------------------------------------
+
+
+def measure_disk(directory: Path) -> Iterator[Row]:
+    """What one fdatasync of 4 KiB costs here, now."""
+    times = []
+    with (directory / "sync-probe").open("wb", buffering=0) as file:
+        for _ in range(300):
+            file.write(bytes(4096))
+            start = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append(1000 * (time.perf_counter() - start))
+    times.sort()
+    yield row("fdatasync of 4 KiB, median", times[len(times) // 2], "ms")
+    yield row("fdatasync of 4 KiB, 99th of 100", times[len(times) * 99 // 100], "ms")
+
+
+@contextmanager
+def counted_syncs() -> Iterator[list[int]]:
+    """How often this process syncs a file meanwhile."""
+    counted = [0]
+    real = os.fdatasync
+
+    def counting(file: int) -> None:
+        counted[0] += 1
+        real(file)
+
+    os.fdatasync = counting  # type: ignore[assignment]
+    try:
+        yield counted
+    finally:
+        os.fdatasync = real
+
+
+def rate_of(appenders: int, append_count: int, append: Callable[[int, bytes], None]) -> float:
+    """Appends a second of ``appenders`` threads, each waiting for its own last one."""
+    each = append_count // appenders
+    values = values_of(each)
+    barrier = threading.Barrier(appenders + 1)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        barrier.wait()
+        try:
+            for value in values:
+                append(number, value)
+        except Exception as error:  # noqa: BLE001 - told to whoever waits
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(appenders)]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    start = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    elapsed = time.perf_counter() - start
+    if failures:
+        raise failures[0]
+    return each * appenders / elapsed
+
+
+def raftlog_rate(place: Path, appenders: int, append_count: int) -> tuple[float, float]:
+    """Appends a second, and syncs an append."""
+    with raftlog.open(place) as log:
+        log.append([b"the first one opens the log"])
+        with counted_syncs() as syncs:
+            rate = rate_of(appenders, append_count, lambda _, value: void(log.append([value])))
+        return rate, syncs[0] / (append_count // appenders * appenders)
+
+
+def void(_: object) -> None:
+    return None
+
+
+def connect(place: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(place, timeout=60, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    return connection
+
+
+def insert(connection: sqlite3.Connection, value: bytes) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("INSERT INTO log (value) VALUES (?)", (value,))
+    connection.execute("COMMIT")
+
+
+def sqlite_rate(place: Path, appenders: int, append_count: int, *, is_shared: bool) -> float:
+    """Appends a second; ``is_shared``: one connection, and a lock before it."""
+    with closing(connect(place)) as first:
+        first.execute("CREATE TABLE log (offset INTEGER PRIMARY KEY, value BLOB NOT NULL)")
+        insert(first, b"the first one opens the log")
+        if is_shared:
+            lock = threading.Lock()
+
+            def append(_: int, value: bytes) -> None:
+                with lock:
+                    insert(first, value)
+
+            return rate_of(appenders, append_count, append)
+        connections = [connect(place) for _ in range(appenders)]
+        try:
+            return rate_of(appenders, append_count, lambda n, value: insert(connections[n], value))
+        finally:
+            for connection in connections:
+                connection.close()
+
+
+def measure_durable(directory: Path, append_count: int, rounds: int) -> Iterator[Row]:
+    for appenders in (1, APPENDERS):
+        ours: list[float] = []
+        syncs: list[float] = []
+        theirs: dict[bool, list[float]] = {}
+        # Connections that wait for SQLite's lock sleep in ever longer steps: fewer will do.
+        kinds = {True: append_count, False: append_count if appenders == 1 else append_count // 8}
+        for number in range(rounds):
+            name = f"{appenders}-{number}"
+            rate, sync = raftlog_rate(directory / f"log{name}-0", appenders, append_count)
+            ours.append(rate)
+            syncs.append(sync)
+            for is_shared, count in kinds.items():
+                place = directory / f"{name}-{is_shared}.sqlite"
+                found = sqlite_rate(place, appenders, count, is_shared=is_shared)
+                theirs.setdefault(is_shared, []).append(found)
+        against = max(statistics.median(rates) for rates in theirs.values())
+        who = "1 appender" if appenders == 1 else f"{appenders} appenders"
+        what = f"durable appends of one record, {who}"
+        yield row(what, statistics.median(ours), "appends/s", against, SQLITE)
+        yield row(f"syncs an append, {who}", statistics.median(syncs), "syncs", 1.0, SQLITE)
+
+
+# --- unsynced appends -----------------------------------------------------------------------------
+
+
+def filled(directory: Path, byte_count: int, *, is_closed: bool) -> int:
+    """Make a log of about so many bytes, in batches of 10 000 records; its end offset.
+
+    One sync at the end. The log is left as a process that dies leaves it unless ``is_closed``.
+    """
+    config = LogConfig()
+    storage = WritableLocalStorage()
+    log = ReplicatedLog.create(
+        storage, str(directory), config=config, topic_id=TOPIC_ID, now_ms=TIME_MS
+    )
+    fill(log, byte_count)
+    log.flush()
+    if is_closed:
+        log.close()
+    return log.end_offset
+
+
+def fill(log: ReplicatedLog, byte_count: int) -> int:
+    """Append through an accumulator, without a sync. Returns the bytes of the batches."""
+    pool = BufferPool(64 * MIB)
+    collected = BatchAccumulator(epoch=log.epoch, next_offset=log.end_offset, pool=pool)
+    values = values_of(10_000)
+    written = 0
+    while written < byte_count:
+        collected.append_atomic(log.epoch, values, now_ms=TIME_MS, standalone=True)
+        batches = collected.drain()
+        log.append_as_leader(batches, now_ms=TIME_MS)
+        for batch in batches:
+            written += len(batch.data)
+            batch.release()
+    return written
+
+
+def measure_unsynced(directory: Path, byte_count: int, rounds: int) -> Iterator[Row]:
+    ours, theirs = [], []
+    chunk = build_ours(values_of(10_000))
+    for number in range(rounds):
+        log = ReplicatedLog.create(
+            WritableLocalStorage(),
+            str(directory / f"unsynced{number}-0"),
+            config=LogConfig(),
+            topic_id=TOPIC_ID,
+            now_ms=TIME_MS,
+        )
+        start = time.perf_counter()
+        written = fill(log, byte_count)
+        ours.append(written / 1e6 / (time.perf_counter() - start))
+        log.close()
+        with (directory / f"plain{number}").open("wb", buffering=0) as file:
+            start = time.perf_counter()
+            for _ in range(written // len(chunk)):
+                file.write(chunk)
+            theirs.append(written / 1e6 / (time.perf_counter() - start))
+            os.fdatasync(file.fileno())  # the next round does not pay for this one
+    what = f"unsynced appends, {VALUE_BYTES}-byte records, batches of 10,000"
+    other = "writing the same bytes to a file"
+    yield row(what, statistics.median(ours), "MB/s", statistics.median(theirs), other)
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def in_a_process(work: Callable[..., float], *arguments: Any) -> float:
+    """The answer of a process of its own, which ends without closing anything."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=answer, args=(sender, work, arguments))
+    process.start()
+    sender.close()
+    try:
+        found = receiver.recv()
+    except EOFError:
+        raise SystemExit(f"{work.__name__} failed") from None
+    process.join()
+    return float(found)
+
+
+def answer(sender: Any, work: Callable[..., float], arguments: tuple[Any, ...]) -> None:
+    sender.send(work(*arguments))
+    sender.close()
+    os._exit(0)
+
+
+def fill_and_die(directory: str, byte_count: int) -> float:
+    return filled(Path(directory), byte_count, is_closed=False)
+
+
+def fill_and_close(directory: str, byte_count: int) -> float:
+    return filled(Path(directory), byte_count, is_closed=True)
+
+
+def seconds_to_append(directory: str, is_closed: bool) -> float:
+    """From ``raftlog.open`` to a first durable append. Not closed, it ends as a crash does."""
+    from raftlog.client import embedded  # noqa: F401 - imports are not what is measured
+    from raftlog.log.writing import recovery  # noqa: F401
+
+    start = time.perf_counter()
+    log = raftlog.open(directory)
+    log.append([b"x" * VALUE_BYTES])
+    elapsed = time.perf_counter() - start
+    if is_closed:
+        log.close()
+    return elapsed
+
+
+def resident_mib(directory: str, append_count: int) -> float:
+    """What a process holds that has the log open and has appended to it; 0 appends: no log."""
+    if append_count:
+        log = raftlog.open(directory)
+        for value in values_of(append_count):
+            log.append_async([value])
+        log.append([b"x"])
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return float("nan")
+    lines = [line for line in status.read_text().splitlines() if line.startswith("VmRSS:")]
+    return int(lines[0].split()[1]) / 1024
+
+
+def measure_opening(directory: Path, log_mib: list[int], rounds: int) -> Iterator[Row]:
+    clean: dict[int, float] = {}
+    memory: dict[int, float] = {}
+    unclean: dict[int, float] = {}
+    for size in log_mib:
+        print(f"logs of {size} MiB", file=sys.stderr, flush=True)
+        left = str(directory / f"unclean{size}-0")
+        in_a_process(fill_and_die, left, size * MIB)
+        unclean[size] = in_a_process(seconds_to_append, left, True)
+        clean[size] = statistics.median(
+            in_a_process(seconds_to_append, left, True) for _ in range(rounds)
+        )
+        memory[size] = in_a_process(resident_mib, left, 1000)
+        for path in Path(left).iterdir():
+            path.unlink()
+    first = log_mib[0]
+    for size in log_mib:
+        other = "" if size == first else f"a log of {first} MiB"
+        against = clean[first] if other else None
+        yield row(
+            f"clean open to a durable append, {size:,} MiB",
+            1000 * clean[size],
+            "ms",
+            1000 * against if against else None,
+            other,
+        )
+    for size in log_mib:
+        per_64 = unclean[size] / max(size / 64, 1)
+        yield row(f"unclean open, {size:,} MiB in the active segment", unclean[size], "s")
+        yield row(f"unclean open, {size:,} MiB, per 64 MiB (or less)", per_64, "s")
+    bare = in_a_process(resident_mib, "", 0)
+    for size in log_mib:
+        other = "the same process without a log"
+        yield row(f"memory with a log of {size:,} MiB open", memory[size], "MiB", bare, other)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def measure(arguments: argparse.Namespace) -> Iterator[Row]:
+    parent = Path(arguments.directory or HOME / "build")
+    parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix="append-") as place:
+        directory = Path(place)
+        yield from measure_building(arguments.rounds)
+        yield from measure_disk(directory)
+        yield from measure_durable(directory, arguments.appends, arguments.rounds)
+        yield from measure_unsynced(directory, arguments.log_mib[-1] * MIB // 4, arguments.rounds)
+        yield from measure_opening(directory, arguments.log_mib, arguments.rounds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--log-mib", type=int, nargs="+", default=[10, 100, 1024])
+    parser.add_argument("--appends", type=int, default=6400, help="appends in each round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="small logs, few rounds: a smoke test")
+    parser.add_argument("--directory", help="a directory on the disk to measure (default: build)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a figure")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.log_mib, arguments.appends, arguments.rounds = [1, 4, 16], 640, 2
+    for figures in measure(arguments):
+        if arguments.json:
+            print(json.dumps(figures), flush=True)
+            continue
+        line = f"{figures['what']}: {figures['ours']:,.3f} {figures['unit']}"
+        if figures["against"]:
+            ratio = figures["ours"] / figures["against"]
+            line += f"; {figures['other']} {figures['against']:,.3f}: {ratio:.2f} times"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
