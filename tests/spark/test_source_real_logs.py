@@ -15,7 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.dumps import DumpBatch, DumpRecord, dumped_logs, read_dump
-from tests.support.small_logs import NO_OP, LogWriter
+from tests.support.small_logs import (
+    ABORT_TRANSACTION,
+    BEGIN_TRANSACTION,
+    END_TRANSACTION,
+    NO_OP,
+    LogWriter,
+)
 
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
@@ -287,6 +293,18 @@ def test_an_unknown_record_type_stops_nothing_and_shows_nothing(tmp_path: Path) 
     assert json.loads(row["record"])["apiKey"] == 99
     assert b"secret" not in row["value"]
     assert rows(log.directory, redact="false")[0]["value"] == b"\x01\x63\x07secret"
+
+
+def test_the_markers_of_metadata_transactions_are_rows_with_their_names(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "__cluster_metadata-0")
+    log.append(BEGIN_TRANSACTION, NO_OP, END_TRANSACTION)
+    log.append(BEGIN_TRANSACTION, ABORT_TRANSACTION)
+    found = table(log.directory, ("record", "visibleOffset"), includeAbortedRecords="true")
+    assert found.column("record").to_pylist() == [
+        *('{"name":"t"}', "{}", "{}"),
+        *('{"name":"t"}', '{"reason":"r"}'),
+    ]
+    assert found.column("visibleOffset").to_pylist() == [2, 2, 2, None, None]
 
 
 @pytest.mark.parametrize("timestamp_ms", [-1, 2**63 - 1, -(2**63), 2**62, 0])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from raftlog.records import NewRecord, NewRecordBatch, RecordBatch, encode_batch, iter_batches
 
-BEGIN_TRANSACTION = b"\x01\x17\x00\x01\x00\x02t"
+BEGIN_TRANSACTION = b"\x01\x17\x00\x01\x00\x02\x02t"
 END_TRANSACTION = b"\x01\x18\x00\x00"
-ABORT_TRANSACTION = b"\x01\x19\x00\x01\x00\x02r"
+ABORT_TRANSACTION = b"\x01\x19\x00\x01\x00\x02\x02r"
 NO_OP = b"\x01\x14\x00\x00"
 TIME_MS = 1_700_000_000_000
 
