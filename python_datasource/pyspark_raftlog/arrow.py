@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raftlog.client.user_records import HEADER_PREFIX
 from raftlog.errors import CorruptBatchError, MetadataParseError, RaftlogError
 from raftlog.limits import ARROW_ROWS_DEFAULT, MIB
 from raftlog.records.control import control_json, control_name, decode_control
@@ -56,7 +57,8 @@ class RowBuilder:
     """Makes the rows of one partition.
 
     ``redactor`` is None where values are not metadata records; the columns about those are then
-    null. ``checkpoint`` is None for rows of the log.
+    null. ``checkpoint`` is None for rows of the log. ``without_our_headers``: raftlog wrote the
+    log, and its own headers are not shown.
     """
 
     columns: tuple[str, ...]
@@ -68,6 +70,7 @@ class RowBuilder:
     checkpoint: CheckpointPlace | None = None
     with_control: bool = False
     with_aborted: bool = False
+    without_our_headers: bool = False
     row_count_max: int = ARROW_ROWS_DEFAULT
 
     def scan_columns(self) -> Column:
@@ -186,6 +189,12 @@ class _Rows:
             return self.metadata.record
         return _chosen(self.is_control, self.control_texts(_control_record), self.metadata.record)
 
+    def headers(self) -> pa.Array:
+        headers = self.scanned("headers")
+        if self.builder.without_our_headers:
+            headers = _without_ours(headers)
+        return headers.cast(COLUMNS["headers"][1])
+
     def control_texts(self, text_of: Callable[[bytes, bytes | None], str]) -> pa.Array:
         """A text for every control record, from its key and value; null for all others."""
         if not self.is_control.any():
@@ -220,6 +229,21 @@ def _timestamps(timestamp_ms: npt.NDArray[np.int64]) -> pa.Array:
 def _chosen(which: npt.NDArray[np.bool_], these: pa.Array | pa.Scalar, those: pa.Array) -> pa.Array:
     """``these`` where ``which`` is true, ``those`` elsewhere."""
     return pc.call_function("if_else", [pa.array(which), these, those])
+
+
+def _without_ours(headers: pa.ListArray) -> pa.ListArray:
+    """Leave out the headers whose names are the log's own. No row of a scan has null headers."""
+    bounds = headers.offsets.to_numpy()
+    values = headers.values.slice(bounds[0], bounds[-1] - bounds[0])
+    names = values.field("key")
+    options = pc.MatchSubstringOptions(HEADER_PREFIX)
+    is_ours = pc.call_function("starts_with", [names], options)
+    kept = ~is_ours.to_numpy(zero_copy_only=False)
+    if kept.all():
+        return headers
+    kept_before = np.concatenate(([0], np.cumsum(kept, dtype=np.int32)))
+    offsets = pa.array(kept_before[bounds - bounds[0]], pa.int32())
+    return pa.ListArray.from_arrays(offsets, values.filter(pa.array(kept)))
 
 
 def _control_record(key: bytes, value: bytes | None) -> str:
@@ -264,9 +288,7 @@ _RULES: Final[Mapping[str, _Rule]] = {
     "recordVersion": _about_metadata("record_version", pa.int32()),
     "record": _Rule(_Rows.record, needs_of_metadata=Column.VALUE, needs_of_control=_BOTH),
     "snapshotPosition": _Rule(lambda rows: rows.repeated(None, pa.int32())),
-    "headers": _Rule(
-        lambda rows: rows.scanned("headers").cast(COLUMNS["headers"][1]), Column.HEADERS
-    ),
+    "headers": _Rule(_Rows.headers, Column.HEADERS),
     "controlType": _Rule(
         lambda rows: rows.control_texts(lambda key, _: control_name(key)), needs_of_control=_BOTH
     ),

@@ -98,6 +98,7 @@ def row_builder(
         checkpoint=checkpoint,
         with_control=options.include_control_records,
         with_aborted=options.shows_aborted,
+        without_our_headers=options.include_headers and log.is_ours,
         row_count_max=options.record_batch_rows,
     )
 

@@ -98,7 +98,8 @@ class RaftlogDataSource(DataSource):
     **What is shown.**
 
     includeHeaders
-        Adds the column ``headers``. Default ``false``.
+        Adds the column ``headers``. Default ``false``. In logs that raftlog itself writes, headers
+        whose names begin with ``raftlog.`` are its own and not shown.
     includeControlRecords
         Adds the column ``controlType``, and rows for control records: ``key`` and ``value`` raw,
         ``record`` their JSON. Default ``false``.

@@ -167,8 +167,6 @@ def test_a_range_by_offset_and_by_time() -> None:
 
 
 def test_headers_come_when_asked_for(tmp_path: Path) -> None:
-    from tests.support.small_logs import LogWriter
-
     log = LogWriter(tmp_path / "orders-0")
     headers = (Header("trace", b"\x01"), Header("empty", None))
     records = (NewRecord(key=b"k", value=b"v", headers=headers), NewRecord(key=None, value=None))
@@ -180,6 +178,26 @@ def test_headers_come_when_asked_for(tmp_path: Path) -> None:
             "value": b"v",
         },
         {"headers": [], "value": None},
+    ]
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+@pytest.mark.parametrize("as_segment", [True, False])
+def test_headers_of_ours_are_not_shown_in_logs_of_ours(
+    tmp_path: Path, is_ours: bool, as_segment: bool
+) -> None:
+    log = LogWriter(tmp_path / "decisions-0")
+    ours, theirs = Header("raftlog.commit", b"\x93"), Header("trace", b"\x01")
+    near = Header("raftlog", b"\x02")
+    headers = [(ours,), (theirs, ours, near), (), (near,), (ours, ours)]
+    records = tuple(NewRecord(None, b"v", headers=of_one) for of_one in headers)
+    log.append(batch=NewRecordBatch(records=records, base_timestamp_ms=5))
+    if is_ours:
+        (log.directory / "raftlog.properties").write_text("version=1\n")
+    path = log.directory / "00000000000000000000.log" if as_segment else log.directory
+    found = table(path, ("headers",), includeHeaders="true", recordBatchRows="2").column("headers")
+    assert [[one["key"] for one in row] for row in found.to_pylist()] == [
+        [one.key for one in of_one if not is_ours or one != ours] for of_one in headers
     ]
 
 

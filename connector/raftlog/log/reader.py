@@ -53,6 +53,14 @@ class LogReader(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def is_ours(self) -> bool:
+        """Whether raftlog writes it: headers whose names begin with ``raftlog.`` are then its own.
+
+        Elsewhere they are whatever a user called so.
+        """
+
+    @property
+    @abc.abstractmethod
     def snapshots(self) -> tuple[SnapshotId, ...]:
         """The finished snapshots, oldest first.
 

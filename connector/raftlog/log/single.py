@@ -35,7 +35,7 @@ from .files import LogFiles, read_small_file
 from .history import log_start
 from .knowledge import Knowledge
 from .markers import MARKER_COLUMNS, VoterSet, last_voters
-from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME
+from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME, RAFTLOG_PROPERTIES_NAME
 from .outcomes import OutcomeFinder, Outcomes
 from .pieces import ReadBatches, ReadHeaders, ReadScans
 from .reader import LogReader
@@ -87,6 +87,12 @@ class SingleLog(LogReader):
     @property
     def log_end_offset(self) -> int:
         return self.known.end_offset
+
+    @property
+    def is_ours(self) -> bool:
+        if self.source is SourceKind.DIRECTORY:
+            return self.files.listing.is_embedded
+        return self.files.read_small(RAFTLOG_PROPERTIES_NAME) is not None
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:

@@ -69,6 +69,10 @@ class VotersLog(LogReader):
         return self._newest().log_end_offset
 
     @property
+    def is_ours(self) -> bool:
+        return self._newest_log().is_ours
+
+    @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
         return tuple(sorted({one for log in self.logs for one in log.snapshots}))
 
