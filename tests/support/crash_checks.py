@@ -30,7 +30,8 @@ def check(witness: Witness, state: CrashState, *, deeply: bool) -> None:
     _check_batches(witness, state, recovered, batches)
     _check_start(witness, state, disk, recovered)
     once = facts_of(recovered)
-    assert facts_of(_recover(disk, witness)) == once, f"{state}: not the same again"
+    again = facts_of(_recover(disk, witness))
+    assert again == once, f"{state}: {once}, and then {again}"
     if deeply:
         _check_reader(disk, state, recovered, batches)
         _check_crash_in_recovery(witness, state, once)

@@ -11,6 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 import numpy as np
@@ -55,13 +56,15 @@ class IndexRebuild:
         )
         rose = np.where(greatest[1:] > greatest[:-1], np.arange(len(batches)), -1)
         where = np.maximum.accumulate(rose)
+        # Of plain memory: a bisection there costs a tenth of one that numpy is asked for.
+        position, last_offset = batches.position.data, batches.last_offset.data
+        due = 0
         while True:
-            behind = self._entry_position + self._interval_bytes
-            due = int(np.searchsorted(batches.position, behind, side="right"))
-            if due == len(batches):
+            due = bisect_right(position, self._entry_position + self._interval_bytes, due)
+            if due == len(position):
                 break
-            self._entry_position = int(batches.position[due])
-            delta = int(batches.last_offset[due]) - self.base_offset
+            self._entry_position = position[due]
+            delta = last_offset[due] - self.base_offset
             self._offset_entries += OFFSET_ENTRY.pack(delta, self._entry_position)
             self._rise(batches, int(greatest[due + 1]), int(where[due]))
             self._note_time()
