@@ -172,6 +172,25 @@ def test_a_roll_of_another_process_is_followed(disk: SimulatedDisk) -> None:
     assert list(values_of(disk)) == list(range(1, other.end_offset))
 
 
+def test_what_another_process_forgot_is_known(disk: SimulatedDisk) -> None:
+    one = made_log(disk)
+    other = reopened(disk.another_process())
+    fill(one, 50)
+    refresh(other)
+    writer = one.begin_snapshot(one.snapshot_id_at(30), now_ms=NOW_MS)
+    assert writer is not None
+    one.delete_before(writer.freeze())
+    assert refresh(other)
+    assert not refresh(other)
+    assert (other.log_start_offset, other.snapshots, other.epochs) == (
+        30,
+        one.snapshots,
+        one.epochs,
+    )
+    bases = [segment.base_offset for segment in other._store.sealed]
+    assert bases == [segment.base_offset for segment in one._store.sealed]
+
+
 def test_a_process_that_closes_does_not_end_the_others(disk: SimulatedDisk) -> None:
     one = made_log(disk)
     other = reopened(disk.another_process())

@@ -3,8 +3,9 @@
 Rules of this file:
 
 1. One line of text, of one length as long as the machine runs: boot id, end offset (exclusive),
-   base offset of the active segment, position behind the last synced batch in it, leader epoch, and
-   the CRC-32C of all that. A writer writes it anew in place after each sync and never syncs it.
+   base offset of the active segment, position behind the last synced batch in it, leader epoch, log
+   start offset, and the CRC-32C of all that. A writer writes it anew in place after each sync and
+   never syncs it.
 2. It counts only while the machine runs on since it was written: a boot id of before says nothing,
    since the file's own bytes may be of any age then.
 3. What does not parse, or whose CRC does not hold, was caught while it was being written: it is
@@ -24,7 +25,7 @@ from raftlog.storage.protocol import Storage
 PUBLISHED_NAME: Final = "published"
 
 _MAGIC: Final = "raftlog-published-1"
-_FIELD_COUNT: Final = 6
+_FIELD_COUNT: Final = 7
 _BYTES_MAX: Final = 512
 _READS_MAX: Final = 1000
 """A writer needs a microsecond for the line: nobody meets it so often in the middle of one."""
@@ -35,7 +36,8 @@ class Published:
     """Everything below ``end_offset`` is synced and may be read.
 
     ``file_position`` is that behind the last such batch, in the segment that begins with
-    ``segment_base_offset``; ``epoch`` is the log's newest leader epoch.
+    ``segment_base_offset``; ``epoch`` is the log's newest leader epoch. Below ``log_start_offset``
+    the log is forgotten.
     """
 
     boot_id: str
@@ -43,6 +45,7 @@ class Published:
     segment_base_offset: int
     file_position: int
     epoch: int
+    log_start_offset: int = 0
 
 
 def encode_published(published: Published) -> bytes:
@@ -51,7 +54,7 @@ def encode_published(published: Published) -> bytes:
     text = (
         f"{_MAGIC} {published.boot_id} {published.end_offset:020d} "
         f"{published.segment_base_offset:020d} {published.file_position:020d} "
-        f"{published.epoch:010d}"
+        f"{published.epoch:010d} {published.log_start_offset:020d}"
     ).encode("ascii")
     return text + f" {crc32c(text):08x}\n".encode("ascii")
 
@@ -67,13 +70,14 @@ def parse_published(data: bytes) -> Published | None:
         return None
     if not all(word.isascii() and word.isdigit() for word in words[2:]):
         return None
-    end_offset, segment_base_offset, file_position, epoch = map(int, words[2:])
+    end_offset, segment_base_offset, file_position, epoch, start_offset = map(int, words[2:])
     return Published(
         boot_id=words[1],
         end_offset=end_offset,
         segment_base_offset=segment_base_offset,
         file_position=file_position,
         epoch=epoch,
+        log_start_offset=start_offset,
     )
 
 

@@ -178,17 +178,26 @@ class LogStore:
         if offset > self.log_start_offset:
             self.directory.write_log_start(offset)
             self.log_start_offset = offset
-        gone = [segment for segment in self.sealed if segment.end_offset <= offset]
-        self.sealed = self.sealed[len(gone) :]
-        epochs = self.epochs.without_before(self.first_base_offset)
-        if epochs != self.epochs:
-            self.directory.write_epochs(epochs)
-            self.epochs = epochs
+        gone = self._drop_before(offset)
+        self.directory.write_epochs(self.epochs)
         for segment in gone:
             self._unlink_segment(segment.base_offset)
         first = self.first_base_offset
         self._unlink_producer_snapshots(lambda at: at < first)
         self.directory.sync()
+
+    def follow_start(self, offset: int) -> None:
+        """Another process has begun the log at ``offset`` and deleted what lay below."""
+        self.log_start_offset = offset
+        self._drop_before(offset)
+        self.look_for_snapshots()
+
+    def _drop_before(self, offset: int) -> list[SealedSegment]:
+        """Forget the segments that end at or below an offset, and their epochs."""
+        gone = [segment for segment in self.sealed if segment.end_offset <= offset]
+        self.sealed = self.sealed[len(gone) :]
+        self.epochs = self.epochs.without_before(self.first_base_offset)
+        return gone
 
     def forget_snapshots_before(self, snapshot_id: SnapshotId) -> None:
         """Delete the snapshots that are older than this one. Durable on return."""

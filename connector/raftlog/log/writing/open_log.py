@@ -205,6 +205,7 @@ class OpenLog:
                     segment_base_offset=self._store.active.base_offset,
                     file_position=self._sync.position,
                     epoch=self.epoch,
+                    log_start_offset=self.log_start_offset,
                 )
             )
 

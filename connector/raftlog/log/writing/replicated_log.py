@@ -237,8 +237,11 @@ class ReplicatedLog(OpenLog):
         ):
             self._reload(now_ms)
             return True
+        is_start_new = published.log_start_offset > self.log_start_offset
+        if is_start_new:
+            self._store.follow_start(published.log_start_offset)
         if published.end_offset == self._end_offset:
-            return False
+            return is_start_new
         if not self._follow(active, published):
             self._reload(now_ms)
         return True
@@ -365,7 +368,10 @@ class ReplicatedLog(OpenLog):
         Segments go that lie wholly below (Kafka: ``KafkaRaftLog.deleteBeforeSnapshot``).
         """
         with self._changing():
-            return begin_behind(self._store, snapshot_id, high_watermark=self.high_watermark)
+            if not begin_behind(self._store, snapshot_id, high_watermark=self.high_watermark):
+                return False
+            self._publish()
+            return True
 
     def clean(self, *, now_ms: int) -> bool:
         """Forget what retention does not keep; whether there was anything.
@@ -377,7 +383,10 @@ class ReplicatedLog(OpenLog):
             self._expire(now_ms)
             if self._is_all_too_old(now_ms):
                 self._roll(now_ms)
-            return clean(self._store, high_watermark=self.high_watermark, now_ms=now_ms)
+            if not clean(self._store, high_watermark=self.high_watermark, now_ms=now_ms):
+                return False
+            self._publish()
+            return True
 
     def _is_all_too_old(self, now_ms: int) -> bool:
         retention_ms, newest_ms = self.config.retention_ms, self._store.active.max_timestamp_ms
