@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .client.embedded import EmbeddedLog
     from .client.embedded import open_embedded as open  # noqa: A004 - as `raftlog.open`
+    from .client.repairing import repair_log as repair
     from .client.requests import AppendResult
     from .log.writing.batch_facts import CommitName, ValueKind
     from .log.writing.properties import LogConfig
@@ -24,6 +25,7 @@ __all__ = [
     "ValueKind",
     "__version__",
     "open",
+    "repair",
 ]
 
 _HOMES = {
@@ -33,6 +35,7 @@ _HOMES = {
     "LogConfig": ("raftlog.log.writing.properties", "LogConfig"),
     "ValueKind": ("raftlog.log.writing.batch_facts", "ValueKind"),
     "open": ("raftlog.client.embedded", "open_embedded"),
+    "repair": ("raftlog.client.repairing", "repair_log"),
 }
 
 

@@ -14,7 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NoReturn, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast, runtime_checkable
 
 import msgpack
 
@@ -123,7 +123,7 @@ def _msgpack_value(value: object, ordinal: int) -> bytes:
         return encoded
     _check_msgpack(value, ordinal)
     try:
-        packed: bytes = msgpack.packb(value)
+        packed = cast("bytes", msgpack.packb(value))
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
         _refuse(ordinal, "its fields hold something that MessagePack has no form for")
     return packed

@@ -1,0 +1,49 @@
+"""``raftlog.repair``: the end of a damaged log is given up on somebody's word, and saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import raftlog
+from raftlog.errors import LogReadOnlyError, OptionError
+
+
+def records_of(directory: Path) -> list[bytes | None]:
+    with raftlog.open(directory, create=False) as log:
+        return [record.value for record in log.read(0)]
+
+
+def test_a_log_damaged_below_its_end_is_cut_before_the_damage_and_goes_on(tmp_path: Path) -> None:
+    directory = tmp_path / "decisions-0"
+    with raftlog.open(directory) as log:
+        for number in range(20):
+            log.append([b"value %d" % number])
+    segment = directory / "00000000000000000000.log"
+    damaged = bytearray(segment.read_bytes())
+    at = damaged.index(b"value 12")
+    damaged[at] ^= 1
+    segment.write_bytes(damaged)
+
+    repaired = raftlog.repair(directory, cut_at=13)
+    assert repaired.first_lost_offset == 13
+    assert repaired.end_offset_before == 21, "the leader change, and twenty records"
+    assert any(b"value 19" in Path(cut.saved_as).read_bytes() for cut in repaired.cut)
+    with raftlog.open(directory) as log:
+        assert log.append([b"after"]).base_offset == 13
+    assert records_of(directory) == [*(b"value %d" % number for number in range(12)), b"after"]
+
+
+def test_an_offset_that_the_log_does_not_hold_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / "decisions-0"
+    with raftlog.open(directory) as log:
+        log.append([b"one"])
+    with pytest.raises(OptionError, match="cut-at"):
+        raftlog.repair(directory, cut_at=100)
+    assert records_of(directory) == [b"one"]
+
+
+def test_a_directory_of_kafkas_is_never_cut(data: Path) -> None:
+    with pytest.raises(LogReadOnlyError, match=r"Kafka's"):
+        raftlog.repair(data / "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0", cut_at=5)
