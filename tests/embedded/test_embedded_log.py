@@ -12,6 +12,7 @@ import pytest
 from tests.embedded.conftest import PATH, Machine
 
 import raftlog
+from raftlog import client
 from raftlog.client.embedded import EmbeddedLog
 from raftlog.client.requests import AppendResult
 from raftlog.client.turns import LOCK_NAME
@@ -374,4 +375,25 @@ def test_importing_raftlog_is_cheap() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"numpy", "pyarrow", "msgpack", "crc32c", "threading", "raftlog.client"}
     assert not set(done.stdout.split()) & heavy
-    assert all(getattr(raftlog, name) for name in raftlog.__all__)
+
+
+def test_who_only_appends_does_not_pay_for_reading(tmp_path: Path) -> None:
+    code = (
+        "import raftlog, sys\n"
+        "for _ in range(2):\n"
+        "    with raftlog.open(sys.argv[1]) as log:\n"
+        "        log.append(b'x', commit=('app', 'query', 1))\n"
+        "        log.last_commit('app')\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "orders-0")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"numpy", "pyarrow"}
+
+
+def test_every_door_leads_somewhere() -> None:
+    for module in (raftlog, client):
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+        with pytest.raises(AttributeError):
+            module.no_such_door  # noqa: B018 - asking is the test

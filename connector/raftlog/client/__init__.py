@@ -1,23 +1,33 @@
-"""The doors to a log: what Spark, the tables and the command line import, and nothing below it."""
+"""The doors to a log: what Spark, the tables and the command line import, and nothing below it.
 
-from raftlog.log.cursor import Tail
-from raftlog.log.epoch_cache import EpochCache, EpochEntry
-from raftlog.log.outcomes import Outcomes
-from raftlog.log.reader import LogReader
-from raftlog.log.reads import (
-    EndBasis,
-    Isolation,
-    LogKind,
-    OffsetSlice,
-    ReadEnd,
-    ReadPlan,
-    SourceKind,
-)
-from raftlog.log.small_files import MetaProperties, QuorumState
-from raftlog.log.snapshot import SnapshotReader
-from raftlog.log.transactions import METADATA_PRODUCER_ID, Outcome, TransactionSpan
+Each name is imported when it is first asked for: who only appends (``embedded``) does not pay for
+what reading needs, numpy above all.
+"""
 
-from .directory import open_path
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from raftlog.log.cursor import Tail
+    from raftlog.log.epoch_cache import EpochCache, EpochEntry
+    from raftlog.log.outcomes import Outcomes
+    from raftlog.log.reader import LogReader
+    from raftlog.log.reads import (
+        EndBasis,
+        Isolation,
+        LogKind,
+        OffsetSlice,
+        ReadEnd,
+        ReadPlan,
+        SourceKind,
+    )
+    from raftlog.log.small_files import MetaProperties, QuorumState
+    from raftlog.log.snapshot import SnapshotReader
+    from raftlog.log.transactions import METADATA_PRODUCER_ID, Outcome, TransactionSpan
+
+    from .directory import open_path
 
 __all__ = [
     "METADATA_PRODUCER_ID",
@@ -40,3 +50,32 @@ __all__ = [
     "TransactionSpan",
     "open_path",
 ]
+
+_HOMES: Final = {
+    "raftlog.log.cursor": ("Tail",),
+    "raftlog.log.epoch_cache": ("EpochCache", "EpochEntry"),
+    "raftlog.log.outcomes": ("Outcomes",),
+    "raftlog.log.reader": ("LogReader",),
+    "raftlog.log.reads": (
+        "EndBasis",
+        "Isolation",
+        "LogKind",
+        "OffsetSlice",
+        "ReadEnd",
+        "ReadPlan",
+        "SourceKind",
+    ),
+    "raftlog.log.small_files": ("MetaProperties", "QuorumState"),
+    "raftlog.log.snapshot": ("SnapshotReader",),
+    "raftlog.log.transactions": ("METADATA_PRODUCER_ID", "Outcome", "TransactionSpan"),
+    "raftlog.client.directory": ("open_path",),
+}
+_HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(module), name)
+    return found

@@ -1,0 +1,228 @@
+"""What a group of appends does to the disk, and what its callers are told when the disk fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from tests.embedded.conftest import PATH, Machine
+
+from raftlog.client.embedded import EmbeddedLog
+from raftlog.client.group import Clock, GroupWriter
+from raftlog.client.requests import Answer, AppendRequest, AppendResult, Done, Failed, Request
+from raftlog.errors import (
+    AppendUnknownError,
+    DiskFailedError,
+    DiskFullError,
+    LogClosedError,
+    LogReadOnlyError,
+)
+from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records import NewRecord, NewRecordBatch, encode_batch
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.storage.simulated_tree import OperationKind
+from raftlog.storage.survival import Survival
+
+SEGMENT = f"{PATH}/{0:020d}.log"
+CLOCK = Clock(wall_ms=lambda: 1_700_000_000_000, now_ms=lambda: 0.0)
+
+
+def request(*values: bytes, commit: int | None = None, base: int | None = None) -> AppendRequest:
+    name = None if commit is None else CommitName("app", "query", commit)
+    return AppendRequest(
+        records=values, commit=name, required_base_offset=base, deadline_ms=1_000_000
+    )
+
+
+def done(writer: GroupWriter, requests: Sequence[Request]) -> list[Answer]:
+    """The answers to a group, in the order of its requests."""
+    answers: dict[int, Answer] = {}
+    writer.write(requests, lambda one, answer: answers.update({id(one): answer}))
+    return [answers[id(one)] for one in requests]
+
+
+def errors(answers: Sequence[Answer]) -> list[type[Exception] | None]:
+    return [type(one.error) if isinstance(one, Failed) else None for one in answers]
+
+
+@pytest.fixture
+def writer(machine: Machine) -> GroupWriter:
+    """A writer with one record in the log already."""
+    machine.open().close()
+    made = GroupWriter(machine.disk, PATH, CLOCK)
+    assert errors(done(made, [request(b"first")])) == [None]
+    return made
+
+
+def values(machine: Machine) -> list[bytes | None]:
+    return [record.value for record in machine.open().read()]
+
+
+# --- what a group costs ---------------------------------------------------------------------------
+
+
+def test_a_group_shares_one_batch_one_write_and_one_sync(
+    machine: Machine, writer: GroupWriter
+) -> None:
+    recording = machine.disk.record()
+    answers = done(writer, [request(b"%d" % number) for number in range(64)])
+    assert [one.value.base_offset for one in answers if isinstance(one, Done)] == list(range(2, 66))
+    kinds = [one.kind for one in recording.operations if one.path == SEGMENT]
+    assert kinds == [OperationKind.WRITE, OperationKind.SYNC]
+    published = [one.kind for one in recording.operations if one.path == f"{PATH}/published"]
+    assert published == [OperationKind.WRITE]
+
+
+def test_a_group_that_appends_nothing_writes_nothing(machine: Machine, writer: GroupWriter) -> None:
+    done(writer, [request(b"x", commit=1)])
+    recording = machine.disk.record()
+    answers = done(writer, [request(b"y", base=1), request(b"x", commit=1), request(base=3)])
+    assert [isinstance(one, Done) for one in answers] == [False, True, True]
+    assert recording.operations == []
+
+
+def test_what_names_itself_stands_alone_in_its_batch(machine: Machine, writer: GroupWriter) -> None:
+    done(writer, [request(b"a"), request(b"b", commit=1), request(b"c"), request(b"d", base=5)])
+    log = ReplicatedLog.open(machine.disk.another_process(), PATH, now_ms=0)
+    assert [one.name.version for one in log.memory.commits] == [1]
+    reader = machine.open()
+    assert [record.value for record in reader.read(2)] == [b"a", b"b", b"c", b"d"]
+    assert [(b.base_offset, b.record_count) for b in _batches(reader)] == [
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        (4, 1),
+        (5, 1),
+    ]
+
+
+def _batches(log: EmbeddedLog) -> list[object]:
+    from raftlog.client import open_path
+
+    found = open_path(PATH, storage=log._storage)
+    return list(found.batches(0, found.log_end_offset))
+
+
+# --- when the disk fails --------------------------------------------------------------------------
+
+
+def test_a_failed_sync_leaves_its_group_unknown_and_the_log_closed(
+    machine: Machine, writer: GroupWriter
+) -> None:
+    machine.disk.fail_sync_once("*.log")
+    answers = done(writer, [request(b"lost"), request(b"refused", base=99), request(b"lost too")])
+    assert errors(answers)[0] is errors(answers)[2] is AppendUnknownError
+    assert errors(done(writer, [request(b"later")])) == [LogClosedError]
+    assert values(machine) == [b"first"], "nobody sees what may not be durable"
+    writer.close()
+    log = machine.open()
+    assert log.append(b"next", required_base_offset=2).base_offset == 2
+    assert values(machine) == [b"first", b"next"]
+
+
+@pytest.mark.parametrize("pattern", ["*.log", "*/published"])
+def test_a_failed_write_leaves_its_group_unknown(
+    machine: Machine, writer: GroupWriter, pattern: str
+) -> None:
+    machine.disk.fail_write_once(pattern)
+    (answer,) = done(writer, [request(b"lost")])
+    assert errors([answer])[0] in (AppendUnknownError, DiskFailedError)
+    writer.close()
+    assert values(machine) == [b"first"]
+    assert machine.open().append(b"next", required_base_offset=2).base_offset == 2
+
+
+def test_on_a_full_disk_what_fits_is_appended_and_the_rest_refused(
+    machine: Machine, writer: GroupWriter
+) -> None:
+    used = sum(len(data) for data in machine.disk.files().values())
+    machine.disk.full_at(used + 2000)
+    answers = done(writer, [request(b"fits", commit=1), request(bytes(5000)), request(b"no")])
+    assert errors(answers) == [None, DiskFullError, DiskFullError]
+    assert values(machine) == [b"first", b"fits"]
+    machine.disk.full_at(None)
+    (answer,) = done(writer, [request(b"again", base=3)])
+    assert answer == Done(AppendResult(3, 3, 1))
+    assert values(machine) == [b"first", b"fits", b"again"]
+
+
+def test_who_was_written_in_part_when_the_disk_was_full_is_told_so(
+    machine: Machine, writer: GroupWriter
+) -> None:
+    used = sum(len(data) for data in machine.disk.files().values())
+    machine.disk.full_at(used + 9 * 1024 * 1024)
+    half = bytes(4 * 1024 * 1024 + 1)
+    (answer,) = done(writer, [AppendRequest(records=(half, half, half), deadline_ms=1_000_000)])
+    assert errors([answer]) == [AppendUnknownError]
+    assert isinstance(answer, Failed)
+    assert "were appended, and then the disk was full" in str(answer.error)
+
+
+def test_what_was_answered_survives_any_power_loss(machine: Machine, writer: GroupWriter) -> None:
+    answers = done(writer, [request(b"a", commit=1), request(b"b")])
+    assert errors(answers) == [None, None]
+    for survival in Survival:
+        for seed in range(3):
+            disk = machine.disk.copy()
+            disk.crash(survival, seed)
+            log = GroupWriter(disk, PATH, CLOCK)
+            (again, more) = done(log, [request(b"a", commit=1), request(b"c")])
+            assert again == Done(AppendResult(2, 2, 1, was_duplicate=True))
+            assert more == Done(AppendResult(4, 4, 1))
+
+
+# --- others ---------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_writer_left_unsynced_is_saved_aside_and_never_read(
+    machine: Machine, writer: GroupWriter
+) -> None:
+    dying = machine.disk.another_process()
+    log = ReplicatedLog.open(dying, PATH, now_ms=0)
+    batch = NewRecordBatch(records=(NewRecord(None, b"unsynced"),), base_timestamp_ms=0)
+    log.append_as_leader([encode_batch(batch, base_offset=2, leader_epoch=1)], now_ms=0)
+    assert values(machine) == [b"first"]
+    dying.kill()
+    assert values(machine) == [b"first"]
+    assert errors(done(writer, [request(b"next", base=2)])) == [None]
+    assert values(machine) == [b"first", b"next"]
+    saved = [path for path in machine.disk.files() if ".log.cut-" in path]
+    assert len(saved) == 1
+    assert b"unsynced" in machine.disk.files()[saved[0]]
+
+
+def test_two_writers_take_up_what_the_other_appended(machine: Machine, writer: GroupWriter) -> None:
+    other = GroupWriter(machine.disk.another_process(), PATH, CLOCK)
+    for turn in range(5):
+        (mine,) = done(writer, [request(b"mine", commit=2 * turn)])
+        (repeat, other_s) = done(
+            other, [request(b"mine", commit=2 * turn), request(b"its", commit=2 * turn + 1)]
+        )
+        assert isinstance(mine, Done)
+        assert isinstance(repeat, Done)
+        assert repeat.value.base_offset == mine.value.base_offset
+        assert repeat.value.was_duplicate
+        assert isinstance(other_s, Done)
+    writer.close()
+    assert errors(done(other, [request(b"last", base=12)])) == [None]
+    other.close()
+    log = ReplicatedLog.open(machine.disk, PATH, now_ms=0)
+    assert (log.end_offset, log.report.was_clean) == (13, True)
+
+
+def test_damage_below_what_was_acknowledged_stops_writing_and_not_reading(
+    machine: Machine, writer: GroupWriter
+) -> None:
+    done(writer, [request(b"second")])
+    disk: SimulatedDisk = machine.disk
+    last = disk.files()[SEGMENT].rindex(b"second")
+    disk.flip_bit(SEGMENT, 8 * last)
+    other = GroupWriter(disk.another_process(), PATH, CLOCK)
+    answers = done(other, [request(b"x"), request(b"y", base=3)])
+    assert errors(answers) == [LogReadOnlyError, LogReadOnlyError]
+    assert isinstance(answers[0], Failed)
+    assert "raftlog repair" in str(answers[0].error)
+    log = machine.open()
+    assert [record.value for record in log.read(0, 2)] == [b"first"]
