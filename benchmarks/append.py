@@ -236,21 +236,15 @@ def measure_durable(directory: Path, append_count: int, rounds: int) -> Iterator
 # --- unsynced appends -----------------------------------------------------------------------------
 
 
-def filled(directory: Path, byte_count: int, *, is_closed: bool) -> int:
-    """Make a log of about so many bytes, in batches of 10 000 records; its end offset.
-
-    One sync at the end. The log is left as a process that dies leaves it unless ``is_closed``.
-    """
-    config = LogConfig()
-    storage = WritableLocalStorage()
-    log = ReplicatedLog.create(
-        storage, str(directory), config=config, topic_id=TOPIC_ID, now_ms=TIME_MS
+def new_log(directory: Path) -> ReplicatedLog:
+    """A log that puts everything into one segment, up to Kafka's largest."""
+    return ReplicatedLog.create(
+        WritableLocalStorage(),
+        str(directory),
+        config=LogConfig(segment_bytes=2**31 - 1),
+        topic_id=TOPIC_ID,
+        now_ms=TIME_MS,
     )
-    fill(log, byte_count)
-    log.flush()
-    if is_closed:
-        log.close()
-    return log.end_offset
 
 
 def fill(log: ReplicatedLog, byte_count: int) -> int:
@@ -273,13 +267,7 @@ def measure_unsynced(directory: Path, byte_count: int, rounds: int) -> Iterator[
     ours, theirs = [], []
     chunk = build_ours(values_of(10_000))
     for number in range(rounds):
-        log = ReplicatedLog.create(
-            WritableLocalStorage(),
-            str(directory / f"unsynced{number}-0"),
-            config=LogConfig(),
-            topic_id=TOPIC_ID,
-            now_ms=TIME_MS,
-        )
+        log = new_log(directory / f"unsynced{number}-0")
         start = time.perf_counter()
         written = fill(log, byte_count)
         ours.append(written / 1e6 / (time.perf_counter() - start))
@@ -320,11 +308,10 @@ def answer(sender: Any, work: Callable[..., float], arguments: tuple[Any, ...]) 
 
 
 def fill_and_die(directory: str, byte_count: int) -> float:
-    return filled(Path(directory), byte_count, is_closed=False)
-
-
-def fill_and_close(directory: str, byte_count: int) -> float:
-    return filled(Path(directory), byte_count, is_closed=True)
+    """Make a log of about so many bytes, synced once at its end and not closed."""
+    log = new_log(Path(directory))
+    fill(log, byte_count)
+    return log.flush()
 
 
 def seconds_to_append(directory: str, is_closed: bool) -> float:
