@@ -153,6 +153,48 @@ def test_a_sync_may_be_under_way_while_the_log_rolls(disk: SimulatedDisk) -> Non
     assert disk.open_files == 0
 
 
+def test_a_sync_that_ends_where_the_log_rolled_does_not_go_back(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    append(log, bytes(1_500))
+    ticket = log.start_sync()
+    append(log, bytes(1_500))
+    assert log._store.sealed
+    ticket.run()
+    log.complete_sync(ticket)
+    published = read_published(disk, DIRECTORY, disk.boot_id())
+    assert published is not None
+    assert (published.end_offset, published.segment_base_offset) == (2, 2)
+    assert published.file_position == 0
+
+
+def test_a_sync_that_began_before_the_log_was_cut_says_nothing(disk: SimulatedDisk) -> None:
+    log = made_log(disk, is_single=False)
+    fill(log, 5)
+    append(log, bytes(300))
+    ticket = log.start_sync()
+    log.truncate_to(4, now_ms=NOW_MS)
+    append(log, b"x")
+    ticket.run()
+    log.complete_sync(ticket)
+    assert (log.end_offset, log.synced_end_offset) == (5, 4)
+    log.close()
+    assert disk.open_files == 0
+
+
+def test_a_sync_that_ends_behind_a_failure_is_not_believed(disk: SimulatedDisk) -> None:
+    log = made_log(disk)
+    append(log, b"one")
+    ticket = log.start_sync()
+    disk.fail_sync_once("*.log")
+    with pytest.raises(DiskFailedError):
+        log.flush()
+    ticket.run()
+    with pytest.raises(LogClosedError):
+        log.complete_sync(ticket)
+    assert log.synced_end_offset == 1
+    assert disk.open_files == 0
+
+
 def test_a_segment_is_durable_before_the_next_one_takes_a_byte(disk: SimulatedDisk) -> None:
     log = made_log(disk)
     recording = disk.record()

@@ -134,8 +134,8 @@ class LogStore:
             self.directory.write_epochs(epochs)
             self.epochs = epochs
 
-    def roll(self, end_offset: int, memory: LogMemory) -> ActiveSegment:
-        """Begin a segment at ``end_offset``; the active one has been sealed. Gives the old one."""
+    def roll(self, end_offset: int, memory: LogMemory) -> None:
+        """Begin a segment at ``end_offset``; the active one has been sealed."""
         old = self.active
         self.directory.write_producer_snapshot(memory)
         new = self._created(end_offset)
@@ -149,7 +149,7 @@ class LogStore:
             SealedSegment(old.base_offset, end_offset, old.byte_count, old.max_timestamp_ms)
         )
         self._active = new
-        return old
+        old.close()
 
     def write_recovery_point(self, offset: int) -> None:
         """Say that everything below ``offset`` is synced. Durable on return."""

@@ -61,7 +61,6 @@ class OpenLog:
         self._install(recovered)
 
     def _install(self, recovered: RecoveredLog) -> None:
-        self._sync.close()
         self._store.install(recovered)
         self.report = recovered.report
         self._memory = recovered.memory
@@ -152,10 +151,11 @@ class OpenLog:
         self._is_roll_due = True  # until it is done: the next segment may be there half made
         active = self._store.active
         active.seal()
-        self._sync.sealed(self._end_offset, active.byte_count)
+        self._sync.note(self._end_offset, active.byte_count)
         self._publish()
         self._expire(now_ms)
-        self._sync.rolled(self._store.roll(self._end_offset, self._memory))
+        self._store.roll(self._end_offset, self._memory)
+        self._sync.roll()
         self._is_roll_due = False
 
     # --- making durable ---------------------------------------------------------------------------
@@ -166,16 +166,23 @@ class OpenLog:
         return self._sync.start(self._store.active, self._end_offset)
 
     def complete_sync(self, ticket: SyncTicket) -> None:
-        """The ticket's run returned: what it covers is durable. A single copy tells others so."""
-        self._sync.complete(ticket)
+        """The ticket's run returned: what it covers is durable. A single copy tells others so.
+
+        A ticket from before the log was cut says nothing. Raises ``LogClosedError`` if the log has
+        failed or was closed meanwhile: then nobody may believe the sync.
+        """
+        ticket.segment.end_sync()
         self._check_writable()
+        if ticket.state is not self._sync:
+            return
+        self._sync.note(ticket.end_offset, ticket.position)
         with self._failing(also_full=True):  # durable, and others would take it for undone
             self._publish()
         self._memory.forget_decided(self.high_watermark)
 
     def fail_sync(self, ticket: SyncTicket, error: LogError) -> None:
         """The ticket's run raised: the log fails."""
-        self._sync.fail(ticket)
+        ticket.segment.end_sync()
         self._fail(error)
 
     def flush(self) -> int:
@@ -230,7 +237,7 @@ class OpenLog:
         active = self._store.active
         self._directory.remove_clean_marker()
         active.seal()
-        self._sync.sealed(self._end_offset, active.byte_count)
+        self._sync.note(self._end_offset, active.byte_count)
         self._publish()
         self._directory.write_producer_snapshot(self._memory)
         self._store.write_recovery_point(self._end_offset)
@@ -259,7 +266,6 @@ class OpenLog:
 
     def _give_back(self, reason: str) -> None:
         self._closed = reason
-        self._sync.close()
         self._store.close()
         self._directory.close()
 

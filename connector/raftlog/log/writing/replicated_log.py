@@ -263,7 +263,7 @@ class ReplicatedLog(OpenLog):
         except CorruptBatchError:
             return False
         self._is_changed = True
-        self._sync.sealed(self._end_offset, active.byte_count)
+        self._sync.note(self._end_offset, active.byte_count)
         return self._end_offset == published.end_offset
 
     def _take_in(self, active: ActiveSegment, batch: RecordBatch) -> None:
@@ -315,7 +315,6 @@ class ReplicatedLog(OpenLog):
         if offset >= self._end_offset:
             return
         with self._changing(), self._failing(also_full=True):
-            self._sync.close()
             self._store.cut_from(offset)
             self._recover(now_ms)
 

@@ -6,7 +6,7 @@ Rules of this file:
    even that can be done, whoever owns the segment must give it up.
 2. Indexes are hints: written with the log, synced only when the segment is sealed or closed. What
    was in their files behind the last entry that this writer knows of is overwritten.
-3. Nothing is synced but by ``sync``, ``seal`` and ``close_in_order``.
+3. Nothing is synced but by ``sync`` and ``seal``.
 4. Kafka: ``LogSegment``.
 """
 
@@ -56,6 +56,8 @@ class ActiveSegment:
         self._directory = directory
         self._log, self._offset_index, self._time_index = files
         self._txn_index: WritableFile | None = None
+        self._sync_count = 0
+        self._is_given_back = False
         self._config = config
         self._indexer = SegmentIndexer(base_offset, interval_bytes=config.index_interval_bytes)
 
@@ -234,8 +236,22 @@ class ActiveSegment:
         if self._txn_index is not None:
             self._txn_index.sync()
 
+    def begin_sync(self) -> None:
+        """A sync is on its way, perhaps in another thread: the file must stay open."""
+        self._sync_count += 1
+
+    def end_sync(self) -> None:
+        """It has ended."""
+        assert self._sync_count > 0, "each sync ends once"
+        self._sync_count -= 1
+        if self._is_given_back:
+            self.close()
+
     def close(self) -> None:
-        """Give the files back, as they are."""
+        """Give the files back, as they are, as soon as no sync is on its way."""
+        self._is_given_back = True
+        if self._sync_count:
+            return
         for file in (self._log, self._offset_index, self._time_index, self._txn_index):
             if file is not None:
                 file.close()
