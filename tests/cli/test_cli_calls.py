@@ -17,7 +17,7 @@ from raftlog import __version__
 from raftlog_state.cli.main import main
 from raftlog_state.cli.output import Console, Output
 
-COMMANDS = ("cat", "state", "diff", "check")
+COMMANDS = ("cat", "state", "diff", "check", "configure", "repair")
 
 
 def modules_after(code: str) -> set[str]:
@@ -51,7 +51,7 @@ def test_version_is_one_line() -> None:
     [
         ([], "a command is missing"),
         (["stat", "x"], "did you mean state?"),
-        (["frobnicate"], "the commands are cat, state, diff, check"),
+        (["frobnicate"], "the commands are cat, state, diff, check, configure, repair"),
         (["cat"], "PATH"),
         (["cat", "x", "--frm", "1"], "did you mean --from?"),
         (["cat", "x", "--rev"], "did you mean --reveal?"),
@@ -66,6 +66,8 @@ def test_version_is_one_line() -> None:
         (["diff", "x"], "--from"),
         (["diff", "x", "--from", "5", "--to", "4"], "lies before"),
         (["check", "x", "--jsn"], "did you mean --json?"),
+        (["configure", "x", "retention.ms"], "is not NAME=VALUE"),
+        (["repair", "x", "--cut", "5"], "did you mean --cut-at?"),
     ],
 )
 def test_a_wrong_call_is_refused_with_the_nearest_name(argv: list[str], hint: str) -> None:

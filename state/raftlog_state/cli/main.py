@@ -50,6 +50,10 @@ commands:
   diff     print what differs between two offsets
   check    look for damage; exit 0 sound, 1 damaged
 
+commands for logs of your own (raftlog.open), never for Kafka's:
+  configure  print or change a log's settings
+  repair     mend what a crash left; give up what is damaged
+
 PATH is a metadata directory, a node's log directory, a partition's directory, a .log segment,
 a .checkpoint, or several voters' directories of one cluster, comma-separated or as a glob.
 
@@ -63,7 +67,7 @@ examples:
 Exit codes: 0 done, 1 damaged or not there, 2 wrong call or unreadable path.
 """
 
-COMMANDS: Final = ("cat", "state", "diff", "check")
+COMMANDS: Final = ("cat", "state", "diff", "check", "configure", "repair")
 
 
 def main(
@@ -136,6 +140,14 @@ def _command(name: str) -> ModuleType:
             from . import check
 
             return check
+        case "configure":
+            from . import configure
+
+            return configure
+        case "repair":
+            from . import repair
+
+            return repair
     usage = HELP.partition("\n")[0] + "\n"
     hint = nearest(name, COMMANDS) or "the commands are " + ", ".join(COMMANDS)
     raise WrongCallError("raftlog", usage, f"no command {name!r}; {hint}")

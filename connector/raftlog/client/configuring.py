@@ -1,0 +1,122 @@
+"""Look at an embedded log's settings and change them; open it once, to see whether it is well.
+
+Rules of this file:
+
+1. Settings have Kafka's names and are text, as in ``raftlog.properties``. What values are and which
+   topic it is never change.
+2. Changes are made under the lock of the writers, and each of them sees the file again before its
+   next group: nothing has to be restarted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from raftlog.errors import CorruptFileError, LogLockedError, NotALogError, OptionError
+from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.small_files import encode_properties, parse_properties
+from raftlog.log.writing.properties import encode_log_properties, parse_log_properties
+from raftlog.log.writing.recovered import CutTail, RecoveryReport
+from raftlog.log.writing.replacing import replace_checked
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.protocol import WritableStorage
+
+from .creating import read_properties
+from .group import Clock
+from .turns import Turns
+
+__all__ = ["CutTail", "RecoveryReport", "configure", "open_once", "settings_of"]
+
+LOCK_WAIT_MS: Final = 30_000
+"""How long these wait for the writers of the log."""
+_FIXED: Final = ("version", "topic.id", "values")
+
+
+def settings_of(
+    path: str | os.PathLike[str], *, storage: WritableStorage | None = None
+) -> dict[str, str]:
+    """The settings of the log in ``path``. Raises ``LogNotFoundError``, ``NotALogError`` and
+    ``CorruptFileError``."""
+    files = WritableLocalStorage() if storage is None else storage
+    return _settings(files, os.fspath(path))
+
+
+def configure(
+    path: str | os.PathLike[str],
+    changes: Mapping[str, str],
+    *,
+    storage: WritableStorage | None = None,
+    clock: Clock | None = None,
+) -> dict[str, str]:
+    """Change settings of the log in ``path``; all of them as they are then.
+
+    Raises ``OptionError`` for a setting that is not known, does not change, or cannot have that
+    value: then nothing is changed. Also ``NotALogError``, ``LogLockedError``, ``LogAccessError``.
+    """
+    directory = os.fspath(path)
+    files = WritableLocalStorage() if storage is None else storage
+    _settings(files, directory)  # before anything is written: is it ours?
+    with _locked(files, directory, Clock() if clock is None else clock):
+        settings = _settings(files, directory)
+        for name in changes:
+            if name in _FIXED:
+                raise OptionError(option=name, reason="it is said when a log is made, for good")
+            if name not in settings:
+                known = ", ".join(one for one in settings if one not in _FIXED)
+                raise OptionError(option=name, reason=f"no such setting; there are {known}")
+        changed = settings | dict(changes)
+        data = encode_properties(changed.items())
+        try:
+            parse_log_properties(data, directory)
+        except CorruptFileError as error:
+            raise OptionError(option=", ".join(changes), reason=error.reason) from None
+        if changed != settings:
+            replace_checked(files, directory, {RAFTLOG_PROPERTIES_NAME: data})
+        return changed
+
+
+def open_once(
+    path: str | os.PathLike[str],
+    *,
+    storage: WritableStorage | None = None,
+    clock: Clock | None = None,
+) -> tuple[RecoveryReport, int, int]:
+    """Open the log in ``path`` as a writer does, mending what a crash left, and close it in order.
+
+    What was found and done, the first offset, and the end offset (exclusive) of what is sound.
+    Raises ``NotALogError``, ``LogLockedError``, and what recovery raises.
+    """
+    directory = os.fspath(path)
+    files = WritableLocalStorage() if storage is None else storage
+    clock = Clock() if clock is None else clock
+    _settings(files, directory)
+    with _locked(files, directory, clock):
+        log = ReplicatedLog.open(files, directory, now_ms=clock.wall_ms())
+        found = log.report, log.log_start_offset, log.end_offset
+        log.close()
+        return found
+
+
+def _settings(files: WritableStorage, directory: str) -> dict[str, str]:
+    files.is_directory(directory)  # raises if nothing is there
+    properties = read_properties(files, directory)
+    if properties is None:
+        raise NotALogError(
+            path=directory,
+            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is no log of raftlog's own",
+        )
+    return dict(parse_properties(encode_log_properties(properties), directory))
+
+
+@contextmanager
+def _locked(files: WritableStorage, directory: str, clock: Clock) -> Iterator[None]:
+    until_ms = clock.now_ms() + LOCK_WAIT_MS
+    lock = Turns(files, directory, pause=clock.pause).take(lambda: clock.now_ms() < until_ms)
+    if lock is None:
+        raise LogLockedError(path=directory, waited_ms=LOCK_WAIT_MS)
+    with lock:
+        yield

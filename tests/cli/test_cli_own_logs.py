@@ -1,0 +1,140 @@
+"""``raftlog configure`` and ``raftlog repair``: logs of one's own are kept, Kafka's left alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.support.cli import run
+
+import raftlog
+from raftlog.errors import LogReadOnlyError, RecordBatchTooLargeError
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log of five records that was closed in order."""
+    path = tmp_path / "decisions-0"
+    with raftlog.open(path) as opened:
+        for number in range(5):
+            opened.append(b"record %d" % number)
+    return path
+
+
+@pytest.fixture
+def kafka_s(data: Path, tmp_path: Path) -> Path:
+    """A partition of Kafka's."""
+    source = data / "kraft-logs" / "three-nodes-4.3.1" / "node-1" / "orders-0-0"
+    return shutil.copytree(source, tmp_path / "orders-0-0")
+
+
+def damaged(log: Path) -> Path:
+    """The log after a power loss that also flipped a bit of an acknowledged record."""
+    (log / ".kafka_cleanshutdown").unlink()
+    segment = log / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"record 3")] ^= 1
+    segment.write_bytes(data)
+    return log
+
+
+def test_settings_are_shown_as_kafka_names_them(log: Path) -> None:
+    status, out, err = run("configure", log)
+    assert (status, err) == (0, "")
+    settings = dict(line.split("=") for line in out.splitlines())
+    assert settings["values"] == "bytes"
+    assert settings["max.message.bytes"] == str(8 * 1024 * 1024)
+    assert settings["retention.ms"] == "-1"
+
+
+def test_a_change_is_taken_up_by_who_has_the_log_open(log: Path) -> None:
+    with raftlog.open(log) as opened:
+        opened.append(bytes(2000), atomic=True)
+        status, out, _ = run("configure", log, "max.message.bytes=1024", "retention.ms=1000")
+        assert status == 0
+        assert "max.message.bytes=1024" in out.splitlines()
+        assert "retention.ms=1000" in out.splitlines()
+        with pytest.raises(RecordBatchTooLargeError):
+            opened.append(bytes(2000), atomic=True)
+        assert run("configure", log, "max.message.bytes=16777216")[0] == 0
+        opened.append(bytes(9 * 1024 * 1024))
+    assert run("check", log)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("max.message.bytes=1", "must be from 1024 to"),
+        ("max.message.bytes=many", "not a number"),
+        ("retention=1", "no such setting"),
+        ("values=kraft", "for good"),
+        ("topic.id=AAAAAAAAAAAAAAAAAAAAAw", "for good"),
+        ("compression.type=rar", "compression.type"),
+    ],
+)
+def test_a_wrong_setting_changes_nothing(log: Path, setting: str, hint: str) -> None:
+    before = (log / "raftlog.properties").read_bytes()
+    status, out, err = run("configure", log, "linger.ms=7", setting)
+    assert (status, out) == (2, "")
+    assert hint in err
+    assert (log / "raftlog.properties").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", [("configure",), ("configure", "linger.ms=1"), ("repair",)])
+def test_kafka_s_logs_are_left_alone(kafka_s: Path, command: tuple[str, ...]) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in kafka_s.iterdir()}
+    status, _, err = run(command[0], kafka_s, *command[1:])
+    assert status == 2
+    assert "no log of raftlog's own" in err
+    assert run("repair", kafka_s, "--cut-at", "1")[0] == 1
+    assert {path.name: path.stat().st_mtime_ns for path in kafka_s.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["configure", "repair"])
+def test_a_path_that_is_not_there_is_a_wrong_call(tmp_path: Path, command: str) -> None:
+    status, _, err = run(command, tmp_path / "missing")
+    assert status == 2
+    assert "does not exist" in err
+
+
+def test_a_sound_log_needs_no_repair(log: Path) -> None:
+    assert run("repair", log) == (0, "can be written: offsets from 0 to 6 (exclusive)\n", "")
+
+
+def test_a_torn_tail_is_saved_and_cut(log: Path) -> None:
+    (log / ".kafka_cleanshutdown").unlink()
+    with (log / f"{0:020d}.log").open("ab") as segment:
+        segment.write(b"half a batch, say")
+    status, out, _ = run("repair", log)
+    assert status == 0
+    assert "cut 17 bytes off" in out
+    assert "from offset 6 on, saved as" in out
+    assert out.splitlines()[-1] == "can be written: offsets from 0 to 6 (exclusive)"
+    saved = list(log.glob("*.cut-*"))
+    assert [path.read_bytes() for path in saved] == [b"half a batch, say"]
+    assert run("repair", log)[1].count("\n") == 1, "it is well now"
+
+
+def test_what_was_acknowledged_is_given_up_only_on_somebody_s_word(log: Path) -> None:
+    damaged(log)
+    status, out, _ = run("repair", log)
+    assert status == 1
+    assert "can only be read: offsets from 0 to 4 (exclusive)" in out
+    assert "raftlog repair --cut-at 4" in out
+    with raftlog.open(log) as opened, pytest.raises(LogReadOnlyError):
+        opened.append(b"x")
+    status, out, _ = run("repair", log, "--cut-at", "4")
+    assert status == 0
+    assert "offsets 4 to 5 are given up" in out
+    assert out.splitlines()[-1] == "can be written: offsets from 0 to 4 (exclusive)"
+    with raftlog.open(log) as opened:
+        assert opened.append(b"again").base_offset == 4
+        assert [record.value for record in opened.read(3)] == [b"record 2", b"again"]
+
+
+def test_nothing_is_cut_behind_damage_or_before_the_log(log: Path) -> None:
+    damaged(log)
+    status, _, err = run("repair", log, "--cut-at", "5")
+    assert status == 2
+    assert "sound only up to offset 4" in err
