@@ -72,7 +72,7 @@ def replica() -> Witness:
     log.delete_before(snapshot_id)
     log.append(begin("aborted"), ABORT)
     end = log.log.end_offset
-    for _ in range(6):
+    for _ in range(12):  # a truncation over several segments
         log.append(*[NO_OP] * 9)
     log.truncate(end + 10)
     log.reopen(in_order=False)
@@ -111,7 +111,7 @@ def run(name: str, count: int) -> int:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_few_crash_points(name: str) -> None:
-    assert run(name, 150) == 150
+    assert run(name, 100) == 100
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
 import sys
@@ -237,6 +238,25 @@ def test_what_cannot_be_meant_is_refused_at_once(
         log.append_async(b"x", **arguments)  # type: ignore[arg-type]
 
 
+def test_transactions_that_contradict_each_other_are_refused(machine: Machine) -> None:
+    log = machine.open(values="kraft")
+    begin, end, no_op = b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", b"\x01\x14\x00\x00"
+    for wrong in ([end], [begin, begin], [begin, end, end]):
+        with pytest.raises(InvalidAppendError, match="a transaction"):
+            log.append(wrong)
+    with pytest.raises(InvalidAppendError, match="is a transaction itself"):
+        log.append([begin, end], commit=("app", "query", 1))
+    log.append([begin, no_op])
+    with pytest.raises(InvalidAppendError, match="begins inside another"):
+        log.append([begin])
+    with pytest.raises(InvalidAppendError, match="a transaction is open"):
+        log.append([no_op], commit=("app", "query", 1))
+    log.append([no_op])
+    assert log.append([end]).last_offset == 4
+    assert log.append([no_op], commit=("app", "query", 1)).base_offset == 5
+    assert log.last_stable_offset == log.end_offset == 8
+
+
 # --- what values are ------------------------------------------------------------------------------
 
 
@@ -365,6 +385,16 @@ def test_a_log_without_a_state_keeps_its_commits_in_a_snapshot(machine: Machine)
     assert log.snapshot(delete_before=True) is not None
     log.close()
     assert machine.open().append(b"a", commit=("app", "q", 1)).was_duplicate
+
+
+def test_a_log_that_nobody_closed_writes_what_waits(machine: Machine) -> None:
+    log = machine.open()
+    machine.logs.clear()
+    future = log.append_async(b"x")
+    del log
+    gc.collect()
+    assert future.result(30).base_offset == 1
+    assert machine.open().end_offset == 2
 
 
 # --- imports --------------------------------------------------------------------------------------

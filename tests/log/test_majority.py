@@ -352,11 +352,27 @@ class Cluster:
         ]
 
 
-@settings(max_examples=1000)
-@given(st.integers(0, 2**32), st.sampled_from([3, 5, 5]), st.booleans())
+CLUSTERS = given(st.integers(0, 2**32), st.sampled_from([3, 5, 5]), st.booleans())
+
+
+@settings(max_examples=250)
+@CLUSTERS
 def test_what_is_called_committed_is_in_the_log_of_whoever_can_lead_later(
     seed: int, size: int, still: bool
 ) -> None:
+    whoever_can_lead_later_has_what_is_called_committed(seed, size, still)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000)
+@CLUSTERS
+def test_in_many_clusters_whoever_can_lead_later_has_what_is_called_committed(
+    seed: int, size: int, still: bool
+) -> None:
+    whoever_can_lead_later_has_what_is_called_committed(seed, size, still)
+
+
+def whoever_can_lead_later_has_what_is_called_committed(seed: int, size: int, still: bool) -> None:
     rng = random.Random(seed)
     cluster = Cluster(size, rng)
     voters = tuple(ReplicaKey(node) for node in range(size))

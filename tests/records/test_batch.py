@@ -58,8 +58,8 @@ def test_every_field_of_a_batch_comes_back(
     assert encode_batch(expected, base_offset=base_offset, leader_epoch=leader_epoch) == data
 
 
-@settings(max_examples=50)
-@given(st.lists(new_batches(count_max=5), max_size=6))
+@settings(max_examples=30)
+@given(st.lists(new_batches(count_max=5), max_size=4))
 def test_the_scan_reads_what_the_reader_of_batches_reads(batches: list[NewRecordBatch]) -> None:
     data = b"".join(
         encode_batch(new, base_offset=10_000 * ordinal, leader_epoch=ordinal)

@@ -51,7 +51,7 @@ def test_damaged_logs_read_alike_and_give_what_is_whole(batches: list, edits: li
     assert scan_rows(damaged, **LIMIT) == read_rows(damaged, **LIMIT)
 
 
-@settings(max_examples=60)
+@settings(max_examples=50)
 @given(new_batches(count_max=4), EDITS, st.booleans())
 def test_lies_under_a_sound_crc_read_alike(new, edits: list, in_header: bool) -> None:
     sound = encode_batch(new, base_offset=7, leader_epoch=1)
@@ -89,6 +89,7 @@ def test_one_lie_among_many_batches_is_found_where_it_is(
     assert scan_rows(log) == read_rows(log)
 
 
+@settings(max_examples=50)
 @given(new_batches(count_max=3), EDITS)
 def test_a_control_batch_of_any_bytes_raises_typed_errors_only(new, edits: list) -> None:
     damaged = resealed(edited(encode_batch(new, base_offset=0, leader_epoch=1), edits, 61))

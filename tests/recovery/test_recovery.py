@@ -462,3 +462,20 @@ def test_a_flipped_epoch_is_damage_although_its_crc_holds() -> None:
     recovered = log.recover()
     assert recovered.end_offset == 5
     assert recovered.report.anomalies[0].kind is ScanEnd.EPOCH_MISMATCH
+
+
+def test_the_epoch_of_a_log_whose_records_are_all_deleted_is_not_forgotten() -> None:
+    log = WrittenLog()
+    log.log.claim(now_ms=5)
+    log.fill(30)
+    writer = log.log.begin_snapshot(log.log.snapshot_id_at(log.log.end_offset), now_ms=0)
+    assert writer is not None
+    log.log.delete_before(writer.freeze())
+    end = log.log.end_offset
+    log.log._roll(1_000)
+    power_loss(log)
+    log.log._directory.write_log_start(end)
+    for _ in range(3):
+        recovered = log.recover()
+        assert recovered.end_offset == recovered.segments[0].base_offset == end
+        assert recovered.epochs.latest_epoch == 2

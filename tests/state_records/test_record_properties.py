@@ -41,16 +41,29 @@ ABSENT = [
 
 
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_a_record_survives_bytes_and_json(
     kind: type[MetadataRecord], version: int, data: st.DataObject
 ) -> None:
-    record = data.draw(structs(kind, version))
+    survives_bytes_and_json(data.draw(structs(kind, version)), version)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "version"), EVERY_VERSION, ids=version_name)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_many_records_survive_bytes_and_json(
+    kind: type[MetadataRecord], version: int, data: st.DataObject
+) -> None:
+    survives_bytes_and_json(data.draw(structs(kind, version)), version)
+
+
+def survives_bytes_and_json(record: MetadataRecord, version: int) -> None:
     value = encode(record, version)
     decoded = decode(value)
     assert decoded == DecodedRecord(version, record)
-    assert type(decoded.record) is kind
+    assert type(decoded.record) is type(record)
     assert hash(decoded) == hash(DecodedRecord(version, record))
     assert encode(decoded) == value
     text = to_json_text(decoded)
@@ -60,7 +73,7 @@ def test_a_record_survives_bytes_and_json(
 
 
 @pytest.mark.parametrize(("kind", "version", "field"), ABSENT, ids=str)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_a_field_that_the_version_lacks_is_refused_by_name(
     kind: type[MetadataRecord], version: int, field: Any, data: st.DataObject

@@ -265,15 +265,14 @@ CLUSTER_LOGS = [log for log in metadata_logs() if "every-record" not in str(log)
 def test_no_secret_of_a_real_cluster_leaves() -> None:
     secrets = set()
     shown = bytearray()
-    for log in CLUSTER_LOGS:
-        for value in values_of(log):
-            record = decode(value).record
-            if isinstance(record, UserScramCredentialRecord):
-                secrets |= {record.salt, record.stored_key, record.server_key}
-            if isinstance(record, ConfigRecord) and record.name.endswith("password"):
-                secrets.add((record.value or "").encode())
-            shown += MASKED.redact_value(value)
-            shown += MASKED.record_json(value).encode()
+    for value in {value for log in CLUSTER_LOGS for value in values_of(log)}:
+        record = decode(value).record
+        if isinstance(record, UserScramCredentialRecord):
+            secrets |= {record.salt, record.stored_key, record.server_key}
+        if isinstance(record, ConfigRecord) and record.name.endswith("password"):
+            secrets.add((record.value or "").encode())
+        shown += MASKED.redact_value(value)
+        shown += MASKED.record_json(value).encode()
     assert len(secrets) > 5
     for secret in secrets:
         assert secret not in shown

@@ -8,12 +8,15 @@ Rules of this file:
    (``BufferAllocationError``, Kafka: ``max.block.ms``).
 3. Every future is answered, whatever happens: by its answer, by ``LogClosedError`` if its turn
    never came, by ``AppendUnknownError`` if the thread fell over while its turn was on.
-4. This file knows nothing of files or locks: ``write_group`` is given a group, and answers each of
+4. Whoever forgets to close loses nothing that was queued: the process waits for it at its end. A
+   fork has no thread, and is refused before it touches what its parent may have left locked.
+5. This file knows nothing of files or locks: ``write_group`` is given a group, and answers each of
    its requests as soon as it can.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -84,6 +87,9 @@ class Appender:
         request's deadline.
         """
         byte_count = request.byte_count()
+        if os.getpid() != self._process_id:
+            reason = "it was opened by the process that this one was forked from"
+            raise LogClosedError(path=self._path, reason=reason)
         with self._changed:
             self._check_open()
             while self._held_bytes and self._held_bytes + byte_count > self._waiting_bytes_max:
@@ -108,9 +114,9 @@ class Appender:
 
         Closing twice is allowed: the second waits for the first.
         """
+        if os.getpid() != self._process_id:
+            return True  # what a fork copied is the parent's to write
         with self._changed:
-            if os.getpid() != self._process_id:
-                return True  # a fork has no thread: what it copied is the parent's to write
             if self._closed is None:
                 self._closed = "its owner closed it"
                 if self._thread is None:
@@ -125,15 +131,13 @@ class Appender:
     # --- inside -----------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if os.getpid() != self._process_id:
-            reason = "it was opened by the process that this one was forked from"
-            raise LogClosedError(path=self._path, reason=reason)
         if self._closed is not None:
             raise LogClosedError(path=self._path, reason=self._closed)
 
     def _start(self) -> None:
         name = f"raftlog append {self._path}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _running.add(self)
         self._thread.start()
 
     def _run(self) -> None:
@@ -143,6 +147,7 @@ class Appender:
             self._on_close()
         finally:
             self._give_up()
+            _running.discard(self)
 
     def _next_group(self) -> list[tuple[Request, int]]:
         """Wait for the next group; empty when all is done and the log is to be closed."""
@@ -201,6 +206,16 @@ class Appender:
             self._changed.notify_all()
         waiting = [request for request in left if request.future.set_running_or_notify_cancel()]
         _fail(waiting, LogClosedError(path=self._path, reason=reason))
+
+
+_running: Final[set[Appender]] = set()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Write what is still queued when the process ends in order."""
+    for appender in list(_running):
+        appender.close()
 
 
 def _answer(request: Request, answer: Answer) -> None:

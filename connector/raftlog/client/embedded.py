@@ -11,13 +11,13 @@ Rules of this file:
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -56,9 +56,6 @@ TIMEOUT_MS_DEFAULT: Final = 30_000
 T = TypeVar("T")
 
 
-_open_logs: weakref.WeakSet[EmbeddedLog] = weakref.WeakSet()
-
-
 def open_embedded(
     path: str | os.PathLike[str],
     *,
@@ -78,7 +75,7 @@ def open_embedded(
     above is missing), ``NotALogError`` (other files lie there), ``OptionError`` (the log holds
     values of another kind), ``LogAccessError``, ``CorruptFileError``.
     """
-    path = os.fspath(path)
+    path = os.fspath(path) if storage is not None else os.path.abspath(path)
     files = WritableLocalStorage() if storage is None else storage
     clock = Clock() if clock is None else clock
     wanted = LogConfig() if config is None else config
@@ -103,6 +100,7 @@ class EmbeddedLog:
         self._clock = clock
         self._reader: LogReader | None = None
         self._reader_lock = threading.Lock()
+        self._process_id = os.getpid()
         self._config = config
         self._writer: GroupWriter | None = None
         self._appender: Appender | None = None
@@ -117,7 +115,7 @@ class EmbeddedLog:
                 linger_ms=config.linger_ms,
                 now_ms=clock.now_ms,
             )
-            _open_logs.add(self)
+            weakref.finalize(self, self._appender.close, 0).atexit = False
 
     def __repr__(self) -> str:
         return f"EmbeddedLog({self.path!r})"
@@ -137,18 +135,17 @@ class EmbeddedLog:
         """Write what waits, and close the log in order. Closing twice is allowed."""
         if self._appender is not None:
             self._appender.close()
-        _open_logs.discard(self)
 
     # --- what it is -------------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
-        with self._reader_lock:
+        with self._reading():
             return self._log().topic
 
     @property
     def partition(self) -> int:
-        with self._reader_lock:
+        with self._reading():
             return self._log().partition
 
     @property
@@ -164,13 +161,13 @@ class EmbeddedLog:
     @property
     def log_start_offset(self) -> int:
         """The first offset on disk."""
-        with self._reader_lock:
+        with self._reading():
             return self._log(refresh=True).log_start_offset
 
     @property
     def end_offset(self) -> int:
         """The offset behind the last durable record: where the next one goes (Kafka's log end)."""
-        with self._reader_lock:
+        with self._reading():
             return self._log(refresh=True).log_end_offset
 
     @property
@@ -181,15 +178,24 @@ class EmbeddedLog:
     @property
     def last_stable_offset(self) -> int:
         """The offset up to which every transaction is decided."""
-        with self._reader_lock:
+        with self._reading():
             log = self._log(refresh=True)
             return log.read_end(isolation=Isolation.READ_COMMITTED).offset
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
         """The finished snapshots, oldest first."""
-        with self._reader_lock:
+        with self._reading():
             return self._log(refresh=True).snapshots
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """One thread at a time uses the reader; a fork begins with one of its own."""
+        if os.getpid() != self._process_id:
+            self._process_id = os.getpid()
+            self._reader, self._reader_lock = None, threading.Lock()
+        with self._reader_lock:
+            yield
 
     def _log(self, *, refresh: bool = False) -> LogReader:
         """The log as a reader sees it now. To be called, and used, under the reader's lock."""
@@ -212,7 +218,7 @@ class EmbeddedLog:
 
         Iterate it for records, or take ``to_arrow()`` for columns.
         """
-        with self._reader_lock:
+        with self._reading():
             log = self._log(refresh=True)
             start_offset = log.log_start_offset if from_offset is None else from_offset
             end = log.read_end(isolation=isolation).offset
@@ -415,10 +421,3 @@ def _value_kind(values: ValueKind | str) -> ValueKind:
     except ValueError:
         kinds = ", ".join(kind.value for kind in ValueKind)
         raise OptionError(option="values", reason=f"it must be one of {kinds}") from None
-
-
-@atexit.register
-def _close_all() -> None:
-    """Write what is still queued when the process ends in order."""
-    for log in list(_open_logs):
-        log.close()

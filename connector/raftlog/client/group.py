@@ -27,13 +27,14 @@ from raftlog.errors import (
     DiskFailedError,
     DiskFullError,
     FutureEpochError,
+    InvalidAppendError,
     LogClosedError,
     LogLockedError,
     NotLeaderError,
     RaftlogError,
 )
-from raftlog.limits import MIB, SMALL_FILE_BYTES_MAX
-from raftlog.log.marker_values import marker_value
+from raftlog.limits import SMALL_FILE_BYTES_MAX
+from raftlog.log.marker_values import marker_of, marker_value
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_facts import (
@@ -54,8 +55,8 @@ from raftlog.storage.protocol import WritableStorage
 from .requests import Answer, AppendRequest, AppendResult, Done, Failed, Operation, Request, failed
 from .turns import Turns
 
-GROUP_POOL_BYTES: Final = 256 * MIB
-"""Batches of one group: far more than a group's requests hold, which are bounded before."""
+_POOL_BYTES: Final = 2**40
+"""No bound: what a group's requests may hold was bounded before they were queued."""
 CLOSE_WAIT_MS: Final = 10_000
 """How long closing waits for the lock; without it the next open looks at the tail again."""
 CLEAN_INTERVAL_MS: Final = 5 * 60 * 1000
@@ -218,7 +219,7 @@ class _Group:
     def __init__(self, log: ReplicatedLog, now_ms: int) -> None:
         self._log = log
         self._now_ms = now_ms
-        self._pool = BufferPool(max(GROUP_POOL_BYTES, 2 * log.config.batch_bytes_max))
+        self._pool = BufferPool(_POOL_BYTES)
         self._accumulator = self._new_accumulator()
 
     def place(self, request: Request) -> Answer:
@@ -259,6 +260,7 @@ class _Group:
                 was_duplicate=True,
             )
         records = request.records
+        has_markers = self._log.config.values is ValueKind.KRAFT and self._check_markers(request)
         if records and request.commit is not None:
             records = _named(records, request.commit, self._log.config.values)
         if request.is_atomic or request.stands_alone:
@@ -267,8 +269,8 @@ class _Group:
             last_offset = self._accumulator.append(epoch, records, now_ms=self._now_ms)
         else:
             last_offset = self._accumulator.next_offset - 1
-        if request.commit is not None or request.producer is not None:
-            self.write()  # so that the log knows the identity when it comes again
+        if has_markers or request.commit is not None or request.producer is not None:
+            self.write()  # so that the log knows of it before the next request is looked at
         return AppendResult(last_offset - len(records) + 1, last_offset, epoch)
 
     def _append_atomic(
@@ -306,6 +308,35 @@ class _Group:
         return memory.check_producer(
             stamp.producer_id, stamp.producer_epoch, stamp.base_sequence, len(request.records)
         )
+
+    def _check_markers(self, request: AppendRequest) -> bool:
+        """Whether markers of metadata transactions are among the records. All before are written.
+
+        Raises ``InvalidAppendError`` if they would contradict what is open: one transaction is open
+        at a time, and a named commit is one itself (KIP-868).
+        """
+        found = [
+            marker
+            for record in request.records
+            if (marker := marker_of(record if isinstance(record, bytes) else record.value))
+        ]
+        if not found and request.commit is None:
+            return False
+        self.write()
+        is_open = self._log.memory.open_transaction is not None
+        reason = None
+        if request.commit is not None and found:
+            reason = "a named commit is a transaction itself, and cannot hold another one's markers"
+        elif request.commit is not None and is_open:
+            reason = "a transaction is open; end it, or claim the log, which aborts it"
+        for marker in found:
+            if (marker is Marker.BEGIN) is is_open:
+                what = "begins inside another" if is_open else "ends where none is open"
+                reason = reason or f"a transaction {what}"
+            is_open = marker is Marker.BEGIN
+        if reason is not None:
+            raise InvalidAppendError(reason=reason)
+        return True
 
     def write(self) -> None:
         """Write what waits in the accumulator."""

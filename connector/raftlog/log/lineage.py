@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from raftlog.limits import BATCH_HEADER_BYTES
+from raftlog.records.columns import BatchColumns, Bools
 from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC
 from raftlog.storage.protocol import ReadableFile
 
@@ -41,6 +42,23 @@ def lineage_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> Ep
             for epoch, offset in _changes(files, file, base_offset, first[0], end_offset):
                 cache = cache.assign(epoch, offset)
     return cache
+
+
+def wrong_epochs(batches: BatchColumns, epochs: EpochCache) -> tuple[Bools, Bools]:
+    """Which batches are of another epoch than their offsets have, and of which that is known.
+
+    A batch's epoch lies outside its CRC. Where a checkpoint of epochs may be believed it tells.
+    """
+    starts = np.array([entry.start_offset for entry in epochs.entries], np.int64)
+    numbers = np.array([entry.epoch for entry in epochs.entries], np.int64)
+    if not len(starts):
+        nothing = np.zeros(len(batches), np.bool_)
+        return nothing, nothing
+    first = np.searchsorted(starts, batches.base_offset, side="right") - 1
+    last = np.searchsorted(starts, batches.last_offset, side="right") - 1
+    known: Bools = first >= 0
+    wrong: Bools = known & ((numbers[first] != batches.leader_epoch) | (first != last))
+    return wrong, known
 
 
 def _first_epoch(files: LogFiles, base_offset: int) -> int | None:

@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from raftlog.errors import (
     CorruptBatchError,
+    CorruptFileError,
     DataLossError,
     LogGapError,
     OffsetOutOfRangeError,
@@ -34,10 +36,11 @@ from .epoch_cache import EpochCache
 from .files import LogFiles, read_small_file
 from .history import log_start
 from .knowledge import Knowledge
+from .lineage import wrong_epochs
 from .markers import MARKER_COLUMNS, VoterSet, last_voters
 from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME, RAFTLOG_PROPERTIES_NAME
 from .outcomes import OutcomeFinder, Outcomes
-from .pieces import ReadBatches, ReadHeaders, ReadScans
+from .pieces import P, ReadBatches, ReadHeaders, Reading, ReadScans
 from .reader import LogReader
 from .reads import EndBasis, Isolation, LogKind, OffsetSlice, ReadEnd, ReadPlan, SourceKind
 from .slices import split_range
@@ -298,15 +301,43 @@ class SingleLog(LogReader):
         columns: Column = Column.ALL_BUT_HEADERS,
         chunk_bytes: int = READ_CHUNK_BYTES,
     ) -> Iterator[Scan]:
-        if start_offset < end_offset:
-            cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
-            yield from cursor.read(ReadScans(columns, chunk_bytes), end_offset)
+        yield from self._read(ReadScans(columns, chunk_bytes), start_offset, end_offset)
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        if start_offset < end_offset:
-            cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
-            for piece in cursor.read(ReadBatches(READ_CHUNK_BYTES), end_offset):
-                yield from piece.objects
+        for piece in self._read(ReadBatches(READ_CHUNK_BYTES), start_offset, end_offset):
+            yield from piece.objects
+
+    def _read(self, reading: Reading[P], start_offset: int, end_offset: int) -> Iterator[P]:
+        """Pieces of [start_offset, end_offset), each batch of the epoch that it must have."""
+        if start_offset >= end_offset:
+            return
+        epochs = self._durable_epochs()
+        cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
+        for piece in cursor.read(reading, end_offset):
+            wrong, _ = wrong_epochs(piece.batches, epochs)
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                if at:
+                    yield reading.first(piece, at)
+                base_offset = int(piece.batches.base_offset[at])
+                raise CorruptBatchError(
+                    reason=f"its epoch is {int(piece.batches.leader_epoch[at])}, and that of its "
+                    f"offset is {epochs.epoch_at(base_offset)}",
+                    path=self.files.segment_path(cursor.segment),
+                    position=int(piece.batches.position[at]),
+                    offset=base_offset,
+                )
+            yield piece
+
+    def _durable_epochs(self) -> EpochCache:
+        """What an embedded log noted of its epochs before it wrote a batch of them.
+
+        Kafka's nodes do not promise that much of the file, and it may be a copy's old one.
+        """
+        if self.files.listing.is_embedded:
+            with contextlib.suppress(CorruptFileError):
+                return self.known.epoch_checkpoint or EpochCache()
+        return EpochCache()
 
     def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
         if self.kind is LogKind.METADATA:

@@ -99,6 +99,7 @@ class SnapshotReader:
             for position, piece in pieces(file, 0, reading, start_offset=None, end_offset=None):
                 batches = piece.batches
                 count = _in_order_count(batches, expected_offset)
+                self._check_epochs(batches[:count])
                 if count:
                     last_position = int(batches.position[count - 1])
                     expected_offset = int(batches.last_offset[count - 1]) + 1
@@ -117,6 +118,14 @@ class SnapshotReader:
             last = read_batch_at(file, last_position)
         if last is None or not _ends_with_footer(last):
             raise self._damaged(end_position, "it does not end with a SnapshotFooter record")
+
+    def _check_epochs(self, batches: BatchColumns) -> None:
+        """Every batch of a checkpoint of ours is of the epoch in its name; no CRC covers it."""
+        wrong = np.flatnonzero(batches.leader_epoch != self.snapshot_id.epoch)
+        if self._files.listing.is_embedded and len(wrong):
+            at = int(wrong[0])
+            epoch = int(batches.leader_epoch[at])
+            raise self._damaged(int(batches.position[at]), f"its batch is of epoch {epoch}")
 
     def _damaged(self, position: int, reason: str) -> CorruptSnapshotError:
         return CorruptSnapshotError(path=self.path, position=position, reason=reason)

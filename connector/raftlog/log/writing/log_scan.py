@@ -231,13 +231,21 @@ class LogScanner:
     # --- epochs -----------------------------------------------------------------------------------
 
     def _epochs(self, result: LogScan) -> EpochCache:
-        """The checkpoint's epochs up to the end, or those of the batches if there is none."""
+        """The checkpoint's epochs up to the end, or those of the batches if there is none.
+
+        An epoch that begins at the end has no batch yet and is forgotten (Kafka does so too), but
+        not where the log has no batch at all: then it is the one of what was deleted.
+        """
         epochs = self._marks.epochs
         if epochs is None:
             files = LogFiles(self._storage, self._directory, self._marks.listing)
             epochs = lineage_below(files, result.end_offset, None)
+            newest = self._marks.listing.snapshots[-1:]
+            if not epochs.entries and [one.end_offset for one in newest] == [result.end_offset]:
+                epochs = EpochCache.of([(newest[0].epoch, result.end_offset)])
         first = min((one.base_offset for one in result.segments), default=self._log_start)
-        return epochs.without_from(result.end_offset).without_before(first)
+        is_empty = first == result.end_offset
+        return epochs.without_from(result.end_offset + is_empty).without_before(first)
 
     # --- files ------------------------------------------------------------------------------------
 

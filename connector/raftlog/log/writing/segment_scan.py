@@ -22,6 +22,7 @@ from raftlog.errors import CorruptBatchError
 from raftlog.limits import MIB
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.files import read_batch_at
+from raftlog.log.lineage import wrong_epochs
 from raftlog.log.pieces import pieces
 from raftlog.log.resync import find_sound_batch
 from raftlog.records.batch import RecordBatch, read_batch
@@ -244,14 +245,10 @@ def _in_order(
 def _wrong_epoch(batches: BatchColumns, previous: Int64s, epochs: EpochCache | None) -> Bools:
     """Batches whose epoch is not that of their offsets, as far as that can be known."""
     unannounced: Bools = (batches.leader_epoch != previous) & ~batches.is_control
-    if epochs is None or not epochs.entries:
+    if epochs is None:
         return unannounced
-    starts = np.array([entry.start_offset for entry in epochs.entries], np.int64)
-    numbers = np.array([entry.epoch for entry in epochs.entries], np.int64)
-    first = np.searchsorted(starts, batches.base_offset, side="right") - 1
-    last = np.searchsorted(starts, batches.last_offset, side="right") - 1
-    is_other = (numbers[first] != batches.leader_epoch) | (first != last)
-    wrong: Bools = np.where(first >= 0, is_other, unannounced)
+    is_other, is_known = wrong_epochs(batches, epochs)
+    wrong: Bools = np.where(is_known, is_other, unannounced)
     return wrong
 
 

@@ -1,0 +1,285 @@
+"""Each single flipped bit is found, or shown to be without effect.
+
+Where a bit lies under a checksum, flipping it and asking the checksum is the whole proof. Where it
+does not (a batch's offset, length, epoch and magic; indexes; text), the code that uses it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from tests.support.memory_storage import MemoryStorage
+from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog
+
+from raftlog.errors import CorruptBatchError, LogError
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.files import LogFiles
+from raftlog.log.opening import open_log
+from raftlog.log.times import first_batch_after
+from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.log_directory import LogDirectory
+from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.recovered import RecoveredLog
+from raftlog.log.writing.recovery import recover
+from raftlog.log.writing.segment_scan import Place, ScanRules, SegmentEnd, scan_segment
+from raftlog.records.batch import RecordBatch, iter_batches, read_batch
+from raftlog.records.compression import Compression
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.storage.survival import Survival
+
+LOG_BYTES = 48 * 1024
+PATH = f"{DIRECTORY}/00000000000000000000.log"
+QUICK_STEP = 61
+"""A prime: so that each bit of a byte, and each byte of a header, has its turn."""
+
+whole_or_sample = pytest.mark.parametrize(
+    "step", [QUICK_STEP, pytest.param(1, marks=pytest.mark.slow)], ids=["sample", "every"]
+)
+
+
+@cache
+def written() -> WrittenLog:
+    """A closed log of one segment: epochs, commits, producers, compression, large and small."""
+    log = WrittenLog(ONE_SEGMENT)
+    sequence = 0
+    while len(log.disk.files()[PATH]) < LOG_BYTES:
+        at = log.log.end_offset
+        log.append(b"x" * (at % 150), commit=CommitName("app", "q", at), sync=False)
+        log.append(*[b"y" * 40] * 20, compression=Compression.LZ4, sync=False)
+        log.append(b"z" * 700, producer=(7, 0, sequence), sync=False)
+        sequence += 1
+        if at % 7 == 0:
+            log.log.claim(now_ms=1_000)
+    log.log.close()
+    return log
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
+    return (
+        recovered.log_start_offset,
+        recovered.end_offset,
+        recovered.epochs,
+        recovered.memory.commits,
+        recovered.memory.producers,
+        recovered.report.read_only is None,
+    )
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def scanned_end(data: bytes, place: Place, epochs: EpochCache) -> SegmentEnd:
+    storage = MemoryStorage()
+    storage.write(PATH, data)
+    with storage.open_file(PATH) as file:
+        scan = scan_segment(file, place, ScanRules(epochs=epochs))
+        while True:
+            try:
+                next(scan)
+            except StopIteration as stop:
+                end: SegmentEnd = stop.value
+                return end
+
+
+def is_refused(data: bytes, bit: int) -> bool:
+    """Whether a batch with this bit flipped is told from one by itself."""
+    try:
+        return not isinstance(read_batch(flipped(data, bit)), RecordBatch)
+    except CorruptBatchError:
+        return True
+
+
+@whole_or_sample
+def test_every_bit_of_a_log_is_found_by_recovery(step: int) -> None:
+    log = written()
+    data = log.disk.files()[PATH]
+    epochs = log.recover().epochs
+    by_order = 0
+    previous_epoch = -1
+    for batch in iter_batches(data):
+        place = Place(position=0, next_offset=batch.base_offset, epoch=previous_epoch)
+        alone = data[batch.position : batch.position + batch.byte_count]
+        follows = data[batch.position : batch.position + batch.byte_count + 2_000]
+        previous_epoch = batch.leader_epoch
+        for bit in range(-8 * batch.position % step, 8 * len(alone), step):
+            if not is_refused(alone, bit):
+                by_order += 1
+                end = scanned_end(flipped(follows, bit), place, epochs)
+                assert not end.is_clean, (batch.position, bit)
+                assert end.place.next_offset == batch.base_offset, (batch.position, bit)
+    assert by_order > 12_000 // step
+
+
+@whole_or_sample
+def test_a_flipped_bit_of_a_log_is_never_silent_when_it_is_opened_after_a_crash(step: int) -> None:
+    log = written()
+    data = log.disk.files()[PATH]
+    disk = log.disk.copy()
+    disk.unlink(f"{DIRECTORY}/.kafka_cleanshutdown")
+    disk.unlink(f"{DIRECTORY}/recovery-point-offset-checkpoint")
+    disk.sync_directory(DIRECTORY)
+    disk.crash(Survival.EVERYTHING)
+    whole = recover(disk.copy(), DIRECTORY, config=log.config, now_ms=0)
+    assert whole.report.anomalies == ()
+    for bit in range(0, 8 * len(data), 1_009 * step // QUICK_STEP + 1_500):
+        hurt = disk.copy()
+        hurt.flip_bit(PATH, bit)
+        recovered = recover(hurt, DIRECTORY, config=log.config, now_ms=0)
+        assert recovered.report.anomalies, bit
+        assert recovered.end_offset < whole.end_offset
+        assert recovered.report.read_only is not None or recovered.report.cut[0].saved_as
+
+
+@whole_or_sample
+def test_a_reader_is_given_the_same_batches_or_an_error(step: int) -> None:
+    log = written()
+    data = log.disk.files()[PATH]
+    end_offset = log.log.end_offset
+    for bit in range(0, 8 * len(data), 1_009 * step // QUICK_STEP + 1_500):
+        disk = log.disk.copy()
+        disk.flip_bit(PATH, bit)
+        with pytest.raises(LogError):
+            for _ in open_log(disk, DIRECTORY).batches(0, end_offset):
+                pass
+
+
+# --- indexes --------------------------------------------------------------------------------------
+
+
+@cache
+def indexed() -> WrittenLog:
+    """A closed log whose batches have an index entry each, and a time each."""
+    log = WrittenLog(LogConfig(index_interval_bytes=0))
+    for _ in range(300):
+        log.append(b"v", sync=False)
+    log.log.close()
+    return log
+
+
+def index_bits(suffix: str, step: int) -> Iterator[tuple[int, int, SimulatedDisk]]:
+    """Each bit, the offset that its entry is about, and the disk on which it is flipped."""
+    log = indexed()
+    path = PATH.removesuffix(".log") + suffix
+    size = len(log.disk.files()[path])
+    for bit in range(0, 8 * size, step):
+        disk = log.disk.copy()
+        disk.flip_bit(path, bit)
+        yield bit, bit // 8 // (8 if suffix == ".index" else 12) + 1, disk
+
+
+@whole_or_sample
+def test_a_flipped_bit_of_an_offset_index_never_hides_a_batch(step: int) -> None:
+    data = indexed().disk.files()[PATH]
+    bases = {batch.position: batch.base_offset for batch in iter_batches(data)}
+    for bit, about, disk in index_bits(".index", step):
+        files = LogFiles.of_directory(disk, DIRECTORY)
+        with files.open(PATH) as file:
+            for offset in (about - 1, about, about + 1, 300):
+                position = files.find(file, 0, offset)
+                assert bases[position] <= offset, bit
+
+
+@whole_or_sample
+def test_a_flipped_bit_of_a_time_index_never_hides_a_batch(step: int) -> None:
+    for bit, about, disk in index_bits(".timeindex", 3 * step):
+        files = LogFiles.of_directory(disk, DIRECTORY)
+        for offset in (about, 299):
+            found = first_batch_after(
+                files, 1_000 + offset - 1, start_offset=0, end_offset=301, contiguous=True
+            )
+            assert found is not None, bit
+            assert int(found.base_offset[0]) == offset, bit
+
+
+@whole_or_sample
+def test_a_flipped_bit_of_an_index_changes_nothing_of_an_opening(step: int) -> None:
+    log = indexed()
+    expected = facts_of(log.recover())
+    for suffix in (".index", ".timeindex"):
+        for _, _, disk in index_bits(suffix, 37 * step):
+            assert facts_of(recover(disk, DIRECTORY, config=log.config, now_ms=0)) == expected
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+@whole_or_sample
+def test_every_bit_of_a_producer_snapshot_is_found(step: int) -> None:
+    log = written()
+    name = [name for name in log.names() if name.endswith(".snapshot")][-1]
+    data = log.disk.files()[log.path(name)]
+    for bit in range(0, 8 * len(data), step):
+        with pytest.raises(LogError):
+            LogMemory.decode_snapshot(flipped(data, bit), name, log.log.end_offset)
+
+
+@whole_or_sample
+def test_every_bit_of_a_checkpoint_is_found_by_who_reads_it(step: int) -> None:
+    log = WrittenLog(LogConfig(batch_bytes_max=1_024))
+    log.append(b"a", commit=CommitName("app", "q", 1))
+    writer = log.log.begin_snapshot(log.log.snapshot_id_at(2), now_ms=5)
+    assert writer is not None
+    writer.append([b"state" * 30] * 40)
+    snapshot_id = writer.freeze()
+    path = log.path(f"{snapshot_id}.checkpoint")
+    data = log.disk.files()[path]
+    batches = list(iter_batches(data))
+    for batch in batches:
+        alone = data[batch.position : batch.position + batch.byte_count]
+        for bit in range(-8 * batch.position % step, 8 * len(alone), step):
+            if is_refused(alone, bit):
+                continue
+            disk = log.disk.copy()
+            disk.flip_bit(path, 8 * batch.position + bit)
+            with pytest.raises(LogError):
+                for _ in open_log(disk, DIRECTORY).read_snapshot(snapshot_id).batches():
+                    pass
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+TEXTS = (
+    "leader-epoch-checkpoint",
+    "log-start-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "partition.metadata",
+    "raftlog.properties",
+    "checksums",
+    "published",
+    ".kafka_cleanshutdown",
+)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@whole_or_sample
+def test_a_flipped_bit_of_a_text_file_is_found_or_changes_nothing(name: str, step: int) -> None:
+    log = WrittenLog()
+    log.fill(30)
+    log.log.claim(now_ms=0)
+    writer = log.log.begin_snapshot(log.log.snapshot_id_at(32), now_ms=5)
+    assert writer is not None
+    log.log.delete_before(writer.freeze())
+    log.append(b"a", commit=CommitName("app", "q", 1))
+    log.log.close()
+    expected = facts_of(log.recover())
+    path = log.path(name)
+    for bit in range(0, 8 * len(log.disk.files()[path]), step):
+        disk = log.disk.copy()
+        disk.flip_bit(path, bit)
+        try:
+            assert LogDirectory(disk, DIRECTORY).read_properties() is not None
+        except LogError:
+            continue  # found before anything else is asked
+        recovered = recover(disk, DIRECTORY, config=log.config, now_ms=0)
+        if facts_of(recovered) != expected:
+            assert recovered.report.anomalies, bit
+            assert facts_of(recovered)[1:] == expected[1:], bit

@@ -1,0 +1,19 @@
+"""How much of a sweep runs: a chosen part in the quick tests, all of it in the slow ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+WHOLE = pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["chosen", "whole"]
+)
+"""A test that takes ``whole`` runs twice: the second time without leaving anything out."""
+
+
+def slow_but(quick: Sequence[object], everything: Sequence[object]) -> list[object]:
+    """All of ``everything`` as parameters, of which those in ``quick`` are not slow."""
+    return [
+        one if one in quick else pytest.param(one, marks=pytest.mark.slow) for one in everything
+    ]
