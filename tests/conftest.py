@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.report_lines import pytest_terminal_summary as pytest_terminal_summary
 from tests.support.spark_session import java_is_there, shared_session
 
 if TYPE_CHECKING:

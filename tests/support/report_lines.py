@@ -1,0 +1,20 @@
+"""Lines that tests want to be read at the end of a run, whoever ran them: figures, not failures."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+REPORT_LINE: Final = "report line"
+"""Give ``record_property`` this name and a sentence."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print them, also where the tests ran in other processes."""
+    passed = terminalreporter.getreports("passed")
+    lines = [
+        str(value) for one in passed for name, value in one.user_properties if name == REPORT_LINE
+    ]
+    for line in sorted(lines):
+        terminalreporter.write_line(line)
