@@ -336,3 +336,22 @@ def test_a_full_disk_is_told_from_a_broken_one() -> None:
     ):
         file.write_at(0, b"x")
     assert "no space left" in str(caught.value)
+
+
+# --- in place -------------------------------------------------------------------------------------
+
+
+def test_a_file_is_in_place_until_its_path_leads_elsewhere(place: Place) -> None:
+    place.write("log", b"one")
+    with place.storage.open_for_writing(place.path("log")) as file:
+        assert file.is_in_place()
+        file.truncate(0)
+        assert file.is_in_place()
+        place.storage.rename(place.path("log"), place.path("aside"))
+        assert not file.is_in_place()
+        place.write("log", b"another")
+        assert not file.is_in_place()
+        place.storage.rename(place.path("aside"), place.path("log"))
+        assert file.is_in_place()
+        place.storage.unlink(place.path("log"))
+        assert not file.is_in_place()

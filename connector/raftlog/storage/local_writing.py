@@ -64,6 +64,16 @@ class WritableLocalFile(LocalFile):
         except OSError as error:
             raise _translated(self.path, error) from None
 
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to the file that is open."""
+        try:
+            there, ours = os.stat(self.path), os.fstat(self._open_descriptor())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise _translated(self.path, error) from None
+        return os.path.samestat(there, ours)
+
     def sync(self) -> None:
         """Flush bytes and length to the device; whatever goes wrong is ``DiskFailedError``."""
         _sync(self._open_descriptor(), self.path)

@@ -97,6 +97,10 @@ class WritableFile(ReadableFile, Protocol):
         """Make the file this long, cutting its end or adding zeros. Not durable yet."""
         ...
 
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to this file: it was not replaced, renamed or deleted."""
+        ...
+
     def sync(self) -> None:
         """Return when the bytes and the length of the file are durable; its name need not be.
 

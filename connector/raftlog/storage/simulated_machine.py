@@ -163,6 +163,13 @@ class SimulatedFile:
             number, kind = self._changing().number, OperationKind.TRUNCATE
             self._machine.change(Operation(kind, self._path, number, position=byte_count))
 
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to this file."""
+        with self._machine.step:
+            names = [name for name in self._path.split("/") if name]
+            found = self._machine.tree.find(names)
+            return found is not None and found.number == self._living().number
+
     def sync(self) -> None:
         """Make bytes and length durable."""
         with self._machine.step:
