@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import raftlog
-from raftlog.errors import LogReadOnlyError, OptionError
+from raftlog.errors import LogClosedError, LogReadOnlyError, OptionError
 
 
 def records_of(directory: Path) -> list[bytes | None]:
@@ -47,3 +48,34 @@ def test_an_offset_that_the_log_does_not_hold_is_refused(tmp_path: Path) -> None
 def test_a_directory_of_kafkas_is_never_cut(data: Path) -> None:
     with pytest.raises(LogReadOnlyError, match=r"Kafka's"):
         raftlog.repair(data / "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0", cut_at=5)
+
+
+def test_who_has_the_log_open_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+    directory = tmp_path / "decisions-0"
+    with raftlog.open(directory, config=raftlog.LogConfig(segment_bytes=500)) as log:
+        for number in range(20):
+            log.append([b"%02d" % number * 15])
+        boundary = sorted(int(path.stem) for path in directory.glob("*.log"))[2]
+        raftlog.repair(directory, cut_at=boundary)
+        assert log.append([b"after"]).base_offset == boundary
+        with raftlog.open(directory) as other:
+            assert other.append([b"and"]).base_offset == boundary + 1
+        assert log.append([b"on"]).base_offset == boundary + 2
+    assert records_of(directory)[-3:] == [b"after", b"and", b"on"]
+
+
+def test_a_log_that_was_made_in_place_of_another_is_not_written_by_who_had_that_open(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "decisions-0"
+    old = raftlog.open(directory)
+    for number in range(20):
+        old.append([b"%d" % number])
+    shutil.rmtree(directory)
+    with raftlog.open(directory) as new:
+        new.append([b"new"])
+        with pytest.raises(LogClosedError, match="another log was made in its place"):
+            old.append([b"old"])
+        old.close()
+        assert new.append([b"on"]).base_offset == 2
+    assert records_of(directory) == [b"new", b"on"]

@@ -228,3 +228,56 @@ def test_a_line_that_nobody_finished_makes_the_next_one_look_at_the_log(
     assert one.end_offset == 6
     assert published_end(disk) == 6
     assert list(values_of(disk)) == [1, 2, 3, 4, 5]
+
+
+def test_who_goes_on_mends_what_a_claim_that_died_left(disk: SimulatedDisk) -> None:
+    fill(made_log(disk), 3)
+    is_claimed = False
+    died = 0
+    while not is_claimed:
+        machine = disk.copy()
+        one, process = reopened(machine), machine.another_process()
+        other = reopened(process)
+        fill(one, 2)
+        refresh(other)
+        machine.stop_at(machine.operation_count + died)
+        try:
+            other.claim(now_ms=NOW_MS)
+            is_claimed = True
+        except CrashPoint:
+            died += 1
+        process.kill()
+        machine.stop_at(None)
+        refresh(one)
+        fill(one, 2)
+        found = reopened(machine.another_process())
+        assert not found.is_read_only
+        assert (found.end_offset, found.epochs) == (one.end_offset, one.epochs)
+    assert died > 10
+
+
+def test_nobody_appends_to_a_file_that_was_set_aside(disk: SimulatedDisk) -> None:
+    one = made_log(disk)
+    fill(one, 30)
+    before = one.end_offset
+    segment, published = f"{DIRECTORY}/{one._store.active.base_offset:020d}.log", "/published"
+    content = disk.files()
+    for path in (segment, DIRECTORY + published):
+        disk.rename(path, path + ".aside")
+        disk.put(path, content[path])
+    refresh(one)
+    fill(one, 1)
+    assert max(values_of(disk)) == before
+    assert published_end(disk) == before + 1
+
+
+def test_who_closes_leaves_a_log_alone_that_was_put_in_place_of_his(disk: SimulatedDisk) -> None:
+    one = made_log(disk)
+    fill(one, 30)
+    for path in disk.files():
+        disk.unlink(path)
+    new = made_log(disk.another_process())
+    fill(new, 1)
+    before = disk.files()
+    one.close()
+    assert disk.files() == before

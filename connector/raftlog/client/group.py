@@ -44,6 +44,7 @@ from raftlog.log.writing.batch_facts import (
     commit_transaction_name,
 )
 from raftlog.log.writing.producers import Duplicate
+from raftlog.log.writing.properties import parse_log_properties
 from raftlog.log.writing.recovered import RecoveryReport
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.accumulator import BatchAccumulator
@@ -82,6 +83,7 @@ class GroupWriter:
         self._turns = Turns(storage, directory, pause=clock.pause)
         self._properties_path = storage.join(directory, RAFTLOG_PROPERTIES_NAME)
         self._properties: bytes | None = None
+        self._topic_id: str | None = None
         self._log: ReplicatedLog | None = None
         self._closed: str | None = None
         self._cleaned_ms = clock.now_ms()
@@ -165,9 +167,10 @@ class GroupWriter:
             properties = file.read_at(0, SMALL_FILE_BYTES_MAX)
         if properties != self._properties:
             self._drop()  # somebody has configured it
+            self._check_identity(properties)
+            self._properties = properties
         now_ms = self._clock.wall_ms()
         if self._log is None:
-            self._properties = properties
             self._log = ReplicatedLog.open(self._storage, self._directory, now_ms=now_ms)
             self.report = self._log.report
             return self._log
@@ -177,6 +180,14 @@ class GroupWriter:
             self._log = None
             return self._current_log()
         return self._log
+
+    def _check_identity(self, properties: bytes) -> None:
+        """Raises ``LogClosedError`` if another log was made where this one was."""
+        topic_id = parse_log_properties(properties, self._properties_path).topic_id
+        if self._topic_id not in (None, topic_id):
+            self._closed = "another log was made in its place"
+            raise LogClosedError(path=self._directory, reason=self._closed)
+        self._topic_id = topic_id
 
     def _clean(self, log: ReplicatedLog) -> None:
         """Delete what retention no longer wants, now and then."""

@@ -37,6 +37,8 @@ def open_clean(storage: Storage, directory: str, marks: Marks) -> RecoveredLog |
         return None
     if bases[-1] != clean.segment_base_offset or marks.log_start_offset > clean.end_offset:
         return None
+    if bases[0] < clean.end_offset and epochs != epochs.without_from(clean.end_offset):
+        return None  # an epoch was begun since, and no record of it is there
     if not _ends_as_left(storage, directory, clean, epochs):
         return None
     memory, _ = newest_memory(storage, directory, marks.listing, clean.end_offset)

@@ -165,6 +165,8 @@ class LogDirectory:
 
     def published(self) -> Published | None:
         """What was published last in this boot, by whomever; None if nobody has, or died at it."""
+        if self._published_file is not None and not self._published_file.is_in_place():
+            self.close()  # a repair took it away, or somebody the whole directory
         if self._published_file is None:
             try:
                 self._published_file = self.storage.open_for_writing(self.file(PUBLISHED_NAME))

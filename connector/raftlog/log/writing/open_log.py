@@ -203,7 +203,8 @@ class OpenLog:
         self._high_watermark = offset
         self._memory.forget_decided(offset)
 
-    def _publish(self) -> None:
+    def _publish(self, *, next_epoch: int | None = None) -> None:
+        """Tell other processes how far it is synced. ``next_epoch`` is about to begin there."""
         if self._is_single:
             self._directory.publish(
                 Published(
@@ -211,7 +212,7 @@ class OpenLog:
                     end_offset=self._sync.end_offset,
                     segment_base_offset=self._store.active.base_offset,
                     file_position=self._sync.position,
-                    epoch=self.epoch,
+                    epoch=self.epoch if next_epoch is None else next_epoch,
                     log_start_offset=self.log_start_offset,
                 )
             )
@@ -253,7 +254,7 @@ class OpenLog:
     def _is_current(self) -> bool:
         """Whether no other process has gone on from where this one knows the log to end."""
         active = self._store.active
-        if active.file_byte_count() != active.byte_count:
+        if not active.is_in_place() or active.file_byte_count() != active.byte_count:
             return False
         if not self._is_single:
             return True

@@ -117,6 +117,7 @@ class ReplicatedLog(OpenLog):
         if is_single and not log.is_read_only and not log.end_offset:
             log._begin_epoch(max(1, log.epoch), leader_id, now_ms)  # made, and not finished
             log.flush()
+        log._abort_what_was_left(now_ms)
         return log
 
     # --- appending --------------------------------------------------------------------------------
@@ -200,14 +201,37 @@ class ReplicatedLog(OpenLog):
         return epoch
 
     def _begin_epoch(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        with self._changing():
-            self._store.begin_epoch(epoch, self._end_offset)
+        """All of it or, if the disk is full, nothing: then the log fails, and is opened as it was.
+
+        Other processes are told first. Should this one die before the first record of the epoch is
+        there, the checkpoint of epochs says more than the log holds, and who goes on must mend it.
+        """
         voters = (LeaderChangeVoter(leader_id),)
         change = LeaderChange(leader_id=leader_id, voters=voters, granting_voters=voters)
-        self._append_own(NewRecord(*encode_control(change)), now_ms, is_control=True)
-        if self._memory.open_transaction is not None:
-            abort = NewRecord(None, marker_value(Marker.ABORT, ABORT_REASON))
-            self._append_own(abort, now_ms, is_control=False)
+        with self._changing(), self._failing(also_full=True):
+            if self._end_offset:
+                self._publish(next_epoch=epoch)
+            self._store.begin_epoch(epoch, self._end_offset)
+            self._append_own(NewRecord(*encode_control(change)), now_ms, is_control=True)
+            if self._memory.open_transaction is not None:
+                self._append_abort(now_ms)
+
+    def _abort_what_was_left(self, now_ms: int) -> None:
+        """Abort a metadata transaction of an earlier epoch: who began this one died before that.
+
+        A single copy's matter. In a quorum whoever leads next begins an epoch of his own.
+        """
+        opened = self._memory.open_transaction
+        if opened is None or self.is_read_only or not self._is_single:
+            return
+        epoch = self.epochs.epoch_at(opened.first_offset)
+        if epoch is not None and epoch < self.epoch:
+            self._append_abort(now_ms)
+            self.flush()
+
+    def _append_abort(self, now_ms: int) -> None:
+        abort = NewRecord(None, marker_value(Marker.ABORT, ABORT_REASON))
+        self._append_own(abort, now_ms, is_control=False)
 
     def _append_own(self, record: NewRecord, now_ms: int, *, is_control: bool) -> None:
         batch = NewRecordBatch(records=(record,), base_timestamp_ms=now_ms, is_control=is_control)
@@ -227,24 +251,31 @@ class ReplicatedLog(OpenLog):
         if self.is_read_only:
             return False
         published = self._directory.published()
-        active = self._store.active
-        if (
-            published is None
-            or published.segment_base_offset != active.base_offset
-            or published.file_position != active.file_byte_count()
-            or self._has_next_segment(published)
-            or published.end_offset < self._end_offset
-        ):
+        if published is None or not self._can_follow(published):
             self._reload(now_ms)
             return True
         is_start_new = published.log_start_offset > self.log_start_offset
         if is_start_new:
             self._store.follow_start(published.log_start_offset)
-        if published.end_offset == self._end_offset:
-            return is_start_new
-        if not self._follow(active, published):
+        is_end_new = published.end_offset != self._end_offset
+        is_followed = not is_end_new or self._follow(self._store.active, published)
+        if not is_followed or published.epoch != self.epoch:  # somebody died at beginning one
             self._reload(now_ms)
-        return True
+            return True
+        if is_end_new:
+            self._abort_what_was_left(now_ms)
+        return is_end_new or is_start_new
+
+    def _can_follow(self, published: Published) -> bool:
+        """Whether what others did lies in the file that this process writes, and nothing else."""
+        active = self._store.active
+        return (
+            active.is_in_place()
+            and published.segment_base_offset == active.base_offset
+            and published.file_position == active.file_byte_count()
+            and published.end_offset >= self._end_offset
+            and not self._has_next_segment(published)
+        )
 
     def _has_next_segment(self, published: Published) -> bool:
         """Whether somebody died between making the next segment and saying so."""
@@ -277,6 +308,7 @@ class ReplicatedLog(OpenLog):
         self._store.close()
         with self._failing(also_full=True):
             self._recover(now_ms)
+        self._abort_what_was_left(now_ms)
 
     # --- lineage ----------------------------------------------------------------------------------
 

@@ -124,6 +124,10 @@ class ActiveSegment:
         """How long the file of the log is: longer if another process wrote to it."""
         return self._log.byte_count()
 
+    def is_in_place(self) -> bool:
+        """Whether the log's file is still there under its name: nobody replaced or set it aside."""
+        return self._log.is_in_place()
+
     @property
     def file(self) -> ReadableFile:
         """The file of the log, to be read."""
