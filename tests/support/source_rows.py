@@ -115,13 +115,17 @@ def _row(record: LogRecord, redactor: Redactor) -> dict[str, object]:
             "value": encode(shown),
             "recordType": found["type"],
             "recordVersion": found["version"],
-            "record": json.dumps(found["data"]),
+            "record": _json(found["data"]),
         }
     assert payload is not None, "metadata records have values"
     key, value = encode_control(payload)
     return row | {
         "key": key,
         "value": value,
-        "record": json.dumps(control_json(payload)),
+        "record": _json(control_json(payload)),
         "controlType": payload.control_type.name.lower(),
     }
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
