@@ -382,6 +382,8 @@ def test_a_log_without_a_state_keeps_its_commits_in_a_snapshot(machine: Machine)
     log = machine.open()
     log.append(b"a", commit=("app", "q", 1))
     log.append(b"b")
+    with pytest.raises(InvalidAppendError, match="has no state"):
+        log.snapshot([b"state"])
     assert log.snapshot(delete_before=True) is not None
     log.close()
     assert machine.open().append(b"a", commit=("app", "q", 1)).was_duplicate

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from raftlog.errors import (
     AppendUnknownError,
+    InvalidAppendError,
     LogLockedError,
     LogReadOnlyError,
     OptionError,
@@ -40,6 +41,14 @@ from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
 from .appender import Appender
+from .arguments import (
+    commit_name,
+    isolation_of,
+    milliseconds,
+    offset_or_none,
+    producer_stamp,
+    whole_number,
+)
 from .creating import find_or_create
 from .group import Clock, GroupWriter
 from .requests import AppendRequest, AppendResult, Operation
@@ -212,18 +221,23 @@ class EmbeddedLog:
         from_offset: int | None = None,
         end_offset: int | None = None,
         *,
-        isolation: Isolation = Isolation.READ_COMMITTED,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
     ) -> LogReading:
         """The records from an offset on (the log's first), up to where the log ends now.
 
+        ``isolation`` is ``read_committed``, or ``high_watermark`` for all, whatever becomes of its
+        transaction.
+
         Iterate it for records, or take ``to_arrow()`` for columns.
         """
+        isolation = isolation_of(isolation)
+        first, last = offset_or_none(from_offset, "from_offset"), end_offset
         with self._reading():
             log = self._log(refresh=True)
-            start_offset = log.log_start_offset if from_offset is None else from_offset
+            start_offset = log.log_start_offset if first is None else first
             end = log.read_end(isolation=isolation).offset
-        if end_offset is not None:
-            end = min(end, end_offset)
+        if last is not None:
+            end = min(end, whole_number(last, "end_offset"))
         from .reading import LogReading
 
         def reopened() -> LogReader:
@@ -253,16 +267,17 @@ class EmbeddedLog:
         records a token is only checked. ``epoch`` refuses if another writer has claimed the log
         since. ``commit`` names the append (application id, query id, version): appended again, it
         gets the offsets that it has; ``take_over`` lets another query id go on under the
-        application id. ``producer`` (id, epoch, sequence) does the same for Kafka's idempotent
-        producers. Without any of these, records may be spread over several batches, unless
-        ``atomic``.
+        application id; without records nothing is named. ``producer`` (id, epoch, sequence) does
+        the same for Kafka's idempotent producers. Without any of these, records may be spread over
+        several batches, unless ``atomic``.
 
         Raises, with nothing changed: ``UnexpectedEndOffsetError``, ``NotLeaderError``,
-        ``FutureEpochError``, ``InvalidAppendError``, ``RecordBatchTooLargeError``,
-        ``StaleCommitError``, ``ForeignCommitError``, ``OutOfOrderSequenceError``,
-        ``InvalidProducerEpochError``, ``BufferAllocationError``, ``LogLockedError``,
-        ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``; and ``AppendUnknownError`` if
-        nobody knows: with a commit's name it may simply be appended again.
+        ``FutureEpochError``, ``InvalidAppendError``, ``OptionError`` (an argument of a wrong type
+        or size), ``RecordBatchTooLargeError``, ``StaleCommitError``, ``ForeignCommitError``,
+        ``OutOfOrderSequenceError``, ``InvalidProducerEpochError``, ``BufferAllocationError``,
+        ``LogLockedError``, ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``; and
+        ``AppendUnknownError`` if nobody knows: with a commit's name it may simply be appended
+        again.
         """
         future = self.append_async(
             records,
@@ -298,14 +313,14 @@ class EmbeddedLog:
         appender = self._open_appender()
         request = AppendRequest(
             records=new_records(records, self.values),
-            epoch=epoch,
-            required_end_offset=required_end_offset,
-            required_base_offset=required_base_offset,
+            epoch=offset_or_none(epoch, "epoch"),
+            required_end_offset=offset_or_none(required_end_offset, "required_end_offset"),
+            required_base_offset=offset_or_none(required_base_offset, "required_base_offset"),
             is_atomic=atomic,
-            commit=CommitName(*commit) if isinstance(commit, tuple) else commit,
+            commit=commit_name(commit),
             take_over=take_over,
-            producer=ProducerStamp(*producer) if isinstance(producer, tuple) else producer,
-            deadline_ms=self._clock.now_ms() + timeout_ms,
+            producer=producer_stamp(producer),
+            deadline_ms=self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms"),
         )
         request.check()
         appender.submit(request)
@@ -315,6 +330,8 @@ class EmbeddedLog:
         self, application_id: str, *, timeout_ms: int = TIMEOUT_MS_DEFAULT
     ) -> LastCommit | None:
         """The last named commit of an application id, if the log remembers one."""
+        if not isinstance(application_id, str):
+            raise OptionError(option="application_id", reason="it must be text")
         return self.run(lambda log, _: log.memory.last_commit(application_id), timeout_ms)
 
     def claim(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> int:
@@ -335,7 +352,7 @@ class EmbeddedLog:
         """Write a checkpoint of the state below ``end_offset`` (the log's end), and give its id.
 
         ``records`` are that state, in the order in which a reader shall get them; a log without a
-        state machine has none, and its checkpoint remembers producers and commits.
+        state machine (``bytes``) has none, and its checkpoint remembers producers and commits.
         ``delete_before`` lets the log begin behind it. None if there is such a checkpoint already,
         or if the log begins behind it. Others append meanwhile only after it: give states of a size
         that may hold them up.
@@ -345,10 +362,14 @@ class EmbeddedLog:
         ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``.
         """
         state = new_records(records, self.values)
+        if state and self.values is ValueKind.BYTES:
+            reason = "a bytes log has no state, so its snapshot takes no records"
+            raise InvalidAppendError(reason=reason)
+        wanted_end = None if end_offset is None else whole_number(end_offset, "end_offset")
 
         def write(log: ReplicatedLog, now_ms: int) -> SnapshotId | None:
             log.flush()
-            end = log.end_offset if end_offset is None else end_offset
+            end = log.end_offset if wanted_end is None else wanted_end
             snapshot_id = log.snapshot_id_at(end)
             writer = log.begin_snapshot(snapshot_id, now_ms=now_ms)
             if writer is None:
@@ -375,7 +396,7 @@ class EmbeddedLog:
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> T:
         """Do something to the log while its lock is held: for tools."""
-        deadline_ms = self._clock.now_ms() + timeout_ms
+        deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
         request = Operation(run=operation, deadline_ms=deadline_ms)
         self._open_appender().submit(request)
         future: Future[T] = request.future

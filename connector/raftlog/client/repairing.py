@@ -16,6 +16,7 @@ from raftlog.log.writing.repair import Repaired, cut_log_at
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
+from .arguments import whole_number
 from .creating import read_properties
 from .group import Clock
 from .turns import Turns
@@ -33,13 +34,16 @@ def repair_log(
 ) -> Repaired:
     """Cut the log in ``path`` before the batch that holds offset ``cut_at``, or at its end.
 
-    What is cut is saved beside the log and named in the answer. Raises ``LogReadOnlyError`` for a
-    directory that is not a log of ours, ``LogLockedError`` if a writer holds the log for longer
-    than ``LOCK_WAIT_MS``, ``OptionError`` for an offset that the log does not hold soundly.
+    What is cut is saved beside the log and named in the answer. Raises ``LogNotFoundError``,
+    ``LogReadOnlyError`` for a directory that is not a log of ours, ``LogLockedError`` if a writer
+    holds the log for longer than ``LOCK_WAIT_MS``, ``OptionError`` for an offset that the log does
+    not hold soundly.
     """
     directory = os.fspath(path)
     files = WritableLocalStorage() if storage is None else storage
     clock = Clock() if clock is None else clock
+    cut_at = whole_number(cut_at, "cut-at")
+    files.is_directory(directory)  # raises if nothing is there
     properties = read_properties(files, directory)
     if properties is None:
         raise LogReadOnlyError(

@@ -90,7 +90,8 @@ class _Number:
         """Why it cannot have this value, or None."""
         if value is None and self.may_be_unlimited:
             return None
-        if value is not None and self.at_least <= value <= self.at_most:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if is_number and value is not None and self.at_least <= value <= self.at_most:
             return None
         unlimited = "-1 (no limit), or " if self.may_be_unlimited else ""
         return f"it must be {unlimited}from {self.at_least} to {self.at_most}"

@@ -1,0 +1,98 @@
+"""Arguments as people give them, checked before anything is done with them.
+
+Rules of this file:
+
+1. What cannot be meant is ``OptionError``, which names the argument: nothing of it may reach the
+   thread that writes, where it would stop everybody.
+2. Whatever Python takes for a whole number is one (numpy's too); True and 1.0 are none.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final
+
+from raftlog.errors import OptionError
+from raftlog.log.reads import Isolation
+from raftlog.log.writing.batch_facts import CommitName
+from raftlog.records.builder import ProducerStamp
+from raftlog.records.header import INT32_MAX, INT64_MAX
+
+_INT16_MAX: Final = 2**15 - 1
+_WAIT_MS_MAX: Final = 2**40
+"""More than thirty years: Python's locks wait no longer than three hundred."""
+
+
+def whole_number(value: Any, name: str, *, at_least: int = 0, at_most: int = INT64_MAX) -> int:
+    """A number from ``at_least`` to ``at_most``."""
+    try:
+        number = None if isinstance(value, bool) else int(operator.index(value))
+    except TypeError:
+        number = None
+    if number is None:
+        raise OptionError(
+            option=name, reason=f"it must be a whole number, not {type(value).__name__}"
+        )
+    if not at_least <= number <= at_most:
+        raise OptionError(option=name, reason=f"it must be from {at_least} to {at_most}")
+    return number
+
+
+def offset_or_none(value: Any, name: str) -> int | None:
+    """An offset or an epoch, if one is given. Whether it may be negative is looked at elsewhere."""
+    return None if value is None else whole_number(value, name, at_least=-INT64_MAX)
+
+
+def milliseconds(value: Any, name: str) -> float:
+    """How long somebody waits."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise OptionError(option=name, reason=f"it must be a number, not {type(value).__name__}")
+    if not 0 <= value <= _WAIT_MS_MAX:
+        raise OptionError(option=name, reason=f"it must be from 0 to {_WAIT_MS_MAX} milliseconds")
+    return value
+
+
+def commit_name(value: Any) -> CommitName | None:
+    """A commit's name, or its three parts."""
+    if value is None or isinstance(value, CommitName):
+        return value
+    application_id, query_id, version = _parts(
+        value, "commit", "(application id, query id, version)"
+    )
+    for text, name in ((application_id, "application id"), (query_id, "query id")):
+        if not isinstance(text, str):
+            raise OptionError(option=name, reason=f"it must be text, not {type(text).__name__}")
+    return CommitName(application_id, query_id, whole_number(version, "version"))
+
+
+def producer_stamp(value: Any) -> ProducerStamp | None:
+    """A producer's stamp, or its three parts."""
+    if value is None:
+        return None
+    if isinstance(value, ProducerStamp):
+        if value.is_transactional:
+            reason = "a transaction that it began could not be ended here"
+            raise OptionError(option="producer", reason=reason)
+        numbers = value.producer_id, value.producer_epoch, value.base_sequence
+    else:
+        numbers = _parts(value, "producer", "(id, epoch, sequence)")
+    return ProducerStamp(
+        whole_number(numbers[0], "producer id"),
+        whole_number(numbers[1], "producer epoch", at_most=_INT16_MAX),
+        whole_number(numbers[2], "producer sequence", at_most=INT32_MAX),
+    )
+
+
+def isolation_of(value: Any) -> Isolation:
+    """What may be read, by itself or by name."""
+    try:
+        return Isolation(value)
+    except ValueError:
+        names = ", ".join(one.value for one in Isolation)
+        raise OptionError(option="isolation", reason=f"it must be one of {names}") from None
+
+
+def _parts(value: Any, name: str, form: str) -> tuple[Any, Any, Any]:
+    if not isinstance(value, tuple | list) or len(value) != 3:
+        raise OptionError(option=name, reason=f"it must be {form}")
+    return value[0], value[1], value[2]
