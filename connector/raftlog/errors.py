@@ -1,6 +1,7 @@
 """Every error that raftlog raises: the page to import them from.
 
-Those of an append are told in ``append_errors``, the root of all in ``base_errors``.
+Those of an append are told in ``append_errors``, those of writing rows in ``write_errors``, the
+root of all in ``base_errors``.
 
 Rules of this file:
 
@@ -34,19 +35,27 @@ from .append_errors import UnexpectedEndOffsetError as UnexpectedEndOffsetError
 from .base_errors import LogError as LogError
 from .base_errors import RaftlogError as RaftlogError
 from .base_errors import place_text as _place
+from .change_errors import InvalidChangesError as InvalidChangesError
+from .change_errors import RefusedChange as RefusedChange
+from .write_errors import CommitMessageError as CommitMessageError
+from .write_errors import CommitTooLargeError as CommitTooLargeError
+from .write_errors import InvalidRowError as InvalidRowError
+from .write_errors import WriteSchemaError as WriteSchemaError
 
 # --- the log and its files ------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False)
 class LogNotFoundError(LogError):
-    """The caller named a path that does not exist."""
+    """The caller named a path that does not exist. ``remedy`` replaces the usual advice."""
 
     path: str
+    remedy: str | None = None
     code: ClassVar[str] = "RAFTLOG_LOG_NOT_FOUND"
 
     def sentence(self) -> str:
-        return f"{self.path} does not exist; check the path and the host it is read on"
+        remedy = self.remedy or "check the path and the host it is read on"
+        return f"{self.path} does not exist; {remedy}"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -512,7 +521,10 @@ class AppendOnlyError(RaftlogError):
     """A log is append-only: overwrite cannot be done."""
 
     what: str
+    remedy: str
     code: ClassVar[str] = "RAFTLOG_APPEND_ONLY"
 
     def sentence(self) -> str:
-        return f"{self.what} is refused: a replicated log can only be appended to"
+        return (
+            f"{self.what} is refused: a log can only be appended to, never replaced; {self.remedy}"
+        )

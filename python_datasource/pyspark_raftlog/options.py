@@ -14,16 +14,25 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from raftlog import limits
 from raftlog.client import Isolation
 from raftlog.errors import OptionError
+
+from .option_values import (
+    Parse,
+    boolean,
+    byte_count,
+    duration_ms,
+    paths,
+    text,
+    timestamp_ms,
+    whole,
+)
 
 
 class Edge(enum.Enum):
@@ -82,8 +91,7 @@ class RaftlogOptions:
         given: dict[str, Any] = {}
         names: dict[str, str] = {}
         for raw_name, value in options.items():
-            key = raw_name.lower()
-            if key in _OF_SPARK or key.startswith("option."):
+            if is_of_spark(raw_name):
                 continue
             name, attribute, parse = _find(raw_name)
             if attribute in names:
@@ -123,83 +131,6 @@ class RaftlogOptions:
 
 
 # --- values ---------------------------------------------------------------------------------------
-
-_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-_UNITS_BYTES: Final = {"": 1, "b": 1, "k": limits.KIB, "m": limits.MIB, "g": 1024 * limits.MIB}
-_QUANTITY: Final = re.compile(r"\s*(\d{1,18})\s*([a-z]*)\s*", re.ASCII)
-_LONG_MAX: Final = 2**63 - 1
-
-
-def _text(_name: str, value: str) -> str:
-    return value
-
-
-def _paths(name: str, value: str) -> str:
-    """Spark's JSON array for ``load([one, two])``."""
-    try:
-        parts = json.loads(value)
-    except ValueError:
-        parts = None
-    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise OptionError(option=name, reason="must be a JSON array of paths")
-    return ",".join(parts)
-
-
-def _boolean(name: str, value: str) -> bool:
-    match value.strip().lower():
-        case "true":
-            return True
-        case "false":
-            return False
-        case _:
-            raise OptionError(option=name, reason="must be true or false")
-
-
-def _whole(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
-    def parse(name: str, value: str) -> int:
-        match = _QUANTITY.fullmatch(value)
-        if match is None or match[2] or not least <= int(match[1]) <= most:
-            top = "" if most == _LONG_MAX else f" to {most}"
-            raise OptionError(option=name, reason=f"must be a whole number from {least}{top}")
-        return int(match[1])
-
-    return parse
-
-
-def _duration_ms(name: str, value: str) -> int:
-    match = _QUANTITY.fullmatch(value.lower())
-    if match is None or match[2] not in _UNITS_MS:
-        raise OptionError(
-            option=name, reason="must be milliseconds, or a number with ms, s, m or h (such as 5s)"
-        )
-    return int(match[1]) * _UNITS_MS[match[2]]
-
-
-def _byte_count(name: str, value: str) -> int:
-    match = _QUANTITY.fullmatch(value.lower())
-    unit = None if match is None else match[2].removesuffix("b") or match[2]
-    if match is None or unit not in _UNITS_BYTES or int(match[1]) == 0:
-        raise OptionError(
-            option=name, reason="must be bytes from 1, or a number with k, m or g (such as 64m)"
-        )
-    return int(match[1]) * _UNITS_BYTES[unit]
-
-
-def _timestamp_ms(name: str, value: str) -> int:
-    text = value.strip()
-    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(
-            option=name,
-            reason="must be milliseconds since 1970, or ISO 8601 (such as 2026-03-01T12:00:00Z)",
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
 
 
 def _offset_or(*edges: Edge) -> Callable[[str, str], Edge | int]:
@@ -245,35 +176,34 @@ def _secret(name: str, value: str) -> bytes:
 
 # --- names ----------------------------------------------------------------------------------------
 
-_Parse = Callable[[str, str], Any]
 _STARTING: Final = _offset_or(Edge.EARLIEST, Edge.LATEST, Edge.SNAPSHOT)
 
-OPTIONS: Final[Mapping[str, tuple[str, _Parse]]] = {
-    "path": ("path", _text),
-    "paths": ("path", _paths),
+OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
+    "path": ("path", text),
+    "paths": ("path", paths),
     "startingOffset": ("starting_offset", _STARTING),
     "startingOffsets": ("starting_offset", _STARTING),
-    "startingTimestamp": ("starting_timestamp_ms", _timestamp_ms),
+    "startingTimestamp": ("starting_timestamp_ms", timestamp_ms),
     "startingTimestampStrategy": ("starting_timestamp_strategy", _strategy),
     "startingOffsetsByTimestampStrategy": ("starting_timestamp_strategy", _strategy),
     "endingOffset": ("ending_offset", _offset_or(Edge.LATEST)),
     "endingOffsets": ("ending_offset", _offset_or(Edge.LATEST)),
-    "endingTimestamp": ("ending_timestamp_ms", _timestamp_ms),
-    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _whole(1)),
-    "maxBytesPerTrigger": ("max_bytes_per_trigger", _byte_count),
-    "minOffsetsPerTrigger": ("min_offsets_per_trigger", _whole(1)),
-    "maxTriggerDelay": ("max_trigger_delay_ms", _duration_ms),
-    "minPartitions": ("min_partitions", _whole(1, 1_000_000)),
-    "maxRecordsPerPartition": ("max_records_per_partition", _whole(1)),
-    "failOnDataLoss": ("fail_on_data_loss", _boolean),
+    "endingTimestamp": ("ending_timestamp_ms", timestamp_ms),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", whole(1)),
+    "maxBytesPerTrigger": ("max_bytes_per_trigger", byte_count),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", whole(1)),
+    "maxTriggerDelay": ("max_trigger_delay_ms", duration_ms),
+    "minPartitions": ("min_partitions", whole(1, 1_000_000)),
+    "maxRecordsPerPartition": ("max_records_per_partition", whole(1)),
+    "failOnDataLoss": ("fail_on_data_loss", boolean),
     "isolationLevel": ("isolation", _isolation),
-    "includeHeaders": ("include_headers", _boolean),
-    "includeControlRecords": ("include_control_records", _boolean),
-    "includeAbortedRecords": ("include_aborted_records", _boolean),
-    "recordBatchRows": ("record_batch_rows", _whole(1, limits.ARROW_ROWS_MAX)),
-    "tailHoldback": ("tail_holdback_ms", _duration_ms),
-    "pollWaitMs": ("poll_wait_ms", _whole(0, 60_000)),
-    "redact": ("redact", _boolean),
+    "includeHeaders": ("include_headers", boolean),
+    "includeControlRecords": ("include_control_records", boolean),
+    "includeAbortedRecords": ("include_aborted_records", boolean),
+    "recordBatchRows": ("record_batch_rows", whole(1, limits.ARROW_ROWS_MAX)),
+    "tailHoldback": ("tail_holdback_ms", duration_ms),
+    "pollWaitMs": ("poll_wait_ms", whole(0, 60_000)),
+    "redact": ("redact", boolean),
     "redactKey": ("redact_key", _secret),
 }
 """Documented name (or alias) to the field it fills and how its text is read."""
@@ -281,7 +211,32 @@ OPTIONS: Final[Mapping[str, tuple[str, _Parse]]] = {
 _BY_KEY: Final = {name.lower(): name for name in OPTIONS}
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "provider", "owner", "queryname"})
-"""What Spark puts among the options by itself, besides ``path`` and ``option.*``."""
+
+
+def is_of_spark(raw_name: str) -> bool:
+    """Whether Spark puts this among the options by itself."""
+    name = raw_name.lower()
+    return name in _OF_SPARK or name.startswith("option.")
+
+
+WRITING_ONLY: Final = (
+    "requiredBaseOffset",
+    "requiredEndOffset",
+    "requiredEpoch",
+    "txnAppId",
+    "txnVersion",
+    "txnTakeOverFrom",
+    "maxBytesPerCommit",
+)
+"""What only writing knows (``write_options``): to be told apart, and to be suggested."""
+
+_WRITING_KEYS: Final = {name.lower(): name for name in WRITING_ONLY}
+
+
+def names_writing(options: Mapping[str, str]) -> bool:
+    """Whether an option is there that only writing knows."""
+    return any(name.lower() in _WRITING_KEYS for name in options)
+
 
 _OF_A_BROKER: Final = re.compile(
     r"(kafka\..*|bootstrap\.servers|subscribe|subscribepattern|assign|topic|topics"
@@ -290,7 +245,7 @@ _OF_A_BROKER: Final = re.compile(
 )
 
 
-def _find(raw_name: str) -> tuple[str, str, _Parse]:
+def _find(raw_name: str) -> tuple[str, str, Parse]:
     name = _BY_KEY.get(raw_name.lower())
     if name is not None:
         attribute, parse = OPTIONS[name]
@@ -301,6 +256,14 @@ def _find(raw_name: str) -> tuple[str, str, _Parse]:
             reason="is for reading from brokers; this source reads files: call load(path) with a "
             "log directory, a segment or a checkpoint",
         )
-    near = difflib.get_close_matches(raw_name.lower(), _BY_KEY, n=1, cutoff=0.6)
-    hint = f"did you mean {_BY_KEY[near[0]]}?" if near else "known are " + ", ".join(OPTIONS)
-    raise OptionError(option=raw_name, reason=f"is unknown; {hint}")
+    if raw_name.lower() in _WRITING_KEYS:
+        raise OptionError(option=_WRITING_KEYS[raw_name.lower()], reason="is for writing only")
+    raise unknown_option(raw_name, OPTIONS)
+
+
+def unknown_option(raw_name: str, known: Iterable[str]) -> OptionError:
+    """The error for a name that is not among those ``known`` here, with the nearest of all."""
+    every = _BY_KEY | _WRITING_KEYS
+    near = difflib.get_close_matches(raw_name.lower(), every, n=1, cutoff=0.6)
+    hint = f"did you mean {every[near[0]]}?" if near else "known are " + ", ".join(known)
+    return OptionError(option=raw_name, reason=f"is unknown; {hint}")

@@ -8,21 +8,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from pyspark.sql.types import StructType
 
+    from raftlog.errors import AppendOnlyError
+
+    from .options import RaftlogOptions
+    from .write_options import WriteOptions
+
 
 class RaftlogDataSource(DataSource):
-    """Reads a replicated log from its files: in a batch, or as a stream.
+    """Reads a replicated log from its files, and appends to one of raftlog's own: in a batch, or as
+    a stream.
 
     ::
 
         spark.read.format("raftlog").load("/var/lib/kafka/metadata")
         spark.readStream.format("raftlog").load("/var/lib/kafka/metadata")
+        frame.write.format("raftlog").mode("append").save("/logs/decisions-0")
+        frame.writeStream.format("raftlog").option("checkpointLocation", ...).start("/logs/ids-0")
 
     ``load`` takes the directory of a metadata log, a node's log directory that holds one, the
     directory of an ordinary partition, one ``.log`` segment, or one ``.checkpoint``. Several
@@ -131,6 +145,43 @@ class RaftlogDataSource(DataSource):
         Records a task at most, as far as record batches allow. Default 250000.
     recordBatchRows
         Rows of one Arrow batch. Default 16384.
+
+    **Writing.** Into a log that ``raftlog.open(path)`` has made, on the host of the driver. A write
+    is one record batch: all of it is in the log or nothing, whatever fails in between, in the order
+    of partitions and then of rows. So the log's batch limit bounds a write, and a micro-batch: see
+    ``maxOffsetsPerTrigger`` of its source. The mode is ``append``, and must be said.
+
+    ============= ==================== =============================================================
+    value         BINARY or STRING     null is a tombstone; only BINARY in msgpack and kraft logs
+    key           BINARY or STRING
+    headers       ARRAY as above       names that begin with ``raftlog.`` are refused
+    timestamp     TIMESTAMP            to the millisecond; null, or no such column: the append's own
+    recordType    STRING, or a number  instead of ``value``, in logs of typed records: the type ...
+    recordVersion INT                  ... its version (null in a kraft log: the newest known) ...
+    record        STRUCT, or STRING    ... and its fields, as a struct or as JSON
+    ============= ==================== =============================================================
+
+    Any other column is an error. A kraft log takes no key, headers or timestamp, and records only
+    that Kafka's readers would take.
+
+    requiredBaseOffset
+        Batch only. The end offset of the log that the caller has read: if somebody has appended
+        since, nothing is written, and ``pyspark_raftlog.conflict(error)`` says where the log ended.
+        A frame without rows checks it too.
+    requiredEndOffset
+        Batch only. The same, as the offset that the last record must get.
+    requiredEpoch
+        Refuses if somebody has claimed the log since that epoch.
+    txnAppId, txnVersion
+        Name the write: under one ``txnAppId`` versions rise, and the same one again is not written
+        twice. A stream's version is its batch id, and its ``txnAppId`` the query's id unless one is
+        given; each query (each checkpoint) needs one of its own.
+    txnTakeOverFrom
+        Lets this query go on under a ``txnAppId`` whose last write is of the query that is named
+        here, which is gone for good.
+    maxBytesPerCommit
+        Refuses larger writes than that before anything is written. Default: what the log allows
+        (``raftlog configure PATH max.message.bytes=...`` changes it).
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -139,12 +190,19 @@ class RaftlogDataSource(DataSource):
         Raises:
             OptionError: an option is unknown, or its value is not allowed.
         """
-        from .options import RaftlogOptions
+        from .options import RaftlogOptions, names_writing
 
-        parsed = RaftlogOptions.parse(options)
-        self._options = parsed.at(_absolute(parsed.path))
+        self._given = dict(options)
+        self._is_for_writing = names_writing(options)
+        if self._is_for_writing:
+            self._write_options()
+        else:
+            parsed = RaftlogOptions.parse(options)
+            self._options = parsed.at(_absolute(parsed.path))
 
     def __repr__(self) -> str:
+        if self._is_for_writing:
+            return f"RaftlogDataSource({self._write_options()!r})"
         return f"RaftlogDataSource({self._options!r})"
 
     @classmethod
@@ -156,7 +214,7 @@ class RaftlogDataSource(DataSource):
         """All columns that the options give."""
         from .schema import source_schema
 
-        return source_schema(self._options)
+        return source_schema(self._read_options())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read in a batch; ``schema`` may name a subset of the columns.
@@ -167,7 +225,8 @@ class RaftlogDataSource(DataSource):
         from .reader import RaftlogReader
         from .schema import project
 
-        return RaftlogReader(self._options, project(schema, self._options))
+        options = self._read_options()
+        return RaftlogReader(options, project(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Read as a stream; ``schema`` may name a subset of the columns.
@@ -178,8 +237,66 @@ class RaftlogDataSource(DataSource):
         from .schema import project
         from .stream_reader import RaftlogStreamReader
 
-        self._options.refuse_ending()
-        return RaftlogStreamReader(self._options, project(schema, self._options))
+        options = self._read_options()
+        options.refuse_ending()
+        return RaftlogStreamReader(options, project(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Append in a batch.
+
+        Raises (as a text that ``pyspark_raftlog.typed_error`` reads):
+            AppendOnlyError: the log was to be overwritten.
+            OptionError: an option is for reading, or two contradict each other.
+            WriteSchemaError: the columns are not those of a record.
+            LogNotFoundError, NotALogError: there is no log of raftlog's own.
+        """
+        from .typed_errors import told_to_spark
+        from .write_plan import plan_write
+        from .writer import RaftlogWriter
+
+        with told_to_spark():
+            if overwrite:
+                raise _append_only("overwriting", 'use mode("append"), or INSERT INTO')
+            options = self._write_options()
+            options.check_batch()
+            return RaftlogWriter(plan_write(options, schema))
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Append each micro-batch of a stream, once.
+
+        Raises the same as ``writer``.
+        """
+        from .stream_writer import RaftlogStreamWriter
+        from .typed_errors import told_to_spark
+        from .write_plan import plan_write
+
+        with told_to_spark():
+            if overwrite:
+                remedy = 'use outputMode("append"), or "update" by way of foreachBatch'
+                raise _append_only('outputMode("complete")', remedy)
+            options = self._write_options()
+            options.check_stream()
+            return RaftlogStreamWriter(plan_write(options, schema))
+
+    def _read_options(self) -> RaftlogOptions:
+        if self._is_for_writing:
+            from .options import RaftlogOptions
+
+            return RaftlogOptions.parse(self._given)  # raises: it names what is for writing
+        return self._options
+
+    def _write_options(self) -> WriteOptions:
+        from .write_options import WriteOptions
+
+        return WriteOptions.parse(self._given)
+
+
+def _append_only(what: str, remedy: str) -> AppendOnlyError:
+    from raftlog.errors import AppendOnlyError
+
+    return AppendOnlyError(what=what, remedy=remedy)
 
 
 def _absolute(path: str) -> str:

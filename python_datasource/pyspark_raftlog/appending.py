@@ -1,0 +1,137 @@
+"""The one append of a write: on the driver, once all tasks have sent their rows.
+
+Rules of this file:
+
+1. All rows are one record batch, in the order of partitions and then of rows: there is no moment
+   at which some of them are in the log.
+2. A named append whose outcome is not known is asked for again: the log knows it by its name. One
+   without a name is never repeated.
+3. The log is open for this append only, and locked for no longer than the append itself takes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import raftlog
+from raftlog.errors import (
+    AppendUnknownError,
+    CommitTooLargeError,
+    ForeignCommitError,
+    RecordBatchTooLargeError,
+)
+from raftlog.limits import BATCH_HEADER_BYTES
+
+from .commit_message import RowsMessage, unpack_rows
+from .write_rows import records_of, wire_schema
+
+if TYPE_CHECKING:
+    from raftlog import AppendResult, CommitName, EmbeddedLog
+    from raftlog.records.encoding import RecordToAppend
+
+    from .write_plan import WritePlan
+
+_LOGGER: Final = logging.getLogger("pyspark_raftlog")
+ASKS_MAX: Final = 4
+"""How often a named append is asked for whose outcome is not known."""
+
+
+def open_existing(path: str) -> EmbeddedLog:
+    """Open the log that was there when the write was planned."""
+    return raftlog.open(path, create=False)
+
+
+def append_rows(
+    plan: WritePlan,
+    messages: Sequence[RowsMessage],
+    commit: CommitName | None = None,
+    *,
+    open_log: Callable[[str], EmbeddedLog] = open_existing,
+) -> AppendResult | None:
+    """Append all rows as one batch; None if there are none and nothing was to be checked.
+
+    Raises ``CommitMessageError``, ``CommitTooLargeError``, and what ``EmbeddedLog.append`` raises.
+    """
+    _check_size(plan, messages)
+    schema = wire_schema(plan.columns)
+    records = [
+        record for message in messages for record in records_of(unpack_rows(message, schema))
+    ]
+    options = plan.options
+    tokens = (options.required_base_offset, options.required_end_offset, options.required_epoch)
+    if not records and commit is None and all(token is None for token in tokens):
+        return None
+    result = _append_until_known(plan, records, commit, open_log)
+    if result.was_duplicate:
+        _LOGGER.warning(
+            "%s has %s already, at offsets %d to %d; nothing was written",
+            options.path,
+            commit,
+            result.base_offset,
+            result.last_offset,
+        )
+    return result
+
+
+def _check_size(plan: WritePlan, messages: Sequence[RowsMessage]) -> None:
+    byte_count = BATCH_HEADER_BYTES + sum(message.byte_count for message in messages)
+    if byte_count > plan.byte_count_max:
+        raise _too_large(plan, byte_count, plan.byte_count_max)
+
+
+def _too_large(plan: WritePlan, byte_count: int, byte_count_max: int) -> CommitTooLargeError:
+    return CommitTooLargeError(
+        path=plan.options.path,
+        byte_count=byte_count,
+        byte_count_max=byte_count_max,
+        log_byte_count_max=plan.log_byte_count_max,
+    )
+
+
+def _append_until_known(
+    plan: WritePlan,
+    records: list[RecordToAppend],
+    commit: CommitName | None,
+    open_log: Callable[[str], EmbeddedLog],
+) -> AppendResult:
+    for ask in range(1, ASKS_MAX + 1):
+        try:
+            with open_log(plan.options.path) as log:
+                return _append(plan, log, records, commit)
+        except AppendUnknownError as unknown:
+            if commit is None or not records or ask == ASKS_MAX:
+                raise
+            _LOGGER.warning("%s; asking again for %s", unknown, commit)
+    raise AssertionError("the loop returns or raises")
+
+
+def _append(
+    plan: WritePlan, log: EmbeddedLog, records: list[RecordToAppend], commit: CommitName | None
+) -> AppendResult:
+    options = plan.options
+
+    def append(*, take_over: bool) -> AppendResult:
+        return log.append(
+            records,
+            epoch=options.required_epoch,
+            required_base_offset=options.required_base_offset,
+            required_end_offset=options.required_end_offset,
+            atomic=True,
+            commit=commit,
+            take_over=take_over,
+        )
+
+    try:
+        try:
+            return append(take_over=False)
+        except ForeignCommitError as foreign:
+            if options.txn_take_over_from != foreign.last_query_id:
+                raise
+            _LOGGER.warning(
+                "%s: %s takes over from query %s", options.path, commit, foreign.last_query_id
+            )
+            return append(take_over=True)
+    except RecordBatchTooLargeError as large:
+        raise _too_large(plan, large.byte_count, large.byte_count_max) from None

@@ -1,0 +1,139 @@
+"""Every option of the sink: name, default, unit, and what is refused.
+
+Rules of this file:
+
+1. The rules of ``options`` hold here too. An option of reading is refused by name, not passed over.
+2. What contradicts itself is refused before anything runs: a stream's version is its batch id, so
+   it takes neither a version nor an offset of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from raftlog import CommitName
+from raftlog.errors import OptionError
+
+from .option_values import Parse, byte_count, text, whole
+from .options import OPTIONS, WRITING_ONLY, is_of_spark, unknown_option
+
+_EPOCH_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The options of one write, checked. ``None`` stands for "not given".
+
+    ``RaftlogDataSource`` documents each option.
+    """
+
+    path: str
+    required_base_offset: int | None = None
+    required_end_offset: int | None = None
+    required_epoch: int | None = None
+    txn_app_id: str | None = None
+    txn_version: int | None = None
+    txn_take_over_from: str | None = None
+    max_bytes_per_commit: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> WriteOptions:
+        """Read what the user gave; the path is made absolute.
+
+        Raises ``OptionError``: a name is unknown or for reading, a value is not allowed, two
+        options contradict each other, or there is no path.
+        """
+        given: dict[str, Any] = {}
+        for raw_name, value in options.items():
+            if is_of_spark(raw_name):
+                continue
+            name, attribute, parse = _find(raw_name)
+            given[attribute] = parse(name, value)
+        path = given.pop("path", "").strip().removeprefix("file:")
+        if not path:
+            raise OptionError(option="path", reason="is missing; call save(path) or start(path)")
+        return cls(path=os.path.abspath(path), **given)
+
+    def __post_init__(self) -> None:
+        if self.txn_app_id is not None:
+            _check_id("txnAppId", self.txn_app_id)
+        if self.txn_take_over_from is not None:
+            _check_id("txnTakeOverFrom", self.txn_take_over_from)
+            if self.txn_app_id is None:
+                raise OptionError(
+                    option="txnTakeOverFrom", reason="takes over a txnAppId, and none is given"
+                )
+
+    def check_batch(self) -> None:
+        """Raise ``OptionError`` for what a batch write cannot mean."""
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            missing, given = ("txnVersion", "txnAppId")
+            if self.txn_app_id is None:
+                missing, given = given, missing
+            raise OptionError(option=missing, reason=f"is missing: {given} needs it beside it")
+
+    def check_stream(self) -> None:
+        """Raise ``OptionError`` for what a stream cannot mean."""
+        for name, value in (
+            ("requiredBaseOffset", self.required_base_offset),
+            ("requiredEndOffset", self.required_end_offset),
+        ):
+            if value is not None:
+                raise OptionError(
+                    option=name,
+                    reason="is for batch writes: no two batches of a stream have one offset; "
+                    "in foreachBatch each batch may be written with its own",
+                )
+        if self.txn_version is not None:
+            raise OptionError(
+                option="txnVersion", reason="is for batch writes: a stream's is its batch id"
+            )
+
+    def batch_commit(self) -> CommitName | None:
+        """The name of a batch write: the application stands for its query, too."""
+        if self.txn_app_id is None or self.txn_version is None:
+            return None
+        return CommitName(self.txn_app_id, self.txn_app_id, self.txn_version)
+
+    def stream_commit(self, query_id: str, batch_id: int) -> CommitName:
+        """The name of a micro-batch."""
+        return CommitName(self.txn_app_id or query_id, query_id, batch_id)
+
+
+def _check_id(option: str, value: str) -> None:
+    try:
+        CommitName(value, value, 0)
+    except OptionError as error:
+        raise OptionError(option=option, reason=error.reason) from None
+
+
+_WRITE_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
+    "path": ("path", text),
+    "requiredBaseOffset": ("required_base_offset", whole(0)),
+    "requiredEndOffset": ("required_end_offset", whole(0)),
+    "requiredEpoch": ("required_epoch", whole(1, _EPOCH_MAX)),
+    "txnAppId": ("txn_app_id", text),
+    "txnVersion": ("txn_version", whole(0)),
+    "txnTakeOverFrom": ("txn_take_over_from", text),
+    "maxBytesPerCommit": ("max_bytes_per_commit", byte_count),
+}
+"""Documented name to the field it fills and how its text is read."""
+
+assert {"path", *WRITING_ONLY} == set(_WRITE_OPTIONS)
+
+_BY_KEY: Final = {name.lower(): name for name in _WRITE_OPTIONS}
+_READING_KEYS: Final = {name.lower(): name for name in OPTIONS}
+
+
+def _find(raw_name: str) -> tuple[str, str, Callable[[str, str], Any]]:
+    key = raw_name.lower()
+    if key in _BY_KEY:
+        name = _BY_KEY[key]
+        attribute, parse = _WRITE_OPTIONS[name]
+        return name, attribute, parse
+    if key in _READING_KEYS:
+        raise OptionError(option=_READING_KEYS[key], reason="is for reading only")
+    raise unknown_option(raw_name, _WRITE_OPTIONS)

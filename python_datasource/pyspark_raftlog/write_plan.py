@@ -1,0 +1,89 @@
+"""What is known of a write before its first task runs, and what a task does with it.
+
+Rules of this file:
+
+1. The driver asks the log what its values are and what a batch may hold; executors see neither the
+   log nor its path. A log is never made here: a mistyped path would be a new, empty log.
+2. A plan holds plain values, since Spark pickles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from raftlog import ValueKind
+from raftlog.client.configuring import settings_of
+from raftlog.errors import LogNotFoundError
+from raftlog.limits import BATCH_HEADER_BYTES, DECOMPRESSED_BYTES_MAX
+
+from .commit_message import RowsMessage, pack_rows
+from .write_options import WriteOptions
+from .write_rows import RowConverter, wire_schema
+from .write_schema import InputColumns, input_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+"""Where Spark tells a task of a stream which query it belongs to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritePlan:
+    """One write. Byte counts are of a whole record batch, before compression.
+
+    ``byte_count_max`` is what this write may take, ``log_byte_count_max`` what the log allows.
+    """
+
+    options: WriteOptions
+    values: ValueKind
+    columns: InputColumns
+    byte_count_max: int
+    log_byte_count_max: int
+
+
+def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
+    """Look at the log and at the columns; on the driver.
+
+    Raises ``LogNotFoundError``, ``NotALogError`` (also for a log that is not raftlog's own),
+    ``CorruptFileError``, ``WriteSchemaError``.
+    """
+    try:
+        settings = settings_of(options.path)
+    except LogNotFoundError:
+        remedy = "check the path, or make a log there first: raftlog.open(path).close()"
+        raise LogNotFoundError(path=options.path, remedy=remedy) from None
+    values = ValueKind(settings["values"])
+    log_byte_count_max = int(settings["max.message.bytes"])
+    is_compressed = settings["compression.type"] != "none"
+    wanted = options.max_bytes_per_commit
+    if wanted is None:
+        wanted = DECOMPRESSED_BYTES_MAX if is_compressed else log_byte_count_max
+    elif not is_compressed:
+        wanted = min(wanted, log_byte_count_max)
+    return WritePlan(
+        options=options,
+        values=values,
+        columns=input_columns(schema, values),
+        byte_count_max=wanted,
+        log_byte_count_max=log_byte_count_max,
+    )
+
+
+def run_task(plan: WritePlan, rows: Iterable[pa.RecordBatch]) -> RowsMessage:
+    """Convert the rows of one partition; on an executor. Raises ``InvalidRowError``."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    converter = RowConverter(plan.columns, plan.values, partition)
+    return pack_rows(
+        map(converter.convert, rows),
+        wire_schema(plan.columns),
+        partition=partition,
+        byte_count_max=plan.byte_count_max - BATCH_HEADER_BYTES,
+        query_id=None if context is None else context.getLocalProperty(_QUERY_ID),
+    )

@@ -1,0 +1,116 @@
+"""Read, decide, append under the token, decide again: without a clock and without chance."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import raftlog
+from pyspark_raftlog import News, commit_loop
+from raftlog.errors import LogNotFoundError, UnexpectedEndOffsetError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    raftlog.open(tmp_path / "ids-0").close()
+    return tmp_path / "ids-0"
+
+
+def values(news: News) -> list[bytes | None]:
+    return [record.value for record in news.records]
+
+
+def test_a_decision_is_appended_where_it_was_made(path: Path) -> None:
+    with raftlog.open(path) as log:
+        log.append([b"a", b"b"])
+        seen: list[News] = []
+
+        def decide(news: News) -> list[bytes]:
+            seen.append(news)
+            return [b"c"]
+
+        result = commit_loop(log, decide)
+        assert result is not None
+        assert result.base_offset == 3
+        (news,) = seen
+        assert values(news) == [b"a", b"b"]
+        assert (news.start_offset, news.end_offset, news.attempt) == (0, 3, 1)
+
+
+def test_no_decision_appends_nothing(path: Path) -> None:
+    assert commit_loop(path, lambda news: None) is None
+    with raftlog.open(path) as log:
+        assert log.end_offset == 1
+
+
+def test_after_a_conflict_only_what_came_in_between_is_shown(path: Path) -> None:
+    with raftlog.open(path) as log:
+        log.append([b"old"])
+        seen: list[list[bytes | None]] = []
+        pauses: list[float] = []
+
+        def decide(news: News) -> list[bytes]:
+            seen.append(values(news))
+            if news.attempt < 5:
+                log.append(b"rival %d" % news.attempt)
+            return [b"mine"]
+
+        result = commit_loop(log, decide, from_offset=1, pause=pauses.append, chance=lambda: 0.5)
+        assert result is not None
+        assert seen == [[b"old"], [b"rival 1"], [b"rival 2"], [b"rival 3"], [b"rival 4"]]
+        assert pauses == [0.005, 0.01, 0.02], "the first conflict is answered at once"
+
+
+def test_it_gives_up_after_so_many_tries(path: Path) -> None:
+    with raftlog.open(path) as log:
+        pauses: list[float] = []
+
+        def decide(news: News) -> list[bytes]:
+            log.append(b"rival")
+            return [b"mine"]
+
+        with pytest.raises(UnexpectedEndOffsetError):
+            commit_loop(log, decide, tries_max=12, pause=pauses.append, chance=lambda: 1.0)
+        assert len(pauses) == 10
+        assert max(pauses) == 1.0
+        assert [record.value for record in log.read()] == [b"rival"] * 12
+
+
+def test_a_path_must_hold_a_log(tmp_path: Path) -> None:
+    with pytest.raises(LogNotFoundError):
+        commit_loop(tmp_path / "nothing-0", lambda news: None)
+
+
+def allocate(path: Path, job: str, blocks: int, taken: list[range]) -> None:
+    """Take blocks of three ids, one after the other; what is free is what no record has taken."""
+    with raftlog.open(path) as log:
+        free = 0
+        at = log.log_start_offset
+
+        def decide(news: News) -> list[bytes]:
+            nonlocal free, at
+            for record in news.records:
+                assert record.value is not None
+                free = max(free, int(record.value.split(b" ")[1]))
+            at = news.end_offset
+            return [f"{job} {free + 3}".encode()]
+
+        for _ in range(blocks):
+            result = commit_loop(
+                log, decide, from_offset=at, pause=lambda _: None, tries_max=10_000
+            )
+            assert result is not None
+            taken.append(range(free, free + 3))
+
+
+def test_two_jobs_allocate_ids_without_a_duplicate_or_a_gap(path: Path) -> None:
+    taken: list[range] = []
+    jobs = [threading.Thread(target=allocate, args=(path, f"job-{n}", 15, taken)) for n in range(2)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    ids = sorted(one for block in taken for one in block)
+    assert ids == list(range(90))

@@ -1,0 +1,115 @@
+"""Options of the sink: every one is read, wrong ones are named, and what contradicts is refused."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from pyspark_raftlog.options import WRITING_ONLY
+from pyspark_raftlog.source import RaftlogDataSource
+from pyspark_raftlog.write_options import WriteOptions
+from raftlog import CommitName
+from raftlog.errors import OptionError
+
+
+def parse(**options: str) -> WriteOptions:
+    return WriteOptions.parse({"path": "/logs/ids-0", **options})
+
+
+def refusal(**options: str) -> OptionError:
+    with pytest.raises(OptionError) as caught:
+        parse(**options)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "expected"),
+    [
+        ("requiredBaseOffset", "0", "required_base_offset", 0),
+        ("REQUIREDENDOFFSET", " 17 ", "required_end_offset", 17),
+        ("requiredepoch", "3", "required_epoch", 3),
+        ("txnAppId", "nightly", "txn_app_id", "nightly"),
+        ("txnVersion", "20261121", "txn_version", 20261121),
+        ("maxBytesPerCommit", "2m", "max_bytes_per_commit", 2 * 1024 * 1024),
+    ],
+)
+def test_an_option_is_read(name: str, value: str, attribute: str, expected: object) -> None:
+    assert getattr(parse(**{name: value}), attribute) == expected
+
+
+def test_what_spark_puts_among_the_options_is_passed_over() -> None:
+    options = parse(checkpointLocation="/c", queryName="q", provider="raftlog")
+    assert options == WriteOptions(path="/logs/ids-0")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("file:///logs/ids-0", "/logs/ids-0"), ("ids-0", "{here}/ids-0"), ("/a,b-0", "/a,b-0")],
+)
+def test_a_path_is_absolute(
+    path: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert WriteOptions.parse({"path": path}).path == expected.format(here=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "words"),
+    [
+        ({"requiredBaseOfset": "1"}, "requiredBaseOfset", "did you mean requiredBaseOffset?"),
+        ({"includeHeaders": "true"}, "includeHeaders", "is for reading only"),
+        ({"requiredBaseOffset": "-1"}, "requiredBaseOffset", "must be a whole number from 0"),
+        ({"requiredEpoch": "0"}, "requiredEpoch", "must be a whole number from 1"),
+        ({"maxBytesPerCommit": "many"}, "maxBytesPerCommit", "must be bytes"),
+        ({"txnAppId": ""}, "txnAppId", "1 to 256 are allowed"),
+        ({"txnAppId": "x" * 257}, "txnAppId", "257 bytes"),
+        ({"txnTakeOverFrom": "q"}, "txnTakeOverFrom", "none is given"),
+        ({"path": " "}, "path", "is missing"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], option: str, words: str) -> None:
+    error = refusal(**options)
+    assert error.option == option
+    assert words in error.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [({"txnAppId": "a"}, "txnVersion"), ({"txnVersion": "1"}, "txnAppId")],
+)
+def test_a_batch_names_itself_whole_or_not_at_all(options: dict[str, str], option: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(**options).check_batch()
+    assert caught.value.option == option
+    assert "is missing" in caught.value.reason
+
+
+@pytest.mark.parametrize("option", ["requiredBaseOffset", "requiredEndOffset", "txnVersion"])
+def test_a_stream_has_no_offset_and_no_version_of_its_own(option: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(txnAppId="a", **{option: "1"}).check_stream()
+    assert caught.value.option == option
+
+
+def test_a_batch_stands_for_its_query_and_a_query_for_its_application() -> None:
+    assert parse().batch_commit() is None
+    assert parse(txnAppId="a", txnVersion="7").batch_commit() == CommitName("a", "a", 7)
+    assert parse().stream_commit("q", 3) == CommitName("q", "q", 3)
+    assert parse(txnAppId="a").stream_commit("q", 3) == CommitName("a", "q", 3)
+
+
+def test_the_source_tells_reading_from_writing() -> None:
+    writing = RaftlogDataSource({"path": "/logs/ids-0", "requiredBaseOffset": "1"})
+    with pytest.raises(OptionError, match="requiredBaseOffset: is for writing only"):
+        writing.schema()
+    assert "required_base_offset=1" in repr(writing)
+    with pytest.raises(OptionError, match="did you mean requiredBaseOffset"):
+        RaftlogDataSource({"path": "/logs/ids-0", "requiredBaseOfset": "1"})
+    assert repr(pickle.loads(pickle.dumps(writing))) == repr(writing)
+
+
+def test_the_manual_names_every_option() -> None:
+    manual = RaftlogDataSource.__doc__ or ""
+    assert all(name in manual for name in WRITING_ONLY)

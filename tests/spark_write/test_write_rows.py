@@ -1,0 +1,337 @@
+"""Rows become records: values of every kind, what stands beside them, and rows that cannot be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.ddl import schema_of
+
+from pyspark_raftlog.write_rows import RowConverter, least_byte_count, records_of, wire_schema
+from pyspark_raftlog.write_schema import input_columns
+from raftlog import ValueKind
+from raftlog.errors import InvalidRowError
+from raftlog.records.encoding import RecordToAppend, encode_records
+from raftlog.records.record import Header, NewRecord
+from raftlog_state.records import (
+    BeginTransactionRecord,
+    ConfigRecord,
+    DecodedRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    decode,
+    encode,
+    to_json,
+)
+
+BYTES, MSGPACK, KRAFT = ValueKind.BYTES, ValueKind.MSGPACK, ValueKind.KRAFT
+TOPIC = TopicRecord(name="ids", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+TYPED = "recordType string, recordVersion int, record string"
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def convert(ddl: str, values: ValueKind, *batches: pa.RecordBatch) -> pa.Table:
+    columns = input_columns(schema_of(ddl), values)
+    converter = RowConverter(columns, values, partition=3)
+    return pa.Table.from_batches(map(converter.convert, batches), wire_schema(columns))
+
+
+def records(ddl: str, values: ValueKind, **columns: Any) -> list[RecordToAppend]:
+    return records_of(convert(ddl, values, pa.RecordBatch.from_pydict(columns)))
+
+
+def refusal(ddl: str, values: ValueKind, **columns: Any) -> InvalidRowError:
+    with pytest.raises(InvalidRowError) as caught:
+        records(ddl, values, **columns)
+    assert caught.value.partition == 3
+    return caught.value
+
+
+def test_values_alone_are_their_bytes() -> None:
+    assert records("value binary", BYTES, value=[b"a", b""]) == [b"a", b""]
+    assert records("value string", BYTES, value=["ä", ""]) == ["ä".encode(), b""]
+    large = pa.array(["x"], pa.large_string())
+    assert records("value string", BYTES, value=large) == [b"x"]
+
+
+def test_a_null_value_is_a_tombstone() -> None:
+    made = records("key string, value string", BYTES, key=["k", None], value=[None, "v"])
+    assert made == [NewRecord(b"k", None), b"v"]
+    assert records("value binary", BYTES, value=pa.array([None], pa.binary())) == [
+        NewRecord(None, None)
+    ]
+
+
+def test_what_stands_beside_the_value_goes_with_it() -> None:
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([[("h", b"1"), ("h", None)], None, []], HEADERS),
+            pa.array([b"a", b"b", b"c"]),
+            pa.array([1_700_000_000_000_999, None, 0], pa.timestamp("us", "Europe/Berlin")),
+        ],
+        ["headers", "value", "timestamp"],
+    )
+    ddl = "headers array<struct<key:string,value:binary>>, value binary, timestamp timestamp"
+    assert records_of(convert(ddl, BYTES, batch, batch.slice(1, 1))) == [
+        NewRecord(None, b"a", 1_700_000_000_000, (Header("h", b"1"), Header("h", None))),
+        b"b",
+        NewRecord(None, b"c", 0),
+        b"b",
+    ]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.text(min_size=1), st.integers(0, 2**31 - 1), JSON), min_size=1))
+def test_json_becomes_messagepack(rows: list[tuple[str, int, Any]]) -> None:
+    kinds, versions, fields = zip(*rows, strict=True)
+    made = records(
+        TYPED,
+        MSGPACK,
+        recordType=list(kinds),
+        recordVersion=list(versions),
+        record=[json.dumps(one) for one in fields],
+    )
+    read = [msgpack.unpackb(value, strict_map_key=False) for value in made]
+    assert read == [list(row) for row in rows]
+
+
+def test_a_struct_becomes_messagepack() -> None:
+    kind = pa.struct(
+        [
+            ("name", pa.string()),
+            ("more", pa.map_(pa.string(), pa.list_(pa.map_(pa.string(), pa.int8())))),
+            ("raw", pa.binary()),
+            ("inner", pa.struct([("n", pa.float64()), ("m", pa.map_(pa.string(), pa.bool_()))])),
+        ]
+    )
+    row = {
+        "name": None,
+        "more": [("k", [[("x", 1)], None]), ("l", None)],
+        "raw": b"\0\1",
+        "inner": {"n": 0.5, "m": [("t", True)]},
+    }
+    made = records(
+        "recordType int, recordVersion int, record struct<name:string,"
+        "more:map<string,array<map<string,tinyint>>>,raw:binary,"
+        "inner:struct<n:double,m:map<string,boolean>>>",
+        MSGPACK,
+        recordType=[7],
+        recordVersion=[0],
+        record=pa.array([row], kind),
+    )
+    fields = {
+        "name": None,
+        "more": {"k": [{"x": 1}, None], "l": None},
+        "raw": b"\0\1",
+        "inner": {"n": 0.5, "m": {"t": True}},
+    }
+    assert msgpack.unpackb(made[0]) == [7, 0, fields]
+
+
+def test_kafka_s_json_becomes_a_metadata_record() -> None:
+    broker = RegisterBrokerRecord(broker_id=1, incarnation_id=TOPIC.topic_id, broker_epoch=9)
+    given = [TOPIC, broker, ConfigRecord(resource_type=2, resource_name="ids", name="a", value="b")]
+    texts = [to_json(record) for record in given]
+    made = records(
+        TYPED,
+        KRAFT,
+        recordType=[text["type"] for text in texts],
+        recordVersion=pa.array([text["version"] for text in texts], pa.int32()),
+        record=[json.dumps(text["data"]) for text in texts],
+    )
+    assert made == [encode(record) for record in given]
+    assert records("value binary", KRAFT, value=made) == made
+
+
+def test_a_metadata_record_without_a_version_is_written_in_the_newest() -> None:
+    kind = RegisterBrokerRecord.schema
+    data = to_json(RegisterBrokerRecord(broker_id=1, incarnation_id=TOPIC.topic_id))["data"]
+    for columns in ({}, {"recordVersion": pa.array([None], pa.int32())}):
+        ddl = "recordType string, record string" + (", recordVersion int" if columns else "")
+        (made,) = records(
+            ddl, KRAFT, recordType=[kind.json_type], record=[json.dumps(data)], **columns
+        )
+        assert isinstance(made, bytes)
+        assert decode(made).version == kind.latest_version
+
+
+def test_a_struct_becomes_a_metadata_record_and_its_nulls_are_left_out() -> None:
+    """A frame has one struct for all rows: what a row does not say is null in it."""
+    kind = pa.struct(
+        [
+            ("resourceType", pa.int8()),
+            ("resourceName", pa.string()),
+            ("name", pa.string()),
+            ("value", pa.string()),
+            ("notOfThisType", pa.string()),
+        ]
+    )
+    row = {"resourceType": 2, "resourceName": "ids", "name": "retention.ms"}
+    (made,) = records(
+        "recordType string, record struct<resourceType:tinyint,resourceName:string,name:string,"
+        "value:string,notOfThisType:string>",
+        KRAFT,
+        recordType=["CONFIG_RECORD"],
+        record=pa.array([row], kind),
+    )
+    assert isinstance(made, bytes)
+    expected = ConfigRecord(resource_type=2, resource_name="ids", name="retention.ms", value=None)
+    assert decode(made) == DecodedRecord(0, expected)
+
+
+def test_a_binary_field_of_a_struct_is_bytes_in_kafka_s_record_too() -> None:
+    data = {"name": "u", "mechanism": 1, "salt": b"\1", "storedKey": b"", "serverKey": b"\xff"}
+    kind = pa.struct(
+        [("name", pa.string()), ("mechanism", pa.int8())]
+        + [(name, pa.binary()) for name in ("salt", "storedKey", "serverKey")]
+        + [("iterations", pa.int32())]
+    )
+    (made,) = records(
+        "recordType string, record struct<name:string,mechanism:tinyint,salt:binary,"
+        "storedKey:binary,serverKey:binary,iterations:int>",
+        KRAFT,
+        recordType=["USER_SCRAM_CREDENTIAL_RECORD"],
+        record=pa.array([data | {"iterations": 4096}], kind),
+    )
+    assert isinstance(made, bytes)
+    assert getattr(decode(made).record, "salt", None) == b"\1"
+
+
+@pytest.mark.parametrize(
+    ("values", "column", "given", "words"),
+    [
+        (MSGPACK, "value", None, "msgpack log takes [type, version, fields]"),
+        (MSGPACK, "value", b"\xc1", "is not MessagePack"),
+        (MSGPACK, "value", msgpack.packb([1, 2]), "takes [type, version, fields]"),
+        (MSGPACK, "value", msgpack.packb(["", 1, 2]), "type is not a number"),
+        (KRAFT, "value", None, "is null"),
+        (KRAFT, "value", b"", "is no metadata record"),
+        (KRAFT, "value", encode(TOPIC)[:-1], "is no metadata record"),
+        (KRAFT, "value", b"\x01\x7f\x00", "type 127, version 0, which is not known"),
+        (KRAFT, "value", encode(BeginTransactionRecord()), "leave such rows out"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_by_its_row(
+    values: ValueKind, column: str, given: bytes | None, words: str
+) -> None:
+    sound = encode(TOPIC) if values is KRAFT else msgpack.packb(["t", 0, {}])
+    error = refusal("value binary", values, value=pa.array([sound, sound, given], pa.binary()))
+    assert (error.column, error.row) == (column, 2)
+    assert words in error.reason
+
+
+SOUND = {
+    "recordType": "TOPIC_RECORD",
+    "recordVersion": 0,
+    "record": json.dumps(to_json(TOPIC)["data"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "column", "given", "words"),
+    [
+        (MSGPACK, "recordType", None, "neither a name nor a number"),
+        (MSGPACK, "recordType", "", "neither a name nor a number"),
+        (MSGPACK, "recordVersion", None, "not a number of 0 or more"),
+        (MSGPACK, "recordVersion", -1, "not a number of 0 or more"),
+        (MSGPACK, "record", None, "is null"),
+        (MSGPACK, "record", "{", "is not JSON"),
+        (MSGPACK, "record", "[" * 100_000, "is not JSON"),
+        (MSGPACK, "record", "NaN", "is not JSON"),
+        (MSGPACK, "record", str(2**70), "MessagePack has no form"),
+        (MSGPACK, "record", r'"\ud800"', "MessagePack has no form"),
+        (KRAFT, "recordType", None, "is no name of a metadata record"),
+        (KRAFT, "recordType", "TOPIC", "is no name of a metadata record"),
+        (KRAFT, "recordType", "UNKNOWN", "is no name of a metadata record"),
+        (KRAFT, "recordType", "END_TRANSACTION_RECORD", "leave such rows out"),
+        (KRAFT, "recordVersion", 9, "known are 0 to 0"),
+        (KRAFT, "recordVersion", -1, "version: it is not a number"),
+        (KRAFT, "record", None, "is null"),
+        (KRAFT, "record", "[]", "it is not an object"),
+        (KRAFT, "record", '{"name": "ids"}', "field topicId: it is missing"),
+        (KRAFT, "record", '{"name": 1, "topicId": "x"}', "field name: it is not a value"),
+        (KRAFT, "record", '{"name": "a", "topicId": "?"}', "field topicId: it is not a value"),
+    ],
+)
+def test_a_typed_record_that_cannot_be_is_named_by_its_row(
+    values: ValueKind, column: str, given: Any, words: str
+) -> None:
+    kinds = {"recordType": pa.string(), "recordVersion": pa.int32(), "record": pa.string()}
+    rows = {name: pa.array([SOUND[name]] * 2, kind) for name, kind in kinds.items()}
+    rows[column] = pa.array([SOUND[column], given], kinds[column])
+    error = refusal(TYPED, values, **rows)
+    assert (error.column, error.row) == (column, 1)
+    assert words in error.reason
+    assert "x" * 10 not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "sound", "given", "words"),
+    [
+        ("headers", HEADERS, [("h", b"")], [("raftlog.commit", b"")], "begins with 'raftlog.'"),
+        ("headers", HEADERS, None, [(None, b"")], "without a name"),
+        ("headers", HEADERS, [], [None], "without a name"),
+        ("timestamp", pa.timestamp("us", "UTC"), None, -1_000, "is before 1970"),
+    ],
+)
+def test_what_stands_beside_a_value_is_looked_at(
+    column: str, kind: pa.DataType, sound: Any, given: Any, words: str
+) -> None:
+    types = {
+        "headers": "headers array<struct<key:string,value:binary>>",
+        "timestamp": "timestamp timestamp",
+    }
+    rows = {"value": [b"a", b"b"], column: pa.array([sound, given], kind)}
+    error = refusal(f"value binary, {types[column]}", BYTES, **rows)
+    assert (error.column, error.row) == (column, 1)
+    assert words in error.reason
+
+
+def test_rows_are_counted_over_all_batches_of_a_task() -> None:
+    sound = pa.RecordBatch.from_pydict({"value": pa.array([encode(TOPIC)] * 5, pa.binary())})
+    bad = pa.RecordBatch.from_pydict({"value": pa.array([encode(TOPIC), b""], pa.binary())})
+    with pytest.raises(InvalidRowError) as caught:
+        convert("value binary", KRAFT, sound, bad)
+    assert caught.value.row == 6
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=40),
+            st.none() | st.binary(max_size=40),
+            st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2),
+        )
+    )
+)
+def test_the_least_size_is_never_more_than_the_records_take(rows: list[Any]) -> None:
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([row[0] for row in rows], pa.binary()),
+            pa.array([row[1] for row in rows], pa.binary()),
+            pa.array([row[2] for row in rows], HEADERS),
+        ],
+        ["key", "value", "headers"],
+    )
+    ddl = "key binary, value binary, headers array<struct<key:string,value:binary>>"
+    made = convert(ddl, BYTES, batch)
+    least = sum(map(least_byte_count, made.to_batches()))
+    taken = len(encode_records(records_of(made), 0, 0))
+    assert least <= taken <= least + 12 * len(rows) + 2 * sum(len(row[2]) for row in rows)

@@ -1,0 +1,118 @@
+"""Columns of a frame: what a log of each kind takes, and what is refused before a task runs."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+from tests.support.ddl import schema_of
+
+from pyspark_raftlog.schema import COLUMNS
+from pyspark_raftlog.write_schema import InputColumns, RecordForm, input_columns
+from raftlog import ValueKind
+from raftlog.errors import WriteSchemaError
+
+BYTES, MSGPACK, KRAFT = ValueKind.BYTES, ValueKind.MSGPACK, ValueKind.KRAFT
+HEADERS = "headers array<struct<key:string,value:binary>>"
+DEEP = (
+    "record struct<a:array<struct<b:tinyint,c:boolean>>,d:map<string,array<double>>,e:binary,f:int>"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "form"),
+    [
+        ("value binary", BYTES, RecordForm.VALUE),
+        ("value string, key string", BYTES, RecordForm.VALUE),
+        (f"key binary, {HEADERS}, value binary, timestamp timestamp", BYTES, RecordForm.VALUE),
+        (f"value binary, {HEADERS}", MSGPACK, RecordForm.VALUE),
+        ("recordType string, recordVersion int, record string", MSGPACK, RecordForm.JSON),
+        (f"recordType smallint, recordVersion bigint, {DEEP}", MSGPACK, RecordForm.STRUCT),
+        ("value binary", KRAFT, RecordForm.VALUE),
+        ("recordType string, record string", KRAFT, RecordForm.JSON),
+        (
+            "recordType string, recordVersion int, record struct<name:string,topicId:string>",
+            KRAFT,
+            RecordForm.STRUCT,
+        ),
+    ],
+)
+def test_columns_of_a_record(text: str, values: ValueKind, form: RecordForm) -> None:
+    fields = schema_of(text)
+    assert input_columns(fields, values) == InputColumns(tuple(fields.names), form)
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "column", "words"),
+    [
+        ("key binary", BYTES, "value", "is missing; it is what the log keeps"),
+        ("key binary", MSGPACK, "value", "or recordType, recordVersion, record"),
+        ("value binary, offset bigint", BYTES, "offset", "no such part; a bytes log takes value"),
+        ("vaule binary", BYTES, "vaule", "did you mean value?"),
+        ("value binary, value binary", BYTES, "value", "is there twice"),
+        ("value int", BYTES, "value", "must be binary or string, and is int; cast it"),
+        ("value void", BYTES, "value", "is void"),
+        ("value string", MSGPACK, "value", "must be binary, and is string"),
+        ("value string", KRAFT, "value", "must be binary"),
+        ("value binary, timestamp timestamp_ntz", BYTES, "timestamp", "must be timestamp"),
+        ("value binary, timestamp bigint", BYTES, "timestamp", "must be timestamp"),
+        ("value binary, headers map<string,binary>", BYTES, "headers", "array<struct<key:string"),
+        (
+            "value binary, headers array<struct<value:binary,key:string>>",
+            BYTES,
+            "headers",
+            "must be array",
+        ),
+        ("recordType string, recordVersion int, record string", BYTES, "recordType", "are bytes"),
+        ("value binary, key binary", KRAFT, "key", "Kafka's readers do not accept them"),
+        (f"value binary, {HEADERS}", KRAFT, "headers", "no header"),
+        ("value binary, timestamp timestamp", KRAFT, "timestamp", "no time of a record's own"),
+        ("value binary, record string", MSGPACK, "record", "not both"),
+        ("recordType string, record string", MSGPACK, "recordVersion", "is missing beside"),
+        ("recordType string", KRAFT, "record", "is missing beside recordType"),
+        ("recordType int, record string", KRAFT, "recordType", "must be string"),
+        (
+            "recordType string, recordVersion string, record string",
+            KRAFT,
+            "recordVersion",
+            "whole number",
+        ),
+        ("recordType string, record binary", KRAFT, "record", "struct, or string for JSON"),
+        (
+            "recordType string, recordVersion int, record struct<a:struct<at:timestamp>>",
+            MSGPACK,
+            "record.a.at",
+            "is timestamp; cast it",
+        ),
+        (
+            "recordType string, recordVersion int, record struct<a:array<decimal(3,1)>>",
+            MSGPACK,
+            "record.a[]",
+            "is decimal",
+        ),
+        (
+            "recordType string, recordVersion int, record struct<a:map<int,string>>",
+            MSGPACK,
+            "record.a (its keys)",
+            "must be string",
+        ),
+        (
+            "recordType string, record struct<a:map<string,string>>",
+            KRAFT,
+            "record.a",
+            "is map<string,string>",
+        ),
+    ],
+)
+def test_a_wrong_column_is_named(text: str, values: ValueKind, column: str, words: str) -> None:
+    with pytest.raises(WriteSchemaError) as caught:
+        input_columns(schema_of(text), values)
+    assert caught.value.column == column
+    assert words in caught.value.reason
+
+
+@pytest.mark.parametrize("name", sorted(COLUMNS.keys() - {"key", "value", "headers", "timestamp"}))
+def test_what_the_source_adds_cannot_be_written_back(name: str) -> None:
+    fields = StructType(schema_of("value binary").fields).add(name, COLUMNS[name][0])
+    with pytest.raises(WriteSchemaError) as caught:
+        input_columns(fields, BYTES)
+    assert caught.value.column == name
