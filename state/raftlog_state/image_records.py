@@ -15,9 +15,6 @@ Source: Kafka ``MetadataImage.write`` and what it calls, ``MetadataVersion``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
-
-from raftlog.errors import UnsupportedVersionError
 
 from .image import (
     METADATA_VERSION,
@@ -36,6 +33,17 @@ from .image import (
     TopicRow,
     ZkMigrationRow,
 )
+from .record_versions import (
+    ELR_FEATURE,
+    LEVEL_CONTROLLERS,
+    LEVEL_MIN,
+    LEVEL_SCRAM,
+    LEVEL_TOKENS,
+    LEVEL_ZK_MIGRATION,
+    LEVEL_ZK_MIGRATION_LAST,
+    RecordVersions,
+    partition_record,
+)
 from .records import (
     AccessControlEntryRecord,
     BrokerEndpoint,
@@ -48,8 +56,6 @@ from .records import (
     DelegationTokenRecord,
     EntityData,
     FeatureLevelRecord,
-    MetadataRecord,
-    PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
@@ -57,22 +63,6 @@ from .records import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
-from .replay.topics import DIRECTORY_MIGRATING
-
-LEVEL_MIN: Final = 7
-"""3.3-IV3: what a log without a metadata.version is taken for."""
-
-LEVEL_ZK_MIGRATION: Final = 8
-LEVEL_SCRAM: Final = 11
-LEVEL_TOKENS: Final = 14
-LEVEL_CONTROLLERS: Final = 15
-LEVEL_DIRECTORIES: Final = 17
-LEVEL_ZK_MIGRATION_LAST: Final = 21
-"""3.9-IV0: Kafka 4 has forgotten ZooKeeper and writes no migration state."""
-LEVEL_ELR: Final = 23
-LEVEL_CORDONED: Final = 30
-
-ELR_FEATURE: Final = "eligible.leader.replicas.version"
 
 
 def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
@@ -81,7 +71,7 @@ def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
     Raises ``UnsupportedVersionError`` if metadata.version has no record for what the image holds.
     """
     level = image.metadata_version
-    versions = _Versions(LEVEL_MIN if level is None else level, _elr_enabled(image))
+    versions = RecordVersions(LEVEL_MIN if level is None else level, _elr_enabled(image))
     yield from _feature_records(image, versions)
     for broker in image.rows_of(BrokerRow):
         yield DecodedRecord(versions.register_broker, _broker_record(broker))
@@ -93,37 +83,15 @@ def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
         for key in sorted(image.group((Entity.PARTITION, topic.topic_id, ""))):
             row = image.find(PartitionRow, *key)
             assert row is not None, "a group names rows that exist"
-            yield DecodedRecord(versions.partition, _partition_record(row, versions))
+            yield DecodedRecord(versions.partition, partition_record(row, versions))
     yield from _access_records(image, versions)
-
-
-class _Versions:
-    """Which version of a record a metadata.version level writes (Kafka: MetadataVersion)."""
-
-    def __init__(self, level: int, elr_enabled: bool) -> None:
-        self.level = level
-        self.elr = elr_enabled and level >= LEVEL_ELR
-        self.directories = level >= LEVEL_DIRECTORIES
-        self.partition = 2 if level >= LEVEL_ELR else 1 if self.directories else 0
-        if level >= LEVEL_CORDONED:
-            self.register_broker = 4
-        elif self.directories:
-            self.register_broker = 3
-        else:
-            self.register_broker = 2 if level >= LEVEL_ZK_MIGRATION else 1
-
-    def require(self, level: int, kind: type[MetadataRecord], what: str) -> None:
-        """Raise ``UnsupportedVersionError`` if the level is too low for a kind of record."""
-        if self.level < level:
-            reason = f"{what}, and metadata.version {self.level} is below {level}"
-            raise UnsupportedVersionError(record=kind.schema.name, version=0, reason=reason)
 
 
 def _elr_enabled(image: MetadataImage) -> bool:
     return image.find(FeatureRow, ELR_FEATURE) is not None
 
 
-def _feature_records(image: MetadataImage, versions: _Versions) -> Iterator[DecodedRecord]:
+def _feature_records(image: MetadataImage, versions: RecordVersions) -> Iterator[DecodedRecord]:
     rows = image.rows_of(FeatureRow)
     for row in sorted(rows, key=lambda row: (row.name != METADATA_VERSION, row.name)):
         yield DecodedRecord(0, FeatureLevelRecord(name=row.name, feature_level=row.level))
@@ -180,29 +148,7 @@ def _controller_record(row: ControllerRow) -> RegisterControllerRecord:
     )
 
 
-def _partition_record(row: PartitionRow, versions: _Versions) -> PartitionRecord:
-    directories = row.directories
-    if not versions.directories and set(directories) <= {DIRECTORY_MIGRATING}:
-        directories = ()
-    return PartitionRecord(
-        partition_id=row.partition_id,
-        topic_id=row.topic_id,
-        replicas=row.replicas,
-        isr=row.isr,
-        removing_replicas=row.removing_replicas,
-        adding_replicas=row.adding_replicas,
-        leader=row.leader,
-        leader_recovery_state=row.leader_recovery_state,
-        leader_epoch=row.leader_epoch,
-        partition_epoch=row.partition_epoch,
-        directories=directories,
-        # tagged fields: Kafka writes them only with content, and only while the feature is on
-        eligible_leader_replicas=(row.elr or None) if versions.elr else None,
-        last_known_elr=(row.last_known_elr or None) if versions.elr else None,
-    )
-
-
-def _access_records(image: MetadataImage, versions: _Versions) -> Iterator[DecodedRecord]:
+def _access_records(image: MetadataImage, versions: RecordVersions) -> Iterator[DecodedRecord]:
     for config in image.rows_of(ConfigRow):
         yield DecodedRecord(
             0,

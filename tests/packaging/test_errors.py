@@ -20,7 +20,16 @@ KINDS = [
 
 def instance(kind: type[errors.RaftlogError]) -> errors.RaftlogError:
     """Fill every field by its declared type."""
-    examples = {"int": 7, "str": "words", "bool": True, "tuple[int, ...]": (1, 2)}
+    refused = errors.RefusedChange(
+        row=1, change="words", what="words", reason="words", remedy="words", kafka_code=7
+    )
+    examples = {
+        "int": 7,
+        "str": "words",
+        "bool": True,
+        "tuple[int, ...]": (1, 2),
+        "tuple[RefusedChange, ...]": (refused,),
+    }
     facts = {
         field.name: examples[str(field.type).removesuffix(" | None")] for field in fields(kind)
     }

@@ -1,0 +1,283 @@
+"""Access rules, quotas and credentials.
+
+Source: Kafka 4.3 ``AclControlManager``, ``ClientQuotaControlManager``, ``ScramControlManager``,
+``QuotaConfig``, ``ScramFormatter``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from raftlog_state.image import AclRow, QuotaRow, ScramRow, quota_entity_key
+from raftlog_state.names import (
+    ACL_OPERATIONS,
+    ACL_PERMISSIONS,
+    ACL_RESOURCE_TYPES,
+    PATTERN_TYPES,
+    SCRAM_MECHANISMS,
+)
+from raftlog_state.record_versions import LEVEL_SCRAM
+from raftlog_state.records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    EntityData,
+    RemoveAccessControlEntryRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+
+from .changes import AddAcl, RemoveAcl, RemoveQuota, RemoveScram, SetQuota, SetScram
+from .draft import Draft
+from .refusal import (
+    RESOURCE_NOT_FOUND,
+    UNACCEPTABLE_CREDENTIAL,
+    UNSUPPORTED_SASL_MECHANISM,
+    UNSUPPORTED_VERSION,
+    Refused,
+    number_of,
+)
+from .topics import check_uuid
+from .writing import write
+
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16384
+SALT_BYTES: Final = 24
+
+_HASHES: Final = {1: "sha256", 2: "sha512"}
+_HOST_NAME: Final = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*\.?")
+_LONG_MAX: Final = 2**63 - 1
+_INT_MAX: Final = 2**31 - 1
+_ENTITY_TYPES: Final = ("user", "client-id", "ip")
+_CLIENT_QUOTAS: Final[Mapping[str, float | None]] = {
+    "producer_byte_rate": _LONG_MAX,
+    "consumer_byte_rate": _LONG_MAX,
+    "request_percentage": None,
+    "controller_mutation_rate": None,
+}
+_IP_QUOTAS: Final[Mapping[str, float | None]] = {"connection_creation_rate": _INT_MAX}
+"""Quotas by name; the highest value of those that are whole numbers, None where fractions are."""
+
+
+# --- access rules ---------------------------------------------------------------------------------
+
+
+@write.register
+def add_acl(change: AddAcl, draft: Draft) -> None:
+    """A rule, under a new id, unless there is one with the same content."""
+    what = f"access rule for {change.principal!r} on {change.resource_name!r}"
+    resource_type = number_of(ACL_RESOURCE_TYPES, change.resource_type, what)
+    pattern_type = number_of(PATTERN_TYPES, change.pattern_type, what)
+    operation = number_of(ACL_OPERATIONS, change.operation, what)
+    permission = number_of(ACL_PERMISSIONS, change.permission, what)
+    reason = None
+    if not change.resource_name:
+        reason = "it names no resource"
+    elif ":" not in change.principal:
+        reason = "its principal has no type, as User: before the name"
+    elif not change.host:
+        reason = "it names no host"
+    if reason is not None:
+        raise Refused(what, reason, "correct it")
+    content = (
+        resource_type,
+        change.resource_name,
+        pattern_type,
+        change.principal,
+        change.host,
+        operation,
+        permission,
+    )
+    if draft.has_acl(content):
+        return
+    acl_id = change.acl_id
+    if acl_id is None:
+        acl_id = draft.new_id()
+    else:
+        check_uuid(acl_id, what)
+        if draft.find(AclRow, acl_id) is not None:
+            raise Refused(what, f"its id {acl_id} is another rule's", "leave it out")
+    draft.write(
+        AccessControlEntryRecord(
+            id=acl_id,
+            resource_type=resource_type,
+            resource_name=change.resource_name,
+            pattern_type=pattern_type,
+            principal=change.principal,
+            host=change.host,
+            operation=operation,
+            permission_type=permission,
+        )
+    )
+    draft.remember_acl(content, acl_id)
+
+
+@write.register
+def remove_acl(change: RemoveAcl, draft: Draft) -> None:
+    """Rules go: the one with an id, or all that have what is given."""
+    what = "access rules" if change.acl_id is None else f"access rule {change.acl_id}"
+    wanted = _wanted(change, what)
+    if not wanted:
+        reason = "nothing is said of them, and all would go"
+        raise Refused(what, reason, "give an id, or at least one column of the rule")
+    if change.acl_id is not None:
+        row = draft.find(AclRow, change.acl_id)
+        rows = [] if row is None else [row]
+    else:
+        rows = draft.rows_of(AclRow)
+    found = [row for row in rows if all(getattr(row, name) == at for name, at in wanted.items())]
+    if not found:
+        raise Refused(what, "there is none like this", "look at them again", RESOURCE_NOT_FOUND)
+    for row in found:
+        draft.write(RemoveAccessControlEntryRecord(id=row.acl_id))
+
+
+def _wanted(change: RemoveAcl, what: str) -> dict[str, str | int]:
+    enums = {
+        "resource_type": ACL_RESOURCE_TYPES,
+        "pattern_type": PATTERN_TYPES,
+        "operation": ACL_OPERATIONS,
+        "permission": ACL_PERMISSIONS,
+    }
+    found: dict[str, str | int] = {}
+    for name in ("acl_id", "resource_name", "principal", "host", *enums):
+        value = getattr(change, name)
+        if value is not None:
+            found[name] = number_of(enums[name], value, what) if name in enums else value
+    return found
+
+
+# --- quotas ---------------------------------------------------------------------------------------
+
+
+@write.register
+def set_quota(change: SetQuota, draft: Draft) -> None:
+    """A quota gets a value; the same one again is not written."""
+    entity, what = _checked_entity(change.entity, change.quota)
+    quotas = _IP_QUOTAS if "ip" in change.entity else _CLIENT_QUOTAS
+    reason = None
+    if change.quota not in quotas:
+        reason = f"there is no such quota for it; there are {', '.join(quotas)}"
+    elif not change.limit > 0 or math.isinf(change.limit):
+        reason = "its limit is no number above 0"
+    else:
+        high = quotas[change.quota]
+        if high is not None and change.limit > high:
+            reason = f"its limit is above {high}"
+        elif high is not None and abs(change.limit % 1.0) > 1e-6:
+            reason = "its limit is no whole number"
+    if reason is not None:
+        raise Refused(what, reason, "correct it")
+    row = draft.find(QuotaRow, quota_entity_key(entity), change.quota)
+    if row is None or row.value != change.limit:
+        parts = _entity_data(entity)
+        draft.write(ClientQuotaRecord(entity=parts, key=change.quota, value=change.limit))
+
+
+@write.register
+def remove_quota(change: RemoveQuota, draft: Draft) -> None:
+    """A quota goes; if it is not there, nothing happens, as in Kafka."""
+    entity, _ = _checked_entity(change.entity, change.quota)
+    if draft.find(QuotaRow, quota_entity_key(entity), change.quota) is not None:
+        draft.write(ClientQuotaRecord(entity=_entity_data(entity), key=change.quota, remove=True))
+
+
+def _checked_entity(
+    given: Mapping[str, str | None], quota: str
+) -> tuple[tuple[tuple[str, str | None], ...], str]:
+    what = f"quota {quota!r} of {quota_entity_key(tuple(given.items()))}"
+    unknown = sorted(set(given) - set(_ENTITY_TYPES))
+    ip = given.get("ip")
+    reason = None
+    if not given:
+        reason = "it is for nobody"
+    elif unknown:
+        reason = f"{unknown[0]!r} is none of {', '.join(_ENTITY_TYPES)}"
+    elif "" in given.values():
+        reason = "a name is empty; null stands for the default"
+    elif "ip" in given and len(given) > 1:
+        reason = "ip stands alone"
+    elif ip is not None and not _is_host(ip):
+        reason = "it is neither an address nor a host's name"
+    if reason is not None:
+        raise Refused(what, reason, "correct the entity")
+    return tuple(sorted(given.items())), what
+
+
+def _is_host(text: str) -> bool:
+    """Kafka asks its resolver; what could be a name passes here."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return _HOST_NAME.fullmatch(text) is not None and not text.replace(".", "").isdigit()
+    return True
+
+
+def _entity_data(entity: tuple[tuple[str, str | None], ...]) -> tuple[EntityData, ...]:
+    return tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity)
+
+
+# --- credentials ----------------------------------------------------------------------------------
+
+
+@write.register
+def set_scram(change: SetScram, draft: Draft) -> None:
+    """A user's credential, new or instead of the one that is there."""
+    what = f"SCRAM credential of {change.user!r}"
+    mechanism = _checked_mechanism(change.user, change.mechanism, what, draft)
+    reason = None
+    if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
+        reason = f"its iterations are not between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
+    elif (change.password is None) == (change.salted_password is None):
+        reason = "it takes either a password or a salted one"
+    elif change.password == "":
+        reason = "its password is empty"
+    elif change.salted_password is not None and not change.salt:
+        reason = "its salted password comes without the salt"
+    if reason is not None:
+        raise Refused(what, reason, "correct it", UNACCEPTABLE_CREDENTIAL)
+    name = _HASHES[mechanism]
+    salt = change.salt or draft.chance.randbytes(SALT_BYTES)
+    salted = change.salted_password
+    if salted is None:
+        assert change.password is not None
+        salted = hashlib.pbkdf2_hmac(name, change.password.encode(), salt, change.iterations)
+    client_key = hmac.digest(salted, b"Client Key", name)
+    draft.write(
+        UserScramCredentialRecord(
+            name=change.user,
+            mechanism=mechanism,
+            salt=salt,
+            stored_key=hashlib.new(name, client_key).digest(),
+            server_key=hmac.digest(salted, b"Server Key", name),
+            iterations=change.iterations,
+        )
+    )
+
+
+@write.register
+def remove_scram(change: RemoveScram, draft: Draft) -> None:
+    """A user's credential goes; it must have been there."""
+    what = f"SCRAM credential of {change.user!r}"
+    mechanism = _checked_mechanism(change.user, change.mechanism, what, draft)
+    if draft.find(ScramRow, change.user, mechanism) is None:
+        raise Refused(what, "there is none", "look at them again", RESOURCE_NOT_FOUND)
+    draft.write(RemoveUserScramCredentialRecord(name=change.user, mechanism=mechanism))
+
+
+def _checked_mechanism(user: str, word: str | int, what: str, draft: Draft) -> int:
+    if draft.level < LEVEL_SCRAM:
+        reason = f"metadata.version {draft.level} is below {LEVEL_SCRAM}"
+        raise Refused(what, reason, "raise it first", UNSUPPORTED_VERSION)
+    if not user:
+        raise Refused(what, "it is nobody's", "name a user", UNACCEPTABLE_CREDENTIAL)
+    try:
+        return number_of(SCRAM_MECHANISMS, word, what)
+    except Refused as refused:
+        refused.kafka_code = UNSUPPORTED_SASL_MECHANISM
+        raise

@@ -1,0 +1,196 @@
+"""Rows of a table of changes, as a DataFrame or JSON gives them, into changes.
+
+Rules of this file:
+
+1. ``change`` names the kind; columns that it does not know must be null, so that a misspelt or
+   misplaced value is never passed over. A column that no kind knows is refused even if it is null.
+2. Lists may be any sequence, maps a mapping or a list of pairs (as Arrow gives them), numbers of
+   any integral type; text is never turned into a number, nor the other way round.
+3. What is wrong is ``Refused`` for its row, and never shows a value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NoReturn, cast
+
+from .changes import CHANGE_TYPES, Change
+from .refusal import Refused
+
+KIND: Final = "change"
+
+
+def change_of(row: Mapping[str, Any]) -> Change:
+    """The change that a row says. Raises ``Refused``."""
+    kind = row.get(KIND)
+    if not isinstance(kind, str) or kind.lower() not in CHANGE_TYPES:
+        known = ", ".join(CHANGE_TYPES)
+        reason = "it has no column change" if kind is None else f"{kind!r} is no kind of change"
+        raise Refused("the row", reason, f"use one of {known}")
+    cls = CHANGE_TYPES[kind.lower()]
+    known_columns = {entry.name: entry for entry in dataclasses.fields(cls)}
+    given: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == KIND:
+            continue
+        if name not in _all_columns():
+            raise Refused(f"column {name!r}", "no change has it", "correct its name, or drop it")
+        if value is None:
+            continue
+        if name not in known_columns:
+            columns = ", ".join(known_columns)
+            raise Refused(f"column {name!r}", f"{kind} has none", f"its columns are {columns}")
+        given[name] = _CONVERTERS[name](name, value)
+    for name, entry in known_columns.items():
+        is_optional = (
+            entry.default is not dataclasses.MISSING
+            or entry.default_factory is not dataclasses.MISSING
+        )
+        if name not in given and not is_optional:
+            raise Refused(f"column {name!r}", f"{kind} needs it, and it is null", "fill it in")
+    made: Callable[..., Change] = cls
+    return made(**given)
+
+
+@cache
+def _all_columns() -> frozenset[str]:
+    return frozenset(
+        entry.name for cls in CHANGE_TYPES.values() for entry in dataclasses.fields(cls)
+    )
+
+
+# --- one value ------------------------------------------------------------------------------------
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        _refuse(name, "text", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        _refuse(name, "text in Unicode", value)
+    return value
+
+
+def _number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        _refuse(name, "a whole number", value)
+    number = int(value)
+    if not -(1 << 31) <= number < 1 << 31:
+        _refuse(name, "a number of 32 bits", value)
+    return number
+
+
+def _fraction(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+        _refuse(name, "a number", value)
+    return float(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        _refuse(name, "true or false", value)
+    return value
+
+
+def _data(name: str, value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        _refuse(name, "binary", value)
+    return bytes(value)
+
+
+def _word(name: str, value: Any) -> str | int:
+    return value if isinstance(value, str) else _number(name, value)
+
+
+def _list(name: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+        _refuse(name, "a list", value)
+    return tuple(value)
+
+
+def _numbers(name: str, value: Any) -> tuple[int, ...]:
+    return tuple(_number(name, one) for one in _list(name, value))
+
+
+def _assignment(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(_numbers(name, one) for one in _list(name, value))
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(_text(name, one) for one in _list(name, value))
+
+
+def _pairs(name: str, value: Any) -> list[tuple[str, Any]]:
+    pairs = value.items() if isinstance(value, Mapping) else _list(name, value)
+    found: list[tuple[str, Any]] = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            _refuse(name, "a map", value)
+        found.append((_text(name, pair[0]), pair[1]))
+    if len(dict(found)) != len(found):
+        raise Refused(f"column {name!r}", "a key stands in it twice", "name each once")
+    return found
+
+
+def _text_map(name: str, value: Any) -> dict[str, str]:
+    return {key: _text(name, one) for key, one in _pairs(name, value)}
+
+
+def _entity(name: str, value: Any) -> dict[str, str | None]:
+    return {key: None if one is None else _text(name, one) for key, one in _pairs(name, value)}
+
+
+def _ranges(name: str, value: Any) -> dict[str, tuple[int, ...]]:
+    return {key: _numbers(name, one) for key, one in _pairs(name, value)}
+
+
+def _refuse(name: str, wanted: str, value: object) -> NoReturn:
+    found = type(value).__name__
+    raise Refused(f"column {name!r}", f"it holds {found}, not {wanted}", "cast it")
+
+
+_CONVERTERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "acl_id": _text,
+    "allow_downgrade": _flag,
+    "allow_replication_factor_change": _flag,
+    "assignment": _assignment,
+    "broker_id": _number,
+    "configs": _text_map,
+    "election": _text,
+    "endpoints": _text_map,
+    "entity": _entity,
+    "feature": _text,
+    "features": _ranges,
+    "host": _text,
+    "incarnation_id": _text,
+    "isr": _numbers,
+    "iterations": _number,
+    "level": _number,
+    "limit": _fraction,
+    "log_dirs": _texts,
+    "mechanism": _word,
+    "name": _text,
+    "operation": _word,
+    "partition": _number,
+    "partitions": _number,
+    "password": _text,
+    "pattern_type": _word,
+    "permission": _word,
+    "principal": _text,
+    "quota": _text,
+    "rack": _text,
+    "replicas": _numbers,
+    "replication_factor": _number,
+    "resource_name": _text,
+    "resource_type": _word,
+    "salt": _data,
+    "salted_password": _data,
+    "topic": _text,
+    "topic_id": _text,
+    "user": _text,
+    "value": _text,
+}
+assert set(_CONVERTERS) == cast("set[str]", _all_columns()), "every column has its form"

@@ -1,0 +1,165 @@
+"""Whether Kafka knows a config's name, and would take a value for it.
+
+Rules of this file:
+
+1. The table beside this file (``config_limits.tsv``: scope, name, valid) holds what the validators
+   of Kafka 4.3.1's ``ConfigDef`` print for topics, groups and client metrics; types are those of
+   ``records.config_types``. A name that only that table has was taken away by Kafka 4.
+2. Of brokers' configs only the type is looked at, and only of names that Kafka knows: a plugin may
+   have its own (Kafka: ``ControllerConfigurationValidator``).
+3. No text here holds a value.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from raftlog_state.records import config_type
+
+_TABLE: Final = "config_limits.tsv"
+_SCOPES: Final = {"topic": 2, "client-metrics": 16, "group": 32}
+_BROKER: Final = 4
+LEVEL_KAFKA_4: Final = 22
+"""4.0-IV0: from here on no node of Kafka 3 is in the cluster."""
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|NaN", re.ASCII)
+_INTEGER_BITS: Final = {"SHORT": 16, "INT": 32, "LONG": 64}
+_RANGE: Final = re.compile(r"\[([^,\]]+),\.\.\.(?:,([^\]]+))?\](?: or (.+))?")
+_THROTTLED: Final = "[partitionId]:[brokerId]"
+_REPLICAS: Final = re.compile(r"(?:[0-9]+:[0-9]+)?", re.ASCII)
+_DURATION: Final = "by_duration:"
+_ISO_DURATION: Final = re.compile(
+    r"P(?=.)(?:[0-9]+D)?(?:T(?=.)(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+(?:\.[0-9]{1,9})?S)?)?", re.I
+)
+_MATCH_NAMES: Final = frozenset(
+    {
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
+"""What a client-metrics subscription may match by (Kafka: ``ClientMetricsConfigs``)."""
+
+
+def reason_not_known(resource_type: int, name: str, level: int) -> str | None:
+    """Why there is no such config at this level of metadata.version."""
+    if resource_type == _BROKER:
+        return None if name else "it has no name"
+    if (resource_type, name) in _limits():
+        return None
+    if config_type(resource_type, name) is None:
+        return "Kafka knows no such config"
+    return "Kafka 4 knows it no longer" if level >= LEVEL_KAFKA_4 else None
+
+
+def reason_not_valid(resource_type: int, name: str, value: str) -> str | None:
+    """Why Kafka would not take this value."""
+    kind = config_type(resource_type, name)
+    text = value.strip()
+    reason = None if kind is None else _reason_of_type(kind, text)
+    if reason is not None or resource_type == _BROKER:
+        return reason
+    if (resource_type, name) == (_SCOPES["client-metrics"], "match"):
+        return _reason_of_matches(text)
+    check = _limits().get((resource_type, name))
+    return None if check is None else check(text)
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+def _reason_of_type(kind: str, text: str) -> str | None:
+    """Source: Kafka ``ConfigDef.parseType``."""
+    if kind == "BOOLEAN" and text.lower() not in ("true", "false"):
+        return "its value is neither true nor false"
+    if kind == "DOUBLE" and _DECIMAL.fullmatch(text) is None:
+        return "its value is no number"
+    bits = _INTEGER_BITS.get(kind)
+    if bits is not None:
+        if _INTEGER.fullmatch(text) is None:
+            return f"its value is no whole number ({kind})"
+        if not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
+            return f"its value does not fit into {bits} bits ({kind})"
+    return None
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+Check = Callable[[str], "str | None"]
+
+
+@cache
+def _limits() -> dict[tuple[int, str], Check | None]:
+    table = pkgutil.get_data("raftlog_state.controller", _TABLE)  # from a zip, too
+    assert table is not None, "the package was installed without its table"
+    rows = (line.split("\t") for line in table.decode().splitlines()[1:])
+    return {
+        (_SCOPES[scope], name): _check_of(valid, config_type(_SCOPES[scope], name) or "")
+        for scope, name, valid in rows
+    }
+
+
+def _check_of(valid: str, kind: str) -> Check | None:
+    """The check that Kafka's validator prints as ``valid``."""
+    limits = _RANGE.fullmatch(valid)
+    if limits is not None:
+        low, high, other = limits.groups()
+        return _in_range(float(low), float(high or "inf"), other, valid)
+    if valid.startswith(_THROTTLED):
+        return _throttled
+    if valid:
+        return _one_of(tuple(valid.strip("[]").split(", ")), kind, valid)
+    return None
+
+
+def _in_range(low: float, high: float, other: str | None, valid: str) -> Check:
+    def check(text: str) -> str | None:
+        if low <= float(text) <= high or text == other:
+            return None
+        return f"its value is not in {valid}"
+
+    return check
+
+
+def _one_of(choices: tuple[str, ...], kind: str, valid: str) -> Check:
+    durations = [one for one in choices if one.startswith(_DURATION)]
+
+    def is_valid(text: str) -> bool:
+        if durations and text.lower().startswith(_DURATION):
+            return _ISO_DURATION.fullmatch(text[len(_DURATION) :]) is not None
+        return text in choices and text not in durations
+
+    def check(text: str) -> str | None:
+        parts = re.split(r"\s*,\s*", text) if kind == "LIST" and text else [text]
+        if kind == "LIST" and not text:
+            return None
+        if len(set(parts)) != len(parts):
+            return "its value names something twice"
+        return None if all(map(is_valid, parts)) else f"its value is none of {valid}"
+
+    return check
+
+
+def _throttled(text: str) -> str | None:
+    """Source: Kafka ``ThrottledReplicaListValidator``."""
+    parts = [part.strip() for part in text.split(",")]
+    if "".join(parts) == "*" or all(_REPLICAS.fullmatch(part) for part in parts):
+        return None
+    return "its value is neither * nor a list of partition:broker"
+
+
+def _reason_of_matches(text: str) -> str | None:
+    """Source: Kafka ``ClientMetricsConfigs.parseMatchingPatterns``; patterns are not compiled."""
+    for pattern in re.split(r"\s*,\s*", text) if text else ():
+        name, _, expression = pattern.partition("=")
+        if name.strip() not in _MATCH_NAMES or not expression or "=" in expression:
+            return "its value is no list of name=expression"
+    return None

@@ -1,0 +1,237 @@
+"""One change of one partition: who leads, who is in sync, and which fields the record names.
+
+Rules of this file:
+
+1. A record names only what changes. Naming the leader raises the leader epoch, even if it is the
+   same one: that fences a replica that is taken away.
+2. A leader comes from the ISR, from the eligible leader replicas where the ISR is empty (KIP-966),
+   and from outside only where an unclean election is allowed.
+3. A reassignment is completed by the change that brings its last new replica in sync.
+
+Source: Kafka 4.3 ``PartitionChangeBuilder``, ``PartitionReassignmentReplicas``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from raftlog_state.image import PartitionRow
+from raftlog_state.record_versions import LEVEL_NO_EPOCH_BUMP, RecordVersions
+from raftlog_state.records import PartitionChangeRecord
+from raftlog_state.replay.topics import LEADER_UNCHANGED, RECOVERY_UNCHANGED
+
+T = TypeVar("T")
+
+NO_LEADER: Final = -1
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+
+
+class Election(enum.Enum):
+    """Who may be made leader."""
+
+    PREFERRED = "preferred"
+    ONLINE = "online"
+    UNCLEAN = "unclean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a partition's change depends on beside the partition itself.
+
+    ``may_lead``: whether a broker lives and has the replica's directory; ``default_directory``:
+    where a broker puts a new replica; ``min_isr``: the fewest in-sync replicas that can be written
+    to, at most the replication factor.
+    """
+
+    versions: RecordVersions
+    may_lead: Callable[[int], bool]
+    default_directory: Callable[[int], str]
+    min_isr: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Target:
+    """What a partition shall become; None: as it is."""
+
+    isr: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    recovery: int | None = None
+    election: Election = Election.ONLINE
+    unclean_shutdown: tuple[int, ...] = ()
+
+
+def partition_change(
+    row: PartitionRow, target: Target, around: Surroundings
+) -> PartitionChangeRecord | None:
+    """The record that brings a partition to its target; None if nothing changes."""
+    return _Builder(row, target, around).build()
+
+
+class _Builder:
+    def __init__(self, row: PartitionRow, target: Target, around: Surroundings) -> None:
+        self._row = row
+        self._around = around
+        self._elr_enabled = around.versions.elr
+        self._election = target.election
+        self._unclean_shutdown = target.unclean_shutdown
+        self._recovery = _or(target.recovery, row.leader_recovery_state)
+        self._isr = _or(target.isr, row.isr)
+        self._replicas = _or(target.replicas, row.replicas)
+        self._removing = _or(target.removing, row.removing_replicas)
+        self._adding = _or(target.adding, row.adding_replicas)
+        self._elr = row.elr
+        # what the record will say
+        self._new_leader = LEADER_UNCHANGED
+        self._new_isr: tuple[int, ...] | None = None
+        self._new_recovery = RECOVERY_UNCHANGED
+        self._new_elr: tuple[int, ...] | None = None
+        self._new_last_known_elr: tuple[int, ...] | None = None
+
+    def build(self) -> PartitionChangeRecord | None:
+        row = self._row
+        self._complete_reassignment()
+        self._find_eligible()
+        self._elect()
+        if self._new_leader == LEADER_UNCHANGED and not _has(self._replicas, row.replicas):
+            self._new_leader = row.leader
+        self._name_eligible()
+        is_allowed = bool(self._isr) or self._elr_enabled
+        if self._new_isr is None and is_allowed and self._isr != row.isr:
+            self._new_isr = self._isr
+        self._fence_smaller_isr()
+        self._name_last_known_leader()
+        if self._recovery != row.leader_recovery_state:
+            self._new_recovery = self._recovery
+        record = PartitionChangeRecord(
+            partition_id=row.partition_id,
+            topic_id=row.topic_id,
+            isr=self._new_isr,
+            leader=self._new_leader,
+            replicas=_changed(self._replicas, row.replicas) if self._replicas else None,
+            removing_replicas=_changed(self._removing, row.removing_replicas),
+            adding_replicas=_changed(self._adding, row.adding_replicas),
+            leader_recovery_state=self._new_recovery,
+            directories=self._directories(),
+            eligible_leader_replicas=self._new_elr,
+            last_known_elr=self._new_last_known_elr,
+        )
+        nothing = PartitionChangeRecord(partition_id=row.partition_id, topic_id=row.topic_id)
+        return None if record == nothing else record
+
+    def _complete_reassignment(self) -> None:
+        if not self._removing and not self._adding:
+            return
+        isr = _without(self._isr, self._removing)
+        replicas = _without(self._replicas, self._removing)
+        if self._removing and (not isr or not replicas):
+            return
+        if not _has(isr, replicas):
+            return
+        self._isr, self._replicas = isr, replicas
+        self._removing = self._adding = ()
+
+    def _find_eligible(self) -> None:
+        if not self._elr_enabled:
+            return
+        if len(self._isr) >= self._around.min_isr:
+            self._elr = ()
+            return
+        candidates = {*self._elr, *self._row.isr}
+        gone = {*self._isr, *self._unclean_shutdown}
+        self._elr = tuple(sorted(candidates - gone))
+
+    # --- who leads --------------------------------------------------------------------------------
+
+    def _elect(self) -> None:
+        leader, is_unclean = self._elected()
+        if leader == self._row.leader:
+            return
+        if leader in self._elr:
+            self._isr = (leader,)
+            self._elr = _without(self._elr, self._isr)
+        self._new_leader = leader
+        if is_unclean:
+            self._new_isr = (leader,)
+            if self._row.leader_recovery_state != RECOVERING:
+                self._new_recovery = RECOVERING
+
+    def _elected(self) -> tuple[int, bool]:
+        preferred = self._replicas[:1] if self._election is Election.PREFERRED else ()
+        for leader in (*preferred, self._row.leader, *self._replicas):
+            if self._may_be_elected(leader):
+                return leader, False
+        if self._last_known_leader_may():
+            return self._row.last_known_elr[0], True
+        if self._election is Election.UNCLEAN:
+            for leader in self._replicas:
+                if self._around.may_lead(leader):
+                    return leader, True
+        return NO_LEADER, False
+
+    def _may_be_elected(self, replica: int) -> bool:
+        is_eligible = replica in self._isr or (not self._isr and replica in self._elr)
+        return is_eligible and self._around.may_lead(replica)
+
+    def _last_known_leader_may(self) -> bool:
+        """The last leader, alone known, comes back where nobody is left (KIP-966)."""
+        if not self._elr_enabled or self._elr or self._isr:
+            return False
+        known = self._row.last_known_elr
+        return len(known) == 1 and self._around.may_lead(known[0])
+
+    # --- what the record says ---------------------------------------------------------------------
+
+    def _name_eligible(self) -> None:
+        if self._new_isr is not None or not self._elr_enabled:
+            self._elr = ()
+        self._new_elr = _changed(self._elr, self._row.elr)
+
+    def _fence_smaller_isr(self) -> None:
+        if self._around.versions.level >= LEVEL_NO_EPOCH_BUMP:
+            return
+        if self._new_leader != LEADER_UNCHANGED or self._new_isr is None:
+            return
+        if not _has(self._new_isr, self._row.isr):
+            self._new_leader = self._row.leader
+
+    def _name_last_known_leader(self) -> None:
+        if not self._elr_enabled:
+            return
+        known = self._row.last_known_elr
+        if self._new_leader == NO_LEADER and not known:
+            self._new_last_known_elr = (self._row.leader,)
+        elif self._new_leader >= 0 and known:
+            self._new_last_known_elr = ()
+
+    def _directories(self) -> tuple[str, ...] | None:
+        if not self._replicas or not self._around.versions.directories:
+            return None
+        row = self._row
+        known = dict(zip(row.replicas, row.directories, strict=True))
+        found = tuple(
+            known[replica] if replica in known else self._around.default_directory(replica)
+            for replica in self._replicas
+        )
+        return _changed(found, row.directories)
+
+
+def _or(value: T | None, otherwise: T) -> T:
+    return otherwise if value is None else value
+
+
+def _changed(now: tuple[T, ...], before: tuple[T, ...]) -> tuple[T, ...] | None:
+    return None if now == before else now
+
+
+def _has(some: Collection[int], all_of: Iterable[int]) -> bool:
+    return set(all_of) <= set(some)
+
+
+def _without(some: tuple[int, ...], gone: Collection[int]) -> tuple[int, ...]:
+    return tuple(one for one in some if one not in gone)

@@ -1,0 +1,140 @@
+"""From an image and changes to the records that make them: all of them, or a list of refusals.
+
+Rules of this file:
+
+1. A change sees the ones before it. One that is refused leaves nothing, and the rest are checked
+   all the same, so that one run shows what is wrong with a table.
+2. The records stand between the markers of a metadata transaction where metadata.version has them
+   (KIP-868). They hold for one place in the log: where the image ends.
+3. Nothing here reads a clock or draws a number: chance is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from raftlog.errors import InvalidChangesError, RefusedChange
+from raftlog_state.image import METADATA_VERSION, MetadataImage
+from raftlog_state.record_versions import LEVEL_TRANSACTIONS
+from raftlog_state.records import (
+    BeginTransactionRecord,
+    DecodedRecord,
+    EndTransactionRecord,
+    encode,
+)
+
+from .changes import CHANGE_TYPES, Change, SetFeature
+from .columns import KIND, change_of
+from .draft import Chance, Draft
+from .refusal import INVALID_UPDATE_VERSION, Refused
+from .writing import write
+
+TRANSACTION_NAME: Final = "raftlog changes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to append to make ``change_count`` changes.
+
+    It holds only as one batch that begins at ``base_offset``, where the image ended.
+    ``transaction_name``: of the markers around the records; None: they have none.
+    """
+
+    base_offset: int
+    change_count: int
+    change_records: tuple[DecodedRecord, ...]
+    transaction_name: str | None
+
+    @property
+    def records(self) -> tuple[DecodedRecord, ...]:
+        """The records with their markers; none at all if the changes change nothing."""
+        if not self.change_records or self.transaction_name is None:
+            return self.change_records
+        begin = DecodedRecord(0, BeginTransactionRecord(name=self.transaction_name))
+        return (begin, *self.change_records, DecodedRecord(0, EndTransactionRecord()))
+
+    def values(self) -> list[bytes]:
+        """``records`` as the values of a ``kraft`` log."""
+        return [encode(record) for record in self.records]
+
+
+def plan_changes(
+    image: MetadataImage,
+    changes: Iterable[Mapping[str, Any] | Change],
+    *,
+    chance: Chance,
+    transaction_name: str = TRANSACTION_NAME,
+    is_named_commit: bool = False,
+) -> Plan:
+    """The records that make ``changes``, rows or objects, on top of ``image``.
+
+    ``chance``: ids, salts and placement are drawn from it; give ``random.SystemRandom()`` unless a
+    run has to be repeated. ``is_named_commit``: the log writes the markers, naming the commit in
+    them, and whether metadata.version has them does not matter.
+
+    Raises ``InvalidChangesError`` with every row that is refused.
+    """
+    rows = list(changes)
+    has_markers = is_named_commit or _has_transactions(image, rows)
+    base_offset = image.offset + 1
+    draft = Draft(image, first_offset=base_offset + has_markers, chance=chance)
+    refused: list[RefusedChange] = []
+    for number, row in enumerate(rows):
+        try:
+            _make(row, draft)
+        except Refused as refusal:
+            refused.append(_refused(number, row, refusal))
+    if refused:
+        raise InvalidChangesError(refused=tuple(refused), row_count=len(rows))
+    return Plan(
+        base_offset=base_offset,
+        change_count=len(rows),
+        change_records=tuple(draft.records),
+        transaction_name=transaction_name if has_markers and not is_named_commit else None,
+    )
+
+
+def _make(row: Mapping[str, Any] | Change, draft: Draft) -> None:
+    change = change_of(row) if isinstance(row, Mapping) else row
+    if draft.metadata_version is None and not _sets_metadata_version(change):
+        raise Refused(
+            "the log",
+            f"it has no {METADATA_VERSION} yet, so nobody knows which records it may hold",
+            f"begin with set_feature {METADATA_VERSION}",
+            INVALID_UPDATE_VERSION,
+        )
+    with draft.whole_change():
+        write(change, draft)
+
+
+def _has_transactions(image: MetadataImage, rows: list[Mapping[str, Any] | Change]) -> bool:
+    """Whether the level before, or that of a new log's first row, has metadata transactions."""
+    level = image.metadata_version
+    if level is None and rows:
+        first = rows[0]
+        if isinstance(first, Mapping):
+            try:
+                first = change_of(first)
+            except Refused:
+                return False
+        if isinstance(first, SetFeature) and _sets_metadata_version(first):
+            level = first.level
+    return level is not None and level >= LEVEL_TRANSACTIONS
+
+
+def _sets_metadata_version(change: Change) -> bool:
+    return isinstance(change, SetFeature) and change.feature == METADATA_VERSION
+
+
+def _refused(number: int, row: Mapping[str, Any] | Change, refusal: Refused) -> RefusedChange:
+    kind = row.get(KIND) if isinstance(row, Mapping) else row.KIND
+    return RefusedChange(
+        row=number,
+        change=kind if isinstance(kind, str) and kind.lower() in CHANGE_TYPES else "?",
+        what=refusal.what,
+        reason=refusal.reason,
+        remedy=refusal.remedy,
+        kafka_code=refusal.kafka_code,
+    )

@@ -1,0 +1,55 @@
+"""How a change is refused: from where it is found out to the row that it stands in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+INVALID_TOPIC: Final = 17
+INVALID_REQUEST: Final = 42
+UNSUPPORTED_VERSION: Final = 35
+TOPIC_ALREADY_EXISTS: Final = 36
+INVALID_PARTITIONS: Final = 37
+INVALID_REPLICATION_FACTOR: Final = 38
+INVALID_REPLICA_ASSIGNMENT: Final = 39
+INVALID_CONFIG: Final = 40
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+INVALID_UPDATE_VERSION: Final = 95
+UNKNOWN_TOPIC_ID: Final = 100
+BROKER_ID_NOT_REGISTERED: Final = 102
+RESOURCE_NOT_FOUND: Final = 91
+UNACCEPTABLE_CREDENTIAL: Final = 93
+NO_REASSIGNMENT_IN_PROGRESS: Final = 85
+PREFERRED_LEADER_NOT_AVAILABLE: Final = 80
+ELIGIBLE_LEADERS_NOT_AVAILABLE: Final = 83
+ELECTION_NOT_NEEDED: Final = 84
+INELIGIBLE_REPLICA: Final = 107
+INVALID_REGISTRATION: Final = 119
+UNSUPPORTED_SASL_MECHANISM: Final = 33
+"""Kafka's error codes (``Errors``) for what is refused here."""
+
+
+class Refused(Exception):  # noqa: N818 - an answer, which never leaves the controller
+    """A change cannot be made. ``what`` it is about, ``reason``, and the ``remedy``.
+
+    Never holds a config's value or a credential.
+    """
+
+    def __init__(
+        self, what: str, reason: str, remedy: str, kafka_code: int = INVALID_REQUEST
+    ) -> None:
+        super().__init__(reason)
+        self.what = what
+        self.reason = reason
+        self.remedy = remedy
+        self.kafka_code = kafka_code
+
+
+def number_of(names: Mapping[int, str], word: str | int, what: str) -> int:
+    """The number of one of Kafka's enums, from its word in any spelling or from itself."""
+    plain = str(word).strip().upper().replace("-", "_")
+    for number, name in names.items():
+        if plain in (name.replace("-", "_"), str(number)):
+            return number
+    known = ", ".join(names.values())
+    raise Refused(what, f"{word!r} is none that Kafka knows", f"use one of {known}")

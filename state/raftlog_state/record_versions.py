@@ -1,0 +1,80 @@
+"""Which versions of records a level of metadata.version writes, and what it can hold at all.
+
+Source: Kafka ``MetadataVersion``, ``PartitionRegistration.toRecord``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from raftlog.errors import UnsupportedVersionError
+
+from .image import PartitionRow
+from .records import MetadataRecord, PartitionRecord
+from .replay.topics import DIRECTORY_MIGRATING
+
+LEVEL_MIN: Final = 7
+"""3.3-IV3: what a log without a metadata.version is taken for."""
+
+LEVEL_MAX: Final = 30
+"""4.3-IV0: the newest one of Kafka 4.3.1."""
+
+LEVEL_ZK_MIGRATION: Final = 8
+LEVEL_SCRAM: Final = 11
+LEVEL_NO_EPOCH_BUMP: Final = 12
+"""3.6-IV0: a smaller ISR no longer raises the leader epoch by itself (KAFKA-15021)."""
+LEVEL_TRANSACTIONS: Final = 13
+LEVEL_TOKENS: Final = 14
+LEVEL_CONTROLLERS: Final = 15
+LEVEL_DIRECTORIES: Final = 17
+LEVEL_ZK_MIGRATION_LAST: Final = 21
+"""3.9-IV0: Kafka 4 has forgotten ZooKeeper and writes no migration state."""
+LEVEL_ELR: Final = 23
+LEVEL_CORDONED: Final = 30
+
+ELR_FEATURE: Final = "eligible.leader.replicas.version"
+
+
+class RecordVersions:
+    """The versions that a level writes. ``elr_enabled``: whether the feature is finalized."""
+
+    def __init__(self, level: int, elr_enabled: bool) -> None:
+        self.level = level
+        self.elr = elr_enabled and level >= LEVEL_ELR
+        self.directories = level >= LEVEL_DIRECTORIES
+        self.partition = 2 if level >= LEVEL_ELR else 1 if self.directories else 0
+        if level >= LEVEL_CORDONED:
+            self.register_broker = 4
+        elif self.directories:
+            self.register_broker = 3
+        else:
+            self.register_broker = 2 if level >= LEVEL_ZK_MIGRATION else 1
+
+    def require(self, level: int, kind: type[MetadataRecord], what: str) -> None:
+        """Raise ``UnsupportedVersionError`` if the level is too low for a kind of record."""
+        if self.level < level:
+            reason = f"{what}, and metadata.version {self.level} is below {level}"
+            raise UnsupportedVersionError(record=kind.schema.name, version=0, reason=reason)
+
+
+def partition_record(row: PartitionRow, versions: RecordVersions) -> PartitionRecord:
+    """The record that makes a partition what ``row`` says, as the level can hold it."""
+    directories = row.directories
+    if not versions.directories and set(directories) <= {DIRECTORY_MIGRATING}:
+        directories = ()
+    return PartitionRecord(
+        partition_id=row.partition_id,
+        topic_id=row.topic_id,
+        replicas=row.replicas,
+        isr=row.isr,
+        removing_replicas=row.removing_replicas,
+        adding_replicas=row.adding_replicas,
+        leader=row.leader,
+        leader_recovery_state=row.leader_recovery_state,
+        leader_epoch=row.leader_epoch,
+        partition_epoch=row.partition_epoch,
+        directories=directories,
+        # tagged fields: Kafka writes them only with content, and only while the feature is on
+        eligible_leader_replicas=(row.elr or None) if versions.elr else None,
+        last_known_elr=(row.last_known_elr or None) if versions.elr else None,
+    )
