@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raftlog.log.transactions import METADATA_PRODUCER_ID, Outcome, TransactionSpan
 
     from .directory import open_path
+    from .new_file import write_new_file
 
 __all__ = [
     "METADATA_PRODUCER_ID",
@@ -49,6 +50,7 @@ __all__ = [
     "Tail",
     "TransactionSpan",
     "open_path",
+    "write_new_file",
 ]
 
 _HOMES: Final = {
@@ -69,6 +71,7 @@ _HOMES: Final = {
     "raftlog.log.snapshot": ("SnapshotReader",),
     "raftlog.log.transactions": ("METADATA_PRODUCER_ID", "Outcome", "TransactionSpan"),
     "raftlog.client.directory": ("open_path",),
+    "raftlog.client.new_file": ("write_new_file",),
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         parser().error(f"--to {end} lies before --from {start}")
 
     from raftlog_state.delta import diff
+    from raftlog_state.moments import Moments
 
-    from .moments import Moments
     from .state_text import change_line
 
     moments = Moments(arguments.path, hide, console)

@@ -80,7 +80,8 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     if arguments.kind and arguments.format == "records":
         parser().error("--format records prints the whole state: it takes no KIND")
 
-    from .moments import Moments
+    from raftlog_state.moments import Moments
+
     from .state_text import print_image, print_records, print_rows
 
     from_oldest = arguments.kind in HISTORY_KINDS

@@ -4,12 +4,14 @@ Rules of this file:
 
 1. An offset here is an end offset: the state of all records below it, as a checkpoint's name says.
 2. The base is the newest checkpoint at or below it, else the empty state before offset 0. One that
-   is not whole is passed over, said on stderr, for an older one. For the log's own history (epochs,
-   transactions) it is the oldest one: a checkpoint holds none of it.
+   is not whole is passed over, said to the listener, for an older one. For the log's own history
+   (epochs, transactions) it is the oldest one: a checkpoint holds none of it.
 3. Secrets are replaced before records reach the fold: no row ever holds one, unless revealed.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from raftlog.client import Isolation, LogKind, SourceKind, open_path
 from raftlog.errors import (
@@ -19,34 +21,78 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
 )
 from raftlog.types import SnapshotId
-from raftlog_state.fold import Fold
-from raftlog_state.image import MetadataImage
-from raftlog_state.records import DecodedRecord, Redactor, decode
-from raftlog_state.scans import FOLD_COLUMNS, append_scan, load_snapshot
 
-from .output import Console
+from .fold import Fold
+from .image import MetadataImage
+from .payload import SkippedRecords
+from .records import DecodedRecord, Redactor, decode
+from .scans import FOLD_COLUMNS, append_scan, load_snapshot
+
+
+class Listener(Protocol):
+    """Who is told what was found on the way: the command line's console, for instance."""
+
+    def say(self, sentence: str, /) -> None: ...
+
+    def progress(self, done: int, whole: int, /) -> None: ...
+
+
+class Silence:
+    """A listener that does not listen."""
+
+    def say(self, sentence: str, /) -> None:
+        pass
+
+    def progress(self, done: int, whole: int, /) -> None:
+        pass
 
 
 class Moments:
     """States of one log, asked for in the order of their offsets."""
 
     def __init__(
-        self, path: str, redactor: Redactor, console: Console, *, from_oldest: bool = False
+        self,
+        path: str,
+        redactor: Redactor,
+        console: Listener | None = None,
+        *,
+        from_oldest: bool = False,
     ) -> None:
         self._log = open_path(path)
         if self._log.kind is not LogKind.METADATA:
             reason = f"it is the partition {self._log.topic}-{self._log.partition}, without a state"
             raise NotALogError(path=path, reason=reason)
         self._redactor = redactor
-        self._console = console
+        self._console = Silence() if console is None else console
         self._from_oldest = from_oldest
         self._fold: Fold | None = None
         self._base = ""
         self._log_start_offset = self._log.log_start_offset
         self._log_end_offset = self._log.log_end_offset
 
+    @property
+    def log_end_offset(self) -> int:
+        """Where the log ended when it was last looked at, whatever is committed."""
+        return self._log_end_offset
+
+    @property
+    def open_transaction_offset(self) -> int | None:
+        """Where the transaction begins that was open at the last moment, if one was."""
+        return None if self._fold is None else self._fold.open_transaction_offset
+
+    @property
+    def skipped(self) -> tuple[SkippedRecords, ...]:
+        """The records that this release does not know, and left out of the last moment."""
+        return () if self._fold is None else self._fold.skipped
+
+    def refresh(self) -> None:
+        """Look at the log's files again: it may have grown."""
+        self._log.refresh()
+        self._log_start_offset = self._log.log_start_offset
+        self._log_end_offset = self._log.log_end_offset
+
     def end_offset(self) -> int:
-        """The newest state that may be shown; why there is said on stderr."""
+        """The newest state that may be shown; why there is said to the listener."""
         end = self._log.read_end(isolation=Isolation.READ_COMMITTED)
         self._console.say(f"the end is offset {end.offset} (exclusive): {end.explanation}")
         return end.offset

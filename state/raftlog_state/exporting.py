@@ -1,0 +1,102 @@
+"""A checkpoint of a cluster's state, as a file that Kafka's tools read and a node boots from.
+
+Rules of this file:
+
+1. A checkpoint holds all of a state or is not written: records that this release does not know, and
+   secrets that were redacted, are refused by name.
+2. The name says the state's end offset and leader epoch, as Kafka's do (KIP-630).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.client import write_new_file
+from raftlog.errors import InvalidRecordError, UnsupportedVersionError
+from raftlog.types import SnapshotId
+
+from .checkpoint import checkpoint_bytes
+from .image import ConfigRow, MetadataImage, ScramRow
+from .moments import Moments
+from .records import MASK, Redactor
+
+SUFFIX: Final = ".checkpoint"
+_HIDDEN: Final = re.compile(re.escape(MASK) + r"|hmac:[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSnapshot:
+    """A checkpoint that was written. A node takes it under the name that ``snapshot_id`` gives."""
+
+    path: str
+    snapshot_id: SnapshotId
+    byte_count: int
+
+
+def export_snapshot(
+    source: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    end_offset: int | None = None,
+) -> ExportedSnapshot:
+    """Write a checkpoint of the state that a metadata log holds below ``end_offset``.
+
+    Args:
+        source: the log, as ``raftlog.client.open_path`` takes it: a directory of ours or of
+            Kafka's, several voters' directories, a checkpoint.
+        path: a directory that is there, in which the checkpoint gets Kafka's name for it, or a
+            file's name that ends in ``.checkpoint``.
+        end_offset: exclusive, as in a checkpoint's name; None: all that is committed.
+
+    Raises:
+        OffsetOutOfRangeError, DataLossError: the log does not hold that state.
+        UnsupportedVersionError: the log holds records that this release does not know.
+        FileExistsLogError: there is such a file already.
+        And what reading a log raises.
+    """
+    moments = Moments(os.fspath(source), Redactor(reveal=True))
+    image = moments.image_at(moments.end_offset() if end_offset is None else end_offset)
+    for skipped in moments.skipped:
+        if not skipped.is_control:
+            raise UnsupportedVersionError(
+                record=f"record type {skipped.type_id}",
+                version=skipped.version,
+                reason=f"this release does not know it (offset {skipped.first_offset}), so a "
+                "checkpoint would lose it",
+            )
+    return write_snapshot(image, path)
+
+
+def write_snapshot(
+    image: MetadataImage, path: str | os.PathLike[str], *, written_ms: int | None = None
+) -> ExportedSnapshot:
+    """Write a checkpoint of ``image``. ``path`` as in ``export_snapshot``.
+
+    Raises ``InvalidRecordError`` if a secret in it is redacted, ``FileExistsLogError``, and what
+    ``checkpoint_bytes`` raises.
+    """
+    for record, field, whose in hidden_secrets(image):
+        raise InvalidRecordError(
+            record=record, version=0, field=field, reason=f"that of {whose} is redacted"
+        )
+    now_ms = time.time_ns() // 1_000_000 if written_ms is None else written_ms
+    data = checkpoint_bytes(image, written_ms=now_ms)
+    name = os.fspath(path)
+    if not name.endswith(SUFFIX):
+        name = os.path.join(name, f"{image.snapshot_id}{SUFFIX}")
+    return ExportedSnapshot(write_new_file(name, data), image.snapshot_id, len(data))
+
+
+def hidden_secrets(image: MetadataImage) -> Iterator[tuple[str, str, str]]:
+    """What in an image stands for a secret: record, field, and whose it is."""
+    for config in image.rows_of(ConfigRow):
+        if _HIDDEN.fullmatch(config.value):
+            yield "ConfigRecord", "value", f"{config.name!r} of {config.resource_name!r}"
+    for credential in image.rows_of(ScramRow):
+        if _HIDDEN.fullmatch(credential.salt.decode("utf-8", "replace")):
+            yield "UserScramCredentialRecord", "salt", f"user {credential.user!r}"
