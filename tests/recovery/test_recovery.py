@@ -14,6 +14,7 @@ from raftlog.log.writing.recovered import RecoveredLog, ScanEnd
 from raftlog.log.writing.recovery import recover
 from raftlog.records.compression import Compression
 from raftlog.storage.simulated import SimulatedDisk
+from raftlog.storage.simulated_tree import OperationKind
 from raftlog.storage.survival import Survival
 
 
@@ -68,17 +69,18 @@ def test_a_clean_log_without_a_file_beside_it_opens_all_the_same(suffix: str) ->
     assert recovered.report.read_only is None
 
 
-def test_a_marker_of_an_earlier_end_says_nothing() -> None:
+@pytest.mark.parametrize("count", [1, 5], ids=["before the next index entry", "behind one"])
+def test_a_marker_of_an_earlier_end_says_nothing(count: int) -> None:
     log = WrittenLog(ONE_SEGMENT)
     log.fill(5)
     log.log.close()
     marker = log.disk.files()[log.path(".kafka_cleanshutdown")]
     log.reopen()
-    log.fill(5)
+    log.fill(count)
     log.disk.put(log.path(".kafka_cleanshutdown"), marker)
     recovered = log.recover()
     assert not recovered.was_clean
-    assert recovered.end_offset == 11
+    assert recovered.end_offset == 6 + count
 
 
 # --- torn -----------------------------------------------------------------------------------------
@@ -153,16 +155,16 @@ def test_what_a_dead_writer_of_this_boot_had_not_synced_goes() -> None:
     assert cut.saved_as is not None
 
 
-def test_a_process_that_joins_a_living_writer_touches_nothing() -> None:
+def test_a_process_that_joins_a_living_writer_changes_nothing_and_makes_names_durable() -> None:
     log = WrittenLog()
     log.fill(40)
     before = log_files(log.disk)
-    operations = log.disk.operation_count
+    recording = log.disk.record()
     other = log.disk.another_process()
     recovered = recover(other, DIRECTORY, config=log.config, now_ms=0)
     assert recovered.end_offset == log.log.end_offset
     assert log_files(log.disk) == before
-    assert log.disk.operation_count == operations
+    assert [one.kind for one in recording.operations] == [OperationKind.SYNC_DIRECTORY]
 
 
 def test_a_segment_that_nothing_was_published_in_is_taken_away() -> None:

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raftlog.errors import SegmentVanishedError
+from raftlog.errors import CorruptBatchError, SegmentVanishedError
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.files import LogFiles
 from raftlog.log.lineage import lineage_below
 from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import ReadableFile, Storage
 
 from .index_rebuild import IndexCheck, IndexRebuild
+from .located import boundary_at_or_below
 from .marks import Marks
 from .memory import LogMemory
 from .memory_source import newest_memory
@@ -53,9 +55,11 @@ class ScannedSegment:
 class LogScan:
     """What stands of a log, and where it does not go on.
 
-    ``below`` are the segments that were not read. ``unpublished`` are segments at the end in which
-    nothing was ever acknowledged; they are none of the log's. ``stop`` is where the log ended for
-    another reason than its files' end, and ``durable_offset`` tells whether that may be.
+    ``below`` are the segments that were not read. ``unpublished`` and ``overlapping`` are segments
+    at the end that are none of the log's: nothing in them was ever acknowledged, as far as anybody
+    knows; ``is_contradicted``: the recovery point says otherwise of one that overlaps. ``stop`` is
+    where the log ended for another reason than its files' end, and ``durable_offset`` tells whether
+    that may be.
     """
 
     log_start_offset: int
@@ -66,6 +70,8 @@ class LogScan:
     epochs: EpochCache
     end_offset: int
     durable_offset: int
+    overlapping: tuple[int, ...] = ()
+    is_contradicted: bool = False
     stop: SegmentEnd | None = None
     anomalies: list[Anomaly] = field(default_factory=list)
 
@@ -75,8 +81,8 @@ class LogScan:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something is missing that was known to be synced."""
-        return self.end_offset < self.durable_offset
+        """Whether something is missing that was known to be synced, or is there twice."""
+        return self.end_offset < self.durable_offset or self.is_contradicted
 
 
 class LogScanner:
@@ -110,7 +116,7 @@ class LogScanner:
         place = Place(position=0, next_offset=start, epoch=self._epoch_before(start))
         for base in [base for base in self._bases if base >= start]:
             if base != place.next_offset:
-                result.stop = self._hole(base, place)
+                self._note_hole(base, place, result)
                 break
             place = self._scan_segment(base, place, result)
             if result.stop is not None:
@@ -134,7 +140,28 @@ class LogScanner:
         elif memory.end_offset < wanted:
             wanted = max(memory.end_offset, self._log_start)
         fitting = [base for base in self._bases if base <= wanted]
-        return fitting[-1] if fitting else min(self._bases, default=self._log_start)
+        if not fitting:
+            return min(self._bases, default=self._log_start)
+        while len(fitting) > 1 and not self._ends_at(fitting[-2], fitting[-1]):
+            fitting.pop()
+        return fitting[-1]
+
+    def _ends_at(self, base: int, end_offset: int) -> bool:
+        """Whether a sealed segment ends where the next one begins: a look at its last batches.
+
+        If not, it is read from its beginning, which will say what is wrong.
+        """
+        if end_offset <= self._log_start:
+            return True  # it is forgotten
+        with self._open(base, LOG_SUFFIX) as file:
+            byte_count = file.byte_count()
+        try:
+            position, found, _ = boundary_at_or_below(
+                self._storage, self._directory, base, byte_count, INT64_MAX
+            )
+        except CorruptBatchError:
+            return False
+        return (position, found) == (byte_count, end_offset)
 
     def _below(self, start: int) -> tuple[SegmentFacts, ...]:
         """The segments below, without those wholly below the log's start."""
@@ -210,8 +237,15 @@ class LogScanner:
             return
         result.anomalies += map(_anomaly, survey_segment(file, end.place, rules))
 
-    def _hole(self, base: int, place: Place) -> SegmentEnd:
+    def _note_hole(self, base: int, place: Place, result: LogScan) -> None:
         """The next segment does not begin where the log ends."""
+        result.stop = self._hole(base, place)
+        result.anomalies.append(_anomaly(result.stop))
+        if base < place.next_offset:
+            result.overlapping = tuple(other for other in self._bases if other >= base)
+            result.is_contradicted = self._marks.recovery_point > base
+
+    def _hole(self, base: int, place: Place) -> SegmentEnd:
         path = self._path(base, LOG_SUFFIX)
         end = ScanEnd.GAP if base > place.next_offset else ScanEnd.OVERLAP
         what = "are missing" if end is ScanEnd.GAP else "lie in two segments"

@@ -8,7 +8,9 @@ Rules of this file:
    the boot of a writer that died a failed sync may have left pages that read well and will never be
    written: so unless it said how far it was synced, the last segment is written once more.
 3. Where nothing is wrong and a writer of this boot said how far it is synced, nothing is touched:
-   that writer, or another one, may have the log open.
+   that writer, or another one, may have the log open. But names are synced in any case, first of
+   all: one that was killed may have renamed and deleted in memory only, and who builds on that
+   must not have it taken back by a power loss.
 4. The recovery point is raised last.
 """
 
@@ -42,6 +44,8 @@ from .replacing import CHECKSUMS_NAME, TEMPORARY_SUFFIX, rebuild_checksums
 
 _CHUNK_BYTES: Final = 1 * MIB
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_UNPUBLISHED: Final = "a writer died before it had synced this: nobody was told of it"
+_OVERLAPPING: Final = "the segment before it holds these offsets, and nobody was told of this one"
 _UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, ".part", ".deleted", ".cleaned", ".swap")
 _CHECKED_NAMES: Final = (
     EPOCH_CHECKPOINT_NAME,
@@ -67,9 +71,11 @@ class Mender:
     def mend(self, scan: LogScan) -> None:
         """Do it all. Raises ``DiskFullError`` and ``DiskFailedError``: then it must be done again,
         by a process that reads everything anew."""
+        self._directory.sync()
         if not self._is_this_boot:
             self._remove_unfinished()
-        self._remove_unpublished(scan)
+        self._remove_segments(scan.unpublished, _UNPUBLISHED)
+        self._remove_segments(scan.overlapping, _OVERLAPPING)
         for segment in scan.scanned:
             self._cut(segment)
             self._mend_indexes(segment)
@@ -89,7 +95,7 @@ class Mender:
             return
         reason = end.reason
         if end.end is ScanEnd.LIMIT:
-            reason = "a writer died before it had synced this: nobody was told of it"
+            reason = _UNPUBLISHED
         self.cut.append(
             CutTail(
                 path=end.path,
@@ -101,12 +107,12 @@ class Mender:
             )
         )
 
-    def _remove_unpublished(self, scan: LogScan) -> None:
+    def _remove_segments(self, bases: tuple[int, ...], reason: str) -> None:
         """Take away segments in which nobody was promised anything, the last one first.
 
         Even the name of one may be lost: a directory's sync may have failed when it was made.
         """
-        for base in reversed(scan.unpublished):
+        for base in reversed(bases):
             name = offset_name(base, LOG_SUFFIX)
             path = self._directory.file(name)
             with self._storage.open_file(path) as file:
@@ -121,7 +127,7 @@ class Mender:
                         position=0,
                         byte_count=byte_count,
                         first_offset=base,
-                        reason="a writer died before it had synced this: nobody was told of it",
+                        reason=reason,
                         saved_as=saved_as,
                     )
                 )
@@ -161,6 +167,8 @@ class Mender:
         opened = self._storage.open_for_writing if is_there else self._storage.create_file
         with opened(path) as file:
             if is_there and file.read_at(0, file.byte_count()) == data:
+                if not self._is_this_boot:
+                    file.sync()  # an earlier recovery may have written it, and died before this
                 return False
             file.truncate(len(data))
             if data:

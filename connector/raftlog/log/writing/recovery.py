@@ -92,6 +92,14 @@ def _read_only(directory: str, scan: LogScan, marks: Marks) -> LogReadOnlyError 
         )
     if not scan.is_damaged:
         return None
+    if scan.is_contradicted:
+        assert scan.stop is not None, "that is where it was seen"
+        return LogReadOnlyError(
+            path=scan.stop.path,
+            offset=scan.stop.found_base_offset,
+            reason=f"{scan.stop.reason}, and both were synced",
+            remedy="look with `raftlog check`, and move the segment away that is not of this log",
+        )
     lost = f"offsets {scan.end_offset} to {scan.durable_offset - 1}, which were synced once,"
     if scan.stop is None:
         path, position, reason = directory, None, f"{lost} are gone"
