@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from tests.embedded.conftest import PATH, Machine
 
+from raftlog.client.configuring import configure
 from raftlog.client.embedded import EmbeddedLog
 from raftlog.client.group import Clock, GroupWriter
 from raftlog.client.requests import Answer, AppendRequest, AppendResult, Done, Failed, Request
@@ -16,6 +17,7 @@ from raftlog.errors import (
     DiskFullError,
     LogClosedError,
     LogReadOnlyError,
+    UnexpectedEndOffsetError,
 )
 from raftlog.log.writing.batch_facts import CommitName
 from raftlog.log.writing.replicated_log import ReplicatedLog
@@ -59,6 +61,18 @@ def values(machine: Machine) -> list[bytes | None]:
     return [record.value for record in machine.open().read()]
 
 
+def test_who_has_the_log_open_is_told_how_long_to_linger(
+    machine: Machine, writer: GroupWriter
+) -> None:
+    told: list[float] = []
+    writer.on_linger = told.append
+    done(writer, [request(b"a")])
+    assert told == []
+    configure(PATH, {"linger.ms": "250"}, storage=machine.disk.another_process(), clock=CLOCK)
+    done(writer, [request(b"b")])
+    assert told == [250]
+
+
 # --- what a group costs ---------------------------------------------------------------------------
 
 
@@ -96,6 +110,12 @@ def test_what_names_itself_stands_alone_in_its_batch(machine: Machine, writer: G
         (4, 1),
         (5, 1),
     ]
+
+
+def test_of_rivals_in_one_group_the_first_wins(machine: Machine, writer: GroupWriter) -> None:
+    answers = done(writer, [request(b"%d" % turn, base=2) for turn in range(3)])
+    assert errors(answers) == [None, UnexpectedEndOffsetError, UnexpectedEndOffsetError]
+    assert values(machine) == [b"first", b"0"]
 
 
 def _batches(log: EmbeddedLog) -> list[object]:

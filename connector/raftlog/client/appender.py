@@ -128,6 +128,11 @@ class Appender:
         thread.join(None if timeout_ms is None else timeout_ms / 1000)
         return not thread.is_alive()
 
+    def set_linger(self, linger_ms: float) -> None:
+        """How long the next group waits for others."""
+        with self._changed:
+            self._linger_ms = linger_ms
+
     # --- inside -----------------------------------------------------------------------------------
 
     def _check_open(self) -> None:

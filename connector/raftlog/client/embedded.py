@@ -124,6 +124,7 @@ class EmbeddedLog:
                 linger_ms=config.linger_ms,
                 now_ms=clock.now_ms,
             )
+            self._writer.on_linger = self._appender.set_linger
             weakref.finalize(self, self._appender.close, 0).atexit = False
 
     def __repr__(self) -> str:

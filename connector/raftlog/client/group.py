@@ -87,6 +87,8 @@ class GroupWriter:
         self._log: ReplicatedLog | None = None
         self._closed: str | None = None
         self._cleaned_ms = clock.now_ms()
+        self.on_linger: Callable[[float], None] | None = None
+        """Told of ``linger.ms`` whenever the log was configured."""
         self.report: RecoveryReport | None = None
         """What was found when the log was opened last."""
 
@@ -173,6 +175,8 @@ class GroupWriter:
         if self._log is None:
             self._log = ReplicatedLog.open(self._storage, self._directory, now_ms=now_ms)
             self.report = self._log.report
+            if self.on_linger is not None:
+                self.on_linger(self._log.config.linger_ms)
             return self._log
         try:
             self._log.refresh(now_ms=now_ms)
