@@ -100,6 +100,29 @@ def test_a_killed_process_leaves_its_lock_free(path: Path) -> None:
         assert is_free(path)
 
 
+def test_a_child_that_outlives_its_killed_parent_does_not_keep_its_lock(path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from raftlog.storage.local_writing import WritableLocalStorage\n"
+        "lock = WritableLocalStorage().try_lock(sys.argv[1])\n"
+        "if os.fork() == 0:\n"
+        "    print('held' if lock else 'refused', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"held\n"
+        assert not is_free(path)
+        parent.kill()
+        parent.wait()
+        assert is_free(path)
+
+
 def test_a_child_without_the_lock_does_not_keep_or_drop_it(path: Path) -> None:
     lock = WritableLocalStorage().try_lock(str(path))
     assert lock is not None

@@ -6,8 +6,9 @@ Rules of this file:
    one process exclude each other, and closing another opening does not drop them, as it drops the
    locks that POSIX gives to the process. They exclude Java's locks, which ``flock`` does not.
 2. Elsewhere: ``flock``, which belongs to one opening too.
-3. A lock is on the whole file, and never waits. A forked child shares the opening: so a lock is
-   given back by unlocking, not by closing alone, and only by the process that took it.
+3. A lock is on the whole file, and never waits. A forked child shares the opening, and would keep
+   the lock alive when its parent is killed: so it closes its own at once. A lock is given back by
+   unlocking, not by closing alone, since a child may be in the middle of that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import fcntl
 import os
 import struct
 import sys
+import weakref
 from types import TracebackType
 from typing import Final, Self
 
@@ -56,17 +58,22 @@ class LocalLock:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
-        self._process_id = os.getpid()
+        _held.add(self)
 
     def release(self) -> None:
-        """Unlock and close. In a forked child: close, the lock is its parent's."""
+        """Unlock and close. In a forked child nothing is left to do: the lock is its parent's."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        if os.getpid() == self._process_id:
-            with contextlib.suppress(OSError):  # then closing it has to do
-                _unlock_descriptor(descriptor)
+        with contextlib.suppress(OSError):  # then closing it has to do
+            _unlock_descriptor(descriptor)
         os.close(descriptor)
+
+    def leave_to_parent(self) -> None:
+        """Close a forked child's share, which leaves its parent's lock alone."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def __enter__(self) -> Self:
         return self
@@ -78,3 +85,14 @@ class LocalLock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+
+_held: Final[weakref.WeakSet[LocalLock]] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for lock in list(_held):
+        lock.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
