@@ -27,8 +27,9 @@ LEVEL_KAFKA_4: Final = 22
 """4.0-IV0: from here on no node of Kafka 3 is in the cluster."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|NaN", re.ASCII)
+_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _INTEGER_BITS: Final = {"SHORT": 16, "INT": 32, "LONG": 64}
+_COMMA: Final = re.compile(r"\s*,\s*")
 _RANGE: Final = re.compile(r"\[([^,\]]+),\.\.\.(?:,([^\]]+))?\](?: or (.+))?")
 _THROTTLED: Final = "[partitionId]:[brokerId]"
 _REPLICAS: Final = re.compile(r"(?:[0-9]+:[0-9]+)?", re.ASCII)
@@ -117,7 +118,7 @@ def _check_of(valid: str, kind: str) -> Check | None:
         return _throttled
     if valid:
         return _one_of(tuple(valid.strip("[]").split(", ")), kind, valid)
-    return None
+    return _no_empty_part if kind == "LIST" else None
 
 
 def _in_range(low: float, high: float, other: str | None, valid: str) -> Check:
@@ -138,14 +139,18 @@ def _one_of(choices: tuple[str, ...], kind: str, valid: str) -> Check:
         return text in choices and text not in durations
 
     def check(text: str) -> str | None:
-        parts = re.split(r"\s*,\s*", text) if kind == "LIST" and text else [text]
-        if kind == "LIST" and not text:
-            return None
-        if len(set(parts)) != len(parts):
-            return "its value names something twice"
+        parts = _parts(text) if kind == "LIST" else [text]
         return None if all(map(is_valid, parts)) else f"its value is none of {valid}"
 
     return check
+
+
+def _parts(text: str) -> list[str]:
+    return _COMMA.split(text) if text else []
+
+
+def _no_empty_part(text: str) -> str | None:
+    return None if all(_parts(text)) else "its value is a list with an empty part"
 
 
 def _throttled(text: str) -> str | None:
@@ -158,7 +163,7 @@ def _throttled(text: str) -> str | None:
 
 def _reason_of_matches(text: str) -> str | None:
     """Source: Kafka ``ClientMetricsConfigs.parseMatchingPatterns``; patterns are not compiled."""
-    for pattern in re.split(r"\s*,\s*", text) if text else ():
+    for pattern in _parts(text):
         name, _, expression = pattern.partition("=")
         if name.strip() not in _MATCH_NAMES or not expression or "=" in expression:
             return "its value is no list of name=expression"

@@ -6,7 +6,8 @@ Rules of this file:
    same one: that fences a replica that is taken away.
 2. A leader comes from the ISR, from the eligible leader replicas where the ISR is empty (KIP-966),
    and from outside only where an unclean election is allowed.
-3. A reassignment is completed by the change that brings its last new replica in sync.
+3. A reassignment is completed by the change that brings its last new replica in sync; one that
+   leaves fewer replicas waits for all of them, lest the ISR shrink with it.
 
 Source: Kafka 4.3 ``PartitionChangeBuilder``, ``PartitionReassignmentReplicas``.
 """
@@ -131,7 +132,10 @@ class _Builder:
         replicas = _without(self._replicas, self._removing)
         if self._removing and (not isr or not replicas):
             return
-        if not _has(isr, replicas):
+        is_waiting = not _has(isr, self._adding)
+        if len(self._adding) < len(self._removing):
+            is_waiting = is_waiting or not _has(isr, replicas)
+        if is_waiting:
             return
         self._isr, self._replicas = isr, replicas
         self._removing = self._adding = ()

@@ -170,17 +170,22 @@ def check_uuid(text: str, what: str) -> None:
 # --- inside ---------------------------------------------------------------------------------------
 
 
-def _check_new_name(name: str, what: str, draft: Draft) -> None:
-    reason = None
+def name_problem(name: str) -> str | None:
+    """Why no topic may have this name (Kafka: ``Topic.validate``)."""
     if not name:
-        reason = "its name is empty"
-    elif name in (".", ".."):
-        reason = "its name would be a directory's"
-    elif len(name) > NAME_LENGTH_MAX:
-        reason = f"its name is longer than {NAME_LENGTH_MAX} letters"
-    elif _NAME.fullmatch(name) is None:
-        reason = "its name holds more than ASCII letters, digits, '.', '_' and '-'"
-    elif name == CLUSTER_METADATA_TOPIC:
+        return "its name is empty"
+    if name in (".", ".."):
+        return "its name would be a directory's"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"its name is longer than {NAME_LENGTH_MAX} letters"
+    if _NAME.fullmatch(name) is None:
+        return "its name holds more than ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+def _check_new_name(name: str, what: str, draft: Draft) -> None:
+    reason = name_problem(name)
+    if name == CLUSTER_METADATA_TOPIC:
         reason = "this is the name of the metadata log itself"
     if reason is not None:
         raise Refused(what, reason, "choose another name", INVALID_TOPIC)

@@ -1,0 +1,86 @@
+"""Kafka's own classes decide as we do: changes of partitions, names, configs, credentials."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from tests.support.kafka import kafka_jars
+from tests.support.kafka_decisions import (
+    Answered,
+    Question,
+    ask_kafka,
+    our_change,
+    questions,
+    read_book,
+)
+
+from raftlog_state.controller import SetScram
+from raftlog_state.controller.config_values import reason_not_known, reason_not_valid
+from raftlog_state.controller.draft import Draft
+from raftlog_state.controller.topics import name_problem
+from raftlog_state.controller.writing import write
+from raftlog_state.image import FeatureRow, MetadataImage
+from raftlog_state.records import UserScramCredentialRecord
+
+LEVEL = 30
+
+
+def config_answer(question: Question) -> str:
+    kind, name = question["resource_type"], question["name"]
+    reason = reason_not_known(kind, name, LEVEL) or reason_not_valid(kind, name, question["value"])
+    return "taken" if reason is None else "refused"
+
+
+def scram_answer(question: Question) -> str:
+    level = FeatureRow(name="metadata.version", level=LEVEL)
+    image = MetadataImage.from_rows([level], offset=0, leader_epoch=1)
+    draft = Draft(image, first_offset=1, chance=random.Random(0))
+    change = SetScram(
+        user="a",
+        mechanism=question["mechanism"],
+        password=question["password"],
+        salt=bytes.fromhex(question["salt"]),
+        iterations=question["iterations"],
+    )
+    write(change, draft)
+    record = draft.records[0].record
+    assert isinstance(record, UserScramCredentialRecord)
+    return f"{record.stored_key.hex()} {record.server_key.hex()}"
+
+
+def our_answer(question: Question) -> str:
+    match question["kind"]:
+        case "partition":
+            return our_change(question)
+        case "config":
+            return config_answer(question)
+        case "topic":
+            return "taken" if name_problem(question["name"]) is None else "refused"
+        case _:
+            return scram_answer(question)
+
+
+def assert_same_answers(answered: list[Answered]) -> None:
+    others = [
+        (one.question, one.answer, our_answer(one.question))
+        for one in answered
+        if our_answer(one.question) != one.answer
+    ]
+    assert others == []
+
+
+def test_our_answers_are_those_that_kafka_gave() -> None:
+    book = read_book()
+    assert_same_answers(book)
+    kinds = Counter(one.question["kind"] for one in book)
+    assert kinds["partition"] == 3_000
+    changed = sum(one.answer != "none" for one in book if one.question["kind"] == "partition")
+    assert 2_000 < changed < 3_000
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kafka_gives_our_answers_to_new_questions(seed: int) -> None:
+    assert_same_answers(ask_kafka(kafka_jars(), questions(seed, 20_000)))

@@ -1,0 +1,202 @@
+"""Random questions to a controller, and what Kafka's own classes answer, kept as an answer book.
+
+Run as a program to write the book again (needs Maven or the jars it has brought before):
+``python -m tests.support.kafka_decisions``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raftlog_state.controller.draft import TOPIC
+from raftlog_state.controller.partition_change import (
+    Election,
+    Surroundings,
+    Target,
+    partition_change,
+)
+from raftlog_state.image import PartitionRow
+from raftlog_state.record_versions import RecordVersions
+from raftlog_state.records import DecodedRecord, encode
+from tests.support.kafka import KAFKA_VERSION, kafka_jars, run_java
+
+HERE = Path(__file__).parents[1] / "controller"
+PROGRAM = HERE / "KafkaDecisions.java"
+BOOK = HERE / f"kafka-{KAFKA_VERSION}-decisions.json.gz"
+
+Question = dict[str, Any]
+
+BROKERS = range(1, 7)
+LEVELS = (7, 11, 12, 17, 21, 23, 30)
+TOPIC_ID = "AQIDBAUGBwgREhMUFRYXGA"
+DIRECTORIES = {broker: f"AAAAAAAAAAAAAAAAAAAA{broker}A" for broker in BROKERS}
+VALUES = (
+    "", " ", "0", "1", "-1", "-2", "-3", "+5", " 7 ", "9", "10", "18", "22", "23", "99", "100",
+    "1048576", "1048575", "3600001", "2147483647", "2147483648", "9223372036854775808", "0.5",
+    "1.5", ".5", "1e-1", "true", "TRUE", "yes", "compact", "delete", "compact,delete",
+    "compact , delete", "compact,compact", "compact,", "gzip", "zstd", "GZIP", "producer", "none",
+    "CreateTime", "LogAppendTime", "*", "0:1", "0:1,1:2", "0:1, 1:2", "0:x", "a:1", ",",
+    "latest", "earliest", "by_duration:PT1H", "by_duration:1h", "by_duration:P1DT2H3M4.5S",
+    "by_duration:P", "read_committed", "read_uncommitted", "client_id=a", "client_id=a,b=c",
+    "client_id", "client_software_name=kafka.*,client_id=x", "client_id=",
+)  # fmt: skip
+NAMES = ("", ".", "..", "a", "a.b_c-D9", "a b", "ä", "a" * 249, "a" * 250, "a/b", "__x", "a\n")
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+def questions(seed: int, partition_count: int) -> list[Question]:
+    chance = random.Random(seed)
+    asked: list[Question] = [_partition(chance) for _ in range(partition_count)]
+    asked += [{"kind": "topic", "name": name} for name in NAMES]
+    for resource_type, name in _config_names():
+        asked += [
+            {"kind": "config", "resource_type": resource_type, "name": name, "value": value}
+            for value in VALUES
+        ]
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        for password in ("pencil", "pässwörd ", "a" * 200):
+            salt = chance.randbytes(24).hex()
+            asked.append(
+                {
+                    "kind": "scram",
+                    "mechanism": mechanism,
+                    "password": password,
+                    "salt": salt,
+                    "iterations": 4096,
+                }
+            )
+    return asked
+
+
+def _config_names() -> Iterator[tuple[int, str]]:
+    from raftlog_state.controller.config_values import _limits
+
+    yield from _limits()
+    for resource_type in (TOPIC, 16, 32):
+        yield resource_type, "no.such.config"
+
+
+def _some(chance: random.Random, ids: range | tuple[int, ...], low: int, high: int) -> list[int]:
+    count = min(chance.randint(low, high), len(ids))
+    return chance.sample(list(ids), count)
+
+
+def _partition(chance: random.Random) -> Question:
+    level = chance.choice(LEVELS)
+    elr_enabled = level >= 23 and chance.random() < 0.7
+    replicas = _some(chance, BROKERS, 1, 4)
+    isr = _some(chance, tuple(replicas), 0 if elr_enabled else 1, 4)
+    rest = tuple(one for one in replicas if one not in isr)
+    elr = _some(chance, rest, 0, 2) if elr_enabled or chance.random() < 0.1 else []
+    is_moving = chance.random() < 0.4
+    adding = _some(chance, tuple(replicas), 0, 2) if is_moving else []
+    left = tuple(one for one in replicas if one not in adding)
+    row = {
+        "topic_id": TOPIC_ID,
+        "partition_id": chance.randint(0, 3),
+        "replicas": replicas,
+        "isr": isr,
+        "adding_replicas": adding,
+        "removing_replicas": _some(chance, left, 0, 2) if is_moving else [],
+        "elr": elr if level >= 23 else [],
+        "last_known_elr": _some(chance, tuple(replicas), 0, 1) if elr_enabled else [],
+        "directories": [
+            DIRECTORIES[one] if level >= 17 and chance.random() < 0.8 else "A" * 22
+            for one in replicas
+        ],
+        "leader": chance.choice([*isr, *isr, *replicas, -1]),
+        "leader_recovery_state": chance.choice([0, 0, 0, 1]),
+        "leader_epoch": chance.randint(0, 9),
+        "partition_epoch": chance.randint(0, 9),
+    }
+    target: dict[str, Any] = {"election": chance.choice([one.value for one in Election])}
+    if chance.random() < 0.6:
+        target["isr"] = _some(chance, tuple(replicas), 0 if elr_enabled else 1, 4)
+    if chance.random() < 0.4:
+        wanted = _some(chance, BROKERS, 1, 3)
+        removing = sorted(set(replicas) - set(wanted))
+        target["replicas"] = wanted + removing
+        target["removing"] = removing
+        target["adding"] = sorted(set(wanted) - set(replicas))
+    if chance.random() < 0.2:
+        target["recovery"] = chance.choice([0, 1])
+    if elr_enabled and chance.random() < 0.3:
+        target["unclean_shutdown"] = _some(chance, tuple(replicas), 1, 1)
+    return {
+        "kind": "partition",
+        "row": row,
+        "target": target,
+        "level": level,
+        "elr_enabled": elr_enabled,
+        "min_isr": chance.randint(1, 3),
+        "alive": _some(chance, BROKERS, 0, 6),
+        "directories": {str(broker): DIRECTORIES[broker] for broker in BROKERS},
+    }
+
+
+# --- our own answers ------------------------------------------------------------------------------
+
+
+def our_change(question: Question) -> str:
+    """The record's value in hex, or ``none``."""
+    row = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in question["row"].items()
+    }
+    named = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in question["target"].items()
+    }
+    target = Target(**named | {"election": Election(named["election"])})
+    versions = RecordVersions(question["level"], question["elr_enabled"])
+    around = Surroundings(
+        versions=versions,
+        may_lead=lambda broker: broker in question["alive"],
+        default_directory=lambda broker: question["directories"][str(broker)],
+        min_isr=question["min_isr"],
+    )
+    record = partition_change(PartitionRow(topic_name="t", **row), target, around)
+    if record is None:
+        return "none"
+    return encode(DecodedRecord(versions.partition, record)).hex()
+
+
+# --- the book -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Answered:
+    question: Question
+    answer: str
+
+
+def ask_kafka(jars: Path, asked: list[Question]) -> list[Answered]:
+    """What Kafka's own classes say."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "questions"
+        file.write_text("\n".join(json.dumps(one) for one in asked))
+        answers = run_java(jars, str(PROGRAM), str(file)).splitlines()
+    return [Answered(*pair) for pair in zip(asked, answers, strict=True)]
+
+
+def read_book() -> list[Answered]:
+    return [Answered(*pair) for pair in json.loads(gzip.decompress(BOOK.read_bytes()))]
+
+
+def write_book() -> None:
+    answered = ask_kafka(kafka_jars(), questions(0, 3_000))
+    text = json.dumps([[one.question, one.answer] for one in answered])
+    BOOK.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    write_book()
