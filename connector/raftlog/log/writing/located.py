@@ -14,12 +14,13 @@ from typing import Final
 
 from raftlog.errors import CorruptBatchError, LogNotFoundError
 from raftlog.limits import MIB
-from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, offset_name
+from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import ReadableFile, Storage
 
 from .batch_headers import BatchHeader, header_at, iter_headers
-from .index_rules import OFFSET_ENTRY
+from .index_rules import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 
 _CHUNK_BYTES: Final = 1 * MIB
 
@@ -41,6 +42,50 @@ def boundary_at_or_below(
                 return header.position, header.base_offset, before
             before = header
     return byte_count, base_offset if before is None else before.last_offset + 1, before
+
+
+def greatest_time_ms(storage: Storage, directory: str, base_offset: int, byte_count: int) -> int:
+    """The greatest time of a sealed segment's batches, by which it may be deleted; -1 for none.
+
+    The last entry of its time index says it, and is believed if the batch that it names has that
+    time and the last batch no later one. Else every header is read; damage gives -1.
+    """
+    try:
+        found = _closing_entry(storage, directory, base_offset)
+        if found is not None:
+            time_ms, offset = found
+            named, last = (
+                boundary_at_or_below(storage, directory, base_offset, byte_count, end)[2]
+                for end in (offset + 1, INT64_MAX)
+            )
+            if (
+                named is not None
+                and (named.last_offset, named.max_timestamp_ms) == (offset, time_ms)
+                and last is not None
+                and last.max_timestamp_ms <= time_ms
+            ):
+                return time_ms
+        path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
+        with storage.open_file(path) as file:
+            headers = iter_headers(file, 0, byte_count)
+            return max((one.max_timestamp_ms for one in headers), default=NO_TIMESTAMP_MS)
+    except (CorruptBatchError, LogNotFoundError):
+        return NO_TIMESTAMP_MS
+
+
+def _closing_entry(storage: Storage, directory: str, base_offset: int) -> tuple[int, int] | None:
+    """Time and offset of the last entry of a time index, if it has one."""
+    path = storage.join(directory, offset_name(base_offset, TIME_INDEX_SUFFIX))
+    try:
+        with storage.open_file(path) as file:
+            byte_count = file.byte_count()
+            if not byte_count or byte_count % TIME_ENTRY.size:
+                return None
+            data = file.read_at(byte_count - TIME_ENTRY.size, TIME_ENTRY.size)
+    except LogNotFoundError:
+        return None
+    time_ms, delta = TIME_ENTRY.unpack(data)
+    return time_ms, base_offset + delta
 
 
 def read_batches(file: ReadableFile, position: int, end_position: int) -> Iterator[RecordBatch]:

@@ -31,8 +31,8 @@ from raftlog.records.batch import RecordBatch
 from raftlog.types import SnapshotId
 
 from .batch_facts import batch_facts
-from .index_rules import NO_TIMESTAMP_MS, TIME_ENTRY
-from .located import boundary_at_or_below, read_batches
+from .index_rules import NO_TIMESTAMP_MS
+from .located import boundary_at_or_below, greatest_time_ms, read_batches
 from .log_directory import LogDirectory
 from .memory import LogMemory
 from .properties import LogConfig
@@ -304,19 +304,11 @@ class LogStore:
         ]
 
     def _with_time(self, segment: SealedSegment) -> SealedSegment:
-        """The last entry of a sealed segment's time index is its greatest time."""
         if segment.max_timestamp_ms is not None:
             return segment
-        path = self.directory.file(offset_name(segment.base_offset, TIME_INDEX_SUFFIX))
-        max_ms = NO_TIMESTAMP_MS
-        try:
-            with self.directory.storage.open_file(path) as file:
-                byte_count = file.byte_count()
-                data = file.read_at(byte_count - TIME_ENTRY.size, TIME_ENTRY.size)
-                if len(data) == TIME_ENTRY.size and byte_count % TIME_ENTRY.size == 0:
-                    max_ms = TIME_ENTRY.unpack(data)[0]
-        except LogNotFoundError:
-            pass  # without a time it is not deleted by age
+        max_ms = greatest_time_ms(
+            self.directory.storage, self.directory.path, segment.base_offset, segment.byte_count
+        )
         return SealedSegment(segment.base_offset, segment.end_offset, segment.byte_count, max_ms)
 
     def _segment_of(self, offset: int) -> tuple[int, int] | None:
