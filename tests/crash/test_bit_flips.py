@@ -6,6 +6,7 @@ does not (a batch's offset, length, epoch and magic; indexes; text), the code th
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from functools import cache
 
@@ -186,6 +187,30 @@ def test_a_flipped_bit_of_an_offset_index_never_hides_a_batch(step: int) -> None
             for offset in (about - 1, about, about + 1, 300):
                 position = files.find(file, 0, offset)
                 assert bases[position] <= offset, bit
+
+
+def test_an_entry_of_an_offset_index_that_lies_never_hides_a_batch() -> None:
+    """One that still lies between its neighbours: nothing but the log itself gives it away."""
+    log = WrittenLog(LogConfig(index_interval_bytes=500))
+    log.fill(80)
+    log.log.close()
+    bases = {batch.position: batch.base_offset for batch in iter_batches(log.disk.files()[PATH])}
+    positions = sorted(bases)
+    path = PATH.removesuffix(".log") + ".index"
+    data = log.disk.files()[path]
+    entries = list(struct.iter_unpack(">ii", data))
+    assert len(entries) > 8
+    for ordinal, (delta, position) in enumerate(entries):
+        behind = positions[min(len(positions) - 1, positions.index(position) + 2)]
+        for lie in ((delta - 2, position), (delta - 1, position), (delta, behind)):
+            hurt = bytearray(data)
+            struct.pack_into(">ii", hurt, 8 * ordinal, *lie)
+            disk = log.disk.copy()
+            disk.put(path, bytes(hurt))
+            files = LogFiles.of_directory(disk, DIRECTORY)
+            with files.open(PATH) as file:
+                for offset in range(delta - 3, min(81, delta + 4)):
+                    assert bases[files.find(file, 0, offset)] <= offset, lie
 
 
 @whole_or_sample

@@ -298,6 +298,22 @@ def test_a_segment_is_opened_whatever_its_indexes_are(disk: SimulatedDisk, damag
         assert found[path][:shared] == data[:shared]
 
 
+@pytest.mark.parametrize("byte", [-5, -1], ids=["offset", "position"])
+def test_an_index_whose_last_entry_lies_is_made_anew(disk: SimulatedDisk, byte: int) -> None:
+    log = made_log(disk, config=LogConfig(index_interval_bytes=300))
+    fill(log, 50)
+    log.close()
+    path = next(path for path in disk.files() if path.endswith(".index"))
+    true = disk.files()[path]
+    lying = bytearray(true)
+    lying[byte] += 1
+    disk.put(path, bytes(lying))
+    log = reopened(disk)
+    fill(log, 1)
+    log.close()
+    assert disk.files()[path][: len(true)] == true
+
+
 def test_a_segment_rolls_by_log_time_and_not_by_a_clock(disk: SimulatedDisk) -> None:
     log = made_log(disk, config=LogConfig(segment_ms=1_000))
     append(log, b"a", timestamp_ms=NOW_MS + 1_000, now_ms=NOW_MS)

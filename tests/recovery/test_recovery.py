@@ -69,18 +69,18 @@ def test_a_clean_log_without_a_file_beside_it_opens_all_the_same(suffix: str) ->
     assert recovered.report.read_only is None
 
 
-@pytest.mark.parametrize("count", [1, 5], ids=["before the next index entry", "behind one"])
-def test_a_marker_of_an_earlier_end_says_nothing(count: int) -> None:
-    log = WrittenLog(ONE_SEGMENT)
+@pytest.mark.parametrize("interval_bytes", [200, 4_096], ids=["indexed", "without an index"])
+def test_a_marker_of_an_earlier_end_says_nothing(interval_bytes: int) -> None:
+    log = WrittenLog(LogConfig(index_interval_bytes=interval_bytes))
     log.fill(5)
     log.log.close()
     marker = log.disk.files()[log.path(".kafka_cleanshutdown")]
     log.reopen()
-    log.fill(count)
+    log.fill(5)
     log.disk.put(log.path(".kafka_cleanshutdown"), marker)
     recovered = log.recover()
     assert not recovered.was_clean
-    assert recovered.end_offset == 6 + count
+    assert recovered.end_offset == 11
 
 
 # --- torn -----------------------------------------------------------------------------------------
@@ -425,6 +425,21 @@ def test_a_damaged_producer_snapshot_is_passed_over_for_an_older_one() -> None:
     assert recovered.memory.last_commit("app") is not None
     assert recovered.memory.end_offset == 62
     assert [one.path for one in recovered.report.anomalies] == [log.path(newest)]
+
+
+def test_a_producer_snapshot_of_what_was_cut_off_is_not_believed() -> None:
+    longer = WrittenLog()
+    longer.fill(30)
+    longer.append(b"a", commit=CommitName("app", "query", 4))
+    longer.log.close()
+    name = [name for name in longer.names() if name.endswith(".snapshot")][-1]
+    log = WrittenLog()
+    log.fill(10)
+    log.disk.put(log.path(name), longer.disk.files()[longer.path(name)])
+    power_loss(log)
+    memory = log.recover().memory
+    assert memory.end_offset == 11
+    assert memory.last_commit("app") is None
 
 
 def test_leftovers_of_a_crash_are_cleared_away() -> None:

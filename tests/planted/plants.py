@@ -1,0 +1,377 @@
+"""Bugs that somebody could have written into raftlog, each with the tests that must find it.
+
+Rules of this file:
+
+1. A plant is small and changes what the code does: a text that stands once in its file, and what
+   to put there. One that no longer fits is an error, and is made anew for the code as it is.
+2. A plant that no test finds is a hole in the tests. Named are the tests that found it when it was
+   planted, quick ones first: one failure is enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+WRITING: Final = "connector/raftlog/log/writing"
+CLIENT: Final = "connector/raftlog/client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """One bug: in the file at ``path``, ``old`` becomes ``new``."""
+
+    bug: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def apply(self, home: Path) -> str:
+        """Plant it in the sources below ``home``; what the file held before.
+
+        Raises ``ValueError`` if it does not fit.
+        """
+        file = home / self.path
+        text = file.read_text()
+        if text.count(self.old) != 1:
+            count = text.count(self.old)
+            raise ValueError(f"{self.bug}: its text stands {count} times in {self.path}")
+        file.write_text(text.replace(self.old, self.new))
+        return text
+
+
+PLANTS: Final = (
+    # --- what is promised, and when -----------------------------------------------------------
+    Plant(
+        bug="an append is answered before its sync",
+        path=f"{CLIENT}/group.py",
+        old="            self._log.flush()\n\n    def _run",
+        new="            pass\n\n    def _run",
+        tests=("tests/embedded/test_groups.py::test_what_was_answered_survives_any_power_loss",),
+    ),
+    Plant(
+        bug="an end is published before it is synced",
+        path=f"{WRITING}/open_log.py",
+        old="""        try:
+            ticket.run()
+        except LogError as error:
+            self.fail_sync(ticket, error)
+            raise
+        self.complete_sync(ticket)
+""",
+        new="""        self.complete_sync(ticket)
+        try:
+            ticket.run()
+        except LogError as error:
+            self._fail(error)
+            raise
+""",
+        tests=("tests/crash/test_crash_points.py::test_a_few_crash_points",),
+    ),
+    Plant(
+        bug="a sync that failed is believed",
+        path=f"{WRITING}/open_log.py",
+        old="""            self.fail_sync(ticket, error)
+            raise
+""",
+        new="""            ticket.segment.end_sync()
+            ticket.segment.begin_sync()
+            assert error
+""",
+        tests=(
+            "tests/embedded/test_groups.py::test_a_failed_sync_leaves_its_group_unknown_and_the_log_closed",
+        ),
+    ),
+    Plant(
+        bug="a reader is shown what is not published",
+        path="connector/raftlog/log/knowledge.py",
+        old="storage.boot_id())\n        if published is None:\n",
+        new="storage.boot_id())\n        if published is None or published.epoch:\n",
+        tests=("tests/embedded/test_reading_embedded_logs.py",),
+    ),
+    # --- who may append what ------------------------------------------------------------------
+    Plant(
+        bug="the token is checked before the group, apart from the assignment of offsets",
+        path=f"{CLIENT}/group.py",
+        old="            required_base_offset=request.required_base_offset,\n",
+        new="""            required_base_offset=(
+                request.required_base_offset
+                if request.required_base_offset != self._log.end_offset
+                else None
+            ),
+""",
+        tests=("tests/embedded/test_groups.py::test_of_rivals_in_one_group_the_first_wins",),
+    ),
+    Plant(
+        bug="the token is looked at before the name of the commit",
+        path=f"{CLIENT}/group.py",
+        old="        if duplicate is not None:\n",
+        new="        if duplicate is not None and not request.has_token:\n",
+        tests=(
+            "tests/embedded/test_embedded_log.py::test_a_named_commit_is_recognised_before_its_token",
+        ),
+    ),
+    Plant(
+        bug="the epoch of an append is not looked at",
+        path=f"{CLIENT}/group.py",
+        old="        epoch = current if request.epoch is None else request.epoch\n",
+        new="        epoch = current\n",
+        tests=(
+            "tests/embedded/test_embedded_log.py::test_claiming_fences_whoever_names_an_older_epoch",
+        ),
+    ),
+    Plant(
+        bug="the lock of the writers is not shared by processes",
+        path=f"{CLIENT}/turns.py",
+        old="self._lock_path = storage.join(directory, LOCK_NAME)",
+        new='self._lock_path = storage.join(directory, f"{LOCK_NAME}{id(self)}")',
+        tests=(
+            "tests/embedded/test_embedded_log.py::test_who_waits_too_long_for_the_lock_has_changed_nothing",
+        ),
+    ),
+    Plant(
+        bug="a writer does not look what others appended",
+        path=f"{CLIENT}/group.py",
+        old="            self._log.refresh(now_ms=now_ms)\n        except",
+        new="            self._log._check_open()\n        except",
+        tests=("tests/embedded/test_groups.py::test_two_writers_take_up_what_the_other_appended",),
+    ),
+    Plant(
+        bug="an atomic append is split over batches",
+        path=f"{CLIENT}/group.py",
+        old="        if request.is_atomic or request.stands_alone:\n",
+        new="        if request.stands_alone:\n",
+        tests=(
+            "tests/embedded/test_embedded_log.py::test_an_atomic_append_is_one_batch_or_nothing",
+        ),
+    ),
+    Plant(
+        bug="a sequence that the log has already is appended again",
+        path=f"{WRITING}/memory.py",
+        old="        if producer_id < 0:\n",
+        new="        if producer_id:\n",
+        tests=("tests/embedded/test_embedded_log.py::test_a_producer_s_sequence_is_followed",),
+    ),
+    Plant(
+        bug="a gap in the sequences of a producer is let in",
+        path=f"{WRITING}/producers.py",
+        old="        if base_sequence != expected:\n",
+        new="        if base_sequence < expected:\n",
+        tests=("tests/log_memory/test_producer_memory.py",),
+    ),
+    Plant(
+        bug="a producer's last batch alone outlives a restart",
+        path=f"{WRITING}/memory.py",
+        old="older_batches=tuple(entry.batches[:-1] for entry in self._producers)",
+        new="older_batches=tuple(entry.batches[:0] for entry in self._producers)",
+        tests=("tests/log_memory/test_memory_snapshots.py",),
+    ),
+    Plant(
+        bug="the last stable offset does not know of open transactions",
+        path=f"{WRITING}/memory.py",
+        old="        return self._book.stable_end(high_watermark)\n",
+        new="        return high_watermark\n",
+        tests=("tests/log_memory/test_open_transactions.py",),
+    ),
+    Plant(
+        bug="a later epoch leaves an open transaction open",
+        path=f"{WRITING}/replicated_log.py",
+        old="if self._memory.open_transaction is not None:\n",
+        new="if self._memory.open_transaction is not None and self.is_read_only:\n",
+        tests=(
+            "tests/embedded/test_embedded_log.py::test_claiming_aborts_a_transaction_that_was_left_open",
+        ),
+    ),
+    Plant(
+        bug="a follower appends a batch that does not continue its log",
+        path=f"{WRITING}/replicated_log.py",
+        old="""            if batch.base_offset != expected:
+                raise LogGapError(""",
+        new="""            if batch.base_offset > expected:
+                raise LogGapError(""",
+        tests=(
+            "tests/recovery/test_kafka_3919.py::test_a_batch_that_overlaps_the_end_is_refused_when_it_comes",
+        ),
+    ),
+    Plant(
+        bug="committed records are cut off",
+        path=f"{WRITING}/replicated_log.py",
+        old="        if offset < self.high_watermark:\n",
+        new="        if offset < self.log_start_offset:\n",
+        tests=("tests/log_write/test_cutting_back.py::test_what_is_committed_is_not_cut",),
+    ),
+    # --- the order of what is made durable ----------------------------------------------------
+    Plant(
+        bug="the recovery point is ahead of the data: a segment is not synced when it is sealed",
+        path=f"{WRITING}/segment.py",
+        old="        self._cut_indexes()\n        for file in (self._log, self._offset_index, ",
+        new="        self._cut_indexes()\n        for file in (self._offset_index, ",
+        tests=(
+            "tests/log_write/test_replicated_log.py::test_the_recovery_point_is_never_ahead_of_what_is_durable",
+        ),
+    ),
+    Plant(
+        bug="a directory is not synced behind a rename",
+        path=f"{WRITING}/replacing.py",
+        old="    storage.sync_directory(storage.split(path)[0])\n",
+        new="",
+        tests=("tests/storage/test_replacing.py",),
+    ),
+    Plant(
+        bug="the directory of a new log is not synced above it",
+        path=f"{WRITING}/replicated_log.py",
+        old="        storage.sync_directory(storage.split(directory)[0])  #",
+        new="        #",
+        tests=("tests/crash/test_crash_points.py::test_a_few_crash_points",),
+    ),
+    Plant(
+        bug="a small file is renamed before it is synced",
+        path=f"{WRITING}/replacing.py",
+        old="            file.write_at(0, data)\n            file.sync()\n",
+        new="            file.write_at(0, data)\n",
+        tests=("tests/storage/test_replacing.py",),
+    ),
+    Plant(
+        bug="the checksums of small files are not written",
+        path=f"{WRITING}/replacing.py",
+        old="    if checksums != before:\n",
+        new="    if not before:\n",
+        tests=("tests/storage/test_replacing.py",),
+    ),
+    Plant(
+        bug="a snapshot is renamed before it is synced",
+        path=f"{WRITING}/snapshot_writer.py",
+        old="        file.sync()\n",
+        new="",
+        tests=("tests/log_write/test_snapshots_written.py",),
+    ),
+    Plant(
+        bug="an epoch has batches before it is durable",
+        path=f"{WRITING}/log_store.py",
+        old="""            self.directory.write_epochs(epochs)
+            self.epochs = epochs
+
+    def roll(""",
+        new="""            self.epochs = epochs
+
+    def roll(""",
+        tests=(
+            "tests/log_write/test_replicated_log.py::test_what_is_appended_is_read_after_a_clean_stop",
+            "tests/log_write/test_sharing.py",
+        ),
+    ),
+    Plant(
+        bug="segments are deleted before the log's start is durable",
+        path=f"{WRITING}/log_store.py",
+        old="            self.directory.write_log_start(offset)\n",
+        new="",
+        tests=("tests/log_write/test_snapshots_written.py",),
+    ),
+    Plant(
+        bug="segments above a new end are deleted in any order",
+        path=f"{WRITING}/log_store.py",
+        old="            self.directory.sync()  # one by one: a crash must leave no gap\n",
+        new="",
+        tests=(
+            "tests/log_write/test_cutting_back.py::test_a_cut_that_a_crash_ended_leaves_a_log_that_can_be_cut_again",
+        ),
+    ),
+    Plant(
+        bug="a log is cut while its recovery point stays above",
+        path=f"{WRITING}/log_store.py",
+        old="        if self.recovery_point > end_offset:\n",
+        new="        if self.recovery_point < end_offset:\n",
+        tests=("tests/log_write/test_cutting_back.py",),
+    ),
+    # --- recovery -----------------------------------------------------------------------------
+    Plant(
+        bug="a tail is cut below the durable point",
+        path=f"{WRITING}/recovery.py",
+        old="    if not scan.is_damaged:\n",
+        new="    if not scan.is_damaged or scan.stop is not None:\n",
+        tests=(
+            "tests/recovery/test_recovery.py::test_damage_below_the_durable_mark_makes_a_log_read_only_and_nothing_is_written",
+        ),
+    ),
+    Plant(
+        bug="half a batch is kept",
+        path=f"{WRITING}/mending.py",
+        old="        if not end.byte_count:\n",
+        new="        if not end.byte_count or end.end is ScanEnd.TORN:\n",
+        tests=(
+            "tests/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
+        ),
+    ),
+    Plant(
+        bug="a tail is cut and not saved aside",
+        path=f"{WRITING}/cutting.py",
+        old="    saved_as = save_aside(storage, path, position)\n    with",
+        new="    saved_as = None\n    with",
+        tests=(
+            "tests/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
+        ),
+    ),
+    Plant(
+        bug="the copy of a tail is not durable before the tail is cut",
+        path=f"{WRITING}/cutting.py",
+        old="        copy.sync()\n",
+        new="",
+        tests=(
+            "tests/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
+        ),
+    ),
+    Plant(
+        bug="what a dead writer had not synced is taken up by the next",
+        path=f"{WRITING}/log_scan.py",
+        old="        return ScanRules(epochs=self._marks.epochs, end_offset=limit)\n",
+        new="        return ScanRules(epochs=self._marks.epochs)\n",
+        tests=(
+            "tests/recovery/test_recovery.py::test_what_a_dead_writer_of_this_boot_had_not_synced_goes",
+        ),
+    ),
+    Plant(
+        bug="a published end of an earlier boot is believed",
+        path="connector/raftlog/log/published.py",
+        old="return published if published.boot_id == boot_id else None",
+        new="return published",
+        tests=(
+            "tests/embedded/test_published.py::test_a_line_counts_on_the_boot_that_it_was_written_on",
+        ),
+    ),
+    Plant(
+        bug="an index is trusted blindly by who goes on writing",
+        path=f"{WRITING}/segment.py",
+        old="header_at(self._log, position, self.byte_count).last_offset == last_offset\n",
+        new="last_offset >= self.base_offset\n",
+        tests=(
+            "tests/log_write/test_replicated_log.py::test_an_index_whose_last_entry_lies_is_made_anew",
+        ),
+    ),
+    Plant(
+        bug="an index is trusted blindly by who reads",
+        path="connector/raftlog/log/files.py",
+        old="batch is not None and batch.last_offset == int(index.last_offsets[ordinal])\n",
+        new="batch is not None\n",
+        tests=(
+            "tests/crash/test_bit_flips.py::test_an_entry_of_an_offset_index_that_lies_never_hides_a_batch",
+        ),
+    ),
+    Plant(
+        bug="a marker of a clean stop is believed whatever lies behind it",
+        path=f"{WRITING}/clean_open.py",
+        old="            if file.byte_count() != clean.byte_count:\n                return False\n",
+        new="",
+        tests=("tests/recovery/test_recovery.py::test_a_marker_of_an_earlier_end_says_nothing",),
+    ),
+    Plant(
+        bug="a producer snapshot of what was cut off is believed",
+        path=f"{WRITING}/memory_source.py",
+        old="    return (source for source in found if source[0] <= offset_max)\n",
+        new="    return iter(found)\n",
+        tests=(
+            "tests/recovery/test_recovery.py::test_a_producer_snapshot_of_what_was_cut_off_is_not_believed",
+        ),
+    ),
+)
