@@ -1,0 +1,241 @@
+"""Batch jobs change metadata in a log of one's own: one transaction, one batch, one winner."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import raftlog
+from raftlog import EmbeddedLog
+from raftlog.client import open_path
+from raftlog.errors import (
+    InvalidAppendError,
+    InvalidChangesError,
+    OptionError,
+    RecordBatchTooLargeError,
+    UnexpectedEndOffsetError,
+    UnsupportedVersionError,
+)
+from raftlog_state import AppliedChanges, apply_changes
+from raftlog_state.controller import Chance
+from raftlog_state.image import MetadataImage, PartitionRow, TopicRow
+from raftlog_state.moments import Moments
+from raftlog_state.records import BeginTransactionRecord, DecodedRecord, Redactor, encode
+
+FIRST = [
+    {"change": "set_feature", "feature": "metadata.version", "level": 30},
+    {"change": "register_broker", "broker_id": 1, "endpoints": {"CLIENT": "localhost:9092"}},
+    {"change": "register_broker", "broker_id": 2, "endpoints": {"CLIENT": "localhost:9093"}},
+    {"change": "unfence_broker", "broker_id": 1},
+    {"change": "unfence_broker", "broker_id": 2},
+]
+
+
+def topic(name: str, **columns: Any) -> dict[str, Any]:
+    return {"change": "create_topic", "topic": name, "partitions": 2} | columns
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    with raftlog.open(tmp_path / "cluster-0", values="kraft") as made:
+        apply_changes(made, FIRST)
+        yield made
+
+
+def image_of(log: EmbeddedLog) -> MetadataImage:
+    moments = Moments(log.path, Redactor(reveal=True))
+    return moments.image_at(moments.end_offset())
+
+
+def names(log: EmbeddedLog) -> set[str]:
+    return {row.name for row in image_of(log).rows_of(TopicRow)}
+
+
+def test_changes_are_one_transaction_in_one_batch(log: EmbeddedLog) -> None:
+    before = log.end_offset
+    done = apply_changes(log, [topic("a"), topic("b")], transaction_name="nightly")
+    assert (done.result.base_offset, done.record_count) == (before, 6)
+    assert done.result.end_offset == log.end_offset == before + 8
+    batches = [b for b in open_path(log.path).batches(before, log.end_offset) if not b.is_control]
+    assert len(batches) == 1
+    values = [record.value for record in batches[0].records()]
+    assert values[0] == encode(DecodedRecord(0, BeginTransactionRecord(name="nightly")))
+    image = image_of(log)
+    assert {row.name for row in image.rows_of(TopicRow)} == {"a", "b"}
+    assert len(image.rows_of(PartitionRow)) == 4
+
+
+def test_if_a_row_is_refused_nothing_is_written(log: EmbeddedLog) -> None:
+    before = log.end_offset
+    with pytest.raises(InvalidChangesError) as caught:
+        apply_changes(log, [topic("a"), {"change": "delete_topic", "topic": "x"}, topic("a")])
+    assert [one.row for one in caught.value.refused] == [1, 2]
+    assert log.end_offset == before
+    apply_changes(log, [topic("a")])
+    assert names(log) == {"a"}
+
+
+def test_rows_come_as_arrow_too(log: EmbeddedLog) -> None:
+    schema = pa.schema(
+        [
+            ("change", pa.string()),
+            ("topic", pa.string()),
+            ("partitions", pa.int32()),
+            ("assignment", pa.list_(pa.list_(pa.int32()))),
+            ("configs", pa.map_(pa.string(), pa.string())),
+            ("entity", pa.map_(pa.string(), pa.string())),
+            ("quota", pa.string()),
+            ("limit", pa.float64()),
+        ]
+    )
+    rows = [
+        topic("a", partitions=None, assignment=[[1, 2]], configs=[("retention.ms", "1")]),
+        {
+            "change": "set_quota",
+            "entity": [("user", None)],
+            "quota": "producer_byte_rate",
+            "limit": 9,
+        },
+    ]
+    table = pa.Table.from_pylist(rows, schema=schema)
+
+    class Frame:
+        """As a DataFrame brings its rows to the driver."""
+
+        def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's name
+            return table
+
+    assert apply_changes(log, Frame()).record_count == 4
+    (batch,) = pa.Table.from_pylist([topic("b")]).to_batches()
+    assert apply_changes(log, batch).record_count == 3
+    assert names(log) == {"a", "b"}
+
+
+def test_changes_that_change_nothing_append_nothing(log: EmbeddedLog) -> None:
+    rule = {"change": "add_acl", "resource_type": "TOPIC", "resource_name": "a"}
+    rule |= {"principal": "User:a", "operation": "READ"}
+    apply_changes(log, [rule])
+    before = log.end_offset
+    done = apply_changes(log, [rule], commit=("app", "query", 1))
+    assert (done.record_count, done.result.base_offset) == (0, before)
+    assert log.end_offset == before
+    assert apply_changes(log, []).record_count == 0
+
+
+# --- rivals ---------------------------------------------------------------------------------------
+
+
+class Rival(random.Random):
+    """A source of chance under whose hand another job writes, while this one decides."""
+
+    def __init__(self, log: EmbeddedLog, *rows: dict[str, Any]) -> None:
+        super().__init__(1)
+        self._log = log
+        self._rows = list(rows)
+
+    def randbytes(self, n: int) -> bytes:
+        if self._rows:
+            apply_changes(self._log, [self._rows.pop(0)])
+        return super().randbytes(n)
+
+
+def test_a_rival_that_was_first_is_told_and_nothing_is_written(log: EmbeddedLog) -> None:
+    before = log.end_offset
+    chance: Chance = Rival(log, topic("rival"))
+    with pytest.raises(UnexpectedEndOffsetError) as caught:
+        apply_changes(log, [topic("a")], chance=chance)
+    assert caught.value.required_base_offset == before
+    assert names(log) == {"rival"}
+
+
+def test_changes_are_checked_again_on_top_of_what_came_in_between(log: EmbeddedLog) -> None:
+    chance: Chance = Rival(log, topic("one"), topic("two"))
+    done = apply_changes(log, [topic("a")], chance=chance, attempts=3)
+    assert done.result.end_offset == log.end_offset
+    assert names(log) == {"one", "two", "a"}
+    same: Chance = Rival(log, topic("b"))
+    with pytest.raises(InvalidChangesError, match="exists already"):
+        apply_changes(log, [topic("b")], chance=same, attempts=2)
+
+
+def test_of_jobs_that_race_each_makes_its_changes_once(log: EmbeddedLog) -> None:
+    done: list[AppliedChanges] = []
+
+    def job(number: int) -> None:
+        for turn in range(3):
+            rows = [topic(f"t-{number}-{turn}")]
+            done.append(apply_changes(log, rows, attempts=100))
+
+    threads = [threading.Thread(target=job, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert names(log) == {f"t-{number}-{turn}" for number in range(4) for turn in range(3)}
+    ranges = sorted((one.result.base_offset, one.result.end_offset) for one in done)
+    assert all(one[1] == two[0] for one, two in itertools.pairwise(ranges))
+
+
+def test_a_named_commit_is_made_once_though_its_changes_would_be_refused(log: EmbeddedLog) -> None:
+    commit = ("nightly", "job", 7)
+    first = apply_changes(log, [topic("a")], commit=commit)
+    end_offset = log.end_offset
+    again = apply_changes(log, [topic("a")], commit=commit)
+    assert (again.result.was_duplicate, again.record_count) == (True, 0)
+    assert (again.result.base_offset, again.result.last_offset) == (
+        first.result.base_offset,
+        first.result.last_offset,
+    )
+    assert log.end_offset == end_offset
+    register = {"change": "register_broker", "broker_id": 3, "endpoints": {"A": "h:1"}}
+    done = apply_changes(log, [register], commit=("nightly", "job", 8))
+    brokers = image_of(log).to_json()["brokers"]
+    assert isinstance(brokers, list)
+    assert brokers[-1]["broker_epoch"] == done.result.base_offset + 1, "behind the begin marker"
+
+
+# --- logs that cannot be changed ------------------------------------------------------------------
+
+
+def test_a_log_of_other_values_is_refused(tmp_path: Path) -> None:
+    with raftlog.open(tmp_path / "other-0") as other:
+        with pytest.raises(OptionError, match="holds bytes, and changes go to one of kraft"):
+            apply_changes(other, FIRST)
+        assert other.end_offset == 1
+
+
+def test_at_least_one_attempt_is_needed(log: EmbeddedLog) -> None:
+    with pytest.raises(OptionError, match="attempts"):
+        apply_changes(log, FIRST, attempts=0)
+
+
+def test_an_open_transaction_at_the_end_is_refused_until_it_is_aborted(log: EmbeddedLog) -> None:
+    log.append([encode(DecodedRecord(0, BeginTransactionRecord(name="left open")))])
+    with pytest.raises(InvalidAppendError, match="is open; end it, or claim"):
+        apply_changes(log, [topic("a")])
+    log.claim()
+    apply_changes(log, [topic("a")])
+    assert names(log) == {"a"}
+
+
+def test_a_log_that_a_later_release_wrote_is_refused(log: EmbeddedLog) -> None:
+    log.append([b"\x01\x7f\x00\x00"])  # a record type that nobody knows yet
+    with pytest.raises(UnsupportedVersionError, match="use a newer release"):
+        apply_changes(log, [topic("a")])
+
+
+def test_changes_that_fit_into_no_batch_are_refused_whole(tmp_path: Path) -> None:
+    config = raftlog.LogConfig(batch_bytes_max=2_000)
+    with raftlog.open(tmp_path / "small-0", values="kraft", config=config) as small:
+        apply_changes(small, FIRST)
+        before = small.end_offset
+        with pytest.raises(RecordBatchTooLargeError):
+            apply_changes(small, [topic("a", partitions=100)])
+        assert small.end_offset == before

@@ -1,0 +1,119 @@
+"""A checkpoint of a moment is a file that holds that state, all of it, or is not made."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from tests.support.changes import after, cluster
+from tests.support.metadata_logs import CLUSTERS, restored
+
+import raftlog
+from raftlog.client import open_path
+from raftlog.errors import (
+    FileExistsLogError,
+    InvalidRecordError,
+    LogNotFoundError,
+    OffsetOutOfRangeError,
+    UnsupportedVersionError,
+)
+from raftlog_state import apply_changes, export_snapshot, write_snapshot
+from raftlog_state.checkpoint import checkpoint_log_records, image_from_records
+from raftlog_state.controller import SetConfig, SetScram
+from raftlog_state.fold import Fold
+from raftlog_state.image import MetadataImage
+from raftlog_state.moments import Moments
+from raftlog_state.records import Redactor, decode
+from raftlog_state.scans import load_snapshot
+
+FIRST = [
+    {"change": "set_feature", "feature": "metadata.version", "level": 30},
+    {"change": "register_broker", "broker_id": 1, "endpoints": {"CLIENT": "localhost:9092"}},
+    {"change": "unfence_broker", "broker_id": 1},
+    {"change": "create_topic", "topic": "a", "configs": {"retention.ms": "1"}},
+]
+
+
+def image_in(path: str) -> MetadataImage:
+    log = open_path(path)
+    (snapshot_id,) = log.snapshots
+    fold = Fold()
+    load_snapshot(fold, log.read_snapshot(snapshot_id))
+    return fold.image
+
+
+def test_a_checkpoint_holds_the_state_of_its_moment(tmp_path: Path) -> None:
+    with raftlog.open(tmp_path / "cluster-0", values="kraft") as log:
+        apply_changes(log, FIRST)
+        middle = log.end_offset
+        apply_changes(log, [{"change": "delete_topic", "topic": "a"}])
+        newest = export_snapshot(log.path, tmp_path)
+        older = export_snapshot(log.path, tmp_path, end_offset=middle)
+    assert newest.path == str(tmp_path / f"{newest.snapshot_id}.checkpoint")
+    assert (older.snapshot_id.end_offset, older.snapshot_id.epoch) == (middle, 1)
+    moments = Moments(log.path, Redactor(reveal=True))
+    for exported in (older, newest):
+        image = moments.image_at(exported.snapshot_id.end_offset)
+        assert image_in(exported.path) == image
+        assert image_in(exported.path).timestamp_ms == image.timestamp_ms
+        mode = Path(exported.path).stat()
+        assert stat.S_IMODE(mode.st_mode) & 0o222 == 0
+        assert mode.st_size == exported.byte_count
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("cluster_name", [CLUSTERS[1], CLUSTERS[-1]])
+def test_a_log_of_kafkas_is_exported_with_its_voters_and_secrets(
+    cluster_name: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "__cluster_metadata-0"
+    source.mkdir()
+    restored(cluster_name, source)
+    path = tmp_path / "state.checkpoint"
+    exported = export_snapshot(source, path)
+    assert exported.path == str(path)
+    moments = Moments(str(source), Redactor(reveal=True))
+    image = moments.image_at(moments.end_offset())
+    records = checkpoint_log_records(path.read_bytes())
+    assert image_from_records(exported.snapshot_id, records) == image
+
+
+def test_a_file_that_is_there_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "mine.checkpoint"
+    path.write_bytes(b"mine")
+    with pytest.raises(FileExistsLogError):
+        write_snapshot(cluster(), path)
+    assert path.read_bytes() == b"mine"
+    with pytest.raises(LogNotFoundError):
+        write_snapshot(cluster(), tmp_path / "nowhere" / "a.checkpoint")
+
+
+def test_a_moment_that_the_log_does_not_hold_is_refused(tmp_path: Path) -> None:
+    with raftlog.open(tmp_path / "cluster-0", values="kraft") as log:
+        apply_changes(log, FIRST)
+        with pytest.raises(OffsetOutOfRangeError):
+            export_snapshot(log.path, tmp_path, end_offset=log.end_offset + 1)
+        log.append([b"\x01\x7f\x00\x00"])  # a record type that nobody knows yet
+        with pytest.raises(UnsupportedVersionError, match="a checkpoint would lose it"):
+            export_snapshot(log.path, tmp_path)
+    assert not list(tmp_path.glob("*.checkpoint"))
+
+
+@pytest.mark.parametrize("key", [None, b"0123456789abcdef"])
+def test_redacted_secrets_are_refused(key: bytes | None, tmp_path: Path) -> None:
+    changes = (
+        SetConfig(resource_type=4, resource_name="", name="ssl.key.password", value="secret"),
+        SetScram(user="a", mechanism=1, password="secret"),
+    )
+    redactor = Redactor(key=key)
+    for place, change in enumerate(changes):
+        written = write_snapshot(after(cluster(), change), tmp_path / f"{place}.checkpoint")
+        records = checkpoint_log_records(Path(written.path).read_bytes())
+        hidden = image_from_records(
+            written.snapshot_id, records, decode=lambda value: redactor.redact(decode(value))
+        )
+        with pytest.raises(InvalidRecordError, match="is redacted") as caught:
+            write_snapshot(hidden, tmp_path / "no.checkpoint")
+        assert "secret" not in str(caught.value)
+    assert not (tmp_path / "no.checkpoint").exists()

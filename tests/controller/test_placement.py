@@ -1,0 +1,67 @@
+"""New replicas lie on brokers that differ, spread over racks, and are led by ones that live."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.changes import broker, cluster
+
+from raftlog_state.controller.draft import Draft
+from raftlog_state.controller.placement import place_partitions
+from raftlog_state.image import BrokerRow
+
+
+def placed(
+    brokers: list[BrokerRow], partition_count: int, replication_factor: int, seed: int = 1
+) -> list[tuple[int, ...]]:
+    draft = Draft(cluster(*brokers, brokers=0), first_offset=0, chance=random.Random(seed))
+    return place_partitions(draft, "topic", partition_count, replication_factor)
+
+
+BROKERS = st.lists(
+    st.tuples(st.sampled_from([None, "a", "b", "c"]), st.booleans()), min_size=1, max_size=9
+).filter(lambda found: not all(fenced for _, fenced in found))
+
+
+@given(BROKERS, st.integers(0, 40), st.data())
+def test_replicas_differ_and_leaders_live(
+    described: list[tuple[str | None, bool]], partition_count: int, data: st.DataObject
+) -> None:
+    rows = [
+        broker(number, rack=rack, fenced=fenced)
+        for number, (rack, fenced) in enumerate(described, start=1)
+    ]
+    factor = data.draw(st.integers(1, len(rows)))
+    found = placed(rows, partition_count, factor, seed=data.draw(st.integers(0, 99)))
+    alive = {row.broker_id for row in rows if not row.fenced}
+    assert len(found) == partition_count
+    for replicas in found:
+        assert len(set(replicas)) == len(replicas) == factor
+        assert replicas[0] in alive
+
+
+@given(st.integers(0, 999))
+def test_replicas_are_on_as_many_racks_as_there_are(seed: int) -> None:
+    rows = [broker(number, rack="abc"[number % 3]) for number in range(1, 10)]
+    racks = {row.broker_id: row.rack for row in rows}
+    for replicas in placed(rows, 18, 3, seed):
+        assert {racks[one] for one in replicas} == {"a", "b", "c"}
+
+
+@given(st.integers(0, 999))
+def test_every_broker_gets_its_share(seed: int) -> None:
+    found = placed([broker(number) for number in range(1, 6)], 50, 3, seed)
+    leaders = Counter(replicas[0] for replicas in found)
+    assert set(leaders.values()) == {10}
+    assert set(Counter(one for replicas in found for one in replicas).values()) == {30}
+
+
+def test_brokers_that_go_or_whose_directories_are_cordoned_get_nothing() -> None:
+    leaving = broker(2, in_controlled_shutdown=True)
+    full = broker(3)
+    cordoned = broker(4, cordoned_log_dirs=broker(4).log_dirs)
+    found = placed([broker(1), leaving, full, cordoned], 8, 2)
+    assert {one for replicas in found for one in replicas} == {1, 3}

@@ -1,0 +1,98 @@
+"""Images of small clusters, and short ways to change them in tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from raftlog_state.controller import Change, Plan, plan_changes
+from raftlog_state.fold import Fold, LogRecord
+from raftlog_state.image import (
+    BrokerRow,
+    Endpoint,
+    FeatureRange,
+    FeatureRow,
+    MetadataImage,
+    PartitionRow,
+    Row,
+)
+from raftlog_state.records import DecodedRecord
+
+LEVELS = (7, 8, 11, 12, 13, 14, 15, 17, 21, 23, 30)
+"""Levels of metadata.version at which what is written changes."""
+
+
+def directory(broker_id: int, number: int = 0) -> str:
+    """The id of a log directory of a broker."""
+    return f"dir{number}ofbroker{broker_id}AAAAAAAAAAAAA"[:21] + "A"
+
+
+def broker(broker_id: int, level: int = 30, **differing: Any) -> BrokerRow:
+    """A broker that lives, with one log directory where the level has them."""
+    row: dict[str, Any] = {
+        "broker_id": broker_id,
+        "incarnation_id": directory(broker_id, 9),
+        "broker_epoch": broker_id,
+        "rack": None,
+        "fenced": False,
+        "in_controlled_shutdown": False,
+        "is_migrating_zk_broker": False,
+        "endpoints": (Endpoint("CLIENT", "localhost", 9092, 0),),
+        "features": (
+            FeatureRange("eligible.leader.replicas.version", 0, 1),
+            FeatureRange("group.version", 0, 1),
+            FeatureRange("metadata.version", 7, 30),
+        ),
+        "log_dirs": (directory(broker_id),) if level >= 17 else (),
+        "cordoned_log_dirs": None,
+    }
+    return BrokerRow(**row | differing)
+
+
+def cluster(
+    *rows: Row, brokers: int = 3, level: int = 30, elr: bool = False, offset: int = 9
+) -> MetadataImage:
+    """An image of a cluster: brokers 1 to ``brokers`` and what else is given."""
+    features = [FeatureRow(name="metadata.version", level=level)]
+    if elr:
+        features.append(FeatureRow(name="eligible.leader.replicas.version", level=1))
+    alive = [broker(number, level) for number in range(1, brokers + 1)]
+    return MetadataImage.from_rows([*features, *alive, *rows], offset=offset, leader_epoch=3)
+
+
+def planned(image: MetadataImage, *changes: Mapping[str, Any] | Change, seed: int = 1) -> Plan:
+    return plan_changes(image, changes, chance=random.Random(seed))
+
+
+def records_of(
+    image: MetadataImage, *changes: Mapping[str, Any] | Change, seed: int = 1
+) -> list[DecodedRecord]:
+    """The records of changes, without markers."""
+    return list(planned(image, *changes, seed=seed).change_records)
+
+
+def folded(image: MetadataImage, values: Iterable[bytes], timestamp_ms: int = 5) -> MetadataImage:
+    """The image that a reader has behind these values, in one batch behind the image."""
+    fold = Fold(image)
+    fold.append(
+        LogRecord(offset, image.leader_epoch, timestamp_ms, value)
+        for offset, value in enumerate(values, start=image.offset + 1)
+    )
+    assert fold.open_transaction_offset is None
+    return fold.image
+
+
+def after(
+    image: MetadataImage, *changes: Mapping[str, Any] | Change, seed: int = 1
+) -> MetadataImage:
+    """The image that a reader has behind the changes."""
+    return folded(image, planned(image, *changes, seed=seed).values())
+
+
+def partition(image: MetadataImage, topic: str, number: int = 0) -> PartitionRow:
+    row = image.topic(topic)
+    assert row is not None
+    found = image.find(PartitionRow, row.topic_id, number)
+    assert found is not None
+    return found
