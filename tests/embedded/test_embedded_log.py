@@ -378,6 +378,22 @@ def test_a_snapshot_holds_the_state_and_the_log_begins_behind_it(machine: Machin
     assert machine.open().snapshots == (made,)
 
 
+def test_the_state_in_a_snapshot_is_read_back(machine: Machine) -> None:
+    log = machine.open(values="msgpack")
+    with pytest.raises(OptionError, match="there are none"):
+        log.read_snapshot()
+    for version in range(2):
+        log.append([[1, 0, "record"]])
+        log.snapshot([[2, version, number] for number in range(3)])
+    first, second = log.snapshots
+    other = machine.open()
+    for snapshot_id, version in ((first, 0), (second, 1), (None, 1)):
+        state = [msgpack.unpackb(one.value) for one in other.read_snapshot(snapshot_id)]
+        assert state == [[2, version, number] for number in range(3)]
+    with pytest.raises(OptionError, match="00000000000000000003-0000000001"):
+        other.read_snapshot(SnapshotId(epoch=1, end_offset=1))
+
+
 def test_a_log_without_a_state_keeps_its_commits_in_a_snapshot(machine: Machine) -> None:
     log = machine.open()
     log.append(b"a", commit=("app", "q", 1))

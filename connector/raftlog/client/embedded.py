@@ -56,6 +56,7 @@ from .user_records import UserRecord, new_records
 
 if TYPE_CHECKING:
     from raftlog.log.reader import LogReader
+    from raftlog.records.record import Record
 
     from .reading import LogReading
 
@@ -245,6 +246,26 @@ class EmbeddedLog:
             return _open_reader(self._storage, self.path)
 
         return LogReading(reopened, start_offset, end, isolation)
+
+    def read_snapshot(self, snapshot_id: SnapshotId | None = None) -> Iterator[Record]:
+        """The state in one of ``snapshots``, record by record; in the newest, if none is named.
+
+        The log goes on with the record at the snapshot's ``end_offset``. Offsets of the records
+        themselves count from 0 and mean nothing. Raises ``OptionError`` if there is no such
+        snapshot, and ``CorruptSnapshotError`` behind what is whole of it.
+        """
+        with self._reading():
+            log = self._log(refresh=True)
+            found = log.snapshots[-1:] if snapshot_id is None else (snapshot_id,)
+            if not found or found[0] not in log.snapshots:
+                known = ", ".join(map(str, log.snapshots)) or "none"
+                raise OptionError(
+                    option="snapshot_id", reason=f"no such snapshot; there are {known}"
+                )
+            snapshot = log.read_snapshot(found[0])
+        from .reading import records_of_snapshot
+
+        return records_of_snapshot(snapshot)
 
     # --- appending --------------------------------------------------------------------------------
 

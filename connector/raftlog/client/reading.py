@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from raftlog.log.reader import LogReader
 from raftlog.log.reads import Isolation, LogKind
+from raftlog.log.snapshot import SnapshotReader
 from raftlog.log.transactions import Outcome, TransactionSpan
 from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import HEADERS_TYPE, Column, Scan
@@ -115,6 +116,13 @@ class LogReading:
             inside &= batches.base_offset < _marker_offset(span)
             shown &= ~inside[scan.records.batch_ordinal]
         return shown
+
+
+def records_of_snapshot(snapshot: SnapshotReader) -> Iterator[Record]:
+    """What a checkpoint holds between its header and its footer."""
+    for batch in snapshot.batches():
+        if not batch.is_control:
+            yield from batch.records()
 
 
 # --- what a transaction hides ---------------------------------------------------------------------
