@@ -11,11 +11,10 @@ Rules of this file:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Final
 
-from raftlog.errors import CorruptFileError, LogLockedError, NotALogError, OptionError
+from raftlog.errors import CorruptFileError, NotALogError, OptionError
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.small_files import encode_properties, parse_properties
 from raftlog.log.writing.properties import encode_log_properties, parse_log_properties
@@ -23,7 +22,7 @@ from raftlog.log.writing.recovered import CutTail, RecoveryReport
 from raftlog.log.writing.replacing import replace_checked
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local_writing import WritableLocalStorage
-from raftlog.storage.protocol import WritableStorage
+from raftlog.storage.protocol import FileLock, WritableStorage
 
 from .creating import read_properties
 from .group import Clock
@@ -112,11 +111,6 @@ def _settings(files: WritableStorage, directory: str) -> dict[str, str]:
     return dict(parse_properties(encode_log_properties(properties), directory))
 
 
-@contextmanager
-def _locked(files: WritableStorage, directory: str, clock: Clock) -> Iterator[None]:
-    until_ms = clock.now_ms() + LOCK_WAIT_MS
-    lock = Turns(files, directory, pause=clock.pause).take(lambda: clock.now_ms() < until_ms)
-    if lock is None:
-        raise LogLockedError(path=directory, waited_ms=LOCK_WAIT_MS)
-    with lock:
-        yield
+def _locked(files: WritableStorage, directory: str, clock: Clock) -> FileLock:
+    turns = Turns(files, directory, pause=clock.pause)
+    return turns.take_within(LOCK_WAIT_MS, clock.now_ms)

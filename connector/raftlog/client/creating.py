@@ -13,7 +13,7 @@ import base64
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from raftlog.errors import LogLockedError, LogNotFoundError
+from raftlog.errors import LogNotFoundError
 from raftlog.log.names import (
     EPOCH_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
@@ -93,12 +93,8 @@ def _create(
 ) -> LogConfig | None:
     if storage.make_directory(path):
         storage.sync_directory(storage.split(path)[0])
-    until_ms = clock.now_ms() + CREATE_WAIT_MS
     turns = Turns(storage, path, pause=clock.pause)
-    lock = turns.take(lambda: clock.now_ms() < until_ms)
-    if lock is None:
-        raise LogLockedError(path=path, waited_ms=CREATE_WAIT_MS)
-    with lock:
+    with turns.take_within(CREATE_WAIT_MS, clock.now_ms):
         found = read_properties(storage, path)
         now_ms = clock.wall_ms()
         if found is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from raftlog.errors import LogLockedError, LogReadOnlyError
+from raftlog.errors import LogReadOnlyError
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.writing.repair import Repaired, cut_log_at
 from raftlog.storage.local_writing import WritableLocalStorage
@@ -51,11 +51,8 @@ def repair_log(
             reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is Kafka's and not ours to write",
             remedy="let its node recover it",
         )
-    until_ms = clock.now_ms() + LOCK_WAIT_MS
-    lock = Turns(files, directory, pause=clock.pause).take(lambda: clock.now_ms() < until_ms)
-    if lock is None:
-        raise LogLockedError(path=directory, waited_ms=LOCK_WAIT_MS)
-    with lock:
+    turns = Turns(files, directory, pause=clock.pause)
+    with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
         return cut_log_at(
             files, directory, offset=cut_at, config=properties.config, now_ms=clock.wall_ms()
         )

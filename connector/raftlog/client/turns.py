@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from raftlog.errors import LogLockedError
 from raftlog.storage.protocol import FileLock, WritableStorage
 
 LOCK_NAME: Final = ".append.lock"
@@ -36,6 +37,7 @@ class Turns:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._storage = storage
+        self._directory = directory
         self._lock_path = storage.join(directory, LOCK_NAME)
         self._turn_path = storage.join(directory, TURN_NAME)
         self._pause = pause
@@ -50,6 +52,15 @@ class Turns:
             return None
         with turn:
             return self._wait_for(self._lock_path, is_wanted)
+
+    def take_within(self, wait_ms: float, now_ms: Callable[[], float]) -> FileLock:
+        """Wait for the lock, for so long by a clock that never goes back. Raises as ``take``, and
+        ``LogLockedError``."""
+        until_ms = now_ms() + wait_ms
+        lock = self.take(lambda: now_ms() < until_ms)
+        if lock is None:
+            raise LogLockedError(path=self._directory, waited_ms=round(wait_ms))
+        return lock
 
     def _wait_for(self, path: str, is_wanted: Callable[[], bool]) -> FileLock | None:
         pause_s = _PAUSE_FIRST_S
