@@ -195,7 +195,10 @@ class RaftlogDataSource(DataSource):
         self._given = dict(options)
         self._is_for_writing = names_writing(options)
         if self._is_for_writing:
-            self._write_options()
+            from .typed_errors import told_to_spark
+
+            with told_to_spark():
+                self._write_options()
         else:
             parsed = RaftlogOptions.parse(options)
             self._options = parsed.at(_absolute(parsed.path))

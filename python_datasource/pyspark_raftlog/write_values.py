@@ -6,7 +6,8 @@ Rules of this file:
    which never shows the value.
 2. A ``kraft`` value is a record that Kafka's own readers take: of a known type, in a known version,
    with fields that fit. Transaction markers are refused: a write is one transaction as it is, and a
-   lone marker would leave one open for everybody.
+   lone marker would leave one open for everybody. So are secrets that a reader masked: a mask would
+   become the secret.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from raftlog_state.records import (
     RECORD_TYPES,
     AbortTransactionRecord,
     BeginTransactionRecord,
+    DecodedRecord,
     EndTransactionRecord,
     FieldSchema,
     MetadataRecord,
+    Redactor,
     UnknownRecord,
     decode,
     encode,
@@ -50,6 +53,7 @@ _KINDS: Final[Mapping[str, type[MetadataRecord]]] = {
     kind.schema.json_type: kind for kind in RECORD_TYPES
 }
 _MARKERS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+_MASKING: Final = Redactor()
 _MARKER_REASON: Final = "is a transaction's marker; leave such rows out, a write is atomic as it is"
 
 
@@ -78,14 +82,24 @@ def check_kraft(value: bytes | None) -> None:
     if value is None:
         raise ValueRefused("value", "is null, and a kraft log takes no record without a value")
     try:
-        record = decode(value).record
+        decoded = decode(value)
     except MetadataParseError as error:
         raise ValueRefused("value", f"is no metadata record: {error.sentence()}") from None
+    record = decoded.record
     if isinstance(record, UnknownRecord):
         what = f"type {record.api_key}, version {record.version}"
         raise ValueRefused("value", f"is a metadata record of {what}, which is not known here")
     if isinstance(record, _MARKERS):
         raise ValueRefused("value", _MARKER_REASON)
+    _refuse_masks("value", decoded)
+
+
+def _refuse_masks(column: str, decoded: DecodedRecord) -> None:
+    hidden = _MASKING.redact(decoded)
+    if hidden is not decoded and hidden == decoded:
+        raise ValueRefused(
+            column, "is a secret that was masked when it was read; read it with redact=false"
+        )
 
 
 # --- values that are given as type, version and fields --------------------------------------------
@@ -116,7 +130,9 @@ def kraft_value(kind: str | None, version: int | None, fields: Any, form: Record
     if form is RecordForm.STRUCT:
         fields = _without_absent(record_type.schema.fields, fields)
     try:
-        return encode(from_json({"type": kind, "version": version, "data": fields}))
+        decoded = from_json({"type": kind, "version": version, "data": fields})
+        _refuse_masks("record", decoded)
+        return encode(decoded)
     except UnsupportedVersionError as error:
         raise ValueRefused("recordVersion", error.sentence()) from None
     except InvalidRecordError as error:

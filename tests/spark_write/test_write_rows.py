@@ -31,6 +31,7 @@ from raftlog_state.records import (
 
 BYTES, MSGPACK, KRAFT = ValueKind.BYTES, ValueKind.MSGPACK, ValueKind.KRAFT
 TOPIC = TopicRecord(name="ids", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+MASKED = ConfigRecord(resource_type=2, resource_name="ids", name="x", value="[redacted]")
 TYPED = "recordType string, recordVersion int, record string"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -225,6 +226,7 @@ def test_a_binary_field_of_a_struct_is_bytes_in_kafka_s_record_too() -> None:
         (KRAFT, "value", encode(TOPIC)[:-1], "is no metadata record"),
         (KRAFT, "value", b"\x01\x7f\x00", "type 127, version 0, which is not known"),
         (KRAFT, "value", encode(BeginTransactionRecord()), "leave such rows out"),
+        (KRAFT, "value", encode(MASKED), "masked when it was read; read it with redact=false"),
     ],
 )
 def test_a_value_that_cannot_be_is_named_by_its_row(

@@ -1,0 +1,353 @@
+"""Batch writes in a real Spark session: what was written is read again, once, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgpack
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import raftlog
+from pyspark_raftlog import append, conflict, typed_error
+from raftlog import LogConfig
+from raftlog.client.configuring import configure
+from raftlog.errors import (
+    AppendOnlyError,
+    CommitTooLargeError,
+    InvalidRowError,
+    LogAccessError,
+    LogNotFoundError,
+    NotALogError,
+    OptionError,
+    RaftlogError,
+    UnexpectedEndOffsetError,
+    WriteSchemaError,
+)
+from raftlog_state.records import ConfigRecord, TopicRecord, encode, to_json
+
+pytestmark = pytest.mark.spark
+
+TOPIC = TopicRecord(name="ids", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return new_log(tmp_path / "ids-0")
+
+
+def new_log(path: Path, values: str = "bytes", **config: int) -> Path:
+    raftlog.open(path, values=values, config=LogConfig(**config)).close()  # type: ignore[arg-type]
+    return path
+
+
+def save(frame: DataFrame, path: Path, **options: object) -> None:
+    frame.write.format("raftlog").mode("append").options(**options).save(str(path))
+
+
+def refused(frame: DataFrame, path: Path, **options: object) -> RaftlogError:
+    """What a write is refused with. The log is as it was before."""
+    before = _files(path)
+    with pytest.raises(PySparkException) as caught:
+        save(frame, path, **options)
+    assert _files(path) == before
+    found = typed_error(caught.value)
+    assert found is not None, caught.value
+    return found
+
+
+def _files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.glob("*.log")}
+
+
+def numbers(spark: SparkSession, count: int, partitions: int = 1) -> DataFrame:
+    return spark.range(0, count, 1, partitions).selectExpr("cast(id AS STRING) AS value")
+
+
+def values(path: Path, from_offset: int | None = None) -> list[bytes | None]:
+    with raftlog.open(path, create=False) as log:
+        return [record.value for record in log.read(from_offset)]
+
+
+def test_bytes_and_all_beside_them_come_back(spark: SparkSession, path: Path) -> None:
+    frame = spark.sql(
+        """
+        SELECT * FROM VALUES
+          (X'01', X'61', TIMESTAMP '2026-03-01 12:00:00.123', array(struct('h', X'62'))),
+          (NULL, NULL, NULL, NULL),
+          (X'', X'', TIMESTAMP '1970-01-01 00:00:00', array())
+        AS t(key, value, timestamp, headers)
+        """
+    ).coalesce(1)
+    frame = frame.selectExpr(
+        "value",
+        "key",
+        "timestamp",
+        "transform(headers, h -> struct(h.col1 AS key, h.col2 AS value)) AS headers",
+    )
+    save(frame, path)
+    back = spark.read.format("raftlog").option("includeHeaders", "true").load(str(path))
+    rows = back.selectExpr(
+        "offset", "hex(key)", "hex(value)", "cast(timestamp AS DOUBLE)", "to_json(headers)"
+    ).collect()
+    assert [tuple(row) for row in rows[::2]] == [
+        (1, "01", "61", 1772366400.123, '[{"key":"h","value":"Yg=="}]'),
+        (3, "", "", 0.0, "[]"),
+    ]
+    assert tuple(rows[1])[:3] == (2, None, None)
+    assert rows[1][3] > 1.7e9, "it has the time of its append"
+
+
+def test_a_write_is_one_batch_in_the_order_of_partitions(spark: SparkSession, path: Path) -> None:
+    save(numbers(spark, 1000, 4), path, requiredBaseOffset=1, requiredEndOffset=1000)
+    assert values(path) == [str(number).encode() for number in range(1000)]
+    with raftlog.open(path) as log:
+        assert log.append(b"next", required_base_offset=1001).base_offset == 1001
+    from raftlog.client import open_path
+
+    batches = [batch.record_count for batch in open_path(str(path)).batches(1, 1002)]
+    assert batches == [1000, 1]
+
+
+def test_messagepack_is_made_of_json_and_of_structs(spark: SparkSession, tmp_path: Path) -> None:
+    path = new_log(tmp_path / "state-0", "msgpack")
+    save(
+        spark.sql("SELECT 'put' AS recordType, 1 AS recordVersion, '{\"k\":[1,null]}' AS record"),
+        path,
+    )
+    save(
+        spark.sql(
+            "SELECT 7 AS recordType, 0 AS recordVersion, "
+            "struct('a' AS name, map('x', array(1.5D)) AS more, X'00' AS raw) AS record"
+        ),
+        path,
+    )
+    written = values(path)
+    assert [msgpack.unpackb(value) for value in written if value] == [
+        ["put", 1, {"k": [1, None]}],
+        [7, 0, {"name": "a", "more": {"x": [1.5]}, "raw": b"\0"}],
+    ]
+    save(spark.read.format("raftlog").load(str(path)).select("value"), path)
+    assert values(path) == written * 2
+
+
+def test_metadata_records_come_back_as_the_source_names_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = new_log(tmp_path / "__cluster_metadata-0", "kraft")
+    given = [TOPIC, ConfigRecord(resource_type=2, resource_name="ids", name="a", value="b")]
+    texts = [to_json(record) for record in given]
+    frame = spark.createDataFrame(
+        [(text["type"], None, json.dumps(text["data"])) for text in texts],
+        "recordType STRING, recordVersion INT, record STRING",
+    ).coalesce(1)
+    save(frame, path, txnAppId="setup", txnVersion=1)
+    save(frame, path, txnAppId="setup", txnVersion=1)
+    columns = ("recordType", "recordVersion", "record")
+    back = spark.read.format("raftlog").option("redact", "false").load(str(path)).select(*columns)
+    back = back.where("recordType NOT LIKE '%TRANSACTION%'")
+    rows = [(row[0], row[1], json.loads(row[2])) for row in back.collect()]
+    assert rows == [(text["type"], text["version"], text["data"]) for text in texts]
+    save(back, path)
+    assert values(path)[-2:] == [encode(record) for record in given]
+
+
+def test_of_two_rivals_with_one_token_one_wins_and_the_other_is_told(
+    spark: SparkSession, path: Path
+) -> None:
+    save(numbers(spark, 2), path, requiredBaseOffset=1)
+    with pytest.raises(AnalysisException) as caught:
+        save(numbers(spark, 3), path, requiredBaseOffset=1)
+    lost = conflict(caught.value)
+    assert lost is not None
+    assert (lost.required_base_offset, lost.log_end_offset) == (1, 3)
+    assert "[RAFTLOG_UNEXPECTED_END_OFFSET] Wanted base offset 1, but the next" in str(caught.value)
+    found = refused(numbers(spark, 3), path, requiredEndOffset=3)
+    assert isinstance(found, UnexpectedEndOffsetError)
+    assert (found.required_end_offset, found.next_available_offset) == (3, 5)
+    save(numbers(spark, 3), path, requiredBaseOffset=lost.log_end_offset)
+    assert values(path) == [b"0", b"1", b"0", b"1", b"2"]
+
+
+def test_eight_jobs_race_for_each_offset(spark: SparkSession, path: Path) -> None:
+    """Every loser is told and finishes after retries; nobody's write is there twice."""
+
+    def write(number: int, at: int) -> int | None:
+        """None for a win, or where the log ended."""
+        # A thread of its own has no active session yet, and Spark asks that for the source.
+        frame = spark.createDataFrame([(str(number),)], "value STRING")
+        try:
+            save(frame, path, requiredBaseOffset=at)
+        except AnalysisException as error:
+            lost = conflict(error)
+            return -1 if lost is None else lost.log_end_offset
+        return None
+
+    def job(number: int) -> list[int]:
+        won: list[int] = []
+        at = 1
+        while not won:
+            end_offset = write(number, at)
+            if end_offset is None:
+                won.append(at)
+                end_offset = at + 1
+            assert end_offset > at, "the loser is told where the log ended"
+            at = end_offset
+        return won
+
+    with ThreadPoolExecutor(8) as pool:
+        won = dict(enumerate(pool.map(job, range(8))))
+    winners = {offset: number for number, offsets in won.items() for offset in offsets}
+    assert sorted(winners) == list(range(1, 9)), "one winner an offset"
+    assert values(path) == [str(winners[offset]).encode() for offset in range(1, 9)]
+
+
+def test_an_empty_frame_checks_its_token_and_writes_nothing(
+    spark: SparkSession, path: Path
+) -> None:
+    empty = numbers(spark, 0)
+    save(empty, path)
+    save(empty, path, requiredBaseOffset=1)
+    assert isinstance(refused(empty, path, requiredBaseOffset=2), UnexpectedEndOffsetError)
+    assert append(empty, to=path) is None
+
+
+def test_a_failed_task_and_its_retry_write_nothing_twice(spark: SparkSession, path: Path) -> None:
+    """The session retries nothing: the job fails, and is started again."""
+    flag = path.parent / "failed"
+
+    def fail_once(index: int, rows):  # type: ignore[no-untyped-def]
+        yield from rows
+        if index == 1 and not flag.exists():
+            flag.touch()
+            os._exit(1)  # as a killed executor's worker ends
+
+    rdd = numbers(spark, 10, 2).rdd.mapPartitionsWithIndex(fail_once)
+    frame = spark.createDataFrame(rdd, "value STRING")
+    with pytest.raises(Py4JJavaError, match="Python worker exited unexpectedly"):
+        save(frame, path)
+    assert flag.exists()
+    assert values(path) == []
+    save(frame, path)
+    assert values(path) == [str(number).encode() for number in range(10)]
+
+
+def test_append_answers_with_offsets_and_raises_typed(spark: SparkSession, path: Path) -> None:
+    result = append(numbers(spark, 3, 2), to=path, required_base_offset=1)
+    assert result is not None
+    assert (result.base_offset, result.last_offset, result.epoch) == (1, 3, 1)
+    with pytest.raises(UnexpectedEndOffsetError, match="Wanted base offset 1"):
+        append(numbers(spark, 1), to=path, required_base_offset=1)
+    named = {"txn_app_id": "nightly", "txn_version": 3}
+    first = append(numbers(spark, 1), to=path, required_base_offset=result.end_offset, **named)
+    again = append(numbers(spark, 1), to=path, required_base_offset=result.end_offset, **named)
+    assert first is not None
+    assert again is not None
+    assert again.was_duplicate
+    assert again.base_offset == first.base_offset == 4
+    with pytest.raises(WriteSchemaError):
+        append(numbers(spark, 1).selectExpr("value AS valu"), to=path)
+
+
+def test_bad_input_is_a_coded_error_and_the_next_write_works(
+    spark: SparkSession, path: Path
+) -> None:
+    kraft = new_log(path.parent / "__cluster_metadata-0", "kraft")
+    state = new_log(path.parent / "state-0", "msgpack")
+    text = to_json(TOPIC)
+
+    def typed(kind: str, record: str) -> DataFrame:
+        return spark.sql(f"SELECT {kind} AS recordType, 0 AS recordVersion, {record} AS record")
+
+    for frame, place, kind, words in (
+        (spark.range(1), path, WriteSchemaError, "column id"),
+        (numbers(spark, 1).selectExpr("value", "value AS topic"), path, WriteSchemaError, "topic"),
+        (numbers(spark, 1), kraft, WriteSchemaError, "must be binary"),
+        (spark.sql("SELECT X'' AS value, X'' AS key"), kraft, WriteSchemaError, "Kafka's readers"),
+        (spark.sql("SELECT cast(NULL AS BINARY) AS value"), kraft, InvalidRowError, "row 0"),
+        (spark.sql("SELECT cast(NULL AS BINARY) AS value"), state, InvalidRowError, "row 0"),
+        (typed("'TOPIC_RECORD'", "'{'"), kraft, InvalidRowError, "is not JSON"),
+        (typed("'TOPIC_RECORD'", "'{}'"), kraft, InvalidRowError, "field name: it is missing"),
+        (typed("'TOPPIC_RECORD'", "'{}'"), kraft, InvalidRowError, "no name of a metadata record"),
+        (typed("''", "'{}'"), state, InvalidRowError, "neither a name"),
+    ):
+        error = refused(frame, place)
+        assert isinstance(error, kind)
+        assert words in str(error)
+    save(numbers(spark, 1), path)
+    save(typed("'a'", "'{}'"), state)
+    save(typed("'TOPIC_RECORD'", f"'{json.dumps(text['data'])}'"), kraft)
+    assert [len(values(log)) for log in (path, state, kraft)] == [1, 1, 1]
+
+
+def test_a_write_beyond_the_limit_works_once_the_limit_is_raised(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = new_log(tmp_path / "ids-0", batch_bytes_max=1024)
+    large = spark.range(4).selectExpr("repeat('x', 1000) AS value").repartition(2)
+    found = refused(large, path)
+    assert isinstance(found, CommitTooLargeError)
+    assert (found.byte_count, found.byte_count_max) == (61 + 4 * 1007, 1024)
+    assert isinstance(refused(large.limit(1), path), CommitTooLargeError)
+    assert isinstance(refused(numbers(spark, 9), path, maxBytesPerCommit=80), CommitTooLargeError)
+    configure(path, {"max.message.bytes": "8192"})
+    save(large, path)
+    assert len(values(path)) == 4
+
+
+def test_only_appending_to_a_log_of_ours_is_allowed(
+    spark: SparkSession, path: Path, data: Path
+) -> None:
+    frame = numbers(spark, 1)
+    with pytest.raises(AnalysisException) as caught:
+        frame.write.format("raftlog").mode("overwrite").save(str(path))
+    assert isinstance(typed_error(caught.value), AppendOnlyError)
+    assert 'use mode("append")' in str(typed_error(caught.value))
+    for mode in ("ignore", "error"):
+        with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+            frame.write.format("raftlog").mode(mode).save(str(path))
+    half_named = refused(frame, path, txnAppId="a", txnVersion=1, txnTakeOverFrom="")
+    assert isinstance(half_named, OptionError)
+    with pytest.raises(AnalysisException, match="includeHeaders: is for reading only"):
+        save(frame, path, includeHeaders="true")
+    missing = refused(frame, path.parent / "nothing-0")
+    assert isinstance(missing, LogNotFoundError)
+    assert "make a log there first" in str(missing)
+    kafka = data / "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
+    assert isinstance(refused(frame, kafka), NotALogError)
+    assert values(path) == []
+
+
+def test_sql_inserts_and_refuses_to_overwrite(spark: SparkSession, path: Path) -> None:
+    spark.sql(
+        f"""CREATE TEMPORARY VIEW ids (value STRING, key STRING)
+        USING raftlog OPTIONS (path '{path}', txnAppId 'sql', txnVersion '1')"""
+    )
+    try:
+        spark.sql("INSERT INTO ids VALUES ('a', 'k'), ('b', NULL)")
+        with pytest.raises(AnalysisException) as caught:
+            spark.sql("INSERT OVERWRITE ids VALUES ('c', NULL)")
+        assert isinstance(typed_error(caught.value), AppendOnlyError)
+    finally:
+        spark.catalog.dropTempView("ids")
+    assert values(path) == [b"a", b"b"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_may_not_be_written_is_a_coded_error(
+    spark: SparkSession, path: Path
+) -> None:
+    for entry in (*path.iterdir(), path):
+        entry.chmod(0o555 if entry.is_dir() else 0o444)
+    try:
+        assert isinstance(refused(numbers(spark, 1), path), LogAccessError)
+    finally:
+        path.chmod(0o755)
+        for entry in path.iterdir():
+            entry.chmod(0o644)
+    save(numbers(spark, 1), path)
