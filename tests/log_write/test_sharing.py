@@ -16,6 +16,7 @@ from tests.support.appending import (
 )
 
 from raftlog.errors import NotLeaderError
+from raftlog.log.names import read_listing
 from raftlog.log.published import PUBLISHED_NAME, read_published
 from raftlog.log.writing.batch_facts import CommitName, commit_header
 from raftlog.log.writing.commits import LastCommit
@@ -253,6 +254,38 @@ def test_who_goes_on_mends_what_a_claim_that_died_left(disk: SimulatedDisk) -> N
         found = reopened(machine.another_process())
         assert not found.is_read_only
         assert (found.end_offset, found.epochs) == (one.end_offset, one.epochs)
+    assert died > 10
+
+
+def test_who_goes_on_finishes_a_forgetting_that_died(disk: SimulatedDisk) -> None:
+    fill(made_log(disk), 60)
+    is_forgotten = False
+    died = 0
+    while not is_forgotten:
+        machine = disk.copy()
+        one, process = reopened(machine), machine.another_process()
+        other = reopened(process)
+        fill(one, 2)
+        refresh(other)
+        snapshot_id = other.snapshot_id_at(other.end_offset)
+        writer = other.begin_snapshot(snapshot_id, now_ms=NOW_MS)
+        assert writer is not None
+        writer.freeze()
+        machine.stop_at(machine.operation_count + died)
+        try:
+            other.delete_before(snapshot_id)
+            is_forgotten = True
+        except CrashPoint:
+            died += 1
+        process.kill()
+        machine.stop_at(None)
+        refresh(one)
+        found = reopened(machine.another_process())
+        assert one.log_start_offset == found.log_start_offset in (0, snapshot_id.end_offset)
+        segments = read_listing(machine.list_names(DIRECTORY)).segments
+        assert all(base > one.log_start_offset for base in segments[1:]), died
+        fill(one, 20)
+        assert list(values_of(machine))[-20:] == list(range(one.end_offset - 20, one.end_offset))
     assert died > 10
 
 

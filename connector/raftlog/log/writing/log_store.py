@@ -186,12 +186,6 @@ class LogStore:
         self._unlink_producer_snapshots(lambda at: at < first)
         self.directory.sync()
 
-    def follow_start(self, offset: int) -> None:
-        """Another process has begun the log at ``offset`` and deleted what lay below."""
-        self.log_start_offset = offset
-        self._drop_before(offset)
-        self.look_for_snapshots()
-
     def _drop_before(self, offset: int) -> list[SealedSegment]:
         """Forget the segments that end at or below an offset, and their epochs."""
         gone = [segment for segment in self.sealed if segment.end_offset <= offset]

@@ -203,8 +203,13 @@ class OpenLog:
         self._high_watermark = offset
         self._memory.forget_decided(offset)
 
-    def _publish(self, *, next_epoch: int | None = None) -> None:
-        """Tell other processes how far it is synced. ``next_epoch`` is about to begin there."""
+    def _publish(
+        self, *, next_epoch: int | None = None, next_start_offset: int | None = None
+    ) -> None:
+        """Tell other processes how far it is synced.
+
+        ``next_epoch`` is about to begin there; the log is about to begin at ``next_start_offset``.
+        """
         if self._is_single:
             self._directory.publish(
                 Published(
@@ -213,7 +218,9 @@ class OpenLog:
                     segment_base_offset=self._store.active.base_offset,
                     file_position=self._sync.position,
                     epoch=self.epoch if next_epoch is None else next_epoch,
-                    log_start_offset=self.log_start_offset,
+                    log_start_offset=(
+                        self.log_start_offset if next_start_offset is None else next_start_offset
+                    ),
                 )
             )
 

@@ -244,8 +244,9 @@ class ReplicatedLog(OpenLog):
         """Take up what other processes did since: whether there was anything.
 
         For a single copy, under the lock of its writers. What they synced is read on from where
-        this process was. If one died at its work, or rolled, the log is recovered: what it had not
-        published is saved aside and cut (``report``). Raises what recovery raises.
+        this process was. If one died at its work, rolled or began the log at another offset, the
+        log is recovered: what was not published is saved aside and cut (``report``), what was to
+        be deleted is. Raises what recovery raises.
         """
         self._check_open()
         if self.is_read_only:
@@ -254,9 +255,6 @@ class ReplicatedLog(OpenLog):
         if published is None or not self._can_follow(published):
             self._reload(now_ms)
             return True
-        is_start_new = published.log_start_offset > self.log_start_offset
-        if is_start_new:
-            self._store.follow_start(published.log_start_offset)
         is_end_new = published.end_offset != self._end_offset
         is_followed = not is_end_new or self._follow(self._store.active, published)
         if not is_followed or published.epoch != self.epoch:  # somebody died at beginning one
@@ -264,7 +262,7 @@ class ReplicatedLog(OpenLog):
             return True
         if is_end_new:
             self._abort_what_was_left(now_ms)
-        return is_end_new or is_start_new
+        return is_end_new
 
     def _can_follow(self, published: Published) -> bool:
         """Whether what others did lies in the file that this process writes, and nothing else."""
@@ -274,6 +272,7 @@ class ReplicatedLog(OpenLog):
             and published.segment_base_offset == active.base_offset
             and published.file_position == active.file_byte_count()
             and published.end_offset >= self._end_offset
+            and published.log_start_offset <= self.log_start_offset
             and not self._has_next_segment(published)
         )
 
@@ -399,10 +398,12 @@ class ReplicatedLog(OpenLog):
         Segments go that lie wholly below (Kafka: ``KafkaRaftLog.deleteBeforeSnapshot``).
         """
         with self._changing():
-            if not begin_behind(self._store, snapshot_id, high_watermark=self.high_watermark):
-                return False
-            self._publish()
-            return True
+            return begin_behind(
+                self._store,
+                snapshot_id,
+                high_watermark=self.high_watermark,
+                tell=self._publish_start,
+            )
 
     def clean(self, *, now_ms: int) -> bool:
         """Forget what retention does not keep; whether there was anything.
@@ -414,10 +415,16 @@ class ReplicatedLog(OpenLog):
             self._expire(now_ms)
             if self._is_all_too_old(now_ms):
                 self._roll(now_ms)
-            if not clean(self._store, high_watermark=self.high_watermark, now_ms=now_ms):
-                return False
-            self._publish()
-            return True
+            return clean(
+                self._store,
+                high_watermark=self.high_watermark,
+                now_ms=now_ms,
+                tell=self._publish_start,
+            )
+
+    def _publish_start(self, offset: int) -> None:
+        """Tell other processes where the log is about to begin: whoever dies at it is found out."""
+        self._publish(next_start_offset=offset)
 
     def _is_all_too_old(self, now_ms: int) -> bool:
         retention_ms, newest_ms = self.config.retention_ms, self._store.active.max_timestamp_ms

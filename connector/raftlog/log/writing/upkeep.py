@@ -12,6 +12,8 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raftlog.errors import (
     CorruptBatchError,
     CorruptFileError,
@@ -92,25 +94,35 @@ def begin_snapshot(
     )
 
 
-def begin_behind(store: LogStore, snapshot_id: SnapshotId, *, high_watermark: int) -> bool:
-    """Begin the log behind a snapshot and forget older ones; whether there was anything to do."""
+def begin_behind(
+    store: LogStore, snapshot_id: SnapshotId, *, high_watermark: int, tell: Callable[[int], None]
+) -> bool:
+    """Begin the log behind a snapshot and forget older ones; whether there was anything to do.
+
+    ``tell`` is given the new start before anything is done about it.
+    """
     store.look_for_snapshots()
     if snapshot_id not in store.snapshots or snapshot_id.end_offset > high_watermark:
         return False
     if snapshot_id == store.snapshots[0] and snapshot_id.end_offset <= store.log_start_offset:
         return False
+    tell(max(store.log_start_offset, snapshot_id.end_offset))
     store.advance_start(snapshot_id.end_offset)
     store.forget_snapshots_before(snapshot_id)
     return True
 
 
-def clean(store: LogStore, *, high_watermark: int, now_ms: int) -> bool:
-    """Forget what retention does not keep; whether there was anything."""
+def clean(
+    store: LogStore, *, high_watermark: int, now_ms: int, tell: Callable[[int], None]
+) -> bool:
+    """Forget what retention does not keep; whether there was anything. ``tell`` as above."""
     config = store.config
     if config.retention_ms is None and config.retention_bytes is None:
         return False
     if config.values is ValueKind.KRAFT:
-        return _clean_behind_snapshots(store, high_watermark=high_watermark, now_ms=now_ms)
+        return _clean_behind_snapshots(
+            store, high_watermark=high_watermark, now_ms=now_ms, tell=tell
+        )
     start = start_after_retention(
         store.old_segments(),
         active_bytes=store.active.byte_count,
@@ -126,10 +138,12 @@ def clean(store: LogStore, *, high_watermark: int, now_ms: int) -> bool:
     if snapshot_id not in store.snapshots:
         with begin_snapshot(store, snapshot_id, store.memory_at(start), now_ms=now_ms) as writer:
             writer.freeze()
-    return begin_behind(store, snapshot_id, high_watermark=high_watermark)
+    return begin_behind(store, snapshot_id, high_watermark=high_watermark, tell=tell)
 
 
-def _clean_behind_snapshots(store: LogStore, *, high_watermark: int, now_ms: int) -> bool:
+def _clean_behind_snapshots(
+    store: LogStore, *, high_watermark: int, now_ms: int, tell: Callable[[int], None]
+) -> bool:
     store.look_for_snapshots()
     snapshot_id = snapshot_to_start_behind(
         [one for name in store.snapshots if (one := _old_snapshot(store, name)) is not None],
@@ -140,7 +154,7 @@ def _clean_behind_snapshots(store: LogStore, *, high_watermark: int, now_ms: int
     )
     if snapshot_id is None:
         return False
-    return begin_behind(store, snapshot_id, high_watermark=high_watermark)
+    return begin_behind(store, snapshot_id, high_watermark=high_watermark, tell=tell)
 
 
 def _old_snapshot(store: LogStore, snapshot_id: SnapshotId) -> OldSnapshot | None:
