@@ -1,0 +1,290 @@
+"""Random changes of a random cluster, most of them possible; a seed always gives the same ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from raftlog.errors import InvalidChangesError
+from raftlog_state.controller import (
+    AddAcl,
+    AddPartitions,
+    Change,
+    CreateTopic,
+    DeleteConfig,
+    DeleteTopic,
+    ElectLeader,
+    FenceBroker,
+    Plan,
+    ReassignPartition,
+    RegisterBroker,
+    RemoveAcl,
+    RemoveQuota,
+    RemoveScram,
+    SetConfig,
+    SetFeature,
+    SetIsr,
+    SetQuota,
+    SetScram,
+    UnfenceBroker,
+    UnregisterBroker,
+    plan_changes,
+)
+from raftlog_state.fold import Fold
+from raftlog_state.image import (
+    AclRow,
+    BrokerRow,
+    ConfigRow,
+    MetadataImage,
+    PartitionRow,
+    QuotaRow,
+    ScramRow,
+    TopicRow,
+)
+from raftlog_state.records import DecodedRecord
+from tests.support.changes import folded
+from tests.support.metadata_logs import at
+from tests.support.random_metadata import RandomLog
+
+T = TypeVar("T")
+
+
+@dataclass
+class Job:
+    """Batches of changes on top of each other, as jobs would make them."""
+
+    seed: int
+    level: int
+    base: Sequence[DecodedRecord] = ()
+    image: MetadataImage = field(default_factory=MetadataImage.empty)
+    records: list[DecodedRecord] = field(default_factory=list)
+    refused_count: int = 0
+    made: list[tuple[MetadataImage, Change, MetadataImage]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(f"{self.seed} {self.level}")
+        self.records += self.base
+        if self.base:
+            fold = Fold()
+            for record in self.base:
+                assert not isinstance(record.record, type)
+                fold.append(at(fold.next_offset, record.record))  # type: ignore[arg-type]
+            self.image = fold.image
+        else:
+            self.make(SetFeature(feature="metadata.version", level=self.level))
+            for broker_id in range(1, 5):
+                self.make(self._registration(broker_id), UnfenceBroker(broker_id=broker_id))
+
+    def make(self, *changes: Change) -> None:
+        """Make changes, each of which must be possible."""
+        for change in changes:
+            self._apply(change, plan_changes(self.image, [change], chance=self.chance))
+
+    def grow(self, change_count: int) -> None:
+        """Make this many more changes, passing over what is refused."""
+        writers = self._writers()
+        while change_count:
+            change = self.chance.choice(writers)()
+            if change is None:
+                continue
+            try:
+                plan = plan_changes(self.image, [change], chance=self.chance)
+            except InvalidChangesError:
+                self.refused_count += 1
+                continue
+            self._apply(change, plan)
+            change_count -= 1
+
+    def _apply(self, change: Change, plan: Plan) -> None:
+        before = self.image
+        self.image = folded(before, plan.values())
+        self.records += plan.change_records
+        self.made.append((before, change, self.image))
+
+    # --- what is drawn ----------------------------------------------------------------------------
+
+    def _writers(self) -> list[Callable[[], Change | None]]:
+        topics = [self._create_topic] * 3 + [self._add_partitions] * 2 + [self._delete_topic]
+        partitions = [self._reassign] * 5 + [self._set_isr] * 6 + [self._elect] * 2
+        brokers = [self._fence, self._unfence, self._unfence, self._register, self._unregister]
+        rest = [
+            self._set_config,
+            self._set_config,
+            self._delete_config,
+            self._add_acl,
+            self._remove_acl,
+            self._set_quota,
+            self._remove_quota,
+            self._set_feature,
+        ]
+        credentials = [self._set_scram, self._remove_scram] if self.level >= 11 else []
+        found: list[Callable[[], Change | None]] = []
+        return [*found, *topics, *partitions, *brokers, *rest, *credentials]
+
+    def _one(self, kind: type[T]) -> T | None:
+        rows: list[T] = self.image.rows_of(kind)  # type: ignore[type-var]
+        return self.chance.choice(rows) if rows else None
+
+    def _brokers(self, low: int, high: int) -> tuple[int, ...]:
+        ids = [row.broker_id for row in self.image.rows_of(BrokerRow)]
+        count = min(self.chance.randint(low, high), len(ids))
+        return tuple(self.chance.sample(ids, count))
+
+    def _maybe(self, value: T) -> T | None:
+        return value if self.chance.random() < 0.5 else None
+
+    def _create_topic(self) -> Change:
+        name = f"topic{self.chance.choice('-._')}{self.chance.randint(1, 15)}"
+        configs = self._maybe({"retention.ms": f"{self.chance.randint(-1, 99)}"}) or {}
+        if self.chance.random() < 0.3:
+            configs["min.insync.replicas"] = "2"
+        if self.chance.random() < 0.5:
+            factor = self.chance.randint(1, 3)
+            assignment = tuple(self._brokers(factor, factor) for _ in range(2))
+            return CreateTopic(topic=name, assignment=assignment, configs=configs)
+        return CreateTopic(
+            topic=name,
+            partitions=self.chance.randint(1, 3),
+            replication_factor=self.chance.randint(1, 3),
+            configs=configs,
+        )
+
+    def _delete_topic(self) -> Change | None:
+        row = self._one(TopicRow)
+        return None if row is None else DeleteTopic(topic=row.name)
+
+    def _add_partitions(self) -> Change | None:
+        row = self._one(TopicRow)
+        if row is None:
+            return None
+        return AddPartitions(topic=row.name, partitions=self.chance.randint(2, 5))
+
+    def _reassign(self) -> Change | None:
+        row = self._one(PartitionRow)
+        if row is None:
+            return None
+        where = {"topic": row.topic_name, "partition": row.partition_id}
+        replicas = None if self.chance.random() < 0.2 else self._brokers(1, 3)
+        return ReassignPartition(**where, replicas=replicas)  # type: ignore[arg-type]
+
+    def _set_isr(self) -> Change | None:
+        row = self._one(PartitionRow)
+        if row is None:
+            return None
+        alive = {b.broker_id for b in self.image.rows_of(BrokerRow) if not b.fenced}
+        isr = [one for one in row.replicas if one in alive and self.chance.random() < 0.8]
+        return SetIsr(topic=row.topic_name, partition=row.partition_id, isr=tuple(isr))
+
+    def _elect(self) -> Change | None:
+        row = self._one(PartitionRow)
+        if row is None:
+            return None
+        election = self.chance.choice(["preferred", "unclean"])
+        return ElectLeader(topic=row.topic_name, partition=row.partition_id, election=election)
+
+    def _registration(self, broker_id: int) -> RegisterBroker:
+        return RegisterBroker(
+            broker_id=broker_id,
+            endpoints={"A": f"host{broker_id}:9092", "B": f"SSL://host{broker_id}:9093"},
+            rack=self._maybe(f"rack{broker_id % 2}"),
+        )
+
+    def _register(self) -> Change:
+        return self._registration(self.chance.randint(1, 6))
+
+    def _fence(self) -> Change | None:
+        row = self._one(BrokerRow)
+        return None if row is None else FenceBroker(broker_id=row.broker_id)
+
+    def _unfence(self) -> Change | None:
+        row = self._one(BrokerRow)
+        return None if row is None else UnfenceBroker(broker_id=row.broker_id)
+
+    def _unregister(self) -> Change | None:
+        row = self._one(BrokerRow)
+        if row is None or self.chance.random() < 0.7:
+            return None
+        return UnregisterBroker(broker_id=row.broker_id)
+
+    def _set_config(self) -> Change | None:
+        topic = self._one(TopicRow)
+        number = f"{self.chance.randint(1, 3)}"
+        if topic is not None and self.chance.random() < 0.6:
+            name = self.chance.choice(["min.insync.replicas", "retention.ms", "segment.ms"])
+            return SetConfig(
+                resource_type="TOPIC", resource_name=topic.name, name=name, value=number
+            )
+        if self.chance.random() < 0.5:
+            name = self.chance.choice(["min.insync.replicas", "log.cleaner.threads"])
+            return SetConfig(resource_type="BROKER", resource_name="", name=name, value=number)
+        return SetConfig(
+            resource_type="GROUP", resource_name="g", name="share.session.timeout.ms", value=number
+        )
+
+    def _delete_config(self) -> Change | None:
+        row = self._one(ConfigRow)
+        if row is None:
+            return None
+        return DeleteConfig(
+            resource_type=row.resource_type, resource_name=row.resource_name, name=row.name
+        )
+
+    def _add_acl(self) -> Change:
+        return AddAcl(
+            resource_type=self.chance.choice(["TOPIC", "GROUP"]),
+            resource_name=self.chance.choice(["a", "b"]),
+            principal=self.chance.choice(["User:a", "User:b"]),
+            operation=self.chance.choice(["READ", "WRITE"]),
+            pattern_type=self.chance.choice(["LITERAL", "PREFIXED"]),
+        )
+
+    def _remove_acl(self) -> Change | None:
+        row = self._one(AclRow)
+        if row is None:
+            return None
+        if self.chance.random() < 0.7:
+            return RemoveAcl(acl_id=row.acl_id)
+        return RemoveAcl(principal=row.principal, operation=row.operation)
+
+    def _set_quota(self) -> Change:
+        kinds = self.chance.choice([["user"], ["client-id"], ["user", "client-id"]])
+        entity = {kind: self._maybe("a") for kind in kinds}
+        quota = self.chance.choice(["producer_byte_rate", "request_percentage"])
+        return SetQuota(entity=entity, quota=quota, limit=self.chance.randint(1, 9))
+
+    def _remove_quota(self) -> Change | None:
+        row = self._one(QuotaRow)
+        return None if row is None else RemoveQuota(entity=dict(row.entity), quota=row.quota)
+
+    def _set_feature(self) -> Change:
+        name, level = self.chance.choice(
+            [
+                ("group.version", 1),
+                ("group.version", 0),
+                ("transaction.version", 2),
+                ("eligible.leader.replicas.version", 1),
+                ("eligible.leader.replicas.version", 1),
+            ]
+        )
+        return SetFeature(feature=name, level=level, allow_downgrade=True)
+
+    def _set_scram(self) -> Change:
+        return SetScram(
+            user=self.chance.choice("abc"),
+            mechanism=self.chance.choice([1, "SCRAM-SHA-512"]),
+            salt=b"salt",
+            salted_password=self.chance.randbytes(8),
+        )
+
+    def _remove_scram(self) -> Change | None:
+        row = self._one(ScramRow)
+        return None if row is None else RemoveScram(user=row.user, mechanism=row.mechanism)
+
+
+def job_on_random_log(seed: int, level: int, record_count: int) -> Job:
+    """A job that finds whatever a random log has left behind."""
+    log = RandomLog(seed, level)
+    log.grow(record_count)
+    return Job(seed, level, base=log.records)
