@@ -288,13 +288,20 @@ def test_a_log_that_is_not_there_is_made_only_if_wanted(machine: Machine) -> Non
 
 
 def test_a_directory_above_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(LogNotFoundError):
+    with pytest.raises(LogNotFoundError) as caught:
         raftlog.open(tmp_path / "missing" / "log")
+    assert caught.value.path == str(tmp_path / "missing")
+
+
+def test_a_path_may_be_an_address(tmp_path: Path) -> None:
+    with raftlog.open(f"file://{tmp_path}/log") as log:
+        log.append(b"x")
+    assert raftlog.open(tmp_path / "log", create=False).end_offset == 2
 
 
 def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(NotALogError):
+    with pytest.raises(NotALogError, match="made in an empty directory only"):
         raftlog.open(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 

@@ -10,7 +10,9 @@ import pytest
 
 from raftlog.client.user_records import new_records
 from raftlog.errors import InvalidAppendError
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.marker_values import marker_value
+from raftlog.log.transactions import Marker
+from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_transaction_name
 from raftlog.records import Header, NewRecord, Record
 
 BYTES, MSGPACK, KRAFT = ValueKind.BYTES, ValueKind.MSGPACK, ValueKind.KRAFT
@@ -152,3 +154,12 @@ def test_a_kraft_log_takes_framed_values() -> None:
 def test_a_kraft_log_refuses_what_kraft_could_not_read(record: Any) -> None:
     with pytest.raises(InvalidAppendError):
         new_records([record], KRAFT)
+
+
+def test_nobody_names_a_transaction_as_a_commit_by_hand() -> None:
+    name = CommitName("app", "query", 3)
+    begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
+    with pytest.raises(InvalidAppendError, match=r"record 1 .* name it by commit"):
+        new_records([NO_OP, begin], KRAFT)
+    for text in ("bootstrap records", "[1, 2, 3]", None):
+        assert new_records([marker_value(Marker.BEGIN, text)], KRAFT)

@@ -49,6 +49,7 @@ def find_or_create(
     """How the log in ``path`` is kept, made as ``config`` says if it is not there.
 
     None if what is there is not ours: to be read, if it is a log. ``config`` None: make nothing.
+    The directory above must be there.
     Raises ``LogNotFoundError`` (nothing there and nothing to be made, or no directory above),
     ``LogLockedError``, ``CorruptFileError``, ``LogAccessError``, ``DiskFullError``.
     """
@@ -91,8 +92,10 @@ def new_topic_id() -> str:
 def _create(
     storage: WritableStorage, path: str, config: LogConfig, clock: Clock
 ) -> LogConfig | None:
+    above, _ = storage.split(path)
+    storage.is_directory(above)  # raises if there is none, and names it
     if storage.make_directory(path):
-        storage.sync_directory(storage.split(path)[0])
+        storage.sync_directory(above)
     turns = Turns(storage, path, pause=clock.pause)
     with turns.take_within(CREATE_WAIT_MS, clock.now_ms):
         found = read_properties(storage, path)

@@ -17,7 +17,7 @@ from raftlog.log.voters import VotersLog
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import Storage
 
-_FILE_SCHEME = "file:"
+from .paths import without_scheme
 
 
 def open_path(path: str, *, storage: Storage | None = None) -> LogReader:
@@ -32,11 +32,11 @@ def open_path(path: str, *, storage: Storage | None = None) -> LogReader:
     """
     # Reading needs the boot's name, which only storage that can be written has; nothing is written.
     storage = storage if storage is not None else WritableLocalStorage()
-    path = _without_scheme(path)
+    path = without_scheme(path)
     if _exists(storage, path):
         return open_log(storage, path)
     logs: dict[tuple[str, str], SingleLog] = {}
-    for part in filter(None, (_without_scheme(part.strip()) for part in path.split(","))):
+    for part in filter(None, (without_scheme(part.strip()) for part in path.split(","))):
         if _exists(storage, part):
             logs[storage.split(part)] = open_log(storage, part)
         else:
@@ -67,11 +67,3 @@ def _exists(storage: Storage, path: str) -> bool:
     except LogNotFoundError:
         return False
     return True
-
-
-def _without_scheme(path: str) -> str:
-    """``file:///a``, ``file:/a`` and ``/a`` are one path."""
-    if not path.startswith(_FILE_SCHEME):
-        return path
-    rest = path[len(_FILE_SCHEME) :]
-    return "/" + rest.lstrip("/") if rest.startswith("/") else rest

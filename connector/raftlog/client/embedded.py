@@ -27,6 +27,7 @@ from raftlog.errors import (
     InvalidAppendError,
     LogLockedError,
     LogReadOnlyError,
+    NotALogError,
     OptionError,
 )
 from raftlog.log.reads import Isolation
@@ -51,6 +52,7 @@ from .arguments import (
 )
 from .creating import find_or_create
 from .group import Clock, GroupWriter
+from .paths import without_scheme
 from .requests import AppendRequest, AppendResult, Operation
 from .user_records import UserRecord, new_records
 
@@ -77,6 +79,7 @@ def open_embedded(
 ) -> EmbeddedLog:
     """Open the log in the directory ``path``, and make it if ``create`` and it is not there.
 
+    ``path`` may be a ``file:`` address. The directory above it must be there.
     ``values`` (``bytes``, the default; ``msgpack``; ``kraft``) says what values are, ``config`` how
     a new log is kept; a log that is there has its own, and only its values are compared. The
     directory's name names the log if it is as Kafka's are, ``<topic>-<partition>``.
@@ -85,7 +88,9 @@ def open_embedded(
     above is missing), ``NotALogError`` (other files lie there), ``OptionError`` (the log holds
     values of another kind), ``LogAccessError``, ``CorruptFileError``.
     """
-    path = os.fspath(path) if storage is not None else os.path.abspath(path)
+    path = without_scheme(os.fspath(path))
+    if storage is None:
+        path = os.path.abspath(path)
     files = WritableLocalStorage() if storage is None else storage
     clock = Clock() if clock is None else clock
     wanted = LogConfig() if config is None else config
@@ -96,7 +101,13 @@ def open_embedded(
         raise OptionError(
             option="values", reason=f"the log in {path} was made for {found.values.value}"
         )
-    return EmbeddedLog(files, path, found, clock)
+    try:
+        return EmbeddedLog(files, path, found, clock)
+    except NotALogError as error:
+        if not create or not files.is_directory(path):
+            raise
+        reason = f"{error.reason}, and a new one is made in an empty directory only"
+        raise NotALogError(path=path, reason=reason) from None
 
 
 class EmbeddedLog:

@@ -7,7 +7,8 @@ Rules of this file:
 2. A ``msgpack`` log takes ``[type, version, fields]`` for a value, or the same encoded. A ``kraft``
    log takes framed values (frame version 1, api key, version, fields) and, as KRaft does, no key,
    no header and no time of its own (Kafka: ``AbstractApiMessageSerde``, ``RecordsIterator``).
-3. Headers whose names begin with ``raftlog.`` are ours: nobody may write them.
+3. Headers whose names begin with ``raftlog.`` are ours, and so are transactions that are named as
+   commits are: nobody may write them.
 4. Whatever is refused is ``InvalidAppendError``, which says which record and why, never its bytes.
 """
 
@@ -19,8 +20,9 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast, runtime_chec
 import msgpack
 
 from raftlog.errors import InvalidAppendError, MalformedVarintError
-from raftlog.log.marker_values import FRAME_VERSION
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.marker_values import FRAME_VERSION, marker_of, transaction_name
+from raftlog.log.transactions import Marker
+from raftlog.log.writing.batch_facts import ValueKind, parse_commit_transaction_name
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import Header, NewRecord
 from raftlog.records.varint import read_unsigned_varint
@@ -159,6 +161,8 @@ def _kraft_value(value: object, ordinal: int) -> bytes:
         _refuse(ordinal, "its value does not begin with a frame version, an api key and a version")
     if frame_version != FRAME_VERSION:
         _refuse(ordinal, f"its frame version is {frame_version}, not {FRAME_VERSION}")
+    if marker_of(data) is Marker.BEGIN and parse_commit_transaction_name(transaction_name(data)):
+        _refuse(ordinal, "it begins a transaction under a commit's name; name it by commit=...")
     return data
 
 
