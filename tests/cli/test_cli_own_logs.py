@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from tests.support.cli import run
 
 import raftlog
-from raftlog.errors import LogReadOnlyError, RecordBatchTooLargeError
+from raftlog.errors import CorruptFileError, LogReadOnlyError, RecordBatchTooLargeError
 
 
 @pytest.fixture
@@ -138,3 +139,58 @@ def test_nothing_is_cut_behind_damage_or_before_the_log(log: Path) -> None:
     status, _, err = run("repair", log, "--cut-at", "5")
     assert status == 2
     assert "sound only up to offset 4" in err
+
+
+def test_settings_that_were_edited_by_hand_are_refused_until_somebody_has_looked(
+    log: Path,
+) -> None:
+    properties = log / "raftlog.properties"
+    edited = properties.read_text().replace("linger.ms=0", "linger.ms=7")
+    properties.write_text(edited)
+    with pytest.raises(CorruptFileError, match="raftlog configure"):
+        raftlog.open(log)
+    assert run("configure", log)[0] == 1
+    assert run("check", log)[1].startswith(f"damage: {properties}: its checksum")
+    status, out, _ = run("configure", log, "segment.ms=5000")
+    assert status == 0
+    assert {"linger.ms=7", "segment.ms=5000"} <= set(out.splitlines())
+    with raftlog.open(log) as opened:
+        assert opened.append(b"goes on").base_offset == 6
+    assert run("check", log)[0] == 0
+
+
+def test_settings_of_another_log_or_of_none_are_taken_by_nobody(log: Path) -> None:
+    properties = log / "raftlog.properties"
+    for other in (re.sub("topic.id=.*", "topic.id=other", properties.read_text()), "no settings"):
+        properties.write_text(other)
+        assert run("configure", log, "segment.ms=5000")[0] == 1
+        assert properties.read_text() == other
+
+
+def test_a_check_knows_how_long_a_log_of_ours_was(tmp_path: Path) -> None:
+    log = tmp_path / "decisions-0"
+    with raftlog.open(log, config=raftlog.LogConfig(segment_bytes=500)) as opened:
+        for number in range(20):
+            opened.append(b"%02d" % number * 20)
+    segments = sorted(log.glob("*.log"))
+    middle = segments[2].rename(tmp_path / segments[2].name)
+    status, out, _ = run("check", log)
+    assert status == 1
+    assert "are missing before it" in out
+    middle.rename(segments[2])
+    assert run("check", log)[0] == 0
+    segments[-1].unlink()
+    status, out, _ = run("check", log)
+    assert status == 1
+    assert "which were synced once, are gone" in out
+
+
+@pytest.mark.parametrize("name", ["checksums", "partition.metadata", "leader-epoch-checkpoint"])
+def test_a_check_holds_small_files_against_their_checksums(log: Path, name: str) -> None:
+    path = log / name
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    status, out, _ = run("check", log)
+    assert status == 1
+    assert out.count(f"damage: {path}") == 1

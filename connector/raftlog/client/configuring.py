@@ -6,6 +6,8 @@ Rules of this file:
    topic it is never change.
 2. Changes are made under the lock of the writers, and each of them sees the file again before its
    next group: nothing has to be restarted.
+3. A file that was edited by hand is refused by everybody, since it may as well be damaged. Who
+   changes a setting here has looked at it: what it says is taken, if it is of this log.
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from raftlog.errors import CorruptFileError, NotALogError, OptionError
-from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
-from raftlog.log.small_files import encode_properties, parse_properties
+from raftlog.limits import SMALL_FILE_BYTES_MAX
+from raftlog.log.names import PARTITION_METADATA_NAME, RAFTLOG_PROPERTIES_NAME
+from raftlog.log.small_files import (
+    encode_properties,
+    parse_partition_metadata,
+    parse_properties,
+)
 from raftlog.log.writing.properties import encode_log_properties, parse_log_properties
 from raftlog.log.writing.recovered import CutTail, RecoveryReport
-from raftlog.log.writing.replacing import replace_checked
+from raftlog.log.writing.replacing import read_checked, replace_checked
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import FileLock, WritableStorage
@@ -54,13 +61,22 @@ def configure(
     """Change settings of the log in ``path``; all of them as they are then.
 
     Raises ``OptionError`` for a setting that is not known, does not change, or cannot have that
-    value: then nothing is changed. Also ``NotALogError``, ``LogLockedError``, ``LogAccessError``.
+    value: then nothing is changed. Also ``NotALogError``, ``LogLockedError``, ``LogAccessError``,
+    and ``CorruptFileError`` for settings that make no sense or are of another log.
     """
     directory = os.fspath(path)
     files = WritableLocalStorage() if storage is None else storage
-    _settings(files, directory)  # before anything is written: is it ours?
+    is_edited = False
+    try:
+        _settings(files, directory)  # before anything is written: is it ours?
+    except CorruptFileError:
+        if not changes:
+            raise
+        is_edited = True
     with _locked(files, directory, Clock() if clock is None else clock):
-        settings = _settings(files, directory)
+        settings = (
+            _settings_as_edited(files, directory) if is_edited else _settings(files, directory)
+        )
         for name in changes:
             if name in _FIXED:
                 raise OptionError(option=name, reason="it is said when a log is made, for good")
@@ -73,7 +89,7 @@ def configure(
             parse_log_properties(data, directory)
         except CorruptFileError as error:
             raise OptionError(option=", ".join(changes), reason=error.reason) from None
-        if changed != settings:
+        if changed != settings or is_edited:
             replace_checked(files, directory, {RAFTLOG_PROPERTIES_NAME: data})
         return changed
 
@@ -108,6 +124,21 @@ def _settings(files: WritableStorage, directory: str) -> dict[str, str]:
             path=directory,
             reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is no log of raftlog's own",
         )
+    return dict(parse_properties(encode_log_properties(properties), directory))
+
+
+def _settings_as_edited(files: WritableStorage, directory: str) -> dict[str, str]:
+    """The settings in a file whose checksum does not hold."""
+    path = files.join(directory, RAFTLOG_PROPERTIES_NAME)
+    with files.open_file(path) as file:
+        properties = parse_log_properties(file.read_at(0, SMALL_FILE_BYTES_MAX), path)
+    metadata_path = files.join(directory, PARTITION_METADATA_NAME)
+    metadata = read_checked(files, metadata_path)
+    if (
+        metadata is None
+        or properties.topic_id != parse_partition_metadata(metadata, metadata_path).topic_id
+    ):
+        raise CorruptFileError(path=path, reason=f"its topic.id is not that of {metadata_path}")
     return dict(parse_properties(encode_log_properties(properties), directory))
 
 

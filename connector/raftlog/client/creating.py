@@ -13,7 +13,7 @@ import base64
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from raftlog.errors import LogNotFoundError
+from raftlog.errors import CorruptFileError, LogNotFoundError
 from raftlog.log.names import (
     EPOCH_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
@@ -77,7 +77,11 @@ def read_properties(storage: WritableStorage, path: str) -> LogProperties | None
     Raises ``CorruptFileError``.
     """
     file_path = storage.join(path, RAFTLOG_PROPERTIES_NAME)
-    data = read_checked(storage, file_path)
+    try:
+        data = read_checked(storage, file_path)
+    except CorruptFileError as error:
+        way_out = "restore it, or look at it and change a setting with `raftlog configure`"
+        raise CorruptFileError(path=error.path, reason=f"{error.reason}; {way_out}") from None
     return None if data is None else parse_log_properties(data, file_path)
 
 

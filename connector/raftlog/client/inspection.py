@@ -22,6 +22,7 @@ from raftlog.log.names import (
 from raftlog.log.offset_index import OFFSET_ENTRY_BYTES, parse_offset_index
 from raftlog.log.pieces import ReadScans, pieces
 from raftlog.log.producer_snapshot import parse_producer_snapshot
+from raftlog.log.published import PUBLISHED_NAME
 from raftlog.log.resync import find_sound_batch
 from raftlog.log.single import SingleLog
 from raftlog.log.small_files import (
@@ -32,9 +33,12 @@ from raftlog.log.small_files import (
 from raftlog.log.time_index import TIME_ENTRY_BYTES, parse_time_index
 from raftlog.log.txn_index import AbortedTransaction, parse_txn_index
 from raftlog.log.voters import VotersLog
-from raftlog.storage.protocol import ReadableFile
+from raftlog.log.writing.marks import read_marks
+from raftlog.log.writing.recovered import Anomaly
+from raftlog.storage.protocol import ReadableFile, WritableStorage
 
 __all__ = [
+    "Anomaly",
     "BOOTSTRAP_CHECKPOINT_NAME",
     "EPOCH_CHECKPOINT_NAME",
     "INDEX_SUFFIX",
@@ -52,6 +56,7 @@ __all__ = [
     "ReadableFile",
     "SingleLog",
     "VotersLog",
+    "embedded_marks",
     "find_sound_batch",
     "parse_epoch_checkpoint",
     "parse_meta_properties",
@@ -65,3 +70,17 @@ __all__ = [
     "read_batch_at",
     "read_small_file",
 ]
+
+
+def embedded_marks(files: LogFiles) -> tuple[int, tuple[Anomaly, ...]]:
+    """What the small files of a log of ours promise, and which of them are damaged.
+
+    The promise is an offset (exclusive): everything below was synced once. A writer may be at work:
+    look at this before the segments. Raises ``LogAccessError``.
+    """
+    storage = files.storage
+    if not files.listing.is_embedded or not isinstance(storage, WritableStorage):
+        return 0, ()
+    marks = read_marks(storage, files.directory)
+    published_path = storage.join(files.directory, PUBLISHED_NAME)  # perhaps read half written
+    return marks.durable_offset, tuple(one for one in marks.anomalies if one.path != published_path)

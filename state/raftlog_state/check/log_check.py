@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from raftlog.client import LogKind, SourceKind, open_path
-from raftlog.client.inspection import LogFiles, SingleLog, VotersLog
+from raftlog.client.inspection import LogFiles, SingleLog, VotersLog, embedded_marks
 from raftlog.errors import CorruptBatchError, SegmentVanishedError
 
 from .aborted import unknown_aborts
@@ -90,16 +90,25 @@ class _CopyCheck:
         self._files: LogFiles = log.files
         self._on_progress = on_progress
         self._is_metadata = log.kind is LogKind.METADATA
+        self._is_contiguous = self._is_metadata or self._files.listing.is_embedded
         self.segment_count = self.batch_count = self.record_count = 0
         self.checkpoint_count = self.compared_count = 0
         self.start_offset = log.log_start_offset
         self.end_offset = self.start_offset
 
     def run(self) -> Iterator[Finding]:
+        durable_offset = 0
         if self._log.source is SourceKind.DIRECTORY:
-            yield from small_files(self._files)
+            durable_offset, anomalies = embedded_marks(self._files)
+            told = {one.path for one in anomalies}
+            for one in anomalies:
+                yield damage(Kind.FILE, one.path, one.reason, position=one.position)
+            yield from (one for one in small_files(self._files) if one.path not in told)
         if self._log.source is not SourceKind.CHECKPOINT:
             yield from self._segments()
+            if self.end_offset < durable_offset:
+                lost = f"offsets {self.end_offset} to {durable_offset - 1}, which were synced once,"
+                yield damage(Kind.GAP, self._files.path, f"{lost} are gone", offset=self.end_offset)
         if self._is_metadata:
             yield from self._beginning()
             yield from self._replay()
@@ -109,7 +118,7 @@ class _CopyCheck:
     def _segments(self) -> Iterator[Finding]:
         files = self._files
         history = HistoryCheck(
-            contiguous=self._is_metadata,
+            contiguous=self._is_contiguous,
             epochs_path=epochs_path(files),
             read_epochs=lambda: read_epochs(files),
         )
@@ -130,7 +139,7 @@ class _CopyCheck:
                     file=file,
                     base_offset=base_offset,
                     next_base_offset=following,
-                    is_contiguous=self._is_metadata,
+                    is_contiguous=self._is_contiguous,
                     history=history,
                     indexes=index_checks(self._files, base_offset),
                     on_progress=lambda share: self._on_progress(

@@ -110,7 +110,7 @@ class LogScanner:
             memory=memory,
             epochs=EpochCache(),
             end_offset=start,
-            durable_offset=self._durable_offset(),
+            durable_offset=self._marks.durable_offset,
             anomalies=[*self._marks.anomalies, *anomalies],
         )
         place = Place(position=0, next_offset=start, epoch=self._epoch_before(start))
@@ -177,16 +177,6 @@ class LogScanner:
         epochs = self._marks.epochs
         epoch = None if epochs is None else epochs.epoch_at(offset - 1)
         return EPOCH_UNKNOWN if epoch is None else epoch
-
-    def _durable_offset(self) -> int:
-        marks = self._marks
-        return max(
-            marks.recovery_point,
-            marks.log_start_offset,
-            max(self._bases, default=0),
-            max((one.end_offset for one in marks.listing.snapshots), default=0),
-            0 if marks.published is None else marks.published.end_offset,
-        )
 
     # --- one segment after the other --------------------------------------------------------------
 

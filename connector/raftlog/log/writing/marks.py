@@ -59,6 +59,26 @@ class Marks:
     damaged: frozenset[str]
     anomalies: tuple[Anomaly, ...]
 
+    @property
+    def durable_offset(self) -> int:
+        """Everything below was synced once, as far as these files can tell (exclusive).
+
+        A segment is made when the one before it has been synced; one that nothing was published in
+        does not count.
+        """
+        last = max(self.listing.segments, default=0)
+        published_end = 0
+        if self.published is not None:
+            last = min(last, self.published.segment_base_offset)
+            published_end = self.published.end_offset
+        return max(
+            self.recovery_point,
+            self.log_start_offset,
+            last,
+            max((one.end_offset for one in self.listing.snapshots), default=0),
+            published_end,
+        )
+
 
 class MarkReader:
     """Reads the small files of one directory, and collects what is wrong with them."""
