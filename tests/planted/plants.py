@@ -139,6 +139,29 @@ PLANTS: Final = (
         tests=("tests/embedded/test_groups.py::test_two_writers_take_up_what_the_other_appended",),
     ),
     Plant(
+        bug="a writer does not hear that another began the log elsewhere",
+        path=f"{WRITING}/replicated_log.py",
+        old="            and published.log_start_offset <= self.log_start_offset\n",
+        new="",
+        tests=("tests/log_write/test_sharing.py",),
+    ),
+    Plant(
+        bug="an older version of a commit is appended again",
+        path=f"{WRITING}/commits.py",
+        old="        if name.version < last.name.version:\n",
+        new="        if name.version < 0:\n",
+        tests=(
+            "tests/embedded/test_embedded_log.py::test_older_and_foreign_commits_are_refused_by_name",
+        ),
+    ),
+    Plant(
+        bug="a producer of an older epoch is not fenced",
+        path=f"{WRITING}/producers.py",
+        old="        if producer_epoch < entry.producer_epoch:\n",
+        new="        if producer_epoch < 0:\n",
+        tests=("tests/log_memory/test_producer_memory.py",),
+    ),
+    Plant(
         bug="an atomic append is split over batches",
         path=f"{CLIENT}/group.py",
         old="        if request.is_atomic or request.stands_alone:\n",
