@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.kafka import KafkaNode, dump_log, free_ports, kafka_jars
+from tests.support.kafka import booted, dump_log, kafka_jars
 from tests.support.kafka_images import LEVELS, Answer, ask_kafka, random_values, read_book
 from tests.support.metadata_logs import CLUSTERS, LOGS, metadata_log, multiset, restored
 
@@ -87,41 +84,6 @@ def final_image(cluster: str, directory: Path) -> MetadataImage:
 
 
 # --- a node that knows nothing but a checkpoint of ours -------------------------------------------
-
-
-@contextmanager
-def booted(data: Path) -> Iterator[KafkaNode]:
-    """A combined node with static voters on a data directory that somebody else has made."""
-    jars = kafka_jars()
-    client, controller = free_ports(2)
-    config = data.parent / "server.properties"
-    config.write_text(
-        "\n".join(
-            [
-                "process.roles=broker,controller",
-                "node.id=1",
-                f"listeners=CLIENT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
-                "controller.listener.names=CONTROLLER",
-                "listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENT:PLAINTEXT",
-                "inter.broker.listener.name=CLIENT",
-                f"controller.quorum.voters=1@127.0.0.1:{controller}",
-                f"log.dirs={data}",
-                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                "super.users=User:ANONYMOUS",
-            ]
-        )
-    )
-    memory = ["-Xmx384m", "-XX:+UseSerialGC"]
-    command = ["java", *memory, "-cp", f"{jars}/*", "kafka.Kafka", str(config)]
-    with (data.parent / "server.out").open("wb") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
-    try:
-        node = KafkaNode(f"127.0.0.1:{client}", data, jars)
-        node.admin("wait")
-        yield node
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def ordered(found: Any) -> list[Any]:

@@ -167,3 +167,38 @@ def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def booted(data: Path) -> Iterator[KafkaNode]:
+    """A combined node with static voters on a data directory that somebody else has made."""
+    jars = kafka_jars()
+    client, controller = free_ports(2)
+    config = data.parent / "server.properties"
+    config.write_text(
+        "\n".join(
+            [
+                "process.roles=broker,controller",
+                "node.id=1",
+                f"listeners=CLIENT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+                "controller.listener.names=CONTROLLER",
+                "listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENT:PLAINTEXT",
+                "inter.broker.listener.name=CLIENT",
+                f"controller.quorum.voters=1@127.0.0.1:{controller}",
+                f"log.dirs={data}",
+                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users=User:ANONYMOUS",
+            ]
+        )
+    )
+    memory = ["-Xmx384m", "-XX:+UseSerialGC"]
+    command = ["java", *memory, "-cp", f"{jars}/*", "kafka.Kafka", str(config)]
+    with (data.parent / "server.out").open("wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
+    try:
+        node = KafkaNode(f"127.0.0.1:{client}", data, jars)
+        node.admin("wait")
+        yield node
+    finally:
+        process.terminate()
+        process.wait()
