@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.embedded.conftest import PATH, Machine
@@ -20,6 +21,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import NewRecord, NewRecordBatch, encode_batch
 from raftlog.storage.simulated import SimulatedDisk
@@ -71,6 +73,30 @@ def test_who_has_the_log_open_is_told_how_long_to_linger(
     configure(PATH, {"linger.ms": "250"}, storage=machine.disk.another_process(), clock=CLOCK)
     done(writer, [request(b"b")])
     assert told == [250]
+
+
+@pytest.mark.parametrize("problem", ["full", "damaged"])
+def test_retention_that_cannot_be_had_is_not_who_appends_s_matter(
+    machine: Machine, problem: str
+) -> None:
+    config = LogConfig(segment_bytes=300, retention_bytes=600)
+    machine.open(config=config).close()
+    now_ms = 0.0
+    writer = GroupWriter(machine.disk, PATH, replace(CLOCK, now_ms=lambda: now_ms))
+    for number in range(19):
+        done(writer, [request(b"%020d" % number)])
+    kept = {path: data for path, data in machine.disk.files().items() if path.endswith(".log")}
+    if problem == "full":
+        machine.disk.full_at(sum(map(len, machine.disk.files().values())) + 100)
+    else:
+        memories = [path for path in machine.disk.files() if path.endswith(".snapshot")]
+        for path in memories[:-1]:
+            machine.disk.unlink(path)
+        machine.disk.flip_bit(sorted(kept)[1], 8 * 80)
+    now_ms = 900_000.0
+    assert errors(done(writer, [request(b"x")])) == [None]
+    assert kept.keys() <= machine.disk.files().keys()
+    machine.disk.full_at(None)
 
 
 # --- what a group costs ---------------------------------------------------------------------------

@@ -138,8 +138,7 @@ class GroupWriter:
             error = LogClosedError(path=self._directory, reason=self._closed)
             return [failed(error) for _ in requests]
         try:
-            log = self._current_log()
-            self._clean(log)
+            log = self._cleaned(self._current_log())
         except RaftlogError as problem:
             self._fail(problem)
             return [failed(problem) for _ in requests]
@@ -193,13 +192,26 @@ class GroupWriter:
             raise LogClosedError(path=self._directory, reason=self._closed)
         self._topic_id = topic_id
 
-    def _clean(self, log: ReplicatedLog) -> None:
-        """Delete what retention no longer wants, now and then."""
+    def _cleaned(self, log: ReplicatedLog) -> ReplicatedLog:
+        """Delete what retention no longer wants, now and then; the log to go on with.
+
+        What goes wrong at it is not the matter of who appends, unless the disk failed: it is tried
+        again the next time.
+        """
         now_ms = self._clock.now_ms()
-        if now_ms - self._cleaned_ms >= CLEAN_INTERVAL_MS and not log.is_read_only:
-            self._cleaned_ms = now_ms
-            with contextlib.suppress(LogLockedError):  # a snapshot is being written: later, then
-                log.clean(now_ms=self._clock.wall_ms())
+        if now_ms - self._cleaned_ms < CLEAN_INTERVAL_MS or log.is_read_only:
+            return log
+        self._cleaned_ms = now_ms
+        try:
+            log.clean(now_ms=self._clock.wall_ms())
+        except DiskFailedError:
+            raise
+        except (DiskFullError, LogLockedError):  # or a snapshot is being written
+            return log
+        except RaftlogError:
+            self._drop()
+            return self._current_log()
+        return log
 
     def _fail(self, problem: RaftlogError) -> None:
         """Give the log up: for good if its disk failed, else until the next group opens it."""
