@@ -284,6 +284,28 @@ def test_retention_by_size_leaves_a_checkpoint_without_records(disk: SimulatedDi
     assert open_log(disk, DIRECTORY).log_start_offset == log.log_start_offset
 
 
+def test_what_a_log_remembers_may_be_more_than_a_batch_of_it_may_hold(disk: SimulatedDisk) -> None:
+    log = made_log(disk, config=LogConfig(batch_bytes_max=1_024))
+    for number in range(50):
+        name = CommitName(f"application {number} {'x' * 100}", "query", 1)
+        record = NewRecord(None, b"x", headers=(commit_header(name),))
+        batch = NewRecordBatch(records=(record,), base_timestamp_ms=NOW_MS)
+        data = encode_batch(batch, base_offset=log.end_offset, leader_epoch=1)
+        log.append_as_leader([data], now_ms=NOW_MS)
+    log.flush()
+    snapshot_id = log.snapshot_id_at(log.end_offset)
+    writer = log.begin_snapshot(snapshot_id, now_ms=NOW_MS)
+    assert writer is not None
+    with writer:
+        writer.freeze()
+    assert log.delete_before(snapshot_id)
+    for path in disk.files():
+        if path.endswith(".snapshot"):
+            disk.unlink(path)
+    disk.kill()
+    assert len(reopened(disk).memory.commits) == 50
+
+
 def test_retention_waits_while_a_checkpoint_is_written(disk: SimulatedDisk) -> None:
     log = made_log(disk, config=LogConfig(segment_bytes=2_000, retention_bytes=4_000))
     fill(log, 60)

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from raftlog.errors import LogError, LogLockedError, LogNotFoundError, RecordBatchTooLargeError
+from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.log.names import CHECKPOINT_SUFFIX, checkpoint_name
 from raftlog.records.builder import BatchBuilder
 from raftlog.records.compression import Compression
@@ -190,7 +191,9 @@ class SnapshotWriter:
     def _new_builder(self, *, is_control: bool) -> BatchBuilder:
         return BatchBuilder(
             base_timestamp_ms=self._now_ms,
-            byte_count_max=self._batch_bytes_max,
+            byte_count_max=max(self._batch_bytes_max, BATCH_BYTES_MAX)
+            if is_control  # the header holds what the log remembers, whatever its batches may
+            else self._batch_bytes_max,
             compression=Compression.NONE if is_control else self._compression,
             is_control=is_control,
         )
