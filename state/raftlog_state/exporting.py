@@ -5,6 +5,7 @@ Rules of this file:
 1. A checkpoint holds all of a state or is not written: records that this release does not know, and
    secrets that were redacted, are refused by name.
 2. The name says the state's end offset and leader epoch, as Kafka's do (KIP-630).
+3. Secrets are in it in clear: only its owner may read it, as Kafka's own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .moments import Moments
 from .records import MASK, Redactor
 
 SUFFIX: Final = ".checkpoint"
+_OWNER_READS: Final = 0o400
 _HIDDEN: Final = re.compile(re.escape(MASK) + r"|hmac:[0-9a-f]{32}")
 
 
@@ -89,7 +91,9 @@ def write_snapshot(
     name = os.fspath(path)
     if not name.endswith(SUFFIX):
         name = os.path.join(name, f"{image.snapshot_id}{SUFFIX}")
-    return ExportedSnapshot(write_new_file(name, data), image.snapshot_id, len(data))
+    target = write_new_file(name, data)
+    os.chmod(target, _OWNER_READS)
+    return ExportedSnapshot(target, image.snapshot_id, len(data))
 
 
 def hidden_secrets(image: MetadataImage) -> Iterator[tuple[str, str, str]]:

@@ -17,7 +17,7 @@ from raftlog import __version__
 from raftlog_state.cli.main import main
 from raftlog_state.cli.output import Console, Output
 
-COMMANDS = ("cat", "state", "diff", "check", "configure", "repair")
+COMMANDS = ("cat", "state", "diff", "check", "snapshot", "configure", "repair")
 
 
 def modules_after(code: str) -> set[str]:
@@ -51,7 +51,7 @@ def test_version_is_one_line() -> None:
     [
         ([], "a command is missing"),
         (["stat", "x"], "did you mean state?"),
-        (["frobnicate"], "the commands are cat, state, diff, check, configure, repair"),
+        (["frobnicate"], "the commands are cat, state, diff, check, snapshot, configure, repair"),
         (["cat"], "PATH"),
         (["cat", "x", "--frm", "1"], "did you mean --from?"),
         (["cat", "x", "--rev"], "did you mean --reveal?"),

@@ -58,7 +58,7 @@ def test_a_checkpoint_holds_the_state_of_its_moment(tmp_path: Path) -> None:
         assert image_in(exported.path) == image
         assert image_in(exported.path).timestamp_ms == image.timestamp_ms
         mode = Path(exported.path).stat()
-        assert stat.S_IMODE(mode.st_mode) & 0o222 == 0
+        assert stat.S_IMODE(mode.st_mode) == 0o400
         assert mode.st_size == exported.byte_count
     assert not list(tmp_path.glob("*.part"))
 

@@ -49,6 +49,7 @@ commands:
   state    print the cluster's state at an offset
   diff     print what differs between two offsets
   check    look for damage; exit 0 sound, 1 damaged
+  snapshot write the state at an offset as a checkpoint that Kafka boots from
 
 commands for logs of your own (raftlog.open), never for Kafka's:
   configure  print or change a log's settings
@@ -67,7 +68,7 @@ examples:
 Exit codes: 0 done, 1 damaged or not there, 2 wrong call or unreadable path.
 """
 
-COMMANDS: Final = ("cat", "state", "diff", "check", "configure", "repair")
+COMMANDS: Final = ("cat", "state", "diff", "check", "snapshot", "configure", "repair")
 
 
 def main(
@@ -140,6 +141,10 @@ def _command(name: str) -> ModuleType:
             from . import check
 
             return check
+        case "snapshot":
+            from . import snapshot
+
+            return snapshot
         case "configure":
             from . import configure
 

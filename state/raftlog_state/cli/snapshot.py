@@ -1,0 +1,59 @@
+"""``raftlog snapshot``: write the cluster's state at an offset as a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from .output import Console, Output
+from .parser import Parser, offset
+
+ABOUT = """
+Write the state of a metadata log as a checkpoint: a file that kafka-dump-log and the metadata
+shell read, and that a node of Apache Kafka boots from if it lies in its metadata directory.
+
+TO is a directory, in which the file gets the name that Kafka gives it, or a name that ends in
+.checkpoint. A file that is there is never replaced.
+
+--at OFFSET is an end offset, as in a checkpoint's name: the state of all records below it. Without
+it: all that is committed, as far as the files tell.
+
+A checkpoint holds secrets in clear, as Kafka's own do: passwords in configs, keys of SCRAM
+credentials. Only its owner may read it, and --reveal says that you know.
+"""
+
+EXAMPLES = """
+raftlog snapshot cluster-0 backup/ --reveal
+raftlog snapshot __cluster_metadata-0 before.checkpoint --at 1022 --reveal
+"""
+
+
+def parser() -> Parser:
+    """What ``raftlog snapshot`` takes."""
+    made = Parser("snapshot", ABOUT, EXAMPLES)
+    made.add_argument("to", metavar="TO", help="a directory, or a name that ends in .checkpoint")
+    made.add_argument(
+        "--at", metavar="OFFSET", type=offset, help="the state of all records below this offset"
+    )
+    made.add_argument(
+        "--reveal", action="store_true", help="write secrets, without which no node can go on"
+    )
+    return made
+
+
+def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Write the checkpoint, and print where it is. Returns the exit code."""
+    if not arguments.reveal:
+        parser().error("a checkpoint holds secrets in clear: say --reveal if that is meant")
+
+    from raftlog_state.exporting import export_snapshot
+
+    done = export_snapshot(arguments.path, arguments.to, end_offset=arguments.at)
+    found = {
+        "path": done.path,
+        "end_offset": done.snapshot_id.end_offset,
+        "leader_epoch": done.snapshot_id.epoch,
+        "bytes": done.byte_count,
+    }
+    output.line(json.dumps(found, separators=(",", ":"), ensure_ascii=False))
+    return 0

@@ -1,0 +1,57 @@
+"""``raftlog snapshot``: a checkpoint of any moment, made only on somebody's word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.cli import rows, run
+
+import raftlog
+from raftlog_state import apply_changes
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log of two moments: a feature, and a topic's broker."""
+    path = tmp_path / "cluster-0"
+    with raftlog.open(path, values="kraft") as opened:
+        feature = {"change": "set_feature", "feature": "metadata.version", "level": 30}
+        apply_changes(opened, [feature])
+        broker = {"change": "register_broker", "broker_id": 7, "endpoints": {"A": "h:1"}}
+        apply_changes(opened, [broker])
+    return path
+
+
+def test_the_newest_state_is_written_under_kafkas_name(log: Path, tmp_path: Path) -> None:
+    status, out, err = run("snapshot", log, tmp_path, "--reveal")
+    assert status == 0, err
+    told = json.loads(out)
+    assert told["path"] == str(tmp_path / "00000000000000000007-0000000001.checkpoint")
+    assert (told["end_offset"], told["leader_epoch"]) == (7, 1)
+    assert told["bytes"] == Path(told["path"]).stat().st_size
+    assert [row["broker_id"] for row in rows("state", told["path"], "brokers")] == [7]
+
+
+def test_an_older_state_is_written_under_a_name_of_ones_own(log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "00000000000000000004-0000000001.checkpoint"
+    assert run("snapshot", log, path, "--at", "4", "--reveal")[0] == 0
+    assert rows("state", path, "brokers") == []
+    assert [row["level"] for row in rows("state", path, "features")] == [30]
+    status, _, err = run("snapshot", log, path, "--at", "4", "--reveal")
+    assert status == 1
+    assert "is there already" in err
+
+
+def test_secrets_are_written_only_if_that_is_said(log: Path, tmp_path: Path) -> None:
+    status, _, err = run("snapshot", log, tmp_path)
+    assert status == 2
+    assert "say --reveal" in err
+    assert not list(tmp_path.glob("*.checkpoint"))
+
+
+def test_a_moment_that_is_not_there_is_refused(log: Path, tmp_path: Path) -> None:
+    status, _, err = run("snapshot", log, tmp_path, "--at", "99", "--reveal")
+    assert status == 1
+    assert "RAFTLOG_OFFSET_OUT_OF_RANGE" in err
