@@ -114,6 +114,24 @@ def test_a_new_log_begins_with_its_metadata_version() -> None:
     assert row.broker_epoch == 2
 
 
+def test_the_same_incarnation_again_amends_what_it_said() -> None:
+    image = after(cluster(), ORDERS)
+    before = image.find(BrokerRow, 1)
+    assert before is not None
+    again = RegisterBroker(
+        broker_id=1,
+        incarnation_id=before.incarnation_id,
+        endpoints={"NEW": "h:1"},
+        log_dirs=before.log_dirs,
+    )
+    amended = after(image, again)
+    row = amended.find(BrokerRow, 1)
+    assert row is not None
+    assert (row.broker_epoch, row.fenced) == (before.broker_epoch, False)
+    assert [at.name for at in row.endpoints] == ["NEW"]
+    assert partition(amended, "orders") == partition(image, "orders")
+
+
 def test_changes_see_those_before_them() -> None:
     image = after(
         cluster(),

@@ -290,6 +290,18 @@ def test_a_log_without_a_metadata_version_takes_nothing_else_first() -> None:
     assert records_of(empty, feature("metadata.version", 30), feature("group.version", 1))
 
 
+@pytest.mark.parametrize("level", [6, 31])
+def test_a_level_that_this_release_does_not_write_is_refused(level: int) -> None:
+    (refused,) = refusals(topic("t"), image=cluster(level=level))
+    assert (refused.kafka_code, refused.what) == (35, "the log")
+    assert f"is {level}, and this release writes 7 to 30" in refused.reason
+
+
+def test_what_is_no_row_is_refused() -> None:
+    (refused,) = refusals("create_topic")  # type: ignore[arg-type]
+    assert refused.reason == "it is str, neither columns by name nor a change"
+
+
 def test_what_a_level_does_not_have_is_refused() -> None:
     (refused,) = refusals(scram(), image=cluster(level=8))
     assert (refused.kafka_code, refused.reason) == (35, "metadata.version 8 is below 11")

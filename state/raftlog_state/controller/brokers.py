@@ -47,7 +47,8 @@ _PORT_MAX: Final = 65535
 
 @write.register
 def register_broker(change: RegisterBroker, draft: Draft) -> None:
-    """A new incarnation; what an earlier one led or was in sync with is taken from it."""
+    """A new incarnation: what an earlier one led or was in sync with is taken from it. The same
+    one again amends what it said of itself, and stays as it is otherwise."""
     what = f"broker {change.broker_id}"
     if change.broker_id < 0:
         raise Refused(what, "ids of brokers are not negative", "correct it", INVALID_REGISTRATION)
@@ -70,17 +71,21 @@ def register_broker(change: RegisterBroker, draft: Draft) -> None:
     if taken:
         reason = f"log directory {taken[0]} is another broker's"
         raise Refused(what, reason, "give each its own", INVALID_REGISTRATION)
-    _shut_down(change.broker_id, draft)
+    before = draft.find(BrokerRow, change.broker_id)
+    is_amended = before is not None and before.incarnation_id == change.incarnation_id
+    if not is_amended:
+        _shut_down(change.broker_id, draft)
     draft.write(
         RegisterBrokerRecord(
             broker_id=change.broker_id,
             incarnation_id=change.incarnation_id or draft.new_id(),
-            broker_epoch=draft.next_offset,
+            broker_epoch=before.broker_epoch if before and is_amended else draft.next_offset,
             end_points=endpoints,
             features=features,
             rack=change.rack,
-            fenced=True,
-            log_dirs=log_dirs,
+            fenced=before.fenced if before and is_amended else True,
+            in_controlled_shutdown=bool(before and is_amended and before.in_controlled_shutdown),
+            log_dirs=tuple(log_dirs),
         )
     )
 

@@ -198,7 +198,8 @@ class RemoveScram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """A broker registers: a new incarnation, fenced until it is unfenced, as in Kafka.
+    """A broker registers: a new incarnation, fenced until it is unfenced, as in Kafka. With the
+    incarnation that it has it amends its registration.
 
     ``endpoints``: listener name to ``host:port``, with ``protocol://`` before it where that is not
     PLAINTEXT. ``features``: name to the lowest and highest level; None: those of Kafka 4.3.1.

@@ -51,7 +51,7 @@ def reassign_partition(change: ReassignPartition, draft: Draft) -> None:
     if change.replicas is None:
         _write_change(row, _cancelled(row, draft), draft)
         return
-    wanted = change.replicas
+    wanted = tuple(change.replicas)
     checked_assignment((wanted,), _what(row), draft, replication_factor=None)
     factor = len([one for one in row.replicas if one not in row.removing_replicas])
     if not change.allow_replication_factor_change and len(wanted) != factor:
@@ -84,7 +84,7 @@ def set_isr(change: SetIsr, draft: Draft) -> None:
         code = INELIGIBLE_REPLICA
     if reason is not None:
         raise Refused(_what(row), reason, "give the replicas that are in sync", code)
-    _write_change(row, Target(isr=change.isr, recovery=RECOVERED), draft)
+    _write_change(row, Target(isr=tuple(change.isr), recovery=RECOVERED), draft)
 
 
 @write.register
@@ -208,8 +208,8 @@ def _allows_unclean(row: PartitionRow, draft: Draft) -> bool:
 
 def _min_isr(row: PartitionRow, draft: Draft) -> int:
     """At most the replication factor of partition 0 (Kafka: ``getTopicEffectiveMinIsr``)."""
-    value = draft.topic_config(row.topic_name, MIN_ISR)
-    wanted = 1 if value is None else int(value)
+    value = (draft.topic_config(row.topic_name, MIN_ISR) or "").strip()
+    wanted = int(value) if value.isascii() and value.isdigit() else 1
     first = draft.find(PartitionRow, row.topic_id, 0)
     return min(wanted, len(row.replicas if first is None else first.replicas))
 

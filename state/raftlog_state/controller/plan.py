@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from raftlog.errors import InvalidChangesError, RefusedChange
 from raftlog_state.image import METADATA_VERSION, MetadataImage
-from raftlog_state.record_versions import LEVEL_TRANSACTIONS
+from raftlog_state.record_versions import LEVEL_MAX, LEVEL_MIN, LEVEL_TRANSACTIONS
 from raftlog_state.records import (
     BeginTransactionRecord,
     DecodedRecord,
@@ -28,7 +28,7 @@ from raftlog_state.records import (
 from .changes import CHANGE_TYPES, Change, SetFeature
 from .columns import KIND, change_of
 from .draft import Chance, Draft
-from .refusal import INVALID_UPDATE_VERSION, Refused
+from .refusal import INVALID_UPDATE_VERSION, UNSUPPORTED_VERSION, Refused
 from .writing import write
 
 TRANSACTION_NAME: Final = "raftlog changes"
@@ -98,12 +98,23 @@ def plan_changes(
 
 def _make(row: Mapping[str, Any] | Change, draft: Draft) -> None:
     change = change_of(row) if isinstance(row, Mapping) else row
+    if type(change) not in CHANGE_TYPES.values():
+        reason = f"it is {type(row).__name__}, neither columns by name nor a change"
+        raise Refused("the row", reason, "give each row as a dict, or a table of them")
     if draft.metadata_version is None and not _sets_metadata_version(change):
         raise Refused(
             "the log",
             f"it has no {METADATA_VERSION} yet, so nobody knows which records it may hold",
             f"begin with set_feature {METADATA_VERSION}",
             INVALID_UPDATE_VERSION,
+        )
+    if not LEVEL_MIN <= draft.level <= LEVEL_MAX:
+        raise Refused(
+            "the log",
+            f"its {METADATA_VERSION} is {draft.level}, and this release writes {LEVEL_MIN} to "
+            f"{LEVEL_MAX}",
+            "use a release that knows it",
+            UNSUPPORTED_VERSION,
         )
     with draft.whole_change():
         write(change, draft)
@@ -129,7 +140,7 @@ def _sets_metadata_version(change: Change) -> bool:
 
 
 def _refused(number: int, row: Mapping[str, Any] | Change, refusal: Refused) -> RefusedChange:
-    kind = row.get(KIND) if isinstance(row, Mapping) else row.KIND
+    kind = row.get(KIND) if isinstance(row, Mapping) else getattr(row, "KIND", None)
     return RefusedChange(
         row=number,
         change=kind if isinstance(kind, str) and kind.lower() in CHANGE_TYPES else "?",
