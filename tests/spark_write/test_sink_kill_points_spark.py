@@ -1,0 +1,100 @@
+"""A driver that is killed at every point of a micro-batch, again and again on one checkpoint.
+
+``RAFTLOG_SINK_KILLS=20`` does it in twenty more orders, drawn at random.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.sink_driver import POINTS
+from tests.support.spark_session import java_is_there
+
+import raftlog
+from raftlog.records.record import NewRecord
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not java_is_there(), reason="Spark needs Java 17 or newer"),
+]
+
+HOME = Path(__file__).parents[2]
+RECORDS = 60
+"""Two batches of the log make a micro-batch: there are ten."""
+ORDERS = int(os.environ.get("RAFTLOG_SINK_KILLS", "0"))
+RUNS_MAX = 12
+LONGEST_S = 300
+
+
+class Copy:
+    """A stream that copies one log into another, run by run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.source, self.sink = directory / "in-0", directory / "out-0"
+        with raftlog.open(self.source) as log:
+            for start in range(0, RECORDS, 3):
+                numbers = range(start, start + 3)
+                log.append(
+                    [NewRecord(b"k%d" % n, b"v%d" % n, 1_700_000_000_000 + n) for n in numbers],
+                    atomic=True,
+                )
+        raftlog.open(self.sink).close()
+
+    def run(self, point: str, occurrence: int = 1) -> int:
+        """Run until it is killed, or done; the driver's status."""
+        places = [str(self.source), str(self.sink), str(self.directory / "checkpoint")]
+        command = [sys.executable, "-m", "tests.support.sink_driver", "stream", *places]
+        with (self.directory / "said").open("ab") as said:
+            done = subprocess.run(
+                [*command, point, str(occurrence)],
+                cwd=HOME,
+                stdout=said,
+                stderr=said,
+                timeout=LONGEST_S,
+                check=False,
+            )
+        return done.returncode
+
+    def said(self) -> str:
+        return (self.directory / "said").read_text(errors="replace")[-4000:]
+
+    def check(self, *, is_done: bool) -> None:
+        """What is there is a beginning of what was sent: nothing lost, nothing twice."""
+        with raftlog.open(self.source) as log:
+            sent = [(one.key, one.value, one.timestamp_ms) for one in log.read()]
+        with raftlog.open(self.sink) as log:
+            copied = [(one.key, one.value, one.timestamp_ms) for one in log.read()]
+        assert copied == (sent if is_done else sent[: len(copied)])
+
+
+def test_killed_once_at_each_point_of_a_batch_a_stream_copies_each_record_once(
+    tmp_path: Path,
+) -> None:
+    copy = Copy(tmp_path)
+    for number, point in enumerate(POINTS):
+        assert copy.run(point, 1 + number % 2) == -signal.SIGKILL, copy.said()
+        copy.check(is_done=False)
+    assert copy.run("none") == 0, copy.said()
+    copy.check(is_done=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(ORDERS))
+def test_killed_at_random_points_a_stream_copies_each_record_once(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    copy = Copy(tmp_path)
+    for _ in range(RUNS_MAX):
+        if copy.run(chance.choice(POINTS), chance.randint(1, 3)) == 0:
+            break
+        copy.check(is_done=False)
+    assert copy.run("none") == 0, copy.said()
+    copy.check(is_done=True)

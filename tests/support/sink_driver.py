@@ -1,0 +1,204 @@
+"""A Spark driver of its own that writes to a log and kills itself at a named point.
+
+``python -m tests.support.sink_driver WORK SOURCE SINK CHECKPOINT POINT OCCURRENCE``. The first
+attempt of each task fails, so that every batch lives through a retry. It ends with status 0 if it
+was not killed. Everything dies at once, as on a host that is switched off: Spark's JVM, the driver
+and the process that is at the point.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_raftlog.appending import append_rows
+from pyspark_raftlog.commit_message import in_order, query_of
+from pyspark_raftlog.source import RaftlogDataSource
+from pyspark_raftlog.stream_writer import RaftlogStreamWriter
+from raftlog.client.embedded import EmbeddedLog, open_embedded
+from raftlog.storage.local_writing import WritableLocalFile, WritableLocalStorage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+POINTS = (
+    "offset log written",
+    "during a task",
+    "tasks done",
+    "before the lock",
+    "token checked",
+    "before the sync",
+    "after the sync",
+    "answered",
+    "commit log written",
+)
+HOME = Path(__file__).parents[2]
+_CALLS_PER_BATCH = 2
+"""How often Spark makes a stream's writer for each batch."""
+
+
+def reach(point: str) -> None:
+    """Die, if it is this point for as often as was asked."""
+    wanted, occurrence, counter, driver = os.environ["SINK_DRIVER_KILL"].split("|")
+    if point != wanted:
+        return
+    with open(counter, "ab") as file:
+        file.write(b".")
+    if os.path.getsize(counter) == int(occurrence):
+        pids = [os.getpid()]
+        while pids[-1] != int(driver):  # the daemon of Spark's workers, its JVM, the driver
+            parent = subprocess.check_output(["ps", "-o", "ppid=", "-p", str(pids[-1])])
+            pids.append(int(parent))
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGKILL)
+
+
+class KillingFile(WritableLocalFile):
+    """A file of the log whose writes and syncs are points to die at."""
+
+    def write_at(self, position: int, data: bytes | memoryview) -> None:
+        if b"raftlog.commit" not in bytes(data):
+            super().write_at(position, data)
+            return
+        reach("token checked")
+        super().write_at(position, data)
+        self.holds_commit = True
+
+    def sync(self) -> None:
+        if not getattr(self, "holds_commit", False):
+            super().sync()
+            return
+        reach("before the sync")
+        super().sync()
+        reach("after the sync")
+
+
+class KillingStorage(WritableLocalStorage):
+    """This machine's files, with points to die at."""
+
+    def create_file(self, path: str) -> KillingFile:
+        made = super().create_file(path)
+        made.__class__ = KillingFile
+        return made  # type: ignore[return-value]
+
+    def open_for_writing(self, path: str) -> KillingFile:
+        opened = super().open_for_writing(path)
+        opened.__class__ = KillingFile
+        return opened  # type: ignore[return-value]
+
+    def try_lock(self, path: str) -> Any:
+        reach("before the lock")
+        return super().try_lock(path)
+
+
+def open_killing(path: str) -> EmbeddedLog:
+    return open_embedded(path, create=False, storage=KillingStorage())
+
+
+class KillingWriter(RaftlogStreamWriter):
+    """The streaming sink, with points to die at, and a first attempt of each task that fails."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        first = next(iterator, None)
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            raise RuntimeError("the first attempt of every task fails")
+        reach("during a task")
+        rows = iter(()) if first is None else self._all(first, iterator)
+        return super().write(rows)
+
+    def _all(
+        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        yield first
+        yield from rest
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        reach("tasks done")
+        rows = in_order(messages)
+        if rows:
+            commit = self._plan.options.stream_commit(query_of(rows), batchId)
+            append_rows(self._plan, rows, commit, open_log=open_killing)
+        reach("answered")
+
+
+class KillingSource(RaftlogDataSource):
+    """``format("raftlog-killing")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "raftlog-killing"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        made = super().streamWriter(schema, overwrite)
+        reach("offset log written")
+        assert isinstance(made, RaftlogStreamWriter)
+        return KillingWriter(made._plan)
+
+
+def session() -> SparkSession:
+    """A small session that tries each task three times."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(roots)
+    builder = SparkSession.builder.master("local[2,3]").appName("raftlog-sink-driver")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }.items():
+        builder = builder.config(name, value)
+    made = builder.getOrCreate()
+    made.sparkContext.setLogLevel("OFF")
+    return made
+
+
+def stream(source: str, sink: str, checkpoint: str) -> None:
+    """Copy one log into another until all that was there is copied."""
+    spark = session()
+    spark.dataSource.register(KillingSource)
+    frame = (
+        spark.readStream.format("raftlog")
+        .option("startingOffset", "earliest")
+        .option("tailHoldback", "0")
+        .option("maxOffsetsPerTrigger", "6")
+        .load(source)
+    )
+    query = (
+        frame.select("key", "value", "timestamp")
+        .writeStream.format("raftlog-killing")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start(sink)
+    )
+    query.awaitTermination()
+
+
+def main() -> None:
+    work, source, sink, checkpoint, point, occurrence = sys.argv[1:]
+    count = int(occurrence)
+    if point == "commit log written":  # that of a batch is, once the next one's writer is made
+        point, count = "offset log written", count * _CALLS_PER_BATCH + 1
+    counter = f"{checkpoint}.{os.getpid()}"
+    os.environ["SINK_DRIVER_KILL"] = f"{point}|{count}|{counter}|{os.getpid()}"
+    assert work == "stream"
+    stream(source, sink, checkpoint)
+
+
+if __name__ == "__main__":
+    main()
