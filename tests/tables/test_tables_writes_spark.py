@@ -23,22 +23,22 @@ END = 380
 
 
 @pytest.fixture(scope="module")
-def expected(feed: Feed, tmp_path_factory: pytest.TempPathFactory) -> ClusterTables:
-    """Tables of the offsets below ``END``, written in one go."""
+def expected(feed: Feed, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
+    """What tables hold of the offsets below ``END`` that were written in one go."""
     tables = feed.open(tmp_path_factory.mktemp("expected") / "tables")
     tables.apply(feed.frame(0, END), cluster_id="cluster-a")
-    return tables
+    return contents(tables.latest())
 
 
 def test_any_split_into_batches_gives_the_same_tables(
-    feed: Feed, expected: ClusterTables, tmp_path: Path
+    feed: Feed, expected: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     cuts = (3, 101, 270)
     tables = feed.open(tmp_path / "tables")
     for start, end in pairwise((0, *cuts, END)):
         assert tables.apply(feed.frame(start, end), publish=start == cuts[1]) == end - 1
     assert tables.publish() == END - 1
-    assert contents(tables.latest()) == contents(expected.latest())
+    assert contents(tables.latest()) == expected
 
 
 def test_a_batch_that_ends_inside_a_transaction_waits_for_its_end(
@@ -51,7 +51,7 @@ def test_a_batch_that_ends_inside_a_transaction_waits_for_its_end(
 
 
 def test_a_crash_after_any_step_loses_nothing(
-    feed: Feed, tables: Open, expected: ClusterTables
+    feed: Feed, tables: Open, expected: list[tuple[str, str]]
 ) -> None:
     """One crash after another, each after a later step; what was written is in ``log``, so that
     the source is never asked for it again."""
@@ -66,11 +66,11 @@ def test_a_crash_after_any_step_loses_nothing(
         start = end
     again = tables()
     assert again.publish() == END - 1
-    assert contents(again.latest()) == contents(expected.latest())
+    assert contents(again.latest()) == expected
 
 
 def test_a_crash_before_the_first_publication_is_made_good(
-    feed: Feed, expected: ClusterTables, tmp_path: Path
+    feed: Feed, expected: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     place = tmp_path / "tables"
     with pytest.raises(CrashError):
@@ -79,7 +79,7 @@ def test_a_crash_before_the_first_publication_is_made_good(
         feed.open(place).latest()
     again = feed.open(place)
     assert again.apply(feed.frame(60, END)) == END - 1
-    assert contents(again.latest()) == contents(expected.latest())
+    assert contents(again.latest()) == expected
 
 
 def test_what_is_refused_writes_nothing(feed: Feed, tables: Open) -> None:
@@ -100,7 +100,7 @@ def test_what_is_refused_writes_nothing(feed: Feed, tables: Open) -> None:
 
 
 def test_two_writers_that_saw_the_same_end_write_every_record_once(
-    feed: Feed, tables: Open, expected: ClusterTables
+    feed: Feed, tables: Open, expected: list[tuple[str, str]]
 ) -> None:
     """Each goes on from what it remembers, which the other has made old."""
     first, second = tables(), tables()
@@ -111,11 +111,11 @@ def test_two_writers_that_saw_the_same_end_write_every_record_once(
     assert first.apply(feed.frame(330, END), publish=False) == END - 1
     assert second.publish() == END - 1
     assert first.publish() == END - 1
-    assert contents(second.latest()) == contents(expected.latest())
+    assert contents(second.latest()) == expected
 
 
 def test_truncation_is_the_way_out_of_a_diverged_log(
-    feed: Feed, tables: Open, expected: ClusterTables, three_nodes: MetadataLog
+    feed: Feed, tables: Open, expected: list[tuple[str, str]], three_nodes: MetadataLog
 ) -> None:
     rewritten = source_rows(three_nodes.records[320:END]).to_pylist()
     for row in rewritten:
@@ -138,5 +138,6 @@ def test_truncation_is_the_way_out_of_a_diverged_log(
     assert again.apply(other) == END - 1
     assert again.status().incarnation == 1
     assert offsets_once(again.latest())
-    assert again.latest().topics().count() == expected.latest().topics().count()
+    topics = [row for table, row in expected if table == "topics"]
+    assert again.latest().topics().count() == len(topics)
     assert again.latest().partitions().where("_leader_epoch = 5").count() > 0
