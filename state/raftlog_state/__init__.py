@@ -1,8 +1,8 @@
 """What the records of a KRaft metadata log mean: records, fold, tables, command line.
 
 Two doors are here: ``apply_changes`` makes changes of a cluster's metadata in a log of one's own,
-``export_snapshot`` writes a checkpoint that Apache Kafka boots from. What they need is imported
-when they are first asked for.
+``export_snapshot`` writes a checkpoint that Apache Kafka boots from (``snapshot_log`` one into the
+log itself). What they need is imported when they are first asked for.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .changes import AppliedChanges, apply_changes
-    from .exporting import ExportedSnapshot, export_snapshot, write_snapshot
+    from .exporting import ExportedSnapshot, export_snapshot, snapshot_log, write_snapshot
 
 __all__ = [
     "AppliedChanges",
     "ExportedSnapshot",
     "apply_changes",
     "export_snapshot",
+    "snapshot_log",
     "write_snapshot",
 ]
 
@@ -26,6 +27,7 @@ _HOMES = {
     "apply_changes": "raftlog_state.changes",
     "ExportedSnapshot": "raftlog_state.exporting",
     "export_snapshot": "raftlog_state.exporting",
+    "snapshot_log": "raftlog_state.exporting",
     "write_snapshot": "raftlog_state.exporting",
 }
 

@@ -17,14 +17,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from raftlog import EmbeddedLog
 from raftlog.client import write_new_file
 from raftlog.errors import InvalidRecordError, UnsupportedVersionError
 from raftlog.types import SnapshotId
 
 from .checkpoint import checkpoint_bytes
 from .image import ConfigRow, MetadataImage, ScramRow
+from .image_records import image_records
 from .moments import Moments
-from .records import MASK, Redactor
+from .records import MASK, Redactor, encode
 
 SUFFIX: Final = ".checkpoint"
 _OWNER_READS: Final = 0o400
@@ -63,15 +65,31 @@ def export_snapshot(
     """
     moments = Moments(os.fspath(source), Redactor(reveal=True))
     image = moments.image_at(moments.end_offset() if end_offset is None else end_offset)
-    for skipped in moments.skipped:
-        if not skipped.is_control:
-            raise UnsupportedVersionError(
-                record=f"record type {skipped.type_id}",
-                version=skipped.version,
-                reason=f"this release does not know it (offset {skipped.first_offset}), so a "
-                "checkpoint would lose it",
-            )
+    _refuse_unknown(moments)
     return write_snapshot(image, path)
+
+
+def snapshot_log(
+    log: EmbeddedLog, *, delete_before: bool = False, timeout_ms: int = 30_000
+) -> SnapshotId | None:
+    """Write a checkpoint of a ``kraft`` log's newest state into the log itself.
+
+    Whoever asks for the state from then on begins there, not at the first record: worth it every
+    some thousand records. ``delete_before`` lets the log begin behind it. None if there is one.
+
+    Raises ``UnsupportedVersionError`` as ``export_snapshot`` does, and what
+    ``EmbeddedLog.snapshot`` raises.
+    """
+    moments = Moments(log.path, Redactor(reveal=True))
+    image = moments.image_at(moments.end_offset())
+    _refuse_unknown(moments)
+    values = [encode(record) for record in image_records(image)]
+    return log.snapshot(
+        values,
+        end_offset=image.snapshot_id.end_offset,
+        delete_before=delete_before,
+        timeout_ms=timeout_ms,
+    )
 
 
 def write_snapshot(
@@ -94,6 +112,17 @@ def write_snapshot(
     target = write_new_file(name, data)
     os.chmod(target, _OWNER_READS)
     return ExportedSnapshot(target, image.snapshot_id, len(data))
+
+
+def _refuse_unknown(moments: Moments) -> None:
+    for skipped in moments.skipped:
+        if not skipped.is_control:
+            raise UnsupportedVersionError(
+                record=f"record type {skipped.type_id}",
+                version=skipped.version,
+                reason=f"this release does not know it (offset {skipped.first_offset}), so a "
+                "checkpoint would lose it",
+            )
 
 
 def hidden_secrets(image: MetadataImage) -> Iterator[tuple[str, str, str]]:

@@ -18,12 +18,12 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
     UnsupportedVersionError,
 )
-from raftlog_state import apply_changes, export_snapshot, write_snapshot
+from raftlog_state import apply_changes, export_snapshot, snapshot_log, write_snapshot
 from raftlog_state.checkpoint import checkpoint_log_records, image_from_records
 from raftlog_state.controller import SetConfig, SetScram
 from raftlog_state.fold import Fold
-from raftlog_state.image import MetadataImage
-from raftlog_state.moments import Moments
+from raftlog_state.image import BrokerRow, MetadataImage, PartitionRow
+from raftlog_state.moments import Moments, Silence
 from raftlog_state.records import Redactor, decode
 from raftlog_state.scans import load_snapshot
 
@@ -77,6 +77,34 @@ def test_a_log_of_kafkas_is_exported_with_its_voters_and_secrets(
     image = moments.image_at(moments.end_offset())
     records = checkpoint_log_records(path.read_bytes())
     assert image_from_records(exported.snapshot_id, records) == image
+
+
+@pytest.mark.parametrize("delete_before", [False, True])
+def test_a_log_that_has_a_checkpoint_is_changed_on_top_of_it(
+    delete_before: bool, tmp_path: Path
+) -> None:
+    with raftlog.open(tmp_path / "cluster-0", values="kraft") as log:
+        apply_changes(log, FIRST)
+        before = Moments(log.path, Redactor(reveal=True)).image_at(log.end_offset)
+        snapshot_id = snapshot_log(log, delete_before=delete_before)
+        assert snapshot_id == before.snapshot_id
+        assert snapshot_log(log) is None
+        apply_changes(log, [{"change": "add_partitions", "topic": "a", "partitions": 3}])
+        said = Said()
+        image = Moments(log.path, Redactor(reveal=True), said).image_at(log.end_offset)
+        assert said.sentences[-1].endswith(f"is built on checkpoint {snapshot_id}")
+        assert len(image.rows_of(PartitionRow)) == 3
+        assert image.rows_of(BrokerRow) == before.rows_of(BrokerRow)
+
+
+class Said(Silence):
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def say(self, sentence: str, /) -> None:
+        self.sentences.append(sentence)
 
 
 def test_a_file_that_is_there_is_never_replaced(tmp_path: Path) -> None:
