@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,8 +20,11 @@ from pyspark.sql import functions as sf
 
 from raftlog.client import open_path
 from raftlog.errors import OffsetOutOfRangeError, TablesError
+from raftlog_state.exporting import ExportedSnapshot
+from raftlog_state.image import MetadataImage
 
 from .batch import SOURCE_COLUMNS
+from .exporting import export_view, image_of_view
 from .manifest import Manifest, newest_live, newest_manifest
 from .materialize import Redaction, materialize, read_source
 from .progress import NOTHING
@@ -194,6 +198,30 @@ class ClusterTables:
         return replayed_view(
             self._store, offset, changes_version=changes_version, log_version=log_version
         )
+
+    def image(self, offset: int | None = None) -> MetadataImage:
+        """The cluster's state after ``offset`` (inclusive; None: the newest publication).
+
+        What the tables hold of it, on the driver: its records are
+        ``raftlog_state.image_records.image_records(image)``.
+
+        Raises:
+            As ``at`` and ``latest``; TablesError: ``offset`` lies inside a metadata transaction.
+        """
+        return image_of_view(self.latest() if offset is None else self.at(offset=offset))
+
+    def export_snapshot(self, offset: int | None, path: str | os.PathLike[str]) -> ExportedSnapshot:
+        """Write a checkpoint of the state after ``offset`` (inclusive; None: the newest).
+
+        Args:
+            offset: as for ``at``, outside metadata transactions.
+            path: a directory of the driver, in which the checkpoint gets Kafka's name for it, or a
+                file's name that ends in ``.checkpoint``.
+
+        Raises:
+            As ``image``; TablesError: secrets are redacted; FileExistsLogError: it is there.
+        """
+        return export_view(self.latest() if offset is None else self.at(offset=offset), path)
 
     def status(self) -> ClusterStatus:
         """How far the tables are, as Delta says it."""

@@ -161,7 +161,7 @@ def read_fold(store: DeltaStore, progress: Progress) -> Fold:
         offset=offset,
         leader_epoch=epoch,
         timestamp_ms=-1 if time is None else time // MICROSECONDS,
-        quorum=_quorum(rows),
+        quorum=quorum_of(rows),
     )
     return Fold(image)
 
@@ -181,7 +181,7 @@ def _epoch_and_time(store: DeltaStore, progress: Progress, offset: int) -> tuple
     return at[0]["leader_epoch"], at[0]["time"]
 
 
-def _quorum(rows: list[Row]) -> Quorum:
+def quorum_of(rows: list[Row]) -> Quorum:
     """What the last epoch knew of its voters; kraft.version 0 keeps them elsewhere."""
     epochs = [row for row in rows if isinstance(row, EpochRow)]
     last = max(epochs, key=lambda row: row.leader_epoch, default=None)

@@ -42,6 +42,11 @@ class ClusterView:
     def __repr__(self) -> str:
         return f"ClusterView({self._place!r}, offset={self.offset})"
 
+    @property
+    def place(self) -> str:
+        """Where the tables are."""
+        return self._place
+
     def table(self, name: str) -> DataFrame:
         """A typed table by name, or ``changes`` or ``log`` up to this offset.
 
