@@ -20,6 +20,7 @@ from raftlog.errors import (
     CommitTooLargeError,
     DiskFullError,
     ForeignCommitError,
+    LogAccessError,
     NotLeaderError,
     StaleCommitError,
     UnexpectedEndOffsetError,
@@ -191,6 +192,15 @@ def test_a_full_disk_leaves_nothing_half_written(job: Job) -> None:
         job.write([b"x" * 2000])
     job.disk.full_at(None)
     assert job.write([b"a"]).base_offset == 1
+    assert job.read() == [(1, b"a")]
+
+
+def test_a_directory_that_may_not_be_written_leaves_nothing_half_written(job: Job) -> None:
+    job.disk.refuse_writing("*")
+    with pytest.raises(LogAccessError, match="give this user write access"):
+        job.write([b"x"], required_base_offset=1)
+    job.disk.refuse_writing(None)
+    assert job.write([b"a"], required_base_offset=1) is not None
     assert job.read() == [(1, b"a")]
 
 

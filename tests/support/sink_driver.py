@@ -1,9 +1,12 @@
-"""A Spark driver of its own that writes to a log and kills itself at a named point.
+"""A Spark driver of its own that writes to a log.
 
-``python -m tests.support.sink_driver WORK SOURCE SINK CHECKPOINT POINT OCCURRENCE``. The first
-attempt of each task fails, so that every batch lives through a retry. It ends with status 0 if it
-was not killed. Everything dies at once, as on a host that is switched off: Spark's JVM, the driver
-and the process that is at the point.
+``python -m tests.support.sink_driver race SINK NAME COUNT`` competes with others for offsets, until
+it has won so many; what it won it says, an offset a line.
+
+``python -m tests.support.sink_driver stream SOURCE SINK CHECKPOINT POINT OCCURRENCE`` copies a log
+and kills itself at a named point. The first attempt of each task fails, so that every batch lives
+through a retry. It ends with status 0 if it was not killed. Everything dies at once, as on a host
+that is switched off: Spark's JVM, the driver and the process that is at the point.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_raftlog import conflict
 from pyspark_raftlog.appending import append_rows
 from pyspark_raftlog.commit_message import in_order, query_of
 from pyspark_raftlog.source import RaftlogDataSource
@@ -189,14 +194,39 @@ def stream(source: str, sink: str, checkpoint: str) -> None:
     query.awaitTermination()
 
 
+def race(sink: str, name: str, count: int) -> None:
+    """Write one record at the offset where the log ended last, until that was won so often."""
+    spark = session()
+    spark.dataSource.register(RaftlogDataSource)
+    frame = spark.createDataFrame([(name,)], "value STRING")
+    at = won = 0
+    while won < count:
+        writing = frame.write.format("raftlog").mode("append").option("requiredBaseOffset", at)
+        try:
+            writing.save(sink)
+        except PySparkException as error:
+            lost = conflict(error)
+            if lost is None:
+                raise
+            at = lost.log_end_offset
+        else:
+            os.write(1, b"%d\n" % at)
+            won, at = won + 1, at + 1
+
+
 def main() -> None:
-    work, source, sink, checkpoint, point, occurrence = sys.argv[1:]
-    count = int(occurrence)
-    if point == "commit log written":  # that of a batch is, once the next one's writer is made
-        point, count = "offset log written", count * _CALLS_PER_BATCH + 1
-    counter = f"{checkpoint}.{os.getpid()}"
-    os.environ["SINK_DRIVER_KILL"] = f"{point}|{count}|{counter}|{os.getpid()}"
+    work, *rest = sys.argv[1:]
+    if work == "race":
+        sink, name, count = rest
+        race(sink, name, int(count))
+        return
     assert work == "stream"
+    source, sink, checkpoint, point, occurrence = rest
+    times = int(occurrence)
+    if point == "commit log written":  # that of a batch is, once the next one's writer is made
+        point, times = "offset log written", times * _CALLS_PER_BATCH + 1
+    counter = f"{checkpoint}.{os.getpid()}"
+    os.environ["SINK_DRIVER_KILL"] = f"{point}|{times}|{counter}|{os.getpid()}"
     stream(source, sink, checkpoint)
 
 

@@ -1,0 +1,157 @@
+"""What writing to a log from Spark costs, beside the same frame written to Spark's own ``noop``.
+
+Commits of two sizes in rows a second; the latency of a small conditional write; the time from one
+micro-batch to the next, from a log into a log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import raftlog
+from pyspark_raftlog import RaftlogDataSource
+from raftlog import LogConfig
+from raftlog.limits import LOG_BATCH_BYTES_MAX, MIB
+
+VALUE_BYTES = 100
+ROW_BYTES = VALUE_BYTES + 10
+"""A row in its batch, with what stands around the value."""
+RUNS = 5
+SMALL_WRITES = 100
+MICRO_BATCHES = 60
+
+
+def session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    made = (
+        SparkSession.builder.master("local[2]")
+        .appName("raftlog-benchmark")
+        .config("spark.ui.enabled", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    made.sparkContext.setLogLevel("ERROR")
+    made.dataSource.register(RaftlogDataSource)
+    return made
+
+
+def new_log(path: Path) -> Path:
+    raftlog.open(path, config=LogConfig(batch_bytes_max=LOG_BATCH_BYTES_MAX)).close()
+    return path
+
+
+def save(frame: DataFrame, path: Path, **options: object) -> None:
+    frame.write.format("raftlog").mode("append").options(**options).save(str(path))
+
+
+def noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def seconds(action: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def commits(spark: SparkSession, home: Path, mib: int) -> dict[str, Any]:
+    """Commits that just fit, from two tasks."""
+    row_count = mib * MIB // ROW_BYTES
+    frame = spark.range(0, row_count, 1, 2).selectExpr(f"lpad(id, {VALUE_BYTES}, 'x') AS value")
+    path = new_log(home / f"rows-{mib}")
+    ours = min(seconds(lambda: save(frame, path)) for _ in range(RUNS))
+    other = min(seconds(lambda: noop(frame)) for _ in range(RUNS))
+    return {
+        "what": f"Spark batch write, a commit of {mib} MiB",
+        "unit": "rows/s",
+        "ours": row_count / ours,
+        "other": "noop, the same frame",
+        "against": row_count / other,
+    }
+
+
+def small_writes(spark: SparkSession, home: Path) -> list[dict[str, Any]]:
+    """One row under a token, again and again: nobody else writes."""
+    frame = spark.createDataFrame([("one small decision",)], "value STRING").coalesce(1)
+    path = new_log(home / "small-0")
+    ours, other = [], []
+    for at in range(1, SMALL_WRITES + 1):
+        ours.append(seconds(lambda at=at: save(frame, path, requiredBaseOffset=at)))  # type: ignore[misc]
+        other.append(seconds(lambda: noop(frame)))
+    return [
+        {
+            "what": f"Spark conditional write of one row, p{percent}",
+            "unit": "ms",
+            "ours": 1000 * statistics.quantiles(ours, n=100)[percent - 1],
+            "other": "noop, the same frame",
+            "against": 1000 * statistics.quantiles(other, n=100)[percent - 1],
+        }
+        for percent in (50, 99)
+    ]
+
+
+def micro_batches(spark: SparkSession, home: Path) -> dict[str, Any]:
+    """From one micro-batch of ten records to the next."""
+    source = home / "source-0"
+    with raftlog.open(source) as log:
+        for _ in range(MICRO_BATCHES):
+            log.append([b"x" * VALUE_BYTES] * 10, atomic=True)
+    frame = (
+        spark.readStream.format("raftlog")
+        .options(startingOffset="earliest", tailHoldback="0", maxOffsetsPerTrigger="10")
+        .load(str(source))
+        .select("value")
+    )
+    sink = new_log(home / "sink-0")
+
+    def median_ms(name: str) -> float:
+        writing = frame.writeStream.format(name).trigger(availableNow=True)
+        writing = writing.option("checkpointLocation", str(home / f"checkpoint-{name}"))
+        query = writing.start(str(sink)) if name == "raftlog" else writing.start()
+        query.awaitTermination()
+        taken = [one["durationMs"]["triggerExecution"] for one in query.recentProgress[5:]]
+        return statistics.median(taken)
+
+    return {
+        "what": "Spark micro-batch, log into log, median",
+        "unit": "ms",
+        "ours": median_ms("raftlog"),
+        "other": "log into noop",
+        "against": median_ms("noop"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    as_json = parser.parse_args().json
+    with tempfile.TemporaryDirectory(prefix="raftlog-bench-") as name:
+        home = Path(name)
+        spark = session()
+        figures = [commits(spark, home, 8), commits(spark, home, 64)]
+        figures += [*small_writes(spark, home), micro_batches(spark, home)]
+        spark.stop()
+    for figure in figures:
+        if as_json:
+            print(json.dumps(figure))
+        else:
+            print(
+                f"{figure['what']:45} {figure['ours']:12,.0f} {figure['unit']}, "
+                f"{figure['against']:,.0f} {figure['other']}"
+            )
+
+
+if __name__ == "__main__":
+    main()
