@@ -251,6 +251,7 @@ def test_replicas_that_left_a_small_isr_are_eligible_to_lead() -> None:
     image = after(image, FenceBroker(broker_id=1), FenceBroker(broker_id=2))
     row = partition(image, "orders")
     assert (row.isr, row.elr, row.leader) == ((3,), (2,), 3)
+    assert records_of(image, MIN_ISR) == [], "it is that already"
     gone = DeleteConfig(resource_type=2, resource_name="orders", name="min.insync.replicas")
     cleared = records_of(image, gone)
     assert [one.record for one in cleared][-1] == ClearElrRecord(topic_name="orders")

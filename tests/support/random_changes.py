@@ -62,6 +62,8 @@ class Job:
     records: list[DecodedRecord] = field(default_factory=list)
     refused_count: int = 0
     made: list[tuple[MetadataImage, Change, MetadataImage]] = field(default_factory=list)
+    written: list[tuple[DecodedRecord, ...]] = field(default_factory=list)
+    """The records of each change in ``made``."""
 
     def __post_init__(self) -> None:
         self.chance = random.Random(f"{self.seed} {self.level}")
@@ -102,6 +104,7 @@ class Job:
         self.image = folded(before, plan.values())
         self.records += plan.change_records
         self.made.append((before, change, self.image))
+        self.written.append(plan.change_records)
 
     # --- what is drawn ----------------------------------------------------------------------------
 
@@ -212,7 +215,9 @@ class Job:
         topic = self._one(TopicRow)
         number = f"{self.chance.randint(1, 3)}"
         if topic is not None and self.chance.random() < 0.6:
-            name = self.chance.choice(["min.insync.replicas", "retention.ms", "segment.ms"])
+            unclean = "unclean.leader.election.enable"
+            name = self.chance.choice(["min.insync.replicas", "retention.ms", unclean])
+            number = self.chance.choice(["true", "false"]) if name == unclean else number
             return SetConfig(
                 resource_type="TOPIC", resource_name=topic.name, name=name, value=number
             )

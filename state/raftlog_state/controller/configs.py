@@ -49,8 +49,8 @@ def set_config(change: SetConfig, draft: Draft) -> None:
     what = f"config {change.name!r} of {change.resource_type} {change.resource_name!r}"
     kind = number_of(_KEPT_TYPES, change.resource_type, what)
     _check_resource(kind, change.resource_name, what, draft)
-    _write_config(kind, change.resource_name, change.name, change.value, what, draft)
-    _clear_eligible(kind, change.resource_name, (change.name,), draft)
+    if _write_config(kind, change.resource_name, change.name, change.value, what, draft):
+        _clear_eligible(kind, change.resource_name, (change.name,), draft)
 
 
 @write.register

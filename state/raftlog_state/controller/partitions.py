@@ -84,7 +84,9 @@ def set_isr(change: SetIsr, draft: Draft) -> None:
         code = INELIGIBLE_REPLICA
     if reason is not None:
         raise Refused(_what(row), reason, "give the replicas that are in sync", code)
-    _write_change(row, Target(isr=tuple(change.isr), recovery=RECOVERED), draft)
+    election = Election.UNCLEAN if _allows_unclean(row, draft) else Election.ONLINE
+    target = Target(isr=tuple(change.isr), recovery=RECOVERED, election=election)
+    _write_change(row, target, draft)
 
 
 @write.register
