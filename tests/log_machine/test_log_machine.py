@@ -23,7 +23,6 @@ from raftlog.client.repairing import repair_log
 from raftlog.client.requests import Answer, AppendResult, Done, Failed, Operation, Request
 from raftlog.errors import (
     AppendUnknownError,
-    CorruptBatchError,
     DiskFailedError,
     LogReadOnlyError,
     RaftlogError,
@@ -295,10 +294,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def _settle(self, logs: Sequence[Model]) -> None:
         """Find out which of these the log is now, and that whoever read before saw no more."""
-        try:
-            rows_read = _all_rows(self.disk)[1]
-        except CorruptBatchError:  # torn, with a sound batch behind: no reader hides that
-            rows_read = []
+        rows_read = _all_rows(self.disk)[1]
         found = self._run(0, lambda log, _: (log.log_start_offset, log.end_offset))
         epoch = self._run(0, lambda log, _: log.epoch)
         fitting = [log for log in logs if (log.start_offset, log.end_offset) == found]

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import CorruptFileError
+from raftlog.log.offset_checkpoint import (
+    encode_offset_checkpoint,
+    parse_offset_checkpoint,
+    parse_own_offset,
+)
 from raftlog.log.writing.clean_marker import (
     CleanMarker,
     encode_clean_marker,
     parse_clean_marker,
-)
-from raftlog.log.writing.offset_checkpoint import (
-    encode_offset_checkpoint,
-    parse_offset_checkpoint,
-    parse_own_offset,
 )
 from raftlog.types import TopicPartition
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.written_logs import ONE_SEGMENT, SMALL, WrittenLog, encoded
 
 from raftlog.errors import LogReadOnlyError
-from raftlog.log.writing.offset_checkpoint import RECOVERY_POINT_CHECKPOINT_NAME
+from raftlog.log.offset_checkpoint import RECOVERY_POINT_CHECKPOINT_NAME
 from raftlog.log.writing.recovered import ScanEnd
 from raftlog.storage.simulated_machine import CrashPoint
 from raftlog.storage.survival import Survival

@@ -14,6 +14,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from raftlog.errors import (
@@ -31,7 +32,8 @@ from .history import History, LogRewritten, log_start, metadata_history, produce
 from .lineage import lineage_below
 from .markers import VoterSet, replica_keys
 from .names import EPOCH_CHECKPOINT_NAME
-from .outline import Outline, read_outline
+from .offset_checkpoint import RECOVERY_POINT_CHECKPOINT_NAME, parse_own_offset
+from .outline import Outline, read_durable_outline, read_outline
 from .published import read_published
 from .reads import Isolation, LogKind
 from .snapshot import SnapshotReader
@@ -202,7 +204,9 @@ class Knowledge:
                 start_offset = log_start(self.files)
                 return Outline(start_offset, None, Tail(self.files.path, 0, 0))
             try:
-                outline = read_outline(self.files, contiguous=self._kind is LogKind.METADATA)
+                outline = self._torn_outline() or read_outline(
+                    self.files, contiguous=self._kind is LogKind.METADATA
+                )
             except SegmentVanishedError:
                 self.files.refresh()
                 continue
@@ -211,6 +215,17 @@ class Knowledge:
                 raise outline.tail.error
             return outline
         raise SegmentVanishedError(path=self.files.path)
+
+    def _torn_outline(self) -> Outline | None:
+        """The end of a log of ours that no writer has opened since the machine started."""
+        if not self.files.listing.is_embedded:
+            return None
+        data = self.files.read_small(RECOVERY_POINT_CHECKPOINT_NAME)
+        path = self.files.storage.join(self.files.directory, RECOVERY_POINT_CHECKPOINT_NAME)
+        recovery_point = 0
+        with contextlib.suppress(CorruptFileError):  # the next writer knows none either
+            recovery_point = 0 if data is None else parse_own_offset(data, path)
+        return read_durable_outline(self.files, recovery_point)
 
     def _follow(self) -> History | None:
         is_embedded = self.files.listing.is_embedded

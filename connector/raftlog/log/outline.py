@@ -5,6 +5,8 @@ Rules of this file:
 1. The end is behind the last sound batch of the last segment, whatever damage lies before it: who
    reads up to there meets the damage and reports it. An end before the damage would hide it.
 2. A last batch whose CRC does not hold is not there yet (``Tail.error`` says so).
+3. In a log of ours damage above the recovery point is a torn tail, sound batches behind it or not:
+   who writes next cuts it there, so that for readers too the log ends there.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from raftlog.records.columns import BatchColumns
 from raftlog.storage.protocol import ReadableFile
@@ -59,6 +63,45 @@ def read_outline(files: LogFiles, *, contiguous: bool) -> Outline:
                 tail = Tail(file.path, position, max(file.byte_count() - position, 0), error)
                 return Outline(end_offset, epoch, tail)
             position, follows = sound, False
+
+
+def read_durable_outline(files: LogFiles, recovery_point: int) -> Outline | None:
+    """Look at the end of a log of ours of which no writer has told anything.
+
+    None if the log ends below its recovery point: then it is damaged, and not merely torn. Raises
+    ``SegmentVanishedError``.
+    """
+    base_offset = files.listing.segments[-1]
+    with files.open(files.segment_path(base_offset)) as file:
+        end_offset, epoch, error = base_offset, None, None
+        end_position = files.find(file, base_offset, max(recovery_point, base_offset))
+        is_first = True
+        for behind, piece in _pieces_from(file, end_position):
+            if is_first and end_position and len(piece.batches):
+                end_offset = int(piece.batches.base_offset[0])
+            is_first = False
+            count = _chained_count(piece.batches, end_offset)
+            if count:
+                end_offset = int(piece.batches.last_offset[count - 1]) + 1
+                epoch = int(piece.batches.leader_epoch[count - 1])
+            if count < len(piece.batches):
+                end_position = int(piece.batches.position[count])
+                break
+            end_position, error = behind, piece.error
+        if end_offset < recovery_point:
+            return None
+        left = max(file.byte_count() - end_position, 0)
+        return Outline(end_offset, epoch, Tail(file.path, end_position, left, error))
+
+
+def _chained_count(batches: BatchColumns, next_offset: int) -> int:
+    """How many batches follow each other from ``next_offset`` on, epochs not falling."""
+    if not len(batches):
+        return 0
+    expected = np.concatenate(([next_offset], batches.last_offset[:-1] + 1))
+    falls = np.concatenate(([False], np.diff(batches.leader_epoch) < 0))
+    wrong = np.flatnonzero((batches.base_offset != expected) | falls)
+    return int(wrong[0]) if len(wrong) else len(batches)
 
 
 def _end_behind(batches: BatchColumns, end_offset: int, *, is_chained: bool) -> int:

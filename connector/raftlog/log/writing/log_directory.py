@@ -25,6 +25,11 @@ from raftlog.log.names import (
     parse_partition_name,
     read_listing,
 )
+from raftlog.log.offset_checkpoint import (
+    LOG_START_CHECKPOINT_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    encode_offset_checkpoint,
+)
 from raftlog.log.published import PUBLISHED_NAME, Published, encode_published, parse_published
 from raftlog.log.small_files import PartitionMetadata, encode_partition_metadata
 from raftlog.storage.protocol import WritableFile, WritableStorage
@@ -32,11 +37,6 @@ from raftlog.types import TopicPartition
 
 from .clean_marker import CLEAN_MARKER_NAME, CleanMarker, encode_clean_marker
 from .memory import LogMemory
-from .offset_checkpoint import (
-    LOG_START_CHECKPOINT_NAME,
-    RECOVERY_POINT_CHECKPOINT_NAME,
-    encode_offset_checkpoint,
-)
 from .properties import LogProperties, encode_log_properties, parse_log_properties
 from .replacing import read_checked, replace_checked, replace_file
 

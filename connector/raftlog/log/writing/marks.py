@@ -23,16 +23,16 @@ from raftlog.log.names import (
     Listing,
     read_listing,
 )
+from raftlog.log.offset_checkpoint import (
+    LOG_START_CHECKPOINT_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    parse_own_offset,
+)
 from raftlog.log.published import PUBLISHED_NAME, Published, parse_published, read_published
 from raftlog.log.small_files import parse_partition_metadata
 from raftlog.storage.protocol import Storage, WritableStorage
 
 from .clean_marker import CLEAN_MARKER_NAME, CleanMarker, parse_clean_marker
-from .offset_checkpoint import (
-    LOG_START_CHECKPOINT_NAME,
-    RECOVERY_POINT_CHECKPOINT_NAME,
-    parse_own_offset,
-)
 from .properties import parse_log_properties
 from .recovered import Anomaly
 from .replacing import CHECKSUMS_NAME, read_checked, read_checksums

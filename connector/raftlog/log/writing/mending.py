@@ -32,13 +32,13 @@ from raftlog.log.names import (
     offset_name,
     parse_offset_name,
 )
+from raftlog.log.offset_checkpoint import LOG_START_CHECKPOINT_NAME, RECOVERY_POINT_CHECKPOINT_NAME
 from raftlog.storage.protocol import WritableStorage
 
 from .cutting import cut, save_aside
 from .log_directory import LogDirectory
 from .log_scan import LogScan, ScannedSegment
 from .marks import Marks
-from .offset_checkpoint import LOG_START_CHECKPOINT_NAME, RECOVERY_POINT_CHECKPOINT_NAME
 from .recovered import CutTail, ScanEnd
 from .replacing import CHECKSUMS_NAME, TEMPORARY_SUFFIX, rebuild_checksums
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Final
 
 from raftlog.errors import CorruptFileError
-from raftlog.log.text_files import decoded_text, whole_number
 from raftlog.types import TopicPartition
+
+from .text_files import decoded_text, whole_number
 
 LOG_START_CHECKPOINT_NAME: Final = "log-start-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT_NAME: Final = "recovery-point-offset-checkpoint"

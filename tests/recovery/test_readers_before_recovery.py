@@ -1,0 +1,62 @@
+"""After a power loss and before any writer came: readers see the log that recovery will leave."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.written_logs import ONE_SEGMENT, WrittenLog
+
+from raftlog.errors import CorruptBatchError
+from raftlog.log.opening import open_log
+from raftlog.log.reader import LogReader
+from raftlog.records.batch import iter_batches
+from raftlog.storage.survival import Survival
+
+
+def hurt_log(offset: int, *, recovery_point: int) -> WrittenLog:
+    """A log of 41 offsets after a power loss, the batch of ``offset`` hurt and none behind it."""
+    log = WrittenLog(ONE_SEGMENT)
+    log.fill(40)
+    log.log._directory.write_recovery_point(recovery_point)
+    log.disk.crash(Survival.EVERYTHING, 1)
+    data = bytearray(log.disk.files()[log.active])
+    (position,) = (one.position for one in iter_batches(data) if one.base_offset == offset)
+    data[position + 70] ^= 1
+    log.disk.put(log.active, bytes(data))
+    return log
+
+
+def rows(reader: LogReader) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    for batch in reader.batches(0, reader.log_end_offset):
+        found += [(record.offset, record.value or b"") for record in batch.records()]
+    return found
+
+
+@pytest.mark.parametrize("offset", [1, 7, 23, 39])
+@pytest.mark.parametrize("recovery_point", [0, 1])
+def test_a_reader_sees_the_end_that_the_next_writer_makes(offset: int, recovery_point: int) -> None:
+    log = hurt_log(offset, recovery_point=recovery_point)
+    reader = open_log(log.disk, log.directory)
+    before = rows(reader)
+    assert [at for at, _ in before] == list(range(offset))
+    assert reader.tail is not None
+    assert reader.tail.position + reader.tail.byte_count == len(log.disk.files()[log.active])
+    log.reopen()
+    assert log.log.end_offset == offset
+    reader.refresh()
+    assert rows(reader) == before == rows(open_log(log.disk, log.directory))
+
+
+def test_damage_below_the_recovery_point_is_met_and_not_hidden() -> None:
+    log = hurt_log(7, recovery_point=20)
+    reader = open_log(log.disk, log.directory)
+    assert reader.log_end_offset == 41
+    with pytest.raises(CorruptBatchError):
+        rows(reader)
+
+
+def test_an_index_that_lies_changes_nothing_of_it() -> None:
+    log = hurt_log(23, recovery_point=30)
+    log.log._directory.write_recovery_point(1)
+    log.disk.put(log.active.removesuffix(".log") + ".index", b"\xff" * 80)
+    assert len(rows(open_log(log.disk, log.directory))) == 23
