@@ -31,7 +31,11 @@ def start() -> Iterator[Start]:
     def begin(path: Path, work: str, name: str, count: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.support.embedded_worker", str(path), work, name]
         worker = subprocess.Popen(
-            [*command, str(count)], cwd=HOME, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*command, str(count)],
+            cwd=HOME,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,  # what a buffer held `communicate` would not see
         )
         started.append(worker)
         return worker
