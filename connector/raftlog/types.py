@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+CLUSTER_METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
+"""The one topic whose id is fixed (Kafka: ``Uuid.METADATA_TOPIC_ID``)."""
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """Kafka's base64 text of sixteen zero bytes: "no directory", "not known"."""
 

@@ -293,6 +293,17 @@ def test_a_directory_above_must_be_there(tmp_path: Path) -> None:
     assert caught.value.path == str(tmp_path / "missing")
 
 
+def test_cluster_metadata_has_the_topic_id_that_kafka_looks_for(tmp_path: Path) -> None:
+    """Any other log has one of its own."""
+    found = []
+    for name in ("__cluster_metadata-0", "orders-0", "orders-1"):
+        raftlog.open(tmp_path / name, values="kraft").close()
+        text = (tmp_path / name / "partition.metadata").read_text()
+        found.append(text.split("topic_id: ")[1].strip())
+    assert found[0] == "AAAAAAAAAAAAAAAAAAAAAQ"
+    assert len(set(found)) == 3
+
+
 def test_a_path_may_be_an_address(tmp_path: Path) -> None:
     with raftlog.open(f"file://{tmp_path}/log") as log:
         log.append(b"x")

@@ -18,12 +18,14 @@ from raftlog.log.names import (
     EPOCH_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
     RAFTLOG_PROPERTIES_NAME,
+    parse_partition_name,
     read_listing,
 )
 from raftlog.log.writing.properties import LogConfig, LogProperties, parse_log_properties
 from raftlog.log.writing.replacing import CHECKSUMS_NAME, read_checked
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import WritableStorage
+from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 
 from .turns import LOCK_NAME, TURN_NAME, Turns
 
@@ -85,8 +87,15 @@ def read_properties(storage: WritableStorage, path: str) -> LogProperties | None
     return None if data is None else parse_log_properties(data, file_path)
 
 
-def new_topic_id() -> str:
-    """A random id as Kafka writes one (Kafka: ``Uuid.randomUuid``): never with a dash in front."""
+def topic_id_for(name: str) -> str:
+    """The topic id of a new log in a directory of that name.
+
+    Cluster metadata has the id that Kafka looks for; any other log has a random one, as Kafka gives
+    it (Kafka: ``Uuid.randomUuid``): never with a dash in front.
+    """
+    partition = parse_partition_name(name)
+    if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
+        return CLUSTER_METADATA_TOPIC_ID
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):
@@ -96,7 +105,7 @@ def new_topic_id() -> str:
 def _create(
     storage: WritableStorage, path: str, config: LogConfig, clock: Clock
 ) -> LogConfig | None:
-    above, _ = storage.split(path)
+    above, name = storage.split(path)
     storage.is_directory(above)  # raises if there is none, and names it
     if storage.make_directory(path):
         storage.sync_directory(above)
@@ -106,7 +115,7 @@ def _create(
         now_ms = clock.wall_ms()
         if found is None:
             log = ReplicatedLog.create(
-                storage, path, config=config, topic_id=new_topic_id(), now_ms=now_ms
+                storage, path, config=config, topic_id=topic_id_for(name), now_ms=now_ms
             )
         else:  # made meanwhile, or by somebody who did not come to the end of it
             log = ReplicatedLog.open(storage, path, now_ms=now_ms)

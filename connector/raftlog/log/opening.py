@@ -15,7 +15,7 @@ from typing import Final
 from raftlog.errors import CorruptBatchError, CorruptFileError, NotALogError
 from raftlog.records.control import LeaderChange, decode_control
 from raftlog.storage.protocol import Storage
-from raftlog.types import CLUSTER_METADATA_TOPIC, TopicPartition
+from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID, TopicPartition
 
 from .files import LogFiles, read_batch_at, read_small_file
 from .foreign import refuse_foreign
@@ -37,7 +37,6 @@ from .single import SingleLog
 from .small_files import parse_partition_metadata, parse_properties
 
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
-METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
 _API_KEYS_END: Final = 0x40
 """Above every api key of a metadata record so far, and still a varint of one byte."""
@@ -137,7 +136,7 @@ def _identity(files: LogFiles, directory_name: str) -> tuple[TopicPartition, Log
     if named is not None and named.topic == CLUSTER_METADATA_TOPIC:
         return named, LogKind.METADATA
     topic_id = _topic_id(files)
-    if topic_id == METADATA_TOPIC_ID or (topic_id is None and _has_quorum_files(files)):
+    if topic_id == CLUSTER_METADATA_TOPIC_ID or (topic_id is None and _has_quorum_files(files)):
         return METADATA_PARTITION, LogKind.METADATA
     if named is not None:
         return named, LogKind.PARTITION
