@@ -7,7 +7,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick spark kafka bench wheel format clean
+.PHONY: help demo test check quick spark kafka crash planted bench wheel format clean
 
 ##@ Use
 help: ## list the targets
@@ -35,7 +35,7 @@ quick: $(VENV)/.dev-ready ## tests without Spark or a JVM, below a minute
 	@$(BIN)/pytest -n auto -m "not spark and not kafka and not slow"
 
 spark: $(VENV)/.dev-ready ## tests in a real Spark session with Delta, and of the built wheel
-	@$(BIN)/pytest -n 2 --dist loadfile -m "(spark or slow) and not kafka"
+	@$(BIN)/pytest -n 2 --dist loadfile --durations=15 -m "(spark or slow) and not kafka"
 
 kafka: $(VENV)/.dev-ready ## tests against a real Apache Kafka, brought from Maven's registry
 	@command -v mvn >/dev/null || { echo "make kafka needs Maven: install Apache Maven 3.8 or newer."; exit 1; }
@@ -46,6 +46,12 @@ kafka-if-present:
 	@if [ "$(KAFKA)" = no ]; then echo "kafka: left out (KAFKA=no)"; \
 	elif command -v mvn >/dev/null; then $(MAKE) --no-print-directory kafka; \
 	else echo "kafka: skipped, Maven is not installed"; fi
+
+crash: $(VENV)/.dev-ready ## 10,000 crash points of two lives of a log, and deaths while it recovers
+	@RAFTLOG_CRASH_STATES=10000 $(BIN)/pytest -n 2 -m slow tests/crash/test_crash_points.py
+
+planted: $(VENV)/.dev-ready ## plant known bugs, one at a time, and see that a test finds each
+	@$(BIN)/python -m tests.planted.run
 
 bench: $(VENV)/.dev-ready ## measure, and write the table in benchmarks/README.md
 	@$(BIN)/python benchmarks/run.py
