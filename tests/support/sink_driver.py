@@ -160,6 +160,7 @@ def session() -> SparkSession:
     builder = SparkSession.builder.master("local[2,3]").appName("raftlog-sink-driver")
     for name, value in {
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.python.unix.domain.socket.enabled": "true",
