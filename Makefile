@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 KAFKA ?= auto
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
-export PYTHONDONTWRITEBYTECODE := 1
+# Bytecode is kept, but not among the sources.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check quick spark kafka crash planted bench wheel format clean

@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.support.effort import COPIES, slow_but
 from tests.support.metadata_logs import (
     CLUSTERS,
     Checkpoint,
@@ -27,7 +28,9 @@ from raftlog_state.image_records import image_records
 from raftlog_state.records import DecodedRecord, MetadataRecord, PartitionRecord, TopicRecord
 
 
-@pytest.fixture(scope="module", params=CLUSTERS)
+@pytest.fixture(
+    scope="module", params=slow_but([one for one in CLUSTERS if one not in COPIES], CLUSTERS)
+)
 def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> MetadataLog:
     found = metadata_log(restored(request.param, tmp_path_factory.mktemp("log")))
     assert len(found.checkpoints) >= 2
