@@ -18,7 +18,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-SCRIPTS = ("decode.py", "typed_records.py", "spark_read.py")
+SCRIPTS = ("decode.py", "typed_records.py", "append.py", "spark_read.py", "spark_write.py")
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 

@@ -93,3 +93,13 @@ def test_a_repair_needs_an_offset_and_a_directory(tmp_path: Path) -> None:
         raftlog.repair(tmp_path / "log", cut_at=wrong)
     with pytest.raises(LogNotFoundError):
         raftlog.repair(tmp_path / "nothing", cut_at=5)
+
+
+def test_an_empty_path_is_not_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError) as caught:
+        raftlog.open("")
+    assert caught.value.option == "path"
+    assert list(tmp_path.iterdir()) == []

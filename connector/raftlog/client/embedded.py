@@ -89,6 +89,8 @@ def open_embedded(
     values of another kind), ``LogAccessError``, ``CorruptFileError``.
     """
     path = without_scheme(os.fspath(path))
+    if not path:
+        raise OptionError(option="path", reason="it is empty; give the log's directory")
     if storage is None:
         path = os.path.abspath(path)
     files = WritableLocalStorage() if storage is None else storage
