@@ -36,7 +36,7 @@ check: $(VENV)/.dev-ready ## format, lint, types, import contracts
 quick: $(VENV)/.dev-ready ## tests without Spark or a JVM, below a minute
 	@$(BIN)/pytest -n auto -m "not spark and not kafka and not slow"
 
-spark: $(VENV)/.dev-ready ## tests in a real Spark session with Delta, and of the built wheel
+spark: $(VENV)/.dev-ready ## the long sweeps, and tests in a real Spark session with Delta and of the built wheel
 	@$(BIN)/pytest -n 2 --dist loadfile --durations=15 -m "(spark or slow) and not kafka"
 
 kafka: $(VENV)/.dev-ready ## tests against a real Apache Kafka, brought from Maven's registry

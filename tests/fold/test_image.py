@@ -170,6 +170,7 @@ def written(delta: MetadataDelta, steps: list[tuple[int, int, int | None]]) -> d
     return rows
 
 
+@pytest.mark.slow
 @given(STEPS, STEPS)
 def test_a_delta_behaves_as_a_dict_over_an_image(
     first: list[tuple[int, int, int | None]], second: list[tuple[int, int, int | None]]
@@ -191,6 +192,7 @@ def test_a_delta_behaves_as_a_dict_over_an_image(
     assert (image.map(Entity.PARTITION), image.digest()) == (rows, digest)
 
 
+@pytest.mark.slow
 @given(STEPS, STEPS)
 def test_undoing_changes_newest_first_gives_the_state_before(
     first: list[tuple[int, int, int | None]], second: list[tuple[int, int, int | None]]

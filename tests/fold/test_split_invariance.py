@@ -35,6 +35,7 @@ def cuts_of(places: list[int]) -> list[tuple[int, int]]:
     return list(zip([0, *ends], ends, strict=False))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, RECORDS - 1), max_size=12))
 @settings(max_examples=25)
 def test_any_split_gives_the_same_changes_and_state(places: list[int]) -> None:
@@ -47,6 +48,7 @@ def test_any_split_gives_the_same_changes_and_state(places: list[int]) -> None:
     assert fold.image == image
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, RECORDS - 1), max_size=6))
 @settings(max_examples=15)
 def test_a_fold_can_be_built_again_from_rows_at_any_point(places: list[int]) -> None:
@@ -69,6 +71,7 @@ def test_a_fold_can_be_built_again_from_rows_at_any_point(places: list[int]) -> 
     assert state.digest() == image.digest()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, RECORDS - 1), max_size=8))
 @settings(max_examples=10)
 def test_the_digest_of_a_followed_state_is_that_of_its_rows(places: list[int]) -> None:

@@ -66,6 +66,7 @@ def small_log(count: int = 8) -> LogBuilder:
 # --- cut and flipped ---
 
 
+@pytest.mark.slow
 def test_a_segment_cut_at_every_byte_gives_every_batch_before_the_cut() -> None:
     builder = small_log(4)
     content = bytes(builder.storage.files[builder.path()])
@@ -81,6 +82,7 @@ def test_a_segment_cut_at_every_byte_gives_every_batch_before_the_cut() -> None:
         assert (found, error) == (list(range(expected)), None)
 
 
+@pytest.mark.slow
 def test_a_sealed_segment_cut_at_every_byte_is_damage_or_a_gap() -> None:
     builder = small_log(4)
     content = bytes(builder.storage.files[builder.path()])
@@ -106,6 +108,7 @@ def test_a_sealed_segment_cut_at_every_byte_is_damage_or_a_gap() -> None:
             assert error.position == last
 
 
+@pytest.mark.slow
 def test_a_bit_flipped_anywhere_is_found_and_what_is_before_it_comes_out() -> None:
     """Leader epochs lie outside the CRC and may be any: a flip there changes no record."""
     builder = small_log(4)

@@ -59,6 +59,7 @@ def test_an_archive_of_a_segment_is_no_log(tmp_path: Path) -> None:
         open_path(str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bit_flipped_in_a_segment_of_one_batch_is_damage(tmp_path: Path, name: str) -> None:
     batch = data_batch([b"a", b"b"], base_offset=2232 if "2232" in name else 0)

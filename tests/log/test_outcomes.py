@@ -86,6 +86,7 @@ def visible(
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 150), max_size=5))
 def test_any_split_shows_what_was_committed_and_so_does_a_plan_of_the_whole(

@@ -44,6 +44,7 @@ def samples() -> dict[str, tuple[LogReader, list[Row]]]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
 def test_any_split_of_a_range_gives_the_same_rows(
@@ -84,6 +85,7 @@ def test_the_slices_of_a_plan_cover_it_and_give_the_same_rows(
     assert set(edges[1:-1]) <= bases
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
 def test_micro_batches_within_any_limit_give_the_same_rows(

@@ -81,6 +81,7 @@ def batch(
 # --- the header of every batch ---
 
 
+@pytest.mark.slow
 @given(new_batches())
 def test_the_facts_of_the_header_are_those_of_the_batch(new: NewRecordBatch) -> None:
     stored = read(encode_batch(replace(new, is_control=False), base_offset=10, leader_epoch=3))

@@ -163,6 +163,7 @@ def test_what_is_committed_is_not_cut(disk: SimulatedDisk) -> None:
     assert (log.end_offset, log.high_watermark) == (30, 30)
 
 
+@pytest.mark.slow
 def test_a_cut_that_a_crash_ended_leaves_a_log_that_can_be_cut_again(disk: SimulatedDisk) -> None:
     log = follower(disk)
     log.flush()

@@ -424,6 +424,7 @@ def test_kafkas_directory_is_neither_made_nor_opened(disk: SimulatedDisk) -> Non
     assert disk.files() == before
 
 
+@pytest.mark.slow
 def test_a_log_that_was_half_made_is_made_or_opened(disk: SimulatedDisk) -> None:
     made_log(disk)
     recorded = disk_with_parent()

@@ -257,6 +257,7 @@ def test_who_goes_on_mends_what_a_claim_that_died_left(disk: SimulatedDisk) -> N
     assert died > 10
 
 
+@pytest.mark.slow
 def test_who_goes_on_finishes_a_forgetting_that_died(disk: SimulatedDisk) -> None:
     fill(made_log(disk), 60)
     is_forgotten = False

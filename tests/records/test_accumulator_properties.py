@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.batch_strategies import HEADERS
@@ -139,6 +140,7 @@ class Model:
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(STEPS, st.sampled_from([130, 200, 700]), st.sampled_from(Compression))
 def test_any_sequence_of_appends_and_drains(

@@ -205,6 +205,7 @@ def one_by_one(records: list[RecordToAppend], first_delta: int, base_ms: int) ->
     return encoded
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(RECORDS | PLAIN, DELTAS, TIMES_MS)
 def test_many_records_at_once_are_the_bytes_of_each(

@@ -296,6 +296,7 @@ def test_a_batch_that_expands_beyond_the_limit_is_refused_by_name() -> None:
         assert scanned.error.byte_count_max == MIB
 
 
+@pytest.mark.slow
 def test_a_real_segment_cut_at_every_byte_of_its_tail_loses_nothing_whole(data: Path) -> None:
     segment = data / "kraft-logs/trimmed-3.9.2/node-1/__cluster_metadata-0"
     whole_log = (segment / "00000000000000001037.log").read_bytes()

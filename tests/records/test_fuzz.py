@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.batch_strategies import new_batches, resealed
@@ -41,6 +42,7 @@ def test_any_bytes_are_batches_or_their_damage(data: bytes) -> None:
     walk_headers(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(new_batches(count_max=4), min_size=1, max_size=3), EDITS)
 def test_damaged_logs_read_alike_and_give_what_is_whole(batches: list, edits: list) -> None:
@@ -61,6 +63,7 @@ def test_lies_under_a_sound_crc_read_alike(new, edits: list, in_header: bool) ->
     assert scan_rows(log, **LIMIT) == read_rows(log, **LIMIT)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     st.lists(st.binary(max_size=40), min_size=30, max_size=60),
@@ -89,6 +92,7 @@ def test_one_lie_among_many_batches_is_found_where_it_is(
     assert scan_rows(log) == read_rows(log)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(new_batches(count_max=3), EDITS)
 def test_a_control_batch_of_any_bytes_raises_typed_errors_only(new, edits: list) -> None:

@@ -48,6 +48,7 @@ def log_of(
     return b"".join(batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("like_kraft", [True, False])
 @pytest.mark.parametrize(
     ("counts", "value_bytes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.log_builder import data_batch
@@ -60,6 +61,7 @@ def rebuilt(pieces: list[BatchColumns], interval: int, check: IndexCheck) -> Ind
     return rebuild
 
 
+@pytest.mark.slow
 @given(shapes, st.integers(0, 2000), st.sampled_from([100, 1000, 1 << 20]))
 def test_a_rebuilt_index_has_the_writers_bytes(
     shapes: list[tuple[int, int, int]], interval: int, chunk_bytes: int

@@ -277,6 +277,7 @@ def test_a_repair_below_a_snapshot_sets_the_snapshot_aside() -> None:
     assert len(repaired.set_aside) == 1
 
 
+@pytest.mark.slow
 def test_a_repair_that_was_cut_short_is_done_again() -> None:
     log = WrittenLog()
     log.fill(60)

@@ -104,6 +104,7 @@ def test_zeros_behind_the_end_are_told_from_zeros_before_something() -> None:
         assert end.place.next_offset == 3
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_ends_what_is_sound_before_it() -> None:
     parts = [control_batch([leader_change(1, [1])], base_offset=0), *batches(2, base_offset=1)]
     data = segment(*parts)

@@ -296,6 +296,7 @@ def test_a_checkpoint_batch_is_read_again_from_the_same_file(metadata: Path, dat
     assert rows(restarted, restarted.initialOffset(), end) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=6), st.integers(1, 400))
 def test_any_split_and_any_restart_give_the_same_rows(

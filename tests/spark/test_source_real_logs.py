@@ -232,6 +232,7 @@ def test_headers_of_ours_are_not_shown_in_logs_of_ours(
 # --- projection -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.permutations(list(COLUMNS)), st.integers(1, len(COLUMNS)), st.booleans())
 def test_any_columns_in_any_order_are_the_same_columns(
@@ -249,6 +250,7 @@ def test_any_columns_in_any_order_are_the_same_columns(
     assert part.equals(everything.select(list(chosen)))
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     st.integers(0, 3131), st.integers(0, 3131), st.integers(1, 8), st.integers(1, 2000),

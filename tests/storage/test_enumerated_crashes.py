@@ -136,6 +136,7 @@ def test_a_recording_ends_with_the_power() -> None:
     assert len(recording.operations) == count
 
 
+@pytest.mark.slow
 def test_two_thousand_states_cost_seconds_at_most() -> None:
     _, recording = recorded(300)
     assert 280 <= len(recording.operations) <= 300

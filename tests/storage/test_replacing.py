@@ -141,6 +141,7 @@ def test_a_file_far_too_large_is_damage(disk: SimulatedDisk) -> None:
         read(disk, EPOCHS)
 
 
+@pytest.mark.slow
 def test_a_death_between_files_and_checksums_does_not_read_as_damage(disk: SimulatedDisk) -> None:
     old = {EPOCHS: b"0\n0\n", POINT: b"0\n1\nt 0 5\n"}
     new = {EPOCHS: b"0\n1\n1 7\n", POINT: b"0\n1\nt 0 9\n"}

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,6 +155,7 @@ def test_a_script_does_the_same_on_both(script: list[tuple[object, ...]]) -> Non
         assert real_files(Path(directory)) == disk.files()
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(STEPS, min_size=5, max_size=60), st.integers(0, 2**32))
 def test_a_power_loss_keeps_what_is_sure_and_invents_nothing(
