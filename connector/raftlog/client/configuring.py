@@ -88,7 +88,9 @@ def configure(
         try:
             parse_log_properties(data, directory)
         except CorruptFileError as error:
-            raise OptionError(option=", ".join(changes), reason=error.reason) from None
+            wrong = next((name for name in changes if error.reason.startswith(f"{name}: ")), None)
+            reason = error.reason.removeprefix(f"{wrong}: ")
+            raise OptionError(option=wrong or ", ".join(changes), reason=reason) from None
         if changed != settings or is_edited:
             replace_checked(files, directory, {RAFTLOG_PROPERTIES_NAME: data})
         return changed
