@@ -25,8 +25,8 @@ from raftlog import LogConfig
 from raftlog.limits import LOG_BATCH_BYTES_MAX, MIB
 
 VALUE_BYTES = 100
-ROW_BYTES = VALUE_BYTES + 10
-"""A row in its batch, with what stands around the value."""
+ROW_BYTES = VALUE_BYTES + 12
+"""A row in its batch, at most: with what stands around the value."""
 RUNS = 5
 SMALL_WRITES = 100
 MICRO_BATCHES = 60
