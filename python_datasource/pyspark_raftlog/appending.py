@@ -112,7 +112,7 @@ def _append(
 ) -> AppendResult:
     options = plan.options
 
-    def append(*, take_over: bool) -> AppendResult:
+    def append(take_over_from: str | None) -> AppendResult:
         return log.append(
             records,
             epoch=options.required_epoch,
@@ -120,18 +120,18 @@ def _append(
             required_end_offset=options.required_end_offset,
             atomic=True,
             commit=commit,
-            take_over=take_over,
+            take_over_from=take_over_from,
         )
 
     try:
         try:
-            return append(take_over=False)
+            return append(None)
         except ForeignCommitError as foreign:
             if options.txn_take_over_from != foreign.last_query_id:
                 raise
             _LOGGER.warning(
                 "%s: %s takes over from query %s", options.path, commit, foreign.last_query_id
             )
-            return append(take_over=True)
+            return append(foreign.last_query_id)
     except RecordBatchTooLargeError as large:
         raise _too_large(plan, large.byte_count, large.byte_count_max) from None

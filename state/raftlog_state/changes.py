@@ -62,7 +62,7 @@ def apply_changes(
     changes: Changes,
     *,
     commit: CommitName | tuple[str, str, int] | None = None,
-    take_over: bool = False,
+    take_over_from: str | None = None,
     transaction_name: str = TRANSACTION_NAME,
     attempts: int = 1,
     chance: Chance | None = None,
@@ -75,7 +75,7 @@ def apply_changes(
         changes: one change a row, in order: the column ``change`` and those of its kind (see
             ``raftlog_state.controller``), as a DataFrame, an Arrow table, dicts or change objects.
         commit: a name, (application id, query id, version), under which a repeated call is
-            answered with the offsets that it got; ``take_over`` as in ``EmbeddedLog.append``.
+            answered with the offsets that it got; ``take_over_from`` as in ``EmbeddedLog.append``.
         transaction_name: what the metadata transaction is called in the log.
         attempts: how often the changes may be checked and appended if rivals are first.
         chance: where ids, salts and placement are drawn from; by default the system's.
@@ -95,7 +95,7 @@ def apply_changes(
         raise OptionError(option="attempts", reason="at least one is needed")
     rows = _rows(changes)
     if commit is not None:
-        probe = log.append((), commit=commit, take_over=take_over, timeout_ms=timeout_ms)
+        probe = log.append((), commit=commit, take_over_from=take_over_from, timeout_ms=timeout_ms)
         if probe.was_duplicate:
             return AppliedChanges(probe, 0)
     moments = Moments(log.path, Redactor(reveal=True))
@@ -110,7 +110,7 @@ def apply_changes(
         )
         attempts -= 1
         try:
-            return _append(log, plan, commit, take_over, timeout_ms)
+            return _append(log, plan, commit, take_over_from, timeout_ms)
         except UnexpectedEndOffsetError:
             if attempts == 0:
                 raise
@@ -144,7 +144,7 @@ def _append(
     log: EmbeddedLog,
     plan: Plan,
     commit: CommitName | tuple[str, str, int] | None,
-    take_over: bool,
+    take_over_from: str | None,
     timeout_ms: int,
 ) -> AppliedChanges:
     result = log.append(
@@ -152,7 +152,7 @@ def _append(
         required_base_offset=plan.base_offset,
         atomic=True,
         commit=commit if plan.change_records else None,
-        take_over=take_over and bool(plan.change_records),
+        take_over_from=take_over_from if plan.change_records else None,
         timeout_ms=timeout_ms,
     )
     return AppliedChanges(result, 0 if result.was_duplicate else len(plan.change_records))

@@ -26,6 +26,7 @@ def log(machine: Machine) -> EmbeddedLog:
     [
         ({"epoch": "1"}, "epoch"),
         ({"epoch": True}, "epoch"),
+        ({"commit": ("a", "q", 1), "take_over_from": True}, "take_over_from"),
         ({"required_base_offset": "1"}, "required_base_offset"),
         ({"required_base_offset": 1.0}, "required_base_offset"),
         ({"required_end_offset": 2**70}, "required_end_offset"),

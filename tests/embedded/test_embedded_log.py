@@ -186,7 +186,9 @@ def test_older_and_foreign_commits_are_refused_by_name(log: EmbeddedLog) -> None
         log.append(b"b", commit=("app", "query", 6))
     with pytest.raises(ForeignCommitError, match="take the name over"):
         log.append(b"b", commit=("app", "rival", 8))
-    assert log.append(b"b", commit=("app", "rival", 0), take_over=True).base_offset == 2
+    assert log.append(b"b", commit=("app", "rival", 0), take_over_from="query").base_offset == 2
+    with pytest.raises(ForeignCommitError):  # a second rival is too late: it is no more "query"'s
+        log.append(b"c", commit=("app", "third", 0), take_over_from="query")
     with pytest.raises(ForeignCommitError):
         log.append(b"c", commit=("app", "query", 8))
     assert log.append(b"c", commit=("other", "query", 0)).base_offset == 3
@@ -226,7 +228,7 @@ def test_a_producer_s_sequence_is_followed(log: EmbeddedLog) -> None:
     "arguments",
     [
         {"commit": ("a", "q", 1), "producer": (1, 0, 0)},
-        {"take_over": True},
+        {"take_over_from": "query"},
         {"required_base_offset": -1},
         {"epoch": -1},
     ],

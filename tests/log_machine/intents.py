@@ -123,7 +123,7 @@ class Callers:
                 query_id += "'"
             case Kind.TAKE_OVER:
                 query_id, version = f"query {log.end_offset}", 0
-                request.take_over = True
+                request.take_over_from = last.query_id if intent.back > 1 else "somebody"
         request.commit = CommitName(application_id, query_id, version)
 
     def _stamp(self, request: AppendRequest, intent: Intent, log: Model) -> None:

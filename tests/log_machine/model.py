@@ -142,7 +142,7 @@ class Model:
             return NotLeaderError if request.epoch < self.epoch else FutureEpochError
         found: Placed | type[RaftlogError] | None = None
         if request.commit is not None:
-            found = self._commit(request.commit, take_over=request.take_over)
+            found = self._commit(request.commit, take_over_from=request.take_over_from)
         if request.producer is not None:
             found = self._producer(request.producer, len(request.records))
         if found is not None:
@@ -152,14 +152,16 @@ class Model:
         is_right &= request.required_end_offset in (None, end)
         return None if is_right else UnexpectedEndOffsetError
 
-    def _commit(self, name: CommitName, *, take_over: bool) -> Placed | type[RaftlogError] | None:
+    def _commit(
+        self, name: CommitName, *, take_over_from: str | None
+    ) -> Placed | type[RaftlogError] | None:
         if name.application_id not in self.commits:
             return None
         last, base_offset, last_offset = self.commits[name.application_id]
         if name == last:
             return Placed(base_offset, last_offset, was_duplicate=True)
         if name.query_id != last.query_id:
-            return None if take_over else ForeignCommitError
+            return None if take_over_from == last.query_id else ForeignCommitError
         return StaleCommitError if name.version < last.version else None
 
     def _producer(self, stamp: ProducerStamp, count: int) -> Placed | type[RaftlogError] | None:

@@ -45,20 +45,20 @@ def test_a_repeat_of_the_last_commit_gets_the_offsets_that_it_got(
     told.data(9)  # the log's end has moved on, whatever token the retry names
     memory = then(told.memory)
     assert memory.check_commit(commit(1)) == Duplicate(3, 5)
-    assert memory.check_commit(commit(1), take_over=True) == Duplicate(3, 5)
+    assert memory.check_commit(commit(1), take_over_from="q1") == Duplicate(3, 5)
     assert memory.check_commit(commit(2)) is None
     assert memory.check_commit(commit(815)) is None  # versions rise, not one by one
 
 
 @ALSO_RESTARTED
-@pytest.mark.parametrize("take_over", [False, True])
+@pytest.mark.parametrize("take_over_from", [None, "q1", "q2"])
 def test_an_older_version_is_refused_by_name(
-    take_over: bool, then: Callable[[LogMemory], LogMemory]
+    take_over_from: str | None, then: Callable[[LogMemory], LogMemory]
 ) -> None:
     told = Teller()
     told.data(1, commit=commit(7))
     with pytest.raises(StaleCommitError) as refused:
-        then(told.memory).check_commit(commit(6), take_over=take_over)
+        then(told.memory).check_commit(commit(6), take_over_from=take_over_from)
     assert (refused.value.version, refused.value.last_version) == (6, 7)
 
 
@@ -74,7 +74,9 @@ def test_another_query_is_refused_unless_it_takes_over(
         memory.check_commit(commit(version, "q2"))
     assert (refused.value.query_id, refused.value.last_query_id) == ("q2", "q1")
     assert "take the name over" in str(refused.value)
-    assert memory.check_commit(commit(version, "q2"), take_over=True) is None
+    with pytest.raises(ForeignCommitError):
+        memory.check_commit(commit(version, "q2"), take_over_from="q0")
+    assert memory.check_commit(commit(version, "q2"), take_over_from="q1") is None
 
 
 def test_who_was_taken_over_from_is_refused_afterwards() -> None:

@@ -59,10 +59,23 @@ def commit_name(value: Any) -> CommitName | None:
     application_id, query_id, version = _parts(
         value, "commit", "(application id, query id, version)"
     )
-    for text, name in ((application_id, "application id"), (query_id, "query id")):
-        if not isinstance(text, str):
-            raise OptionError(option=name, reason=f"it must be text, not {type(text).__name__}")
-    return CommitName(application_id, query_id, whole_number(version, "version"))
+    return CommitName(
+        text(application_id, "application id"),
+        text(query_id, "query id"),
+        whole_number(version, "version"),
+    )
+
+
+def text(value: Any, name: str) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise OptionError(option=name, reason=f"it must be text, not {type(value).__name__}")
+    return value
+
+
+def text_or_none(value: Any, name: str) -> str | None:
+    """A text, if one is given."""
+    return None if value is None else text(value, name)
 
 
 def producer_stamp(value: Any) -> ProducerStamp | None:

@@ -48,6 +48,7 @@ from .arguments import (
     milliseconds,
     offset_or_none,
     producer_stamp,
+    text_or_none,
     whole_number,
 )
 from .creating import find_or_create
@@ -291,7 +292,7 @@ class EmbeddedLog:
         required_base_offset: int | None = None,
         atomic: bool = False,
         commit: CommitName | tuple[str, str, int] | None = None,
-        take_over: bool = False,
+        take_over_from: str | None = None,
         producer: ProducerStamp | tuple[int, int, int] | None = None,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> AppendResult:
@@ -301,10 +302,10 @@ class EmbeddedLog:
         caller has read, ``required_end_offset`` the offset that the last record must get; without
         records a token is only checked. ``epoch`` refuses if another writer has claimed the log
         since. ``commit`` names the append (application id, query id, version): appended again, it
-        gets the offsets that it has; ``take_over`` lets another query id go on under the
-        application id; without records nothing is named. ``producer`` (id, epoch, sequence) does
-        the same for Kafka's idempotent producers. Without any of these, records may be spread over
-        several batches, unless ``atomic``.
+        gets the offsets that it has; without records nothing is named. ``take_over_from`` is the
+        query id under whose application id this one goes on, if the last commit is still that
+        one's. ``producer`` (id, epoch, sequence) names it as Kafka's idempotent producers do.
+        Without any of these, records may be spread over several batches, unless ``atomic``.
 
         Raises, with nothing changed: ``UnexpectedEndOffsetError``, ``NotLeaderError``,
         ``FutureEpochError``, ``InvalidAppendError``, ``OptionError`` (an argument of a wrong type
@@ -321,7 +322,7 @@ class EmbeddedLog:
             required_base_offset=required_base_offset,
             atomic=atomic,
             commit=commit,
-            take_over=take_over,
+            take_over_from=take_over_from,
             producer=producer,
             timeout_ms=timeout_ms,
         )
@@ -336,7 +337,7 @@ class EmbeddedLog:
         required_base_offset: int | None = None,
         atomic: bool = False,
         commit: CommitName | tuple[str, str, int] | None = None,
-        take_over: bool = False,
+        take_over_from: str | None = None,
         producer: ProducerStamp | tuple[int, int, int] | None = None,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> Future[AppendResult]:
@@ -353,7 +354,7 @@ class EmbeddedLog:
             required_base_offset=offset_or_none(required_base_offset, "required_base_offset"),
             is_atomic=atomic,
             commit=commit_name(commit),
-            take_over=take_over,
+            take_over_from=text_or_none(take_over_from, "take_over_from"),
             producer=producer_stamp(producer),
             deadline_ms=self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms"),
         )

@@ -328,7 +328,7 @@ class _Group:
         """Where the log has the same append already. All named ones before it are in its memory."""
         memory = self._log.memory
         if request.commit is not None:
-            return memory.check_commit(request.commit, take_over=request.take_over)
+            return memory.check_commit(request.commit, take_over_from=request.take_over_from)
         if request.producer is None:
             return None
         stamp = request.producer

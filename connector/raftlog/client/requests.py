@@ -57,7 +57,7 @@ class AppendRequest:
     required_base_offset: int | None = None
     is_atomic: bool = False
     commit: CommitName | None = None
-    take_over: bool = False
+    take_over_from: str | None = None
     producer: ProducerStamp | None = None
     deadline_ms: float
     future: Future[AppendResult] = field(default_factory=Future)
@@ -91,8 +91,8 @@ class AppendRequest:
             reason = "there is no record to append, and no token or epoch to check"
         elif self.commit is not None and self.producer is not None:
             reason = "a batch is either a named commit's or a producer's, not both"
-        elif self.take_over and self.commit is None:
-            reason = "take_over is for a named commit, and none was given"
+        elif self.take_over_from is not None and self.commit is None:
+            reason = "take_over_from is for a named commit, and none was given"
         elif self.producer is not None and not self.records:
             reason = "a producer's batch has at least one record"
         elif any(

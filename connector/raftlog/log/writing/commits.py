@@ -52,10 +52,11 @@ class Commits:
         twin._last = self._last.copy()
         return twin
 
-    def check(self, name: CommitName, *, take_over: bool) -> Duplicate | None:
+    def check(self, name: CommitName, *, take_over_from: str | None = None) -> Duplicate | None:
         """Whether a commit may be appended: None, or the offsets that it has already.
 
-        ``take_over``: another query id may begin under the application id, with any version.
+        With ``take_over_from``, the query id of the last commit, another one may begin under the
+        application id, with any version.
         Raises ``StaleCommitError`` for a version older than the last, and ``ForeignCommitError``
         for another query id.
         """
@@ -65,7 +66,7 @@ class Commits:
         if name == last.name:
             return Duplicate(last.base_offset, last.last_offset)
         if name.query_id != last.name.query_id:
-            if take_over:
+            if take_over_from == last.name.query_id:
                 return None
             raise ForeignCommitError(
                 application_id=name.application_id,

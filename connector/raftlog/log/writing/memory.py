@@ -130,13 +130,15 @@ class LogMemory:
 
     # --- before an append -------------------------------------------------------------------------
 
-    def check_commit(self, name: CommitName, *, take_over: bool = False) -> Duplicate | None:
+    def check_commit(
+        self, name: CommitName, *, take_over_from: str | None = None
+    ) -> Duplicate | None:
         """Whether a named commit may be appended: None, or the offsets that it has already.
 
         To be asked before the token is looked at. Raises ``StaleCommitError``, and
-        ``ForeignCommitError`` unless ``take_over``.
+        ``ForeignCommitError`` unless ``take_over_from`` is the query id of the last commit.
         """
-        return self._commits.check(name, take_over=take_over)
+        return self._commits.check(name, take_over_from=take_over_from)
 
     def check_producer(
         self, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
