@@ -20,7 +20,7 @@ from raftlog.errors import FileExistsLogError, LogAccessError, LogNotFoundError,
 
 from .crash_points import CrashState, Recording
 from .simulated_machine import CrashPoint, Machine, Process, SimulatedFile, SimulatedLock
-from .simulated_tree import Node, Operation, OperationKind, Tree
+from .simulated_tree import Node, Operation, OperationKind, Tree, names_of
 from .survival import DirectoryNode, FileNode, Survival
 
 __all__ = ["CrashPoint", "SimulatedDisk", "Survival"]
@@ -149,7 +149,7 @@ class SimulatedDisk:
 
     def put(self, path: str, data: bytes) -> None:
         """Place a durable file, with the directories above it; the old one goes."""
-        names = _names(path)
+        names = names_of(path)
         for depth in range(1, len(names)):
             directory = "/" + "/".join(names[:depth])
             if self._find(directory) is None:
@@ -190,7 +190,7 @@ class SimulatedDisk:
         """The paths that a shell pattern matches, sorted."""
         with self._machine.step:
             found = [""]
-            for part in _names(pattern):
+            for part in names_of(pattern):
                 found = [f"{path}/{name}" for path in found for name in self._matching(path, part)]
             return sorted(path for path in found if path)
 
@@ -270,7 +270,7 @@ class SimulatedDisk:
 
     def _find(self, path: str) -> Node | None:
         self._machine.require_alive(self._process)
-        return self._machine.tree.find(_names(path))
+        return self._machine.tree.find(names_of(path))
 
     def _node(self, path: str) -> Node:
         node = self._find(path)
@@ -331,7 +331,3 @@ class SimulatedDisk:
 
 def _files(tree: Tree) -> dict[str, bytes]:
     return {path: content for path, content in tree.paths() if content is not None}
-
-
-def _names(path: str) -> list[str]:
-    return [name for name in path.split("/") if name]

@@ -19,7 +19,7 @@ from typing import Final, Self
 from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError
 
 from .crash_points import Recording
-from .simulated_tree import Operation, OperationKind, Tree
+from .simulated_tree import Operation, OperationKind, Tree, names_of
 from .survival import FileNode
 
 _FAILED: Final = "input/output error"
@@ -166,8 +166,7 @@ class SimulatedFile:
     def is_in_place(self) -> bool:
         """Whether the path still leads to this file."""
         with self._machine.step:
-            names = [name for name in self._path.split("/") if name]
-            found = self._machine.tree.find(names)
+            found = self._machine.tree.find(names_of(self._path))
             return found is not None and found.number == self._living().number
 
     def sync(self) -> None:

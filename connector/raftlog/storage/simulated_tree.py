@@ -63,6 +63,11 @@ class Operation:
         return f"{self.kind} {self.path}{facts}"
 
 
+def names_of(path: str) -> list[str]:
+    """The names along an absolute path, for ``Tree.find``."""
+    return [name for name in path.split("/") if name]
+
+
 class Tree:
     """All nodes of a disk; the root directory is node 0."""
 
