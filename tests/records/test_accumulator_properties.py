@@ -18,7 +18,6 @@ from raftlog.records import (
     NewRecord,
     ProducerStamp,
     RecordBatch,
-    RecordToAppend,
     read_batch,
 )
 from raftlog.records.control import KRaftVersion, encode_control
@@ -81,9 +80,11 @@ class Model:
             self.drained += batches
             self.unreleased += batches
         elif kind == "release":
-            for batch in self.unreleased[: step[1]]:  # type: ignore[misc]
+            count = step[1]
+            assert isinstance(count, int)
+            for batch in self.unreleased[:count]:
                 batch.release()
-            del self.unreleased[: step[1]]  # type: ignore[misc]
+            del self.unreleased[:count]
         else:
             self.append(str(kind), step)
 
@@ -124,7 +125,8 @@ class Model:
         if kind == "control":
             controls = [KRaftVersion(kraft_version=1)] * len(records)
             return self.collected.append_control(controls, now_ms=self.now_ms)
-        given: list[RecordToAppend] = step[1]  # type: ignore[assignment]
+        given = step[1]
+        assert isinstance(given, list)
         if kind == "append":
             return self.collected.append(EPOCH, given, now_ms=self.now_ms)
         off = step[2] if kind in ("end", "base") else 0

@@ -27,13 +27,16 @@ def file(tmp_path: Path) -> Iterator[WritableLocalFile]:
         yield file
 
 
-def refusing(number: int) -> Callable[..., int]:
-    def refuse(*_: object) -> int:
-        refuse.calls += 1  # type: ignore[attr-defined]
-        raise OSError(number, os.strerror(number))
+class Refusing:
+    """A function of the system's that never does what it is asked, and counts how often."""
 
-    refuse.calls = 0  # type: ignore[attr-defined]
-    return refuse
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.calls = 0
+
+    def __call__(self, *_: object) -> int:
+        self.calls += 1
+        raise OSError(self.number, os.strerror(self.number))
 
 
 @linux_only
@@ -59,7 +62,7 @@ def test_syncing_reaches_the_device_once(
 def test_a_failed_sync_is_not_repeated(
     file: WritableLocalFile, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    refuse = refusing(number)
+    refuse = Refusing(number)
     monkeypatch.setattr(os, "fdatasync", refuse)
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(DiskFailedError) as caught:
@@ -68,7 +71,7 @@ def test_a_failed_sync_is_not_repeated(
     assert "close this log" in str(caught.value)
     with pytest.raises(DiskFailedError):
         STORAGE.sync_directory(os.path.dirname(file.path))
-    assert refuse.calls == 2  # type: ignore[attr-defined]
+    assert refuse.calls == 2
 
 
 @pytest.mark.parametrize(
@@ -88,8 +91,8 @@ def test_a_refused_write_says_why(
     kind: type[LogError],
     words: str,
 ) -> None:
-    monkeypatch.setattr(os, "pwrite", refusing(number))
-    monkeypatch.setattr(os, "ftruncate", refusing(number))
+    monkeypatch.setattr(os, "pwrite", Refusing(number))
+    monkeypatch.setattr(os, "ftruncate", Refusing(number))
     calls: list[Callable[[], None]] = [
         lambda: file.write_at(0, b"x"),
         lambda: file.truncate(5),
@@ -114,7 +117,7 @@ def test_a_process_out_of_descriptors_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").write_bytes(b"")
-    monkeypatch.setattr(os, "open", refusing(errno.EMFILE))
+    monkeypatch.setattr(os, "open", Refusing(errno.EMFILE))
     for call in (STORAGE.open_file, STORAGE.open_for_writing, STORAGE.try_lock):
         with pytest.raises(LogAccessError) as caught:
             call(str(tmp_path / "a"))
@@ -125,8 +128,8 @@ def test_a_file_system_without_locks_is_told_from_a_held_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
-    monkeypatch.setattr(fcntl, "fcntl", refusing(errno.ENOLCK))
-    monkeypatch.setattr(fcntl, "flock", refusing(errno.ENOLCK))
+    monkeypatch.setattr(fcntl, "fcntl", Refusing(errno.ENOLCK))
+    monkeypatch.setattr(fcntl, "flock", Refusing(errno.ENOLCK))
     with pytest.raises(LogAccessError):
         STORAGE.try_lock(str(tmp_path / "lock"))
     if sys.platform == "linux":

@@ -19,6 +19,7 @@ from raftlog.log.writing.replacing import (
     replace_file,
 )
 from raftlog.storage.simulated import SimulatedDisk, Survival
+from raftlog.storage.simulated_machine import SimulatedFile
 
 EPOCHS = "leader-epoch-checkpoint"
 POINT = "recovery-point-offset-checkpoint"
@@ -210,7 +211,7 @@ class ChangingDisk(SimulatedDisk):
     changes = 0
     changes_max = 0
 
-    def open_file(self, path: str):  # type: ignore[no-untyped-def]
+    def open_file(self, path: str) -> SimulatedFile:
         if path.endswith(CHECKSUMS_NAME) and self.changes < self.changes_max:
             self.changes += 1
             limit, self.changes_max = self.changes_max, 0

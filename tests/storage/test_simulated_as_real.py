@@ -168,7 +168,7 @@ def test_a_power_loss_keeps_what_is_sure_and_invents_nothing(
     runner, written = Runner(disk, "/home"), {0}
     for step in script:
         runner.run(step)
-        written.update(bytes(step[3]) if step[0] == "write" else b"")  # type: ignore[call-overload]
+        written.update(*(part for part in step if isinstance(part, bytes)))
     now, durable = disk.files(), disk.durable_files()
     sure = {path: data for path, data in durable.items() if now.get(path) == data}
     settled = disk.copy()
