@@ -29,7 +29,6 @@ from .moments import Moments
 from .records import MASK, Redactor, encode
 
 SUFFIX: Final = ".checkpoint"
-_OWNER_READS: Final = 0o400
 _HIDDEN: Final = re.compile(re.escape(MASK) + r"|hmac:[0-9a-f]{32}")
 
 
@@ -110,7 +109,6 @@ def write_snapshot(
     if not name.endswith(SUFFIX):
         name = os.path.join(name, f"{image.snapshot_id}{SUFFIX}")
     target = write_new_file(name, data)
-    os.chmod(target, _OWNER_READS)
     return ExportedSnapshot(target, image.snapshot_id, len(data))
 
 

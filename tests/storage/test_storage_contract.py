@@ -325,6 +325,8 @@ def test_a_frozen_file_has_no_right_to_write_left(tmp_path: Path) -> None:
     file.chmod(0o664)
     WritableLocalStorage().set_read_only(str(file))
     assert file.stat().st_mode & 0o777 == 0o444
+    WritableLocalStorage().set_read_only(str(file), owner_only=True)
+    assert file.stat().st_mode & 0o777 == 0o400
 
 
 def test_a_full_disk_is_told_from_a_broken_one() -> None:

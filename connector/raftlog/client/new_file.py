@@ -2,8 +2,9 @@
 
 Rules of this file:
 
-1. It is written under another name that Kafka ignores too, synced, made read-only, and renamed.
+1. It is written under another name that Kafka ignores too, synced, and renamed.
 2. A file that is there is never replaced.
+3. A checkpoint holds secrets in clear: only the owner may read it, from before the first byte on.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ def write_new_file(path: str, data: bytes, *, storage: WritableStorage | None = 
         raise FileExistsLogError(path=target)
     with files.create_file(part) as file:
         try:
+            files.set_read_only(part, owner_only=True)
             file.write_at(0, data)
             file.sync()
         except RaftlogError:
             files.unlink(part)
             raise
-    files.set_read_only(part)
     files.rename(part, target)
     files.sync_directory(directory)
     return target

@@ -116,10 +116,13 @@ class WritableLocalStorage(LocalStorage):
                 raise NotALogError(path=path, reason="a file was expected there")
             os.unlink(path)
 
-    def set_read_only(self, path: str) -> None:
+    def set_read_only(self, path: str, *, owner_only: bool = False) -> None:
         """Take away all rights to write, as Kafka does with a frozen snapshot."""
+        gone = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+        if owner_only:
+            gone |= stat.S_IRWXG | stat.S_IRWXO
         with _errors_of(path):
-            os.chmod(path, os.stat(path).st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+            os.chmod(path, os.stat(path).st_mode & ~gone)
 
     def sync_directory(self, directory: str) -> None:
         """Flush the names in a directory to the device."""

@@ -154,8 +154,11 @@ class WritableStorage(Storage, Protocol):
         """Take a file out of its directory. Raises ``LogNotFoundError`` if it is not there."""
         ...
 
-    def set_read_only(self, path: str) -> None:
-        """Take away everybody's right to write to a file. It may still be renamed or deleted."""
+    def set_read_only(self, path: str, *, owner_only: bool = False) -> None:
+        """Take away everybody's right to write to a file, with ``owner_only`` others' to read it.
+
+        It may still be renamed or deleted, and written by who has it open.
+        """
         ...
 
     def sync_directory(self, directory: str) -> None:

@@ -239,8 +239,8 @@ class SimulatedDisk:
             number = self._directory(parent).number
             self._machine.change(Operation(OperationKind.UNLINK, path, number, name))
 
-    def set_read_only(self, path: str) -> None:
-        """Refuse to open a file for writing from now on."""
+    def set_read_only(self, path: str, *, owner_only: bool = False) -> None:
+        """Refuse to open a file for writing from now on; whoever is here is its owner."""
         with self._machine.step:
             number = self._file(path).number
             self._machine.change(Operation(OperationKind.SET_READ_ONLY, path, number))
