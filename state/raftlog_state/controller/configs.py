@@ -23,7 +23,7 @@ from raftlog_state.records import ClearElrRecord, ConfigRecord
 
 from .changes import DeleteConfig, SetConfig
 from .config_values import reason_not_known, reason_not_valid
-from .draft import BROKER, GROUP, TOPIC, Draft
+from .draft import BROKER, CLIENT_METRICS, GROUP, TOPIC, Draft
 from .refusal import (
     BROKER_ID_NOT_REGISTERED,
     INVALID_CONFIG,
@@ -46,21 +46,13 @@ _KEPT_TYPES: Final = {n: w for n, w in CONFIG_RESOURCE_TYPES.items() if w != "BR
 @write.register
 def set_config(change: SetConfig, draft: Draft) -> None:
     """A config gets a value."""
-    what = f"config {change.name!r} of {change.resource_type} {change.resource_name!r}"
-    kind = number_of(_KEPT_TYPES, change.resource_type, what)
-    _check_resource(kind, change.resource_name, what, draft)
-    if _write_config(kind, change.resource_name, change.name, change.value, what, draft):
-        _clear_eligible(kind, change.resource_name, (change.name,), draft)
+    _change_config(change, change.value, draft)
 
 
 @write.register
 def delete_config(change: DeleteConfig, draft: Draft) -> None:
     """A config loses its value; if it has none, nothing happens."""
-    what = f"config {change.name!r} of {change.resource_type} {change.resource_name!r}"
-    kind = number_of(_KEPT_TYPES, change.resource_type, what)
-    _check_resource(kind, change.resource_name, what, draft)
-    if _write_config(kind, change.resource_name, change.name, None, what, draft):
-        _clear_eligible(kind, change.resource_name, (change.name,), draft)
+    _change_config(change, None, draft)
 
 
 def write_topic_configs(topic: str, configs: Mapping[str, str], draft: Draft) -> None:
@@ -69,6 +61,14 @@ def write_topic_configs(topic: str, configs: Mapping[str, str], draft: Draft) ->
         what = f"config {name!r} of topic {topic!r}"
         _write_config(TOPIC, topic, name, configs[name], what, draft)
     _clear_eligible(TOPIC, topic, tuple(configs), draft)
+
+
+def _change_config(change: SetConfig | DeleteConfig, value: str | None, draft: Draft) -> None:
+    what = f"config {change.name!r} of {change.resource_type} {change.resource_name!r}"
+    kind = number_of(_KEPT_TYPES, change.resource_type, what)
+    _check_resource(kind, change.resource_name, what, draft)
+    if _write_config(kind, change.resource_name, change.name, value, what, draft):
+        _clear_eligible(kind, change.resource_name, (change.name,), draft)
 
 
 def _write_config(
@@ -130,4 +130,4 @@ def _check_resource(kind: int, name: str, what: str, draft: Draft) -> None:
         word = name_of(CONFIG_RESOURCE_TYPES, kind)
         reason = f"a {word} without a name has no configs"
         raise Refused(what, reason, "name it", INVALID_REQUEST)
-    assert kind in (TOPIC, BROKER, GROUP, 16)
+    assert kind in (TOPIC, BROKER, GROUP, CLIENT_METRICS)
