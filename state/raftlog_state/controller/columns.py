@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 from .changes import CHANGE_TYPES, Change
 from .refusal import Refused
@@ -35,7 +34,7 @@ def change_of(row: Mapping[str, Any]) -> Change:
     for name, value in row.items():
         if name == KIND:
             continue
-        if name not in _all_columns():
+        if name not in _CONVERTERS:
             raise Refused(f"column {name!r}", "no change has it", "correct its name, or drop it")
         if value is None:
             continue
@@ -52,13 +51,6 @@ def change_of(row: Mapping[str, Any]) -> Change:
             raise Refused(f"column {name!r}", f"{kind} needs it, and it is null", "fill it in")
     made: Callable[..., Change] = cls
     return made(**given)
-
-
-@cache
-def _all_columns() -> frozenset[str]:
-    return frozenset(
-        entry.name for cls in CHANGE_TYPES.values() for entry in dataclasses.fields(cls)
-    )
 
 
 # --- one value ------------------------------------------------------------------------------------
@@ -193,4 +185,6 @@ _CONVERTERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
     "user": _text,
     "value": _text,
 }
-assert set(_CONVERTERS) == cast("set[str]", _all_columns()), "every column has its form"
+assert set(_CONVERTERS) == {
+    entry.name for cls in CHANGE_TYPES.values() for entry in dataclasses.fields(cls)
+}, "every column has its form"
