@@ -36,14 +36,13 @@ TRANSACTION_NAME: Final = "raftlog changes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to append to make ``change_count`` changes.
+    """What to append to make changes.
 
     It holds only as one batch that begins at ``base_offset``, where the image ended.
     ``transaction_name``: of the markers around the records; None: they have none.
     """
 
     base_offset: int
-    change_count: int
     change_records: tuple[DecodedRecord, ...]
     transaction_name: str | None
 
@@ -90,7 +89,6 @@ def plan_changes(
         raise InvalidChangesError(refused=tuple(refused), row_count=len(rows))
     return Plan(
         base_offset=base_offset,
-        change_count=len(rows),
         change_records=tuple(draft.records),
         transaction_name=transaction_name if has_markers and not is_named_commit else None,
     )
