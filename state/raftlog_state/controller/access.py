@@ -40,9 +40,9 @@ from .refusal import (
     UNSUPPORTED_SASL_MECHANISM,
     UNSUPPORTED_VERSION,
     Refused,
+    check_uuid,
     number_of,
 )
-from .topics import check_uuid
 from .writing import write
 
 ITERATIONS_MIN: Final = 4096

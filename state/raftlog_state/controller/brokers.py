@@ -34,9 +34,9 @@ from .refusal import (
     INVALID_REGISTRATION,
     UNSUPPORTED_VERSION,
     Refused,
+    check_uuid,
     number_of,
 )
-from .topics import check_uuid
 from .writing import write
 
 _FENCE: Final = 1

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
+
+from raftlog.types import ZERO_UUID
 
 INVALID_TOPIC: Final = 17
 INVALID_REQUEST: Final = 42
@@ -27,6 +30,8 @@ INELIGIBLE_REPLICA: Final = 107
 INVALID_REGISTRATION: Final = 119
 UNSUPPORTED_SASL_MECHANISM: Final = 33
 """Kafka's error codes (``Errors``) for what is refused here."""
+
+_UUID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 class Refused(Exception):  # noqa: N818 - an answer, which never leaves the controller
@@ -53,3 +58,10 @@ def number_of(names: Mapping[int, str], word: str | int, what: str) -> int:
             return number
     known = ", ".join(names.values())
     raise Refused(what, f"{word!r} is none that Kafka knows", f"use one of {known}")
+
+
+def check_uuid(text: str, what: str) -> None:
+    """Raises ``Refused`` unless this is a uuid as Kafka writes it."""
+    if _UUID.fullmatch(text) is None or text == ZERO_UUID:
+        reason = f"{text!r} is no id of 22 base64 characters"
+        raise Refused(what, reason, "leave it out, and one is drawn")

@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from raftlog.types import CLUSTER_METADATA_TOPIC, ZERO_UUID
+from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog_state.image import BrokerRow, PartitionRow, TopicRow
 from raftlog_state.record_versions import partition_record
 from raftlog_state.records import RemoveTopicRecord, TopicRecord
@@ -37,6 +37,7 @@ from .refusal import (
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     Refused,
+    check_uuid,
 )
 from .writing import write
 
@@ -49,7 +50,6 @@ DIRECTORY_UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 """The directory of a replica whose broker has several and shall choose (uuid 0,1)."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-_UUID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 @write.register
@@ -158,13 +158,6 @@ def default_directory(broker_id: int, draft: Draft) -> str:
     if not row.log_dirs:
         return DIRECTORY_MIGRATING
     return row.log_dirs[0] if len(row.log_dirs) == 1 else DIRECTORY_UNASSIGNED
-
-
-def check_uuid(text: str, what: str) -> None:
-    """Raises ``Refused`` unless this is a uuid as Kafka writes it."""
-    if _UUID.fullmatch(text) is None or text == ZERO_UUID:
-        reason = f"{text!r} is no id of 22 base64 characters"
-        raise Refused(what, reason, "leave it out, and one is drawn")
 
 
 # --- inside ---------------------------------------------------------------------------------------
