@@ -49,6 +49,11 @@ def test_settings_are_shown_as_kafka_names_them(log: Path) -> None:
     assert settings["retention.ms"] == "-1"
 
 
+@pytest.mark.parametrize("command", ["configure", "repair", "check"])
+def test_a_path_may_be_an_address(log: Path, command: str) -> None:
+    assert run(command, f"file://{log}")[0] == run(command, log)[0] == 0
+
+
 def test_a_change_is_taken_up_by_who_has_the_log_open(log: Path) -> None:
     with raftlog.open(log) as opened:
         opened.append(bytes(2000), atomic=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.appender import GROUP_BYTES_MAX, Appender, now_ms
+from raftlog.client.appender import GROUP_BYTES_MAX, Appender
+from raftlog.client.clock import Clock
 from raftlog.client.requests import Answer, AppendRequest, Done, Request, failed
 from raftlog.errors import (
     AppendUnknownError,
@@ -21,10 +22,11 @@ from raftlog.errors import (
 from raftlog.records import NewRecord
 
 LONG_MS = 60_000.0
+CLOCK = Clock()
 
 
 def request(value: bytes = b"v", wait_ms: float = LONG_MS) -> AppendRequest:
-    return AppendRequest(records=(NewRecord(None, value),), deadline_ms=now_ms() + wait_ms)
+    return AppendRequest(records=(NewRecord(None, value),), deadline_ms=CLOCK.now_ms() + wait_ms)
 
 
 class Groups:
@@ -56,7 +58,7 @@ def groups() -> Groups:
 
 @pytest.fixture
 def appender(groups: Groups) -> Iterator[Appender]:
-    made = Appender("/log", groups.write, on_close=groups.close)
+    made = Appender("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
     yield made
     groups.gate.set()
     made.close()
@@ -94,7 +96,9 @@ def test_a_group_is_bounded_so_that_other_processes_get_their_turn(
 
 
 def test_lingering_ends_early_when_the_log_is_closed(groups: Groups) -> None:
-    appender = Appender("/log", groups.write, on_close=groups.close, linger_ms=LONG_MS * 60)
+    appender = Appender(
+        "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, linger_ms=LONG_MS * 60
+    )
     requests = [request(), request()]
     futures = submitted(appender, *requests)
     assert groups.seen == []
@@ -138,7 +142,9 @@ def test_who_is_being_written_cannot_be_cancelled(groups: Groups, appender: Appe
 
 
 def test_what_waits_is_bounded(groups: Groups) -> None:
-    appender = Appender("/log", groups.write, on_close=groups.close, waiting_bytes_max=1000)
+    appender = Appender(
+        "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1000
+    )
     groups.gate.clear()
     futures = submitted(appender, request(bytes(5000)))  # alone it may be larger
     assert groups.begun.acquire(timeout=30)
@@ -174,7 +180,9 @@ def test_closing_writes_what_was_queued_and_takes_no_more(
 
 
 def test_who_waits_for_room_is_told_when_the_log_is_closed(groups: Groups) -> None:
-    appender = Appender("/log", groups.write, on_close=groups.close, waiting_bytes_max=1)
+    appender = Appender(
+        "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1
+    )
     groups.gate.clear()
     submitted(appender, request())
     assert groups.begun.acquire(timeout=30)
@@ -207,7 +215,7 @@ def test_nobody_waits_for_ever_if_the_thread_falls_over(
 
     groups.answer = fall
     groups.gate.clear()
-    appender = Appender("/log", groups.write, on_close=groups.close)
+    appender = Appender("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
     (writing,) = submitted(appender, request())
     assert groups.begun.acquire(timeout=30)
     (queued,) = submitted(appender, request())
@@ -223,7 +231,7 @@ def test_nobody_waits_for_ever_if_the_thread_falls_over(
 
 
 def test_a_log_that_was_never_written_to_is_closed_all_the_same(groups: Groups) -> None:
-    appender = Appender("/log", groups.write, on_close=groups.close)
+    appender = Appender("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
     assert appender.close()
     assert (groups.closed, groups.seen) == (1, [])
 

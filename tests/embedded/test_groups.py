@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from tests.embedded.conftest import PATH, Machine
 
+from raftlog.client.clock import Clock
 from raftlog.client.configuring import configure
 from raftlog.client.embedded import EmbeddedLog
-from raftlog.client.group import Clock, GroupWriter
+from raftlog.client.group import GroupWriter
 from raftlog.client.requests import Answer, AppendRequest, AppendResult, Done, Failed, Request
 from raftlog.errors import (
     AppendUnknownError,

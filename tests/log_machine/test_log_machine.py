@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.log_machine.intents import DEADLINE_MS, INTENTS, Callers, Intent, Kind
 from tests.log_machine.model import Entry, Model, Placed
+from tests.support.deaths import dies_after
 
+from raftlog.client.clock import Clock
 from raftlog.client.creating import find_or_create
-from raftlog.client.group import Clock, GroupWriter
+from raftlog.client.group import GroupWriter
 from raftlog.client.repairing import repair_log
 from raftlog.client.requests import Answer, AppendResult, Done, Failed, Operation, Request
 from raftlog.errors import (
@@ -35,7 +37,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovery import recover
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import Storage
-from raftlog.storage.simulated import CrashPoint, SimulatedDisk
+from raftlog.storage.simulated import SimulatedDisk
 from raftlog.storage.survival import Survival
 
 PATH = "/logs/orders-3"
@@ -272,14 +274,8 @@ class LogMachine(RuleBasedStateMachine):
         death: Survival | None,
     ) -> None:
         """End a process, or the machine, behind some operations of what it does."""
-        self.disk.stop_at(self.disk.operation_count + operations)
-        try:
-            action()
-        except CrashPoint:
-            pass
-        else:
+        if not dies_after(self.disk, operations, action):
             logs = logs[-1:]
-        self.disk.stop_at(None)
         if death is None:
             self.kill(who)
         else:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
@@ -44,11 +43,6 @@ WriteGroup: TypeAlias = Callable[[Sequence[Request], Callable[[Request, Answer],
 """Does what the requests ask, in order, and answers each once. Raises only its own bugs."""
 
 
-def now_ms() -> float:
-    """Milliseconds of a clock that never goes back."""
-    return time.monotonic_ns() / 1_000_000
-
-
 class Appender:
     """A queue and its thread, which begins with the first request. Safe for threads.
 
@@ -63,7 +57,7 @@ class Appender:
         on_close: Callable[[], None],
         linger_ms: float = 0,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
-        now_ms: Callable[[], float] = now_ms,
+        now_ms: Callable[[], float],
     ) -> None:
         self._path = path
         self._write_group = write_group

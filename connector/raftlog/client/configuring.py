@@ -1,4 +1,4 @@
-"""Look at an embedded log's settings and change them; open it once, to see whether it is well.
+"""Look at an embedded log's settings, and change them.
 
 Rules of this file:
 
@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from raftlog.errors import CorruptFileError, NotALogError, OptionError
+from raftlog.errors import CorruptFileError, OptionError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
 from raftlog.log.names import PARTITION_METADATA_NAME, RAFTLOG_PROPERTIES_NAME
 from raftlog.log.small_files import (
@@ -25,20 +25,15 @@ from raftlog.log.small_files import (
     parse_properties,
 )
 from raftlog.log.writing.properties import encode_log_properties, parse_log_properties
-from raftlog.log.writing.recovered import CutTail, RecoveryReport
 from raftlog.log.writing.replacing import read_checked, replace_checked
-from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local_writing import WritableLocalStorage
-from raftlog.storage.protocol import FileLock, WritableStorage
+from raftlog.storage.protocol import WritableStorage
 
-from .creating import read_properties
-from .group import Clock
-from .turns import Turns
+from .clock import Clock
+from .creating import own_properties
+from .paths import without_scheme
+from .turns import LOCK_WAIT_MS, Turns
 
-__all__ = ["CutTail", "RecoveryReport", "configure", "open_once", "settings_of"]
-
-LOCK_WAIT_MS: Final = 30_000
-"""How long these wait for the writers of the log."""
 _FIXED: Final = ("version", "topic.id", "values")
 
 
@@ -48,7 +43,7 @@ def settings_of(
     """The settings of the log in ``path``. Raises ``LogNotFoundError``, ``NotALogError`` and
     ``CorruptFileError``."""
     files = WritableLocalStorage() if storage is None else storage
-    return _settings(files, os.fspath(path))
+    return _settings(files, without_scheme(os.fspath(path)))
 
 
 def configure(
@@ -64,7 +59,7 @@ def configure(
     value: then nothing is changed. Also ``NotALogError``, ``LogLockedError``, ``LogAccessError``,
     and ``CorruptFileError`` for settings that make no sense or are of another log.
     """
-    directory = os.fspath(path)
+    directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage
     is_edited = False
     try:
@@ -73,7 +68,9 @@ def configure(
         if not changes:
             raise
         is_edited = True
-    with _locked(files, directory, Clock() if clock is None else clock):
+    clock = Clock() if clock is None else clock
+    turns = Turns(files, directory, pause=clock.pause)
+    with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
         settings = (
             _settings_as_edited(files, directory) if is_edited else _settings(files, directory)
         )
@@ -96,36 +93,8 @@ def configure(
         return changed
 
 
-def open_once(
-    path: str | os.PathLike[str],
-    *,
-    storage: WritableStorage | None = None,
-    clock: Clock | None = None,
-) -> tuple[RecoveryReport, int, int]:
-    """Open the log in ``path`` as a writer does, mending what a crash left, and close it in order.
-
-    What was found and done, the first offset, and the end offset (exclusive) of what is sound.
-    Raises ``NotALogError``, ``LogLockedError``, and what recovery raises.
-    """
-    directory = os.fspath(path)
-    files = WritableLocalStorage() if storage is None else storage
-    clock = Clock() if clock is None else clock
-    _settings(files, directory)
-    with _locked(files, directory, clock):
-        log = ReplicatedLog.open(files, directory, now_ms=clock.wall_ms())
-        found = log.report, log.log_start_offset, log.end_offset
-        log.close()
-        return found
-
-
 def _settings(files: WritableStorage, directory: str) -> dict[str, str]:
-    files.is_directory(directory)  # raises if nothing is there
-    properties = read_properties(files, directory)
-    if properties is None:
-        raise NotALogError(
-            path=directory,
-            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is no log of raftlog's own",
-        )
+    properties = own_properties(files, directory)
     return dict(parse_properties(encode_log_properties(properties), directory))
 
 
@@ -142,8 +111,3 @@ def _settings_as_edited(files: WritableStorage, directory: str) -> dict[str, str
     ):
         raise CorruptFileError(path=path, reason=f"its topic.id is not that of {metadata_path}")
     return dict(parse_properties(encode_log_properties(properties), directory))
-
-
-def _locked(files: WritableStorage, directory: str, clock: Clock) -> FileLock:
-    turns = Turns(files, directory, pause=clock.pause)
-    return turns.take_within(LOCK_WAIT_MS, clock.now_ms)

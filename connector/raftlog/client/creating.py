@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import base64
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from raftlog.errors import CorruptFileError, LogNotFoundError
+from raftlog.errors import CorruptFileError, LogNotFoundError, NotALogError
 from raftlog.log.names import (
     EPOCH_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
@@ -27,12 +27,9 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 
-from .turns import LOCK_NAME, TURN_NAME, Turns
+from .clock import Clock
+from .turns import LOCK_NAME, LOCK_WAIT_MS, TURN_NAME, Turns
 
-if TYPE_CHECKING:
-    from .group import Clock
-
-CREATE_WAIT_MS: Final = 30_000
 _OWN_NAMES: Final = {
     LOCK_NAME,
     TURN_NAME,
@@ -87,6 +84,21 @@ def read_properties(storage: WritableStorage, path: str) -> LogProperties | None
     return None if data is None else parse_log_properties(data, file_path)
 
 
+def own_properties(storage: WritableStorage, path: str) -> LogProperties:
+    """What the log of ours in a directory says it is.
+
+    Raises ``LogNotFoundError``, ``NotALogError`` if it is no log of ours, ``CorruptFileError``.
+    """
+    storage.is_directory(path)  # raises if nothing is there
+    properties = read_properties(storage, path)
+    if properties is None:
+        raise NotALogError(
+            path=path,
+            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is no log of raftlog's own",
+        )
+    return properties
+
+
 def topic_id_for(name: str) -> str:
     """The topic id of a new log in a directory of that name.
 
@@ -110,7 +122,7 @@ def _create(
     if storage.make_directory(path):
         storage.sync_directory(above)
     turns = Turns(storage, path, pause=clock.pause)
-    with turns.take_within(CREATE_WAIT_MS, clock.now_ms):
+    with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
         found = read_properties(storage, path)
         now_ms = clock.wall_ms()
         if found is None:

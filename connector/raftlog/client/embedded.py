@@ -51,8 +51,9 @@ from .arguments import (
     text_or_none,
     whole_number,
 )
+from .clock import Clock
 from .creating import find_or_create
-from .group import Clock, GroupWriter
+from .group import GroupWriter
 from .paths import without_scheme
 from .requests import AppendRequest, AppendResult, Operation
 from .user_records import UserRecord, new_records

@@ -16,9 +16,7 @@ Rules of this file:
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from raftlog.errors import (
@@ -53,6 +51,7 @@ from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import WritableStorage
 
+from .clock import Clock
 from .requests import Answer, AppendRequest, AppendResult, Done, Failed, Operation, Request, failed
 from .turns import Turns
 
@@ -62,15 +61,6 @@ CLOSE_WAIT_MS: Final = 10_000
 """How long closing waits for the lock; without it the next open looks at the tail again."""
 CLEAN_INTERVAL_MS: Final = 5 * 60 * 1000
 """How often retention is looked at (Kafka: ``log.retention.check.interval.ms``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """What the writer knows of time. ``wall_ms``: since 1970; ``now_ms`` never goes back."""
-
-    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    now_ms: Callable[[], float] = lambda: time.monotonic_ns() / 1_000_000
-    pause: Callable[[float], None] = time.sleep
 
 
 class GroupWriter:

@@ -1,28 +1,53 @@
-"""Give up the end of a damaged log so that it can be written again: the door that loses records.
+"""Make a log of one's own fit to be written again: by opening it, or by giving up its damaged end.
 
 Rules of this file:
 
-1. Only on somebody's word, under the lock of the writers, and all of it saved aside.
+1. All of it under the lock of the writers.
+2. Records are lost only on somebody's word, and saved aside.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Final
 
-from raftlog.errors import LogReadOnlyError
+from raftlog.errors import LogReadOnlyError, NotALogError
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.writing.recovered import CutTail, RecoveryReport
 from raftlog.log.writing.repair import Repaired, cut_log_at
+from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
 from .arguments import whole_number
-from .creating import read_properties
-from .group import Clock
-from .turns import Turns
+from .clock import Clock
+from .creating import own_properties
+from .paths import without_scheme
+from .turns import LOCK_WAIT_MS, Turns
 
-LOCK_WAIT_MS: Final = 30_000
-"""How long a repair waits for the writers of the log to stop."""
+__all__ = ["CutTail", "RecoveryReport", "Repaired", "open_once", "repair_log"]
+
+
+def open_once(
+    path: str | os.PathLike[str],
+    *,
+    storage: WritableStorage | None = None,
+    clock: Clock | None = None,
+) -> tuple[RecoveryReport, int, int]:
+    """Open the log in ``path`` as a writer does, mending what a crash left, and close it in order.
+
+    What was found and done, the first offset, and the end offset (exclusive) of what is sound.
+    Raises ``LogNotFoundError``, ``NotALogError``, ``LogLockedError``, and what recovery raises.
+    """
+    directory = without_scheme(os.fspath(path))
+    files = WritableLocalStorage() if storage is None else storage
+    clock = Clock() if clock is None else clock
+    own_properties(files, directory)
+    turns = Turns(files, directory, pause=clock.pause)
+    with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
+        log = ReplicatedLog.open(files, directory, now_ms=clock.wall_ms())
+        found = log.report, log.log_start_offset, log.end_offset
+        log.close()
+        return found
 
 
 def repair_log(
@@ -39,18 +64,18 @@ def repair_log(
     holds the log for longer than ``LOCK_WAIT_MS``, ``OptionError`` for an offset that the log does
     not hold soundly.
     """
-    directory = os.fspath(path)
+    directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage
     clock = Clock() if clock is None else clock
     cut_at = whole_number(cut_at, "cut-at")
-    files.is_directory(directory)  # raises if nothing is there
-    properties = read_properties(files, directory)
-    if properties is None:
+    try:
+        properties = own_properties(files, directory)
+    except NotALogError:
         raise LogReadOnlyError(
             path=directory,
             reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is Kafka's and not ours to write",
             remedy="let its node recover it",
-        )
+        ) from None
     turns = Turns(files, directory, pause=clock.pause)
     with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
         return cut_log_at(

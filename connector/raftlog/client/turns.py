@@ -22,6 +22,8 @@ from raftlog.storage.protocol import FileLock, WritableStorage
 LOCK_NAME: Final = ".append.lock"
 TURN_NAME: Final = ".append.turn"
 
+LOCK_WAIT_MS: Final = 30_000
+"""How long whoever makes, configures or repairs a log waits for its writers."""
 _PAUSE_FIRST_S: Final = 0.000_1
 _PAUSE_LONGEST_S: Final = 0.005
 

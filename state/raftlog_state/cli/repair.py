@@ -11,7 +11,7 @@ from .parser import Parser, offset
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from raftlog.client.configuring import CutTail, RecoveryReport
+    from raftlog.client.repairing import CutTail, RecoveryReport
 
 ABOUT = """
 Open a log that `raftlog.open` made as its next writer would, mend what a crash left, and tell what
@@ -45,8 +45,7 @@ def parser() -> Parser:
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print what was found and done. Returns the exit code: 1 if the log can only be read."""
-    from raftlog.client.configuring import open_once
-    from raftlog.client.repairing import repair_log
+    from raftlog.client.repairing import open_once, repair_log
 
     path = arguments.path
     if arguments.cut_at is not None:
