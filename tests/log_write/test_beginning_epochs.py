@@ -14,13 +14,13 @@ from tests.support.appending import (
     made_log,
     reopened,
 )
+from tests.support.deaths import dies_after
 
 from raftlog.errors import DiskFullError, LogClosedError
 from raftlog.log.marker_values import marker_value
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.simulated_machine import CrashPoint
 from raftlog.storage.survival import Survival
 
 FRAMED = b"\x01\x02\x00value"
@@ -44,16 +44,11 @@ def is_aborted_first(disk: SimulatedDisk) -> bool:
 
 @pytest.mark.parametrize("survival", Survival)
 def test_no_power_loss_leaves_a_transaction_open_in_a_later_epoch(survival: Survival) -> None:
-    is_claimed = False
-    operation_count = 0
-    while not is_claimed:
+    deaths, has_died = 0, True
+    while has_died:
         disk, log = log_with_open_transaction()
-        disk.stop_at(disk.operation_count + operation_count)
-        try:
-            log.claim(now_ms=NOW_MS)
-            is_claimed = True
-        except CrashPoint:
-            operation_count += 1
+        has_died = dies_after(disk, deaths, log.claim, now_ms=NOW_MS)
+        deaths += has_died
         disk.crash(survival, 1)
         found = reopened(disk)
         if found.epoch == 1:
@@ -71,25 +66,19 @@ def test_a_process_that_follows_a_half_begun_epoch_ends_what_was_open() -> None:
     room = 2_000 - len(disk.files()[f"{DIRECTORY}/{0:020d}.log"]) - 250
     append(log, FRAMED + bytes(room))  # the leader change fits into the segment, the abort does not
     log.flush()
-    is_claimed = False
-    operation_count = followed = 0
-    while not is_claimed:
+    deaths, has_died, followed = 0, True, 0
+    while has_died:
         machine = disk.copy()
         one, process = reopened(machine), machine.another_process()
         other = reopened(process)
-        machine.stop_at(machine.operation_count + operation_count)
-        try:
-            other.claim(now_ms=NOW_MS)
-            is_claimed = True
-        except CrashPoint:
-            operation_count += 1
+        has_died = dies_after(machine, deaths, other.claim, now_ms=NOW_MS)
+        deaths += has_died
         process.kill()
-        machine.stop_at(None)
         one.refresh(now_ms=NOW_MS)
         if one.epoch == 2:
             assert one.memory.open_transaction is None
             assert is_aborted_first(machine)
-            followed += not is_claimed
+            followed += has_died
     assert followed > 0
 
 
@@ -114,9 +103,8 @@ def test_on_a_full_disk_an_epoch_begins_whole_or_not_at_all(room: int) -> None:
 def test_an_epoch_without_a_record_is_none_though_the_log_was_closed_in_order(
     is_power_lost: bool,
 ) -> None:
-    is_claimed = False
-    operation_count = 0
-    while not is_claimed:
+    deaths, has_died = 0, True
+    while has_died:
         disk = disk_with_parent()
         one = made_log(disk)
         fill(one, 2)
@@ -124,12 +112,8 @@ def test_an_epoch_without_a_record_is_none_though_the_log_was_closed_in_order(
         fill(other, 2)
         other.close()
         one.refresh(now_ms=NOW_MS)
-        disk.stop_at(disk.operation_count + operation_count)
-        try:
-            one.claim(now_ms=NOW_MS)
-            is_claimed = True
-        except CrashPoint:
-            operation_count += 1
+        has_died = dies_after(disk, deaths, one.claim, now_ms=NOW_MS)
+        deaths += has_died
         if is_power_lost:
             disk.crash(Survival.EVERYTHING, 1)
         disk.kill()

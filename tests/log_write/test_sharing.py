@@ -14,6 +14,7 @@ from tests.support.appending import (
     reopened,
     values_of,
 )
+from tests.support.deaths import dies_after
 
 from raftlog.errors import NotLeaderError
 from raftlog.log.names import read_listing
@@ -25,7 +26,6 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.simulated_machine import CrashPoint
 from raftlog.storage.survival import Survival
 
 
@@ -142,9 +142,7 @@ def test_a_writer_that_dies_anywhere_in_a_roll_stops_nobody(disk: SimulatedDisk)
         stays = reopened(copy)
         dying = copy.another_process()
         log = reopened(dying)
-        copy.stop_at(copy.operation_count + cut)
-        with pytest.raises(CrashPoint):
-            fill(log, 2)
+        assert dies_after(copy, cut, fill, log, 2)
         dying.kill()
         promised = published_end(copy)
         late = reopened(copy.another_process()) if cut % 2 else None
@@ -233,36 +231,29 @@ def test_a_line_that_nobody_finished_makes_the_next_one_look_at_the_log(
 
 def test_who_goes_on_mends_what_a_claim_that_died_left(disk: SimulatedDisk) -> None:
     fill(made_log(disk), 3)
-    is_claimed = False
-    died = 0
-    while not is_claimed:
+    deaths, has_died = 0, True
+    while has_died:
         machine = disk.copy()
         one, process = reopened(machine), machine.another_process()
         other = reopened(process)
         fill(one, 2)
         refresh(other)
-        machine.stop_at(machine.operation_count + died)
-        try:
-            other.claim(now_ms=NOW_MS)
-            is_claimed = True
-        except CrashPoint:
-            died += 1
+        has_died = dies_after(machine, deaths, other.claim, now_ms=NOW_MS)
+        deaths += has_died
         process.kill()
-        machine.stop_at(None)
         refresh(one)
         fill(one, 2)
         found = reopened(machine.another_process())
         assert not found.is_read_only
         assert (found.end_offset, found.epochs) == (one.end_offset, one.epochs)
-    assert died > 10
+    assert deaths > 10
 
 
 @pytest.mark.slow
 def test_who_goes_on_finishes_a_forgetting_that_died(disk: SimulatedDisk) -> None:
     fill(made_log(disk), 60)
-    is_forgotten = False
-    died = 0
-    while not is_forgotten:
+    deaths, has_died = 0, True
+    while has_died:
         machine = disk.copy()
         one, process = reopened(machine), machine.another_process()
         other = reopened(process)
@@ -272,22 +263,17 @@ def test_who_goes_on_finishes_a_forgetting_that_died(disk: SimulatedDisk) -> Non
         writer = other.begin_snapshot(snapshot_id, now_ms=NOW_MS)
         assert writer is not None
         writer.freeze()
-        machine.stop_at(machine.operation_count + died)
-        try:
-            other.delete_before(snapshot_id)
-            is_forgotten = True
-        except CrashPoint:
-            died += 1
+        has_died = dies_after(machine, deaths, other.delete_before, snapshot_id)
+        deaths += has_died
         process.kill()
-        machine.stop_at(None)
         refresh(one)
         found = reopened(machine.another_process())
         assert one.log_start_offset == found.log_start_offset in (0, snapshot_id.end_offset)
         segments = read_listing(machine.list_names(DIRECTORY)).segments
-        assert all(base > one.log_start_offset for base in segments[1:]), died
+        assert all(base > one.log_start_offset for base in segments[1:]), deaths
         fill(one, 20)
         assert list(values_of(machine))[-20:] == list(range(one.end_offset - 20, one.end_offset))
-    assert died > 10
+    assert deaths > 10
 
 
 def test_nobody_appends_to_a_file_that_was_set_aside(disk: SimulatedDisk) -> None:

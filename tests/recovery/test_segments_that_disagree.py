@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.deaths import dies_after
 from tests.support.written_logs import ONE_SEGMENT, SMALL, WrittenLog, encoded
 
 from raftlog.errors import LogReadOnlyError
 from raftlog.log.offset_checkpoint import RECOVERY_POINT_CHECKPOINT_NAME
 from raftlog.log.writing.recovered import ScanEnd
-from raftlog.storage.simulated_machine import CrashPoint
 from raftlog.storage.survival import Survival
 
 
@@ -54,21 +54,16 @@ def test_where_both_were_synced_nothing_is_chosen() -> None:
 def test_a_dead_segment_that_was_deleted_can_not_come_back() -> None:
     """Killed while rolling; killed again when the half made segment was deleted, in memory only;
     whoever goes on then writes what a power loss must not set beside that segment."""
-    operation_count = found = 0
-    is_rolled = False
-    while not is_rolled:
+    deaths, has_died, found = 0, True, 0
+    while has_died:
         log = WrittenLog(SMALL)
         while len(log.disk.files()[log.active]) < 1_900:
             log.fill(1)
         new = log.segment(log.log.end_offset)
-        log.disk.stop_at(log.disk.operation_count + operation_count)
-        try:
-            log.fill(1)
-            is_rolled = True
-        except CrashPoint:
-            operation_count += 1
+        has_died = dies_after(log.disk, deaths, log.fill, 1)
+        deaths += has_died
         log.disk.kill()
-        if is_rolled or new not in log.disk.files():
+        if not has_died or new not in log.disk.files():
             continue
         found += 1
         log.disk.unlink(new)
