@@ -59,33 +59,23 @@ def register_broker(change: RegisterBroker, draft: Draft) -> None:
     endpoints = tuple(_endpoint(name, at, what) for name, at in sorted(change.endpoints.items()))
     if not endpoints:
         raise Refused(what, "it listens nowhere", "give an endpoint", INVALID_REGISTRATION)
-    log_dirs = change.log_dirs
-    if log_dirs is None:
-        log_dirs = (draft.new_id(),) if draft.versions.directories else ()
-    elif log_dirs and not draft.versions.directories:
-        reason = f"metadata.version {draft.level} knows no log directories"
-        raise Refused(what, reason, "leave them out", UNSUPPORTED_VERSION)
-    taken = sorted(
-        {d for row in _others(change.broker_id, draft) for d in row.log_dirs} & set(log_dirs)
-    )
-    if taken:
-        reason = f"log directory {taken[0]} is another broker's"
-        raise Refused(what, reason, "give each its own", INVALID_REGISTRATION)
-    before = draft.find(BrokerRow, change.broker_id)
-    is_amended = before is not None and before.incarnation_id == change.incarnation_id
-    if not is_amended:
+    amended = draft.find(BrokerRow, change.broker_id)
+    if amended is not None and amended.incarnation_id != change.incarnation_id:
+        amended = None
+    log_dirs = _log_dirs(change, amended, draft, what)
+    if amended is None:
         _shut_down(change.broker_id, draft)
     draft.write(
         RegisterBrokerRecord(
             broker_id=change.broker_id,
             incarnation_id=change.incarnation_id or draft.new_id(),
-            broker_epoch=before.broker_epoch if before and is_amended else draft.next_offset,
+            broker_epoch=draft.next_offset if amended is None else amended.broker_epoch,
             end_points=endpoints,
             features=features,
             rack=change.rack,
-            fenced=before.fenced if before and is_amended else True,
-            in_controlled_shutdown=bool(before and is_amended and before.in_controlled_shutdown),
-            log_dirs=tuple(log_dirs),
+            fenced=amended is None or amended.fenced,
+            in_controlled_shutdown=amended is not None and amended.in_controlled_shutdown,
+            log_dirs=log_dirs,
         )
     )
 
@@ -126,10 +116,6 @@ def _broker(broker_id: int, draft: Draft) -> BrokerRow:
     return row
 
 
-def _others(broker_id: int, draft: Draft) -> list[BrokerRow]:
-    return [row for row in draft.rows_of(BrokerRow) if row.broker_id != broker_id]
-
-
 def _in_sync(row: BrokerRow, draft: Draft) -> list[PartitionRow]:
     return [one for one in draft.rows_of(PartitionRow) if row.broker_id in one.isr]
 
@@ -166,6 +152,26 @@ def _endpoint(name: str, at: str, what: str) -> BrokerEndpoint:
     return BrokerEndpoint(
         name=name, host=match[2] or match[3], port=int(match[4]), security_protocol=protocol
     )
+
+
+def _log_dirs(
+    change: RegisterBroker, amended: BrokerRow | None, draft: Draft, what: str
+) -> tuple[str, ...]:
+    """Those that are given, else those that the incarnation has, else a new one."""
+    found = change.log_dirs
+    if found is None and amended is not None:
+        found = amended.log_dirs
+    elif found is None:
+        found = (draft.new_id(),) if draft.versions.directories else ()
+    elif found and not draft.versions.directories:
+        reason = f"metadata.version {draft.level} knows no log directories"
+        raise Refused(what, reason, "leave them out", UNSUPPORTED_VERSION)
+    others = (row for row in draft.rows_of(BrokerRow) if row.broker_id != change.broker_id)
+    taken = sorted({one for row in others for one in row.log_dirs} & set(found))
+    if taken:
+        reason = f"log directory {taken[0]} is another broker's"
+        raise Refused(what, reason, "give each its own", INVALID_REGISTRATION)
+    return tuple(found)
 
 
 def _features(change: RegisterBroker, draft: Draft, what: str) -> tuple[BrokerFeature, ...]:

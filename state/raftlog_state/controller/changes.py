@@ -203,7 +203,8 @@ class RegisterBroker:
 
     ``endpoints``: listener name to ``host:port``, with ``protocol://`` before it where that is not
     PLAINTEXT. ``features``: name to the lowest and highest level; None: those of Kafka 4.3.1.
-    Ids that are not given are drawn; the broker's epoch is the offset of its record.
+    Ids that are not given are drawn, unless the incarnation has them; a new one's epoch is the
+    offset of its record.
     """
 
     KIND: ClassVar[str] = "register_broker"
