@@ -234,12 +234,18 @@ def test_a_batch_that_overlaps_the_end_is_refused_when_it_comes() -> None:
 # --- the way out ----------------------------------------------------------------------------------
 
 
-def test_a_repair_cuts_where_it_is_told_saves_all_of_it_and_says_what_was_lost() -> None:
+def damaged_log() -> WrittenLog:
+    """A log of several segments, hurt in the second one."""
     log = WrittenLog()
     log.fill(60)
     log.disk.crash(Survival.EVERYTHING, 0)
     log.disk.flip_bit(log.segment(18), 8 * 700)
     log.disk.unlink(log.path("recovery-point-offset-checkpoint"))
+    return log
+
+
+def test_a_repair_cuts_where_it_is_told_saves_all_of_it_and_says_what_was_lost() -> None:
+    log = damaged_log()
     contents = log.disk.files()
     sound_end = log.recover().end_offset
     with pytest.raises(OptionError, match=f"sound only up to offset {sound_end}"):
@@ -279,11 +285,7 @@ def test_a_repair_below_a_snapshot_sets_the_snapshot_aside() -> None:
 
 @pytest.mark.slow
 def test_a_repair_that_was_cut_short_is_done_again() -> None:
-    log = WrittenLog()
-    log.fill(60)
-    log.disk.crash(Survival.EVERYTHING, 0)
-    log.disk.flip_bit(log.segment(18), 8 * 700)
-    log.disk.unlink(log.path("recovery-point-offset-checkpoint"))
+    log = damaged_log()
     log.disk.sync_directory(DIRECTORY)
     end = log.recover().end_offset
     recording = log.disk.record()
