@@ -73,22 +73,22 @@ def read_durable_outline(files: LogFiles, recovery_point: int) -> Outline | None
     """
     base_offset = files.listing.segments[-1]
     with files.open(files.segment_path(base_offset)) as file:
-        end_offset, epoch, error = base_offset, None, None
         end_position = files.find(file, base_offset, max(recovery_point, base_offset))
-        is_first = True
+        end_offset = base_offset if end_position == 0 else None
+        epoch, error = None, None
         for behind, piece in _pieces_from(file, end_position):
-            if is_first and end_position and len(piece.batches):
-                end_offset = int(piece.batches.base_offset[0])
-            is_first = False
-            count = _chained_count(piece.batches, end_offset)
+            batches = piece.batches
+            if end_offset is None and len(batches):
+                end_offset = int(batches.base_offset[0])
+            count = 0 if end_offset is None else _chained_count(batches, end_offset)
             if count:
-                end_offset = int(piece.batches.last_offset[count - 1]) + 1
-                epoch = int(piece.batches.leader_epoch[count - 1])
-            if count < len(piece.batches):
-                end_position = int(piece.batches.position[count])
+                end_offset = int(batches.next_offset[count - 1])
+                epoch = int(batches.leader_epoch[count - 1])
+            if count < len(batches):
+                end_position = int(batches.position[count])
                 break
             end_position, error = behind, piece.error
-        if end_offset < recovery_point:
+        if end_offset is None or end_offset < recovery_point:
             return None
         left = max(file.byte_count() - end_position, 0)
         return Outline(end_offset, epoch, Tail(file.path, end_position, left, error))
@@ -96,12 +96,9 @@ def read_durable_outline(files: LogFiles, recovery_point: int) -> Outline | None
 
 def _chained_count(batches: BatchColumns, next_offset: int) -> int:
     """How many batches follow each other from ``next_offset`` on, epochs not falling."""
-    if not len(batches):
-        return 0
-    expected = np.concatenate(([next_offset], batches.last_offset[:-1] + 1))
-    falls = np.concatenate(([False], np.diff(batches.leader_epoch) < 0))
-    wrong = np.flatnonzero((batches.base_offset != expected) | falls)
-    return int(wrong[0]) if len(wrong) else len(batches)
+    falls = np.flatnonzero(np.diff(batches.leader_epoch) < 0)
+    count = batches.in_order_count(next_offset)
+    return min(count, int(falls[0]) + 1) if len(falls) else count
 
 
 def _end_behind(batches: BatchColumns, end_offset: int, *, is_chained: bool) -> int:

@@ -98,7 +98,7 @@ class SnapshotReader:
         with self._files.open(self.path) as file:
             for position, piece in pieces(file, 0, reading, start_offset=None, end_offset=None):
                 batches = piece.batches
-                count = _in_order_count(batches, expected_offset)
+                count = batches.in_order_count(expected_offset)
                 self._check_epochs(batches[:count])
                 if count:
                     last_position = int(batches.position[count - 1])
@@ -129,13 +129,6 @@ class SnapshotReader:
 
     def _damaged(self, position: int, reason: str) -> CorruptSnapshotError:
         return CorruptSnapshotError(path=self.path, position=position, reason=reason)
-
-
-def _in_order_count(batches: BatchColumns, expected_offset: int) -> int:
-    """How many leading batches follow each other from ``expected_offset`` on."""
-    expected = np.concatenate(([expected_offset], batches.next_offset))[: len(batches)]
-    wrong = np.flatnonzero(batches.base_offset != expected)
-    return int(wrong[0]) if len(wrong) else len(batches)
 
 
 def _control_records(batch: RecordBatch) -> tuple[ControlRecord, ...]:

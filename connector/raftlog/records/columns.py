@@ -101,6 +101,12 @@ class BatchColumns:
     def next_offset(self) -> Int64s:
         return self.last_offset + 1
 
+    def in_order_count(self, expected_offset: int) -> int:
+        """How many leading batches follow each other from ``expected_offset`` on."""
+        expected = np.concatenate(([expected_offset], self.next_offset))[: len(self)]
+        wrong = np.flatnonzero(self.base_offset != expected)
+        return int(wrong[0]) if len(wrong) else len(self)
+
     @property
     def is_control(self) -> Bools:
         return self._has(CONTROL_BIT)
