@@ -34,9 +34,7 @@ from .image import (
     ZkMigrationRow,
 )
 from .record_versions import (
-    ELR_FEATURE,
     LEVEL_CONTROLLERS,
-    LEVEL_MIN,
     LEVEL_SCRAM,
     LEVEL_TOKENS,
     LEVEL_ZK_MIGRATION,
@@ -70,8 +68,7 @@ def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
 
     Raises ``UnsupportedVersionError`` if metadata.version has no record for what the image holds.
     """
-    level = image.metadata_version
-    versions = RecordVersions(LEVEL_MIN if level is None else level, _elr_enabled(image))
+    versions = RecordVersions.of_image(image)
     yield from _feature_records(image, versions)
     for broker in image.rows_of(BrokerRow):
         yield DecodedRecord(versions.register_broker, _broker_record(broker))
@@ -85,10 +82,6 @@ def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
             assert row is not None, "a group names rows that exist"
             yield DecodedRecord(versions.partition, partition_record(row, versions))
     yield from _access_records(image, versions)
-
-
-def _elr_enabled(image: MetadataImage) -> bool:
-    return image.find(FeatureRow, ELR_FEATURE) is not None
 
 
 def _feature_records(image: MetadataImage, versions: RecordVersions) -> Iterator[DecodedRecord]:

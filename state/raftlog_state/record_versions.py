@@ -9,8 +9,14 @@ from typing import Final
 
 from raftlog.errors import UnsupportedVersionError
 
-from .image import PartitionRow
-from .records import MetadataRecord, PartitionRecord
+from .image import FeatureRow, MetadataImage, PartitionRow
+from .records import (
+    BrokerRegistrationChangeRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+)
 from .replay.topics import DIRECTORY_MIGRATING
 
 LEVEL_MIN: Final = 7
@@ -44,11 +50,29 @@ class RecordVersions:
         self.directories = level >= LEVEL_DIRECTORIES
         self.partition = 2 if level >= LEVEL_ELR else 1 if self.directories else 0
         if level >= LEVEL_CORDONED:
-            self.register_broker = 4
+            self.register_broker, self.broker_change = 4, 3
         elif self.directories:
-            self.register_broker = 3
+            self.register_broker, self.broker_change = 3, 2
         else:
             self.register_broker = 2 if level >= LEVEL_ZK_MIGRATION else 1
+            self.broker_change = 1
+
+    @classmethod
+    def of_image(cls, image: MetadataImage) -> RecordVersions:
+        """Those that the metadata.version of a state writes."""
+        level = image.metadata_version
+        elr_enabled = image.find(FeatureRow, ELR_FEATURE) is not None
+        return cls(LEVEL_MIN if level is None else level, elr_enabled)
+
+    def of(self, kind: type[MetadataRecord]) -> int:
+        """The newest version of a kind of record that the level knows."""
+        if kind in (PartitionRecord, PartitionChangeRecord):
+            return self.partition
+        if kind is RegisterBrokerRecord:
+            return self.register_broker
+        if kind is BrokerRegistrationChangeRecord:
+            return self.broker_change
+        return 0
 
     def require(self, level: int, kind: type[MetadataRecord], what: str) -> None:
         """Raise ``UnsupportedVersionError`` if the level is too low for a kind of record."""

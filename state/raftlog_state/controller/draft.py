@@ -30,13 +30,7 @@ from raftlog_state.image import (
     TopicRow,
 )
 from raftlog_state.record_versions import ELR_FEATURE, LEVEL_MIN, RecordVersions
-from raftlog_state.records import (
-    DecodedRecord,
-    MetadataRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    RegisterBrokerRecord,
-)
+from raftlog_state.records import DecodedRecord, MetadataRecord
 from raftlog_state.replay import Position, replay
 
 TOPIC: Final = 2
@@ -148,7 +142,7 @@ class Draft:
         """Append a record, in the version of the level unless its use says another."""
         offset = self.next_offset
         if version is None:
-            version = self._version(record)
+            version = self.versions.of(type(record))
         replay(record, self._delta, Position(offset, offset, self._leader_epoch, -1))
         self.records.append(DecodedRecord(version, record))
 
@@ -186,13 +180,6 @@ class Draft:
             self._delta.undo(reversed(self._delta.take_changes()))
             del self.records[count:]
             raise
-
-    def _version(self, record: MetadataRecord) -> int:
-        if isinstance(record, PartitionRecord | PartitionChangeRecord):
-            return self.versions.partition
-        if isinstance(record, RegisterBrokerRecord):
-            return self.versions.register_broker
-        return 0
 
 
 def acl_content(row: AclRow) -> AclContent:
