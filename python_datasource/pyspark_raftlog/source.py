@@ -157,12 +157,13 @@ class RaftlogDataSource(DataSource):
     headers       ARRAY as above       names that begin with ``raftlog.`` are refused
     timestamp     TIMESTAMP            to the millisecond; null, or no such column: the append's own
     recordType    STRING, or a number  instead of ``value``, in logs of typed records: the type ...
-    recordVersion INT                  ... its version (null in a kraft log: the newest known) ...
+    recordVersion INT                  ... its version (a kraft log's frames may go without) ...
     record        STRUCT, or STRING    ... and its fields, as a struct or as JSON
     ============= ==================== =============================================================
 
     Any other column is an error. A kraft log takes no key, headers or timestamp, and records only
-    that Kafka's readers would take.
+    that Kafka's readers would take. Without a column ``recordVersion`` they are written as the
+    log's metadata.version says, and planning the write reads the log to learn it.
 
     requiredBaseOffset
         Batch only. The end offset of the log that the caller has read: if somebody has appended

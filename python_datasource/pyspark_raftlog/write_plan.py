@@ -2,8 +2,9 @@
 
 Rules of this file:
 
-1. The driver asks the log what its values are and what a batch may hold; executors see neither the
-   log nor its path. A log is never made here: a mistyped path would be a new, empty log.
+1. The driver asks the log what its values are, what a batch may hold, and, if rows do not say it,
+   which versions of records its metadata.version writes; executors see neither the log nor its
+   path. A log is never made here: a mistyped path would be a new, empty log.
 2. A plan holds plain values, since Spark pickles it.
 """
 
@@ -21,11 +22,13 @@ from raftlog.limits import BATCH_HEADER_BYTES, DECOMPRESSED_BYTES_MAX
 from .commit_message import RowsMessage, pack_rows
 from .write_options import WriteOptions
 from .write_rows import RowConverter, wire_schema
-from .write_schema import InputColumns, input_columns
+from .write_schema import InputColumns, RecordForm, input_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from raftlog_state.record_versions import RecordVersions
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 """Where Spark tells a task of a stream which query it belongs to."""
@@ -36,6 +39,7 @@ class WritePlan:
     """One write. Byte counts are of a whole record batch, before compression.
 
     ``byte_count_max`` is what this write may take, ``log_byte_count_max`` what the log allows.
+    ``versions`` is given if metadata records come without any.
     """
 
     options: WriteOptions
@@ -43,13 +47,15 @@ class WritePlan:
     columns: InputColumns
     byte_count_max: int
     log_byte_count_max: int
+    versions: RecordVersions | None = None
 
 
 def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     """Look at the log and at the columns; on the driver.
 
     Raises ``LogNotFoundError``, ``NotALogError`` (also for a log that is not raftlog's own),
-    ``CorruptFileError``, ``WriteSchemaError``.
+    ``CorruptFileError``, ``WriteSchemaError``; and for metadata records without versions what
+    ``Moments.image_at`` raises: a log whose state is not known has no metadata.version to go by.
     """
     try:
         settings = settings_of(options.path)
@@ -64,13 +70,28 @@ def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
         wanted = DECOMPRESSED_BYTES_MAX if is_compressed else log_byte_count_max
     elif not is_compressed:
         wanted = min(wanted, log_byte_count_max)
+    columns = input_columns(schema, values)
     return WritePlan(
         options=options,
         values=values,
-        columns=input_columns(schema, values),
+        columns=columns,
         byte_count_max=wanted,
         log_byte_count_max=log_byte_count_max,
+        versions=_versions_of(options.path) if _lack_versions(columns) else None,
     )
+
+
+def _lack_versions(columns: InputColumns) -> bool:
+    return columns.form is not RecordForm.VALUE and "recordVersion" not in columns.names
+
+
+def _versions_of(path: str) -> RecordVersions:
+    from raftlog_state.moments import Moments
+    from raftlog_state.record_versions import RecordVersions
+    from raftlog_state.records import Redactor
+
+    moments = Moments(path, Redactor())
+    return RecordVersions.of_image(moments.image_at(moments.end_offset()))
 
 
 def run_task(plan: WritePlan, rows: Iterable[pa.RecordBatch]) -> RowsMessage:
@@ -79,7 +100,7 @@ def run_task(plan: WritePlan, rows: Iterable[pa.RecordBatch]) -> RowsMessage:
 
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    converter = RowConverter(plan.columns, plan.values, partition)
+    converter = RowConverter(plan.columns, plan.values, partition, plan.versions)
     return pack_rows(
         map(converter.convert, rows),
         wire_schema(plan.columns),

@@ -12,7 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,9 @@ from .write_values import (
     parse_json,
     plain_of,
 )
+
+if TYPE_CHECKING:
+    from raftlog_state.record_versions import RecordVersions
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 WIRE: Final = {
@@ -57,10 +60,17 @@ def wire_schema(columns: InputColumns) -> pa.Schema:
 class RowConverter:
     """Converts the rows of one task, batch by batch."""
 
-    def __init__(self, columns: InputColumns, values: ValueKind, partition: int) -> None:
+    def __init__(
+        self,
+        columns: InputColumns,
+        values: ValueKind,
+        partition: int,
+        versions: RecordVersions | None = None,
+    ) -> None:
         self._columns = columns
         self._values = values
         self._partition = partition
+        self._versions = versions
         self._schema = wire_schema(columns)
         self.row_count = 0
 
@@ -127,7 +137,7 @@ class RowConverter:
     def _typed_value(self, kind: Any, version: int | None, fields: Any) -> bytes:
         if self._values is ValueKind.MSGPACK:
             return msgpack_value(kind, version, fields)
-        return kraft_value(kind, version, fields, self._columns.form)
+        return kraft_value(kind, version, fields, self._columns.form, self._versions)
 
     def _headers(self, rows: pa.RecordBatch) -> pa.Array | None:
         headers = self._given(rows, "headers")

@@ -107,7 +107,7 @@ def input_columns(schema: StructType, values: ValueKind) -> InputColumns:
 
 
 def _needed(values: ValueKind) -> tuple[str, ...]:
-    """A kraft log's types say themselves which version is the newest."""
+    """A kraft log's metadata.version says itself which versions are written."""
     return ("recordType", "record") if values is ValueKind.KRAFT else _TYPED
 
 

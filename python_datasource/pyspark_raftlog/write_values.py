@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
 
 import msgpack
 import pyarrow as pa
@@ -46,6 +46,9 @@ from raftlog_state.records.declare import Array, Scalar
 
 from .write_schema import RecordForm
 
+if TYPE_CHECKING:
+    from raftlog_state.record_versions import RecordVersions
+
 Plain: TypeAlias = Callable[[Any], Any]
 """What Arrow gives for a cell, made into what JSON or MessagePack takes."""
 
@@ -54,6 +57,9 @@ _KINDS: Final[Mapping[str, type[MetadataRecord]]] = {
 }
 _MARKERS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 _MASKING: Final = Redactor()
+_NO_VERSION_REASON: Final = (
+    "is null; name it, or leave the column out: then metadata.version says it for all rows"
+)
 _MARKER_REASON: Final = "is a transaction's marker; leave such rows out, a write is atomic as it is"
 
 
@@ -118,15 +124,23 @@ def msgpack_value(kind: str | int | None, version: int | None, fields: Any) -> b
         raise ValueRefused("record", reason) from None
 
 
-def kraft_value(kind: str | None, version: int | None, fields: Any, form: RecordForm) -> bytes:
-    """A metadata record. Without a version it is written in the newest that is known."""
+def kraft_value(
+    kind: str | None,
+    version: int | None,
+    fields: Any,
+    form: RecordForm,
+    versions: RecordVersions | None,
+) -> bytes:
+    """A metadata record. ``versions`` says which version it is if the frame does not."""
     record_type = _KINDS.get(kind or "")
     if record_type is None:
         raise ValueRefused("recordType", "is no name of a metadata record, such as TOPIC_RECORD")
     if issubclass(record_type, _MARKERS):
         raise ValueRefused("recordType", _MARKER_REASON)
     if version is None:
-        version = record_type.schema.latest_version
+        if versions is None:
+            raise ValueRefused("recordVersion", _NO_VERSION_REASON)
+        version = versions.of(record_type)
     if form is RecordForm.STRUCT:
         fields = _without_absent(record_type.schema.fields, fields)
     try:

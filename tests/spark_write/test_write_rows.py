@@ -18,6 +18,7 @@ from raftlog import ValueKind
 from raftlog.errors import InvalidRowError
 from raftlog.records.encoding import RecordToAppend, encode_records
 from raftlog.records.record import Header, NewRecord
+from raftlog_state.record_versions import RecordVersions
 from raftlog_state.records import (
     BeginTransactionRecord,
     ConfigRecord,
@@ -36,9 +37,10 @@ TYPED = "recordType string, recordVersion int, record string"
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def convert(ddl: str, values: ValueKind, *batches: pa.RecordBatch) -> pa.Table:
+def convert(ddl: str, values: ValueKind, *batches: pa.RecordBatch, level: int = 7) -> pa.Table:
     columns = input_columns(schema_of(ddl), values)
-    converter = RowConverter(columns, values, partition=3)
+    versions = None if "recordVersion" in columns.names else RecordVersions(level, False)
+    converter = RowConverter(columns, values, 3, versions)
     return pa.Table.from_batches(map(converter.convert, batches), wire_schema(columns))
 
 
@@ -160,16 +162,16 @@ def test_kafka_s_json_becomes_a_metadata_record() -> None:
     assert records("value binary", KRAFT, value=made) == made
 
 
-def test_a_metadata_record_without_a_version_is_written_in_the_newest() -> None:
-    kind = RegisterBrokerRecord.schema
-    data = to_json(RegisterBrokerRecord(broker_id=1, incarnation_id=TOPIC.topic_id))["data"]
-    for columns in ({}, {"recordVersion": pa.array([None], pa.int32())}):
-        ddl = "recordType string, record string" + (", recordVersion int" if columns else "")
-        (made,) = records(
-            ddl, KRAFT, recordType=[kind.json_type], record=[json.dumps(data)], **columns
-        )
-        assert isinstance(made, bytes)
-        assert decode(made).version == kind.latest_version
+@pytest.mark.parametrize(("level", "version"), [(7, 1), (8, 2), (16, 2), (17, 3), (30, 4)])
+def test_a_metadata_record_without_a_version_is_written_as_the_log_s_level_says(
+    level: int, version: int
+) -> None:
+    broker = RegisterBrokerRecord(broker_id=1, incarnation_id=TOPIC.topic_id)
+    data = to_json(broker, version)["data"]
+    row = {"recordType": ["REGISTER_BROKER_RECORD"], "record": [json.dumps(data)]}
+    ddl = "recordType string, record string"
+    converted = convert(ddl, KRAFT, pa.RecordBatch.from_pydict(row), level=level)
+    assert records_of(converted) == [encode(broker, version)]
 
 
 def test_a_struct_becomes_a_metadata_record_and_its_nulls_are_left_out() -> None:
@@ -262,6 +264,7 @@ SOUND = {
         (KRAFT, "recordType", "TOPIC", "is no name of a metadata record"),
         (KRAFT, "recordType", "UNKNOWN", "is no name of a metadata record"),
         (KRAFT, "recordType", "END_TRANSACTION_RECORD", "leave such rows out"),
+        (KRAFT, "recordVersion", None, "is null; name it, or leave the column out"),
         (KRAFT, "recordVersion", 9, "known are 0 to 0"),
         (KRAFT, "recordVersion", -1, "version: it is not a number"),
         (KRAFT, "record", None, "is null"),

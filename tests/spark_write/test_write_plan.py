@@ -1,0 +1,76 @@
+"""What the driver learns of a log before tasks run: which versions its metadata.version writes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from tests.support.ddl import schema_of
+
+import raftlog
+from pyspark_raftlog.write_options import WriteOptions
+from pyspark_raftlog.write_plan import WritePlan, plan_write
+from raftlog_state.records import (
+    BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    encode,
+)
+
+KINDS = (
+    RegisterBrokerRecord,
+    BrokerRegistrationChangeRecord,
+    PartitionRecord,
+    PartitionChangeRecord,
+    TopicRecord,
+)
+
+
+def level(number: int) -> bytes:
+    return encode(FeatureLevelRecord(name="metadata.version", feature_level=number))
+
+
+def planned(path: Path, ddl: str) -> WritePlan:
+    plan = plan_write(WriteOptions(path=str(path)), schema_of(ddl))
+    kept: WritePlan = pickle.loads(pickle.dumps(plan))
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("levels", "versions"),
+    [
+        ((), (1, 1, 0, 0, 0)),
+        ((8,), (2, 1, 0, 0, 0)),
+        ((8, 17), (3, 2, 1, 1, 0)),
+        ((23,), (3, 2, 2, 2, 0)),
+        ((23, 30), (4, 3, 2, 2, 0)),
+    ],
+)
+def test_a_log_s_newest_level_says_the_versions_of_records_without_any(
+    tmp_path: Path, levels: tuple[int, ...], versions: tuple[int, ...]
+) -> None:
+    path = tmp_path / "metadata-0"
+    with raftlog.open(path, values="kraft") as log:
+        for number in levels:
+            log.append([level(number)])
+        log.append([encode(BeginTransactionRecord(name="open")), level(7)])
+        plan = planned(path, "recordType string, record string")  # the log is in use meanwhile
+    assert plan.versions is not None
+    assert tuple(map(plan.versions.of, KINDS)) == versions
+
+
+@pytest.mark.parametrize(
+    "ddl", ["value binary", "recordType string, recordVersion int, record string"]
+)
+def test_a_log_s_level_is_not_looked_for_where_rows_say_their_versions(
+    tmp_path: Path, ddl: str
+) -> None:
+    path = tmp_path / "metadata-0"
+    with raftlog.open(path, values="kraft") as log:
+        log.append([encode(PartitionChangeRecord(topic_id="I9iQnKeLSA2lyZwVZic7Xg"))])
+    assert planned(path, ddl).versions is None
