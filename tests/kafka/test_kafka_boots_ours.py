@@ -10,18 +10,11 @@ from typing import Any
 
 import pytest
 from tests.support.kafka import booted, dump_log, kafka_jars
+from tests.support.kafka_answers import assert_same_access, ordered
 
 import raftlog
 from raftlog_state import ExportedSnapshot, apply_changes, export_snapshot
-from raftlog_state.image import (
-    AclRow,
-    ConfigRow,
-    FeatureRow,
-    MetadataImage,
-    PartitionRow,
-    QuotaRow,
-    ScramRow,
-)
+from raftlog_state.image import ConfigRow, FeatureRow, MetadataImage, PartitionRow
 from raftlog_state.image_records import image_records
 from raftlog_state.moments import Moments
 from raftlog_state.records import Redactor, to_json_text
@@ -125,10 +118,6 @@ def data(tmp_path: Path) -> Path:
     return data
 
 
-def ordered(found: Any) -> list[Any]:
-    return sorted((list(one) for one in found), key=repr)
-
-
 def assert_told_what_was_written(told: dict[str, Any], image: MetadataImage) -> None:
     assert told["cluster_id"] == CLUSTER_ID
     ours = {"payments", "audit"}
@@ -141,24 +130,7 @@ def assert_told_what_was_written(told: dict[str, Any], image: MetadataImage) -> 
         [row.resource_type, row.resource_name, row.name, row.value]
         for row in image.rows_of(ConfigRow)
     )
-    assert ordered(told["acls"]) == ordered(
-        [
-            row.resource_type,
-            row.resource_name,
-            row.pattern_type,
-            row.principal,
-            row.host,
-            row.operation,
-            row.permission,
-        ]
-        for row in image.rows_of(AclRow)
-    )
-    assert ordered(told["quotas"]) == ordered(
-        [dict(row.entity), row.quota, row.value] for row in image.rows_of(QuotaRow)
-    )
-    assert ordered(told["scram"]) == ordered(
-        [row.user, row.mechanism, row.iterations] for row in image.rows_of(ScramRow)
-    )
+    assert_same_access(told, image)
     features = {row.name: row.level for row in image.rows_of(FeatureRow)}
     assert {name: told["features"][name] for name in features} == features
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.kafka import KafkaNode, running_node
+from tests.support.kafka_answers import ordered
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -40,11 +41,7 @@ def follow_until(tables: Any, node: KafkaNode, checkpoint: Path, offset: int) ->
 
 
 def rows(frame: Any, *columns: str) -> list[list[Any]]:
-    return sorted((list(row) for row in frame.select(*columns).collect()), key=repr)
-
-
-def ordered(found: list[Any]) -> list[Any]:
-    return sorted(found, key=repr)
+    return ordered(frame.select(*columns).collect())
 
 
 def assert_equal_to_the_admin_client(view: Any, told: dict[str, Any]) -> None:

@@ -9,8 +9,9 @@ compressed batches.
 from __future__ import annotations
 
 import pytest
+from tests.support.appending import TOPIC_ID
 from tests.support.log_builder import LogBuilder, data_batch
-from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, TOPIC_ID, WrittenLog, encoded
+from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import LogGapError, OptionError
 from raftlog.log.writing.lineage_answers import Diverging, Valid

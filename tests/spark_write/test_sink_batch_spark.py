@@ -143,8 +143,8 @@ def test_metadata_records_come_back_as_the_source_names_them(
     given = [TOPIC, ConfigRecord(resource_type=2, resource_name="ids", name="a", value="b")]
     texts = [to_json(record) for record in given]
     frame = spark.createDataFrame(
-        [(text["type"], None, json.dumps(text["data"])) for text in texts],
-        "recordType STRING, recordVersion INT, record STRING",
+        [(text["type"], json.dumps(text["data"])) for text in texts],
+        "recordType STRING, record STRING",
     ).coalesce(1)
     save(frame, path, txnAppId="setup", txnVersion=1)
     save(frame, path, txnAppId="setup", txnVersion=1)

@@ -17,6 +17,7 @@ DIRECTORY = "/data/orders-0"
 NOW_MS = 1_000_000
 SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=300)
 """Rolls every dozen batches, with a few index entries a segment."""
+KRAFT_SMALL = LogConfig(values=ValueKind.KRAFT, segment_bytes=2_000)
 
 
 def disk_with_parent() -> SimulatedDisk:
@@ -89,6 +90,3 @@ def values_of(storage: Storage, directory: str = DIRECTORY) -> dict[int, bytes |
         if not one.is_control
         for record in one.records()
     }
-
-
-KRAFT_SMALL = LogConfig(values=ValueKind.KRAFT, segment_bytes=2_000)

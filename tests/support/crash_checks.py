@@ -16,6 +16,7 @@ from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.storage.crash_points import CrashState, Recording
 from raftlog.storage.simulated import SimulatedDisk
 from raftlog.storage.survival import Survival
+from tests.support.appending import TOPIC_ID
 from tests.support.witness import DIRECTORY, NOW_MS, Witness
 from tests.support.written_logs import encoded
 
@@ -170,7 +171,7 @@ def _check_unfinished(disk: SimulatedDisk, witness: Witness) -> None:
             disk,
             DIRECTORY,
             config=witness.config,
-            topic_id="A" * 21 + "Q",
+            topic_id=TOPIC_ID,
             now_ms=NOW_MS,
             is_single=witness.is_single,
         )

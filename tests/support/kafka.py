@@ -7,10 +7,9 @@ output, its end), never for a time.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,15 +106,14 @@ class KafkaNode:
         return json.loads(text.splitlines()[-1])
 
 
-def _properties(log_dir: Path, client_port: int, controller_port: int, extra: Sequence[str]) -> str:
+def _properties(log_dir: Path, client: int, controller: int, *more: str) -> str:
     lines = [
         "process.roles=broker,controller",
         "node.id=1",
-        f"listeners=CLIENT://127.0.0.1:{client_port},CONTROLLER://127.0.0.1:{controller_port}",
+        f"listeners=CLIENT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
         "controller.listener.names=CONTROLLER",
         "listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENT:PLAINTEXT",
         "inter.broker.listener.name=CLIENT",
-        f"controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}",
         f"log.dirs={log_dir}",
         "offsets.topic.replication.factor=1",
         "transaction.state.log.replication.factor=1",
@@ -123,7 +121,7 @@ def _properties(log_dir: Path, client_port: int, controller_port: int, extra: Se
         "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users=User:ANONYMOUS",
         "num.partitions=1",
-        *extra,
+        *more,
     ]
     return "\n".join(lines) + "\n"
 
@@ -132,9 +130,10 @@ def _properties(log_dir: Path, client_port: int, controller_port: int, extra: Se
 def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
     """A node with its own log directory below `directory`, stopped when the block ends."""
     jars = kafka_jars()
-    client_port, controller_port = free_ports(2)
+    client, controller = free_ports(2)
     log_dir, config = directory / "data", directory / "server.properties"
-    config.write_text(_properties(log_dir, client_port, controller_port, extra))
+    quorum = f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}"
+    config.write_text(_properties(log_dir, client, controller, quorum, *extra))
     cluster_id = run_java(jars, "kafka.tools.StorageTool", "random-uuid").split()[-1]
     run_java(
         jars,
@@ -146,57 +145,30 @@ def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
         "-c",
         str(config),
     )
-    output = directory / "server.out"
-    command = [
-        "java",
-        "-Xmx384m",
-        "-XX:+UseSerialGC",
-        "-cp",
-        f"{jars}/*",
-        "kafka.Kafka",
-        str(config),
-    ]
-    environment = {name: value for name, value in os.environ.items() if name != "KAFKA_OPTS"}
-    with output.open("wb") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=environment)
-    try:
-        # The admin program waits for the node: its own retries end in a time-out of its client.
-        node = KafkaNode(f"127.0.0.1:{client_port}", log_dir, jars)
-        node.admin("wait")
+    with _started(config, KafkaNode(f"127.0.0.1:{client}", log_dir, jars)) as node:
         yield node
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @contextmanager
 def booted(data: Path) -> Iterator[KafkaNode]:
     """A combined node with static voters on a data directory that somebody else has made."""
-    jars = kafka_jars()
     client, controller = free_ports(2)
     config = data.parent / "server.properties"
-    config.write_text(
-        "\n".join(
-            [
-                "process.roles=broker,controller",
-                "node.id=1",
-                f"listeners=CLIENT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
-                "controller.listener.names=CONTROLLER",
-                "listener.security.protocol.map=CONTROLLER:PLAINTEXT,CLIENT:PLAINTEXT",
-                "inter.broker.listener.name=CLIENT",
-                f"controller.quorum.voters=1@127.0.0.1:{controller}",
-                f"log.dirs={data}",
-                "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                "super.users=User:ANONYMOUS",
-            ]
-        )
-    )
+    quorum = f"controller.quorum.voters=1@127.0.0.1:{controller}"
+    config.write_text(_properties(data, client, controller, quorum))
+    with _started(config, KafkaNode(f"127.0.0.1:{client}", data, kafka_jars())) as node:
+        yield node
+
+
+@contextmanager
+def _started(config: Path, node: KafkaNode) -> Iterator[KafkaNode]:
+    """The node of a configuration, once it answers, until the block ends."""
     memory = ["-Xmx384m", "-XX:+UseSerialGC"]
-    command = ["java", *memory, "-cp", f"{jars}/*", "kafka.Kafka", str(config)]
-    with (data.parent / "server.out").open("wb") as sink:
+    command = ["java", *memory, "-cp", f"{node.jars}/*", "kafka.Kafka", str(config)]
+    with (config.parent / "server.out").open("wb") as sink:
         process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
     try:
-        node = KafkaNode(f"127.0.0.1:{client}", data, jars)
+        # The admin program waits for the node: its own retries end in a time-out of its client.
         node.admin("wait")
         yield node
     finally:

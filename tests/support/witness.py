@@ -22,7 +22,8 @@ from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.storage.crash_points import Recording
 from raftlog.storage.simulated import SimulatedDisk
 from raftlog.types import SnapshotId
-from tests.support.written_logs import TOPIC_ID, encoded
+from tests.support.appending import TOPIC_ID
+from tests.support.written_logs import encoded
 
 DIRECTORY = "/data/witnessed-0"
 NOW_MS = 1_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.log.names import offset_name
-from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_header
+from raftlog.log.writing.batch_facts import CommitName, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovered import RecoveredLog
 from raftlog.log.writing.recovery import recover
@@ -11,9 +11,9 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression
 from raftlog.storage.simulated import SimulatedDisk
+from tests.support.appending import TOPIC_ID
 
 DIRECTORY = "/data/decisions-0"
-TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=200)
 ONE_SEGMENT = LogConfig(index_interval_bytes=200)
 
@@ -119,8 +119,3 @@ class WrittenLog:
 
     def names(self) -> list[str]:
         return self.disk.list_names(self.directory)
-
-
-def kraft_config(**settings: int) -> LogConfig:
-    """A log of metadata records."""
-    return LogConfig(values=ValueKind.KRAFT, **settings)

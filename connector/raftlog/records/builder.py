@@ -104,7 +104,7 @@ class BatchBuilder:
         fits is counted without it, since a codec tells its size only at the end.
         """
         is_packed = self.compression is not Compression.NONE and not self._record_count
-        room = self.byte_count_max - self._byte_count
+        room = self.room_byte_count
         given = RecordsToEncode(records)
         if not is_packed and given.least_byte_count() > room:
             return None

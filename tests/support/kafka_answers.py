@@ -1,0 +1,35 @@
+"""What ``Admin.java`` tells of a running node, beside what a state of ours holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from raftlog_state.image import AclRow, MetadataImage, QuotaRow, ScramRow
+
+
+def ordered(found: Iterable[Iterable[Any]]) -> list[list[Any]]:
+    """Rows in one order, whatever Kafka keeps them in."""
+    return sorted((list(one) for one in found), key=repr)
+
+
+def assert_same_access(told: dict[str, Any], image: MetadataImage) -> None:
+    """The node has our access rules, quotas and credentials, and no others."""
+    assert ordered(told["acls"]) == ordered(
+        [
+            row.resource_type,
+            row.resource_name,
+            row.pattern_type,
+            row.principal,
+            row.host,
+            row.operation,
+            row.permission,
+        ]
+        for row in image.rows_of(AclRow)
+    )
+    assert ordered(told["quotas"]) == ordered(
+        [dict(row.entity), row.quota, row.value] for row in image.rows_of(QuotaRow)
+    )
+    assert ordered(told["scram"]) == ordered(
+        [row.user, row.mechanism, row.iterations] for row in image.rows_of(ScramRow)
+    )
