@@ -7,7 +7,7 @@ Ranges are half-open: a ``start_offset`` is inside, an ``end_offset`` is not. In
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 CLUSTER_METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -55,3 +55,27 @@ class ReplicaKey:
 
     node_id: int
     directory_id: str = ZERO_UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """A follower's log agrees with its leader's up to where it wants to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diverging:
+    """It does not: in the leader's log ``end.epoch`` is the newest not above the follower's, and
+    ends (exclusive) at ``end.offset``."""
+
+    end: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNeeded:
+    """The records that a follower needs are gone: it must take this snapshot."""
+
+    snapshot_id: SnapshotId
+
+
+FetchAnswer: TypeAlias = Valid | Diverging | SnapshotNeeded
+"""What a leader answers a follower about its place in the log."""

@@ -19,14 +19,14 @@ from raftlog.errors import TruncationRefusedError
 from raftlog.log.epoch_cache import EpochCache, EpochEntry
 from raftlog.log.marker_values import marker_of, marker_value
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.lineage_answers import Diverging, Lineage, SnapshotNeeded, Valid
+from raftlog.log.writing.lineage_answers import Lineage
 from raftlog.log.writing.marks import read_marks
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.storage.simulated import SimulatedDisk
 from raftlog.storage.survival import Survival
-from raftlog.types import OffsetAndEpoch, SnapshotId
+from raftlog.types import Diverging, OffsetAndEpoch, SnapshotId, SnapshotNeeded, Valid
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from tests.support.log_builder import LogBuilder, data_batch
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import LogGapError, OptionError
-from raftlog.log.writing.lineage_answers import Diverging, Valid
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovered import ScanEnd
 from raftlog.log.writing.recovery import recover
@@ -23,7 +22,7 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.compression import Compression
 from raftlog.storage.simulated import SimulatedDisk
 from raftlog.storage.survival import Survival
-from raftlog.types import OffsetAndEpoch
+from raftlog.types import Diverging, OffsetAndEpoch, Valid
 
 LEADERS_END, FOLLOWERS_END = 602, 2250
 

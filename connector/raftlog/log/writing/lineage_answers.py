@@ -10,33 +10,16 @@ Rules of this file:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from raftlog.log.epoch_cache import EpochCache
-from raftlog.types import OffsetAndEpoch, SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class Valid:
-    """The follower's log agrees with this one up to where it wants to go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diverging:
-    """It does not: in this log ``end.epoch`` is the newest not above the follower's, and ends
-    (exclusive) at ``end.offset``."""
-
-    end: OffsetAndEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotNeeded:
-    """The records that it needs are gone: it must take this snapshot."""
-
-    snapshot_id: SnapshotId
-
-
-FetchAnswer: TypeAlias = Valid | Diverging | SnapshotNeeded
+from raftlog.types import (
+    Diverging,
+    FetchAnswer,
+    OffsetAndEpoch,
+    SnapshotId,
+    SnapshotNeeded,
+    Valid,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,10 +35,10 @@ from raftlog.records.control import KRaftVoters, LeaderChange, LeaderChangeVoter
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import WritableStorage
-from raftlog.types import OffsetAndEpoch, SnapshotId
+from raftlog.types import FetchAnswer, OffsetAndEpoch, SnapshotId
 
 from .batch_facts import BatchFacts, ValueKind, batch_facts
-from .lineage_answers import FetchAnswer, Lineage
+from .lineage_answers import Lineage
 from .located import read_batches
 from .log_directory import LogDirectory
 from .open_log import OpenLog

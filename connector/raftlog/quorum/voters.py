@@ -1,0 +1,151 @@
+"""Who votes: sets of voters, their majority, and the history of sets that a log holds.
+
+Rules of this file:
+
+1. A set holds from where it is appended, committed or not, and is taken back with its record
+   (KIP-853). Sets are values; a change makes another one.
+2. With kraft.version 0 voters come from configuration and have no directory id; from 1 on a voter
+   is its node id and its directory id together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from raftlog.types import ZERO_UUID, ReplicaKey
+
+_T = TypeVar("_T")
+
+NO_OFFSET: Final = -1
+"""Where a set "lies" that comes from configuration or from the bootstrap's checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a voter listens, by listener name."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voter:
+    """A member of the quorum, where it is reached, and the versions of KRaft that it speaks."""
+
+    key: ReplicaKey
+    endpoints: tuple[Endpoint, ...] = ()
+    kraft_version_min: int = 0
+    kraft_version_max: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """Voters, ascending by node id; no id twice."""
+
+    voters: tuple[Voter, ...]
+
+    @classmethod
+    def of(cls, voters: Iterable[Voter]) -> VoterSet:
+        ordered = tuple(sorted(voters, key=lambda voter: voter.key.node_id))
+        assert len({voter.key.node_id for voter in ordered}) == len(ordered), "an id twice"
+        return cls(ordered)
+
+    def __iter__(self) -> Iterator[Voter]:
+        return iter(self.voters)
+
+    def __len__(self) -> int:
+        return len(self.voters)
+
+    @property
+    def majority_count(self) -> int:
+        """How many are more than half."""
+        return len(self.voters) // 2 + 1
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        return tuple(voter.key.node_id for voter in self.voters)
+
+    def find(self, node_id: int) -> Voter | None:
+        """The voter of this node id."""
+        return next((one for one in self.voters if one.key.node_id == node_id), None)
+
+    def has(self, key: ReplicaKey) -> bool:
+        """Whether this replica votes. A directory id that is not known fits every one."""
+        found = self.find(key.node_id)
+        return found is not None and (
+            found.key.directory_id in (ZERO_UUID, key.directory_id) or key.directory_id == ZERO_UUID
+        )
+
+    def with_voter(self, voter: Voter) -> VoterSet:
+        """The same with this one, in the place of another of its node id."""
+        others = (one for one in self.voters if one.key.node_id != voter.key.node_id)
+        return VoterSet.of((*others, voter))
+
+    def without(self, node_id: int) -> VoterSet:
+        return VoterSet.of(one for one in self.voters if one.key.node_id != node_id)
+
+
+class VoterHistory:
+    """The sets that a log holds, and its kraft.version, each from its offset on.
+
+    1. The first set is what configuration or the bootstrap's checkpoint says; its offset is -1.
+    2. ``truncate`` takes back what the log no longer holds; ``restart`` is a snapshot's.
+    """
+
+    def __init__(self, voters: VoterSet, kraft_version: int = 0) -> None:
+        self._sets: list[tuple[int, VoterSet]] = [(NO_OFFSET, voters)]
+        self._versions: list[tuple[int, int]] = [(NO_OFFSET, kraft_version)]
+
+    @property
+    def latest(self) -> VoterSet:
+        return self._sets[-1][1]
+
+    @property
+    def latest_offset(self) -> int:
+        """Where the latest set was appended; -1 if no log holds it."""
+        return self._sets[-1][0]
+
+    @property
+    def kraft_version(self) -> int:
+        return self._versions[-1][1]
+
+    def add_voters(self, offset: int, voters: VoterSet) -> None:
+        assert offset > self._sets[-1][0], "sets are appended in order"
+        self._sets.append((offset, voters))
+
+    def add_kraft_version(self, offset: int, version: int) -> None:
+        assert offset > self._versions[-1][0], "versions are appended in order"
+        self._versions.append((offset, version))
+
+    def truncate(self, end_offset: int) -> None:
+        """Forget what was appended at ``end_offset`` or behind it."""
+        while len(self._sets) > 1 and self._sets[-1][0] >= end_offset:
+            self._sets.pop()
+        while len(self._versions) > 1 and self._versions[-1][0] >= end_offset:
+            self._versions.pop()
+
+    def restart(self, offset: int, voters: VoterSet | None, kraft_version: int | None) -> None:
+        """Begin again with what a snapshot says; what it does not say stays as it is."""
+        if voters is not None:
+            self._sets = [(offset, voters)]
+        if kraft_version is not None:
+            self._versions = [(offset, kraft_version)]
+
+    def forget_before(self, offset: int) -> None:
+        """Keep the newest of each that lies below ``offset``, and what is behind."""
+        self._sets = _from(self._sets, offset)
+        self._versions = _from(self._versions, offset)
+
+    def at(self, end_offset: int) -> tuple[VoterSet, int]:
+        """Voters and kraft.version of the log below ``end_offset`` (a snapshot's)."""
+        voters = next(found for at, found in reversed(self._sets) if at < max(end_offset, 0))
+        version = next(found for at, found in reversed(self._versions) if at < max(end_offset, 0))
+        return voters, version
+
+
+def _from(history: list[tuple[int, _T]], offset: int) -> list[tuple[int, _T]]:
+    below = sum(1 for at, _ in history if at < offset)
+    return history[max(below - 1, 0) :]
