@@ -19,6 +19,7 @@ from raftlog.log.names import (
     EPOCH_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
+    QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
     Listing,
     offset_name,
@@ -31,7 +32,13 @@ from raftlog.log.offset_checkpoint import (
     encode_offset_checkpoint,
 )
 from raftlog.log.published import PUBLISHED_NAME, Published, encode_published, parse_published
-from raftlog.log.small_files import PartitionMetadata, encode_partition_metadata
+from raftlog.log.small_files import (
+    PartitionMetadata,
+    QuorumState,
+    encode_partition_metadata,
+    encode_quorum_state,
+    parse_quorum_state,
+)
 from raftlog.storage.protocol import WritableFile, WritableStorage
 from raftlog.types import TopicPartition
 
@@ -112,6 +119,17 @@ class LogDirectory:
         self._replace(
             RECOVERY_POINT_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset)
         )
+
+    def read_quorum_state(self) -> QuorumState | None:
+        """What a voter remembers of elections; None before the first. Raises ``CorruptFileError``:
+        then nobody knows whom it voted for."""
+        path = self.file(QUORUM_STATE_NAME)
+        data = read_checked(self.storage, path)
+        return None if data is None else parse_quorum_state(data, path)
+
+    def write_quorum_state(self, state: QuorumState) -> None:
+        """Replace ``quorum-state``: durable before a vote or an epoch is spoken of."""
+        self._replace(QUORUM_STATE_NAME, encode_quorum_state(state))
 
     def write_producer_snapshot(self, memory: LogMemory) -> None:
         """Write ``<end offset>.snapshot``."""

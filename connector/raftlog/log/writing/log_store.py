@@ -31,6 +31,7 @@ from raftlog.records.batch import RecordBatch
 from raftlog.types import SnapshotId
 
 from .batch_facts import batch_facts
+from .batch_headers import header_at
 from .index_rules import NO_TIMESTAMP_MS
 from .located import boundary_at_or_below, greatest_time_ms, read_batches
 from .log_directory import LogDirectory
@@ -237,6 +238,29 @@ class LogStore:
             self.directory.write_epochs(epochs)
             self.epochs = epochs
 
+    def begin_anew(self, snapshot_id: SnapshotId) -> None:
+        """Give up every record, and begin behind a snapshot that is further; durable on return.
+
+        The files are closed, and to be recovered anew. A crash in the middle leaves a log that is
+        still behind the snapshot, or has nothing: then it is begun anew again.
+        """
+        self.close()
+        if self.recovery_point > snapshot_id.end_offset:
+            self.write_recovery_point(snapshot_id.end_offset)  # what is given up is not missed
+        listing = self.directory.listing()
+        for base in reversed(listing.segments):
+            self.directory.unlink([offset_name(base, LOG_SUFFIX)])
+            self.directory.sync()  # one by one: a crash must leave no gap
+        for base in listing.segments:
+            self._unlink_segment(base)
+        self._unlink_producer_snapshots(lambda at: at != snapshot_id.end_offset)
+        self.directory.sync()
+        self.epochs = EpochCache.of([(snapshot_id.epoch, snapshot_id.end_offset)])
+        self.directory.write_epochs(self.epochs)
+        self.directory.write_log_start(snapshot_id.end_offset)
+        self.log_start_offset = snapshot_id.end_offset
+        self.write_recovery_point(snapshot_id.end_offset)
+
     # --- looking back -----------------------------------------------------------------------------
 
     def is_boundary(self, offset: int, end_offset: int) -> bool:
@@ -267,6 +291,22 @@ class LogStore:
                         return
                     offset = batch.next_offset
                     yield batch
+
+    def read_bytes(self, offset: int, byte_count_max: int) -> bytes:
+        """The log's bytes from a batch boundary on: one whole batch at least, and no more than fits
+        of what follows it in its segment. Nothing at the end."""
+        found = self._segment_of(offset)
+        if found is None:
+            return b""
+        base_offset, byte_count = found
+        storage, path = self.directory.storage, self.directory.path
+        position, boundary, _ = boundary_at_or_below(storage, path, base_offset, byte_count, offset)
+        if boundary != offset or position >= byte_count:
+            return b""
+        with storage.open_file(self.directory.file(offset_name(base_offset, LOG_SUFFIX))) as log:
+            first = header_at(log, position, byte_count)
+            wanted = min(max(byte_count_max, first.byte_count), byte_count - position)
+            return log.read_at(position, wanted)
 
     def memory_at(self, end_offset: int) -> LogMemory:
         """What the log remembered at a batch boundary: a producer snapshot and what follows it."""

@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
 from raftlog.errors import (
@@ -31,7 +31,13 @@ from raftlog.log.published import Published
 from raftlog.log.transactions import Marker
 from raftlog.records.accumulator import CompletedBatch
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
-from raftlog.records.control import KRaftVoters, LeaderChange, LeaderChangeVoter, encode_control
+from raftlog.records.control import (
+    ControlRecord,
+    KRaftVoters,
+    LeaderChange,
+    LeaderChangeVoter,
+    encode_control,
+)
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import WritableStorage
@@ -65,14 +71,15 @@ class ReplicatedLog(OpenLog):
         config: LogConfig,
         topic_id: str,
         now_ms: int,
-        epoch: int = 1,
+        epoch: int | None = 1,
         leader_id: int = LEADER_ID_DEFAULT,
         is_single: bool = True,
     ) -> Self:
         """Make a log in a directory, made if need be, that holds none. Durable on return.
 
-        What an earlier try left that did not finish is gone over. Raises ``FileExistsLogError`` if
-        there is a log of ours, and ``NotALogError`` if there is one of Kafka's.
+        Without an ``epoch`` it is empty: a replica's, whose first epoch others begin. What an
+        earlier try left that did not finish is gone over. Raises ``FileExistsLogError`` if there is
+        a log of ours, and ``NotALogError`` if there is one of Kafka's.
         """
         storage.make_directory(directory)
         storage.sync_directory(storage.split(directory)[0])  # an earlier try may have died here
@@ -82,7 +89,8 @@ class ReplicatedLog(OpenLog):
         log = cls(files, config, is_single=is_single)
         files.write_identity(properties, EpochCache())
         log._store.make_first_segment(0)
-        log._begin_epoch(epoch, leader_id, now_ms)
+        if epoch is not None:
+            log._begin_epoch(epoch, _change_to(leader_id), now_ms)
         log.flush()
         files.sync()
         return log
@@ -115,7 +123,7 @@ class ReplicatedLog(OpenLog):
         log = cls(files, config, is_single=is_single)
         log._recover(now_ms)
         if is_single and not log.is_read_only and not log.end_offset:
-            log._begin_epoch(max(1, log.epoch), leader_id, now_ms)  # made, and not finished
+            log._begin_epoch(max(1, log.epoch), _change_to(leader_id), now_ms)  # made, unfinished
             log.flush()
         log._abort_what_was_left(now_ms)
         return log
@@ -196,23 +204,23 @@ class ReplicatedLog(OpenLog):
         epoch = self.epoch + 1 if epoch is None else epoch
         if epoch <= self.epoch:
             raise NotLeaderError(epoch=epoch, current_epoch=self.epoch)
-        self._begin_epoch(epoch, LEADER_ID_DEFAULT if leader_id is None else leader_id, now_ms)
+        leader_id = LEADER_ID_DEFAULT if leader_id is None else leader_id
+        self._begin_epoch(epoch, _change_to(leader_id), now_ms)
         self.flush()
         return epoch
 
-    def _begin_epoch(self, epoch: int, leader_id: int, now_ms: int) -> None:
-        """All of it or, if the disk is full, nothing: then the log fails, and is opened as it was.
+    def _begin_epoch(self, epoch: int, head: Sequence[ControlRecord], now_ms: int) -> None:
+        """Begin an epoch with a first batch: all of it or, if the disk is full, nothing.
 
-        Other processes are told first. Should this one die before the first record of the epoch is
-        there, the checkpoint of epochs says more than the log holds, and who goes on must mend it.
+        Then the log fails, and is opened as it was. Other processes are told first. Should this one
+        die before the first record of the epoch is there, the checkpoint of epochs says more than
+        the log holds, and who goes on must mend it.
         """
-        voters = (LeaderChangeVoter(leader_id),)
-        change = LeaderChange(leader_id=leader_id, voters=voters, granting_voters=voters)
         with self._changing(), self._failing(also_full=True):
             if self._end_offset:
                 self._publish(next_epoch=epoch)
             self._store.begin_epoch(epoch, self._end_offset)
-            self._append_own(NewRecord(*encode_control(change)), now_ms, is_control=True)
+            self._append_control(head, now_ms)
             if self._memory.open_transaction is not None:
                 self._append_abort(now_ms)
 
@@ -231,10 +239,16 @@ class ReplicatedLog(OpenLog):
 
     def _append_abort(self, now_ms: int) -> None:
         abort = NewRecord(None, marker_value(Marker.ABORT, ABORT_REASON))
-        self._append_own(abort, now_ms, is_control=False)
+        self._append_own([abort], now_ms, is_control=False)
 
-    def _append_own(self, record: NewRecord, now_ms: int, *, is_control: bool) -> None:
-        batch = NewRecordBatch(records=(record,), base_timestamp_ms=now_ms, is_control=is_control)
+    def _append_control(self, controls: Sequence[ControlRecord], now_ms: int) -> None:
+        records = [NewRecord(*encode_control(control)) for control in controls]
+        self._append_own(records, now_ms, is_control=True)
+
+    def _append_own(self, records: Sequence[NewRecord], now_ms: int, *, is_control: bool) -> None:
+        batch = NewRecordBatch(
+            records=tuple(records), base_timestamp_ms=now_ms, is_control=is_control
+        )
         data = encode_batch(batch, base_offset=self._end_offset, leader_epoch=self.epoch)
         self.append_as_leader([data], now_ms=now_ms)
 
@@ -435,6 +449,12 @@ class ReplicatedLog(OpenLog):
             and now_ms - newest_ms > retention_ms
             and self._end_offset == self.high_watermark
         )
+
+
+def _change_to(leader_id: int) -> tuple[ControlRecord, ...]:
+    """How an epoch begins that has one voter, its leader."""
+    voters = (LeaderChangeVoter(leader_id),)
+    return (LeaderChange(leader_id=leader_id, voters=voters, granting_voters=voters),)
 
 
 def _check_is_free(files: LogDirectory) -> None:

@@ -1,0 +1,183 @@
+"""A copy of a quorum's log: what a replica asks of it, and what it does to it.
+
+Rules of this file:
+
+1. What is durable is told by syncs; what is committed, by the replica. Nothing is published: no
+   other process writes here, and readers ask the node.
+2. The log begins anew behind a snapshot that is further than it, at any opening too (Kafka:
+   ``truncateToLatestSnapshot``): so installing one is giving it its name, and opening the log.
+3. Damage below the durable mark makes the log read-only; a replica does not start on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+from raftlog.errors import CorruptSnapshotError
+from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, checkpoint_name
+from raftlog.log.small_files import QuorumState
+from raftlog.records.batch import RecordBatch
+from raftlog.records.control import ControlRecord, KRaftVoters
+from raftlog.storage.protocol import WritableStorage
+from raftlog.types import SnapshotId
+
+from .batch_headers import header_at
+from .located import read_batches
+from .log_directory import LogDirectory
+from .properties import LogConfig
+from .replicated_log import ReplicatedLog
+from .snapshot_receiver import SnapshotReceiver, snapshot_voters
+
+
+class ReplicaLog(ReplicatedLog):
+    """A partition's directory on one node of a quorum. Not shared between threads."""
+
+    _receiver: SnapshotReceiver | None = None
+
+    @classmethod
+    def open_or_create(
+        cls,
+        storage: WritableStorage,
+        directory: str,
+        *,
+        config: LogConfig,
+        topic_id: str,
+        now_ms: int,
+    ) -> Self:
+        """Open the copy in a directory; an empty one is made if there is none."""
+        if LogDirectory(storage, directory).has(RAFTLOG_PROPERTIES_NAME):
+            log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
+        else:
+            log = cls.create(
+                storage,
+                directory,
+                config=config,
+                topic_id=topic_id,
+                now_ms=now_ms,
+                epoch=None,
+                is_single=False,
+            )
+        log._begin_behind_newest_snapshot(now_ms)
+        return log
+
+    # --- what a replica asks ----------------------------------------------------------------------
+
+    @property
+    def last_fetched_epoch(self) -> int:
+        """The epoch of the last record, or of the snapshot that the log begins behind; else 0."""
+        return self._lineage.last_fetched_epoch
+
+    def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
+        """How long a snapshot's file is; None if it is not among ``snapshots``."""
+        if snapshot_id not in self.snapshots:
+            return None
+        path = self._directory.file(checkpoint_name(snapshot_id))
+        with self._directory.storage.open_file(path) as file:
+            return file.byte_count()
+
+    def read_snapshot_bytes(self, snapshot_id: SnapshotId, position: int, byte_count: int) -> bytes:
+        """Bytes of a snapshot's file."""
+        path = self._directory.file(checkpoint_name(snapshot_id))
+        with self._directory.storage.open_file(path) as file:
+            return file.read_at(position, byte_count)
+
+    def read_bytes(self, offset: int, byte_count_max: int) -> bytes:
+        """Whole batches from a batch boundary on, the last one perhaps cut off: at least one, and
+        no more than ``byte_count_max`` if that is less. Nothing at the end of the log."""
+        return self._store.read_bytes(offset, byte_count_max) if offset < self._end_offset else b""
+
+    def read_election(self) -> QuorumState | None:
+        """What the replica wrote down of elections; None before the first."""
+        return self._directory.read_quorum_state()
+
+    def snapshot_voters(self) -> tuple[int, KRaftVoters | None, int | None] | None:
+        """What the newest snapshot says of voters and kraft.version, and its last offset."""
+        if not self.snapshots:
+            return None
+        newest = self.snapshots[-1]
+        path = self._directory.file(checkpoint_name(newest))
+        with self._directory.storage.open_file(path) as file:
+            head = header_at(file, 0, file.byte_count())
+            first = next(read_batches(file, 0, head.end_position))
+        voters, version = snapshot_voters(first)
+        return newest.end_offset - 1, voters, version
+
+    def control_batches(self) -> Iterator[RecordBatch]:
+        """The control batches behind the newest snapshot, in order."""
+        start = self.log_start_offset
+        if self.snapshots:
+            start = max(start, self.snapshots[-1].end_offset)
+        if start < self._end_offset:
+            batches = self._store.batches(start, self._end_offset)
+            yield from (batch for batch in batches if batch.is_control)
+
+    # --- what it does -----------------------------------------------------------------------------
+
+    def write_election(self, state: QuorumState) -> None:
+        """Write down of elections; durable on return."""
+        with self._failing(also_full=True):
+            self._directory.write_quorum_state(state)
+
+    def begin_epoch(self, epoch: int, head: Sequence[ControlRecord], *, now_ms: int) -> None:
+        """Lead an epoch: its first batch is ``head``. Only the epoch itself is durable yet."""
+        self._begin_epoch(epoch, head, now_ms)
+
+    def append_control(self, controls: Sequence[ControlRecord], *, now_ms: int) -> None:
+        """Append control records in a batch of their own, in the epoch that is led."""
+        self._append_control(controls, now_ms)
+
+    def store_snapshot_bytes(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
+        """Keep bytes of a snapshot that is fetched; position 0 begins it anew."""
+        self._check_writable()
+        with self._failing(also_full=True):
+            if position == 0:
+                self._drop_receiver()
+                self._receiver = SnapshotReceiver(self._directory, snapshot_id)
+            assert self._receiver is not None, "it was begun"
+            self._receiver.write(position, data)
+
+    def install_snapshot(self, snapshot_id: SnapshotId, *, now_ms: int) -> SnapshotReceiver:
+        """Keep the snapshot whose bytes are all here, and begin the log behind it, durably.
+
+        Raises ``CorruptSnapshotError``: then it is dropped, and the log is as it was.
+        """
+        self._check_writable()
+        receiver, self._receiver = self._receiver, None
+        assert receiver is not None, "its bytes were stored"
+        assert receiver.snapshot_id == snapshot_id, "one is fetched at a time"
+        with self._failing(also_full=True):
+            try:
+                receiver.keep()
+            except CorruptSnapshotError as error:
+                damage = error
+            else:
+                self._store.look_for_snapshots()
+                self._begin_behind_newest_snapshot(now_ms)
+                return receiver
+        raise damage
+
+    def _begin_behind_newest_snapshot(self, now_ms: int) -> None:
+        """Begin anew if a snapshot is further than the log; not if more was known to be durable."""
+        if not self.snapshots:
+            return
+        newest = self.snapshots[-1]
+        own = SnapshotId(epoch=self.last_fetched_epoch, end_offset=self._end_offset)
+        is_more_lost = self.is_read_only and self._store.recovery_point > newest.end_offset
+        if newest <= own or is_more_lost:
+            return
+        with self._failing(also_full=True):
+            self._directory.remove_clean_marker()
+            self._store.begin_anew(newest)
+            self._recover(now_ms)
+            self._high_watermark = max(self._high_watermark, newest.end_offset)
+
+    def _drop_receiver(self) -> None:
+        if self._receiver is not None:
+            self._receiver.drop()
+            self._receiver = None
+
+    def _give_back(self, reason: str) -> None:
+        if self._receiver is not None:
+            self._receiver.give_back()
+        super()._give_back(reason)

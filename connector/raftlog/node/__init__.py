@@ -1,0 +1,1 @@
+"""A process of a quorum: a replica with its log, and what drives it."""

@@ -1,0 +1,104 @@
+"""The quorum's values as control records of the log, and back.
+
+Rules of this file:
+
+1. Pure. A record says what Kafka's says; what Kafka does not write is not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from raftlog.log.small_files import QuorumState
+from raftlog.quorum.effects import BeginEpoch, ElectionState
+from raftlog.quorum.events import VotersAppended
+from raftlog.quorum.voters import Endpoint, Voter, VoterSet
+from raftlog.records.batch import RecordBatch
+from raftlog.records.control import (
+    ControlRecord,
+    KRaftVersion,
+    KRaftVoters,
+    LeaderChange,
+    LeaderChangeVoter,
+    VoterEndpoint,
+    decode_control,
+)
+from raftlog.records.control import Voter as VoterRecord
+from raftlog.types import ZERO_UUID, ReplicaKey
+
+_QUORUM_STATE_VERSION: Final = 1
+
+
+def epoch_head(effect: BeginEpoch, leader_id: int) -> tuple[ControlRecord, ...]:
+    """The first batch of an epoch."""
+    head: list[ControlRecord] = [
+        LeaderChange(
+            leader_id=leader_id,
+            voters=tuple(LeaderChangeVoter(key.node_id) for key in effect.voters),
+            granting_voters=tuple(LeaderChangeVoter(key.node_id) for key in effect.granting_voters),
+        )
+    ]
+    if effect.kraft_version is not None:
+        head.append(KRaftVersion(kraft_version=effect.kraft_version))
+    if effect.voter_set is not None:
+        head.append(voters_record(effect.voter_set))
+    return tuple(head)
+
+
+def voters_record(voters: VoterSet) -> KRaftVoters:
+    return KRaftVoters(
+        voters=tuple(
+            VoterRecord(
+                voter_id=voter.key.node_id,
+                voter_directory_id=voter.key.directory_id,
+                endpoints=tuple(VoterEndpoint(at.name, at.host, at.port) for at in voter.endpoints),
+                min_supported_version=voter.kraft_version_min,
+                max_supported_version=voter.kraft_version_max,
+            )
+            for voter in voters
+        )
+    )
+
+
+def voter_set(record: KRaftVoters) -> VoterSet:
+    return VoterSet.of(
+        Voter(
+            key=ReplicaKey(voter.voter_id, voter.voter_directory_id),
+            endpoints=tuple(Endpoint(at.name, at.host, at.port) for at in voter.endpoints),
+            kraft_version_min=voter.min_supported_version,
+            kraft_version_max=voter.max_supported_version,
+        )
+        for voter in record.voters
+    )
+
+
+def voters_in(batches: Iterable[RecordBatch]) -> Iterator[VotersAppended]:
+    """What control batches say of voters and kraft.version, in order."""
+    for batch in batches:
+        if not batch.is_control:
+            continue
+        for record in batch.records():
+            control = decode_control(record.key, record.value)
+            if isinstance(control, KRaftVoters):
+                yield VotersAppended(record.offset, voters=voter_set(control))
+            elif isinstance(control, KRaftVersion):
+                yield VotersAppended(record.offset, kraft_version=control.kraft_version)
+
+
+def quorum_state(state: ElectionState) -> QuorumState:
+    voted = state.voted
+    return QuorumState(
+        version=_QUORUM_STATE_VERSION,
+        leader_epoch=state.epoch,
+        leader_id=state.leader_id,
+        voted_id=None if voted is None else voted.node_id,
+        voted_directory_id=None if voted is None else voted.directory_id,
+    )
+
+
+def election_state(state: QuorumState) -> ElectionState:
+    voted = None
+    if state.voted_id is not None:
+        voted = ReplicaKey(state.voted_id, state.voted_directory_id or ZERO_UUID)
+    return ElectionState(epoch=state.leader_epoch, leader_id=state.leader_id, voted=voted)

@@ -1,0 +1,309 @@
+"""A replica on its storage: the core decides, and what it asks for is done to the log, in order.
+
+Rules of this file:
+
+1. No thread, socket or clock: the node drives it, and so does the simulator, with the same files.
+2. Effects on files are carried out at once, and what they answer is told to the core before the
+   next event. What must leave the process is returned, in order; a sync is run by the driver.
+3. A ``LogError`` that is raised here ends the replica: what it last asked for may be half done.
+   Whoever drives it stops, and opens it again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self, TypeAlias
+
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    CorruptSnapshotError,
+    DivergedLogError,
+    FutureEpochError,
+    LogError,
+    LogGapError,
+)
+from raftlog.log.names import QUORUM_STATE_NAME
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.sync_state import SyncTicket
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.core import QuorumCore
+from raftlog.quorum.effects import (
+    AdvanceHighWatermark,
+    AppendAsFollower,
+    AppendVoters,
+    BeginEpoch,
+    Effect,
+    ElectionState,
+    InstallSnapshot,
+    LeaderChanged,
+    PersistElection,
+    Reply,
+    ReplyWithRecords,
+    ReplyWithSnapshot,
+    Send,
+    StartSync,
+    StoreSnapshotBytes,
+    Tell,
+    TruncateToEndOfEpoch,
+)
+from raftlog.quorum.events import (
+    Appended,
+    AppendRefused,
+    Event,
+    SnapshotInstalled,
+    SnapshotRefused,
+    SyncCompleted,
+    Truncated,
+    VotersAppended,
+)
+from raftlog.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
+from raftlog.records.accumulator import CompletedBatch
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.storage.protocol import WritableStorage
+
+from .control_values import (
+    election_state,
+    epoch_head,
+    quorum_state,
+    voter_set,
+    voters_in,
+    voters_record,
+)
+
+_LENGTH_AND_ATTRIBUTES: Final = struct.Struct(">8xi9xh")
+"""Of a batch: its length, and the attributes whose bit 5 says that it is a control batch."""
+_CONTROL_BIT: Final = 1 << 5
+
+
+@dataclass(frozen=True, slots=True)
+class RunSync:
+    """Run the ticket, in any thread; then ``Replica.complete_sync`` or ``fail_sync``."""
+
+    ticket: SyncTicket
+
+
+Outgoing: TypeAlias = Send | Reply | LeaderChanged | AdvanceHighWatermark | Tell | RunSync
+"""What the driver has to do: speak to others, tell users, sync."""
+
+
+class Replica:
+    """One node's part of a quorum. Not shared between threads."""
+
+    def __init__(self, core: QuorumCore, log: ReplicaLog) -> None:
+        self.core: Final = core
+        self.log: Final = log
+        self._events: deque[Event] = deque()
+        self._outgoing: list[Outgoing] = []
+        self._is_syncing = False
+        self._is_sync_due = False
+        self._now_ms = 0
+
+    @classmethod
+    def open(
+        cls,
+        storage: WritableStorage,
+        directory: str,
+        *,
+        me: Voter,
+        voters: VoterSet,
+        kraft_version: int,
+        log_config: LogConfig,
+        topic_id: str,
+        config: QuorumConfig,
+        jitter_ms: Callable[[int], int],
+        now_ms: int,
+        time_ms: int,
+        bootstrap: tuple[tuple[Endpoint, ...], ...] = (),
+    ) -> Self:
+        """Open what is in a directory, or make it. ``voters`` and ``kraft_version`` hold as long as
+        the log says nothing else. ``now_ms`` is the quorum's clock, ``time_ms`` that of records.
+
+        Raises ``LogReadOnlyError`` for a log that is damaged where it was durable,
+        ``CorruptFileError`` if nobody knows any more whom this replica voted for.
+        """
+        log = ReplicaLog.open_or_create(
+            storage, directory, config=log_config, topic_id=topic_id, now_ms=time_ms
+        )
+        if log.report.read_only is not None:
+            raise log.report.read_only
+        written = log.read_election()
+        if written is None and log.last_fetched_epoch:
+            raise CorruptFileError(
+                path=storage.join(directory, QUORUM_STATE_NAME),
+                reason="it is missing, and there is a log beside it: whom this node voted for is "
+                "not known",
+            )
+        core = QuorumCore(
+            me=me,
+            log=log,
+            election=ElectionState(epoch=0) if written is None else election_state(written),
+            voters=_voter_history(log, voters, kraft_version),
+            config=config,
+            jitter_ms=jitter_ms,
+            now_ms=now_ms,
+            bootstrap=bootstrap,
+        )
+        return cls(core, log)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def step(self, event: Event, *, now_ms: int, time_ms: int) -> list[Outgoing]:
+        """Take one event, and do what follows from it; what is left to do is returned.
+
+        Raises what the storage raises: then this replica is over.
+        """
+        self._now_ms = time_ms
+        self._events.append(event)
+        while self._events:
+            for effect in self.core.step(self._events.popleft(), now_ms=now_ms):
+                self._carry_out(effect)
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def append(
+        self,
+        batches: Sequence[CompletedBatch | bytes | memoryview],
+        *,
+        now_ms: int,
+        time_ms: int,
+    ) -> list[Outgoing]:
+        """Append what users gave, batched, with their offsets and in the epoch that is led.
+
+        Raises what ``ReplicatedLog.append_as_leader`` raises.
+        """
+        self.log.append_as_leader(batches, now_ms=time_ms)
+        self._carry_out(StartSync())
+        return self.step(Appended(), now_ms=now_ms, time_ms=time_ms)
+
+    def complete_sync(self, ticket: SyncTicket, *, now_ms: int, time_ms: int) -> list[Outgoing]:
+        """A sync that ``RunSync`` asked for has ended well."""
+        self._is_syncing = False
+        self.log.complete_sync(ticket)
+        if self._is_sync_due:
+            self._is_sync_due = False
+            self._carry_out(StartSync())
+        return self.step(SyncCompleted(), now_ms=now_ms, time_ms=time_ms)
+
+    def fail_sync(self, ticket: SyncTicket, error: LogError) -> None:
+        """It has failed: the log is closed, and this replica is over."""
+        self.log.fail_sync(ticket, error)
+
+    # --- doing ------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect) -> None:
+        log = self.log
+        match effect:
+            case Send() | Reply() | LeaderChanged() | Tell():
+                self._outgoing.append(effect)
+            case AdvanceHighWatermark(offset):
+                log.advance_high_watermark(offset)
+                self._outgoing.append(effect)
+            case PersistElection(state):
+                log.write_election(quorum_state(state))
+            case ReplyWithRecords():
+                records = log.read_bytes(effect.start_offset, effect.max_bytes)
+                response = replace(effect.response, records=records)
+                self._outgoing.append(Reply(effect.request_id, response))
+            case ReplyWithSnapshot():
+                self._reply_with_snapshot(effect)
+            case StartSync():
+                self._start_sync()
+            case _:
+                self._change_log(effect)
+
+    def _change_log(self, effect: Effect) -> None:
+        """What is answered by an event."""
+        log, now_ms = self.log, self._now_ms
+        match effect:
+            case BeginEpoch():
+                start = log.end_offset
+                log.begin_epoch(effect.epoch, epoch_head(effect, self.core.node_id), now_ms=now_ms)
+                self._events.append(Appended(self._voters_from(start)))
+            case AppendVoters():
+                start = log.end_offset
+                log.append_control([voters_record(effect.voter_set)], now_ms=now_ms)
+                self._events.append(Appended(self._voters_from(start)))
+            case AppendAsFollower():
+                self._append_as_follower(effect)
+            case TruncateToEndOfEpoch(diverging):
+                log.truncate_to_end_of_epoch(diverging, now_ms=now_ms)
+                self._events.append(Truncated())
+            case StoreSnapshotBytes():
+                log.store_snapshot_bytes(effect.snapshot_id, effect.position, effect.data)
+            case InstallSnapshot():
+                self._install_snapshot(effect)
+            case _:
+                raise AssertionError(f"an effect that nobody carries out: {effect}")
+
+    def _append_as_follower(self, effect: AppendAsFollower) -> None:
+        log = self.log
+        try:
+            end = log.append_as_follower(
+                effect.records, leader_epoch=effect.leader_epoch, now_ms=self._now_ms
+            )
+        except (CorruptBatchError, LogGapError, DivergedLogError, FutureEpochError) as error:
+            self._events.append(AppendRefused(error.sentence()))
+            return
+        batches = _control_batches(effect.records, end)
+        self._events.append(Appended(tuple(voters_in(batches))))
+
+    def _install_snapshot(self, effect: InstallSnapshot) -> None:
+        try:
+            receiver = self.log.install_snapshot(effect.snapshot_id, now_ms=self._now_ms)
+        except CorruptSnapshotError as error:
+            self._events.append(SnapshotRefused(effect.snapshot_id, error.sentence()))
+            return
+        voters = None if receiver.voters is None else voter_set(receiver.voters)
+        installed = SnapshotInstalled(effect.snapshot_id, voters, receiver.kraft_version)
+        self._events.append(installed)
+
+    def _reply_with_snapshot(self, effect: ReplyWithSnapshot) -> None:
+        response = effect.response
+        data = self.log.read_snapshot_bytes(
+            response.snapshot_id, response.position, effect.max_bytes
+        )
+        self._outgoing.append(Reply(effect.request_id, replace(response, data=data)))
+
+    def _start_sync(self) -> None:
+        if self._is_syncing:
+            self._is_sync_due = True
+        else:
+            self._is_syncing = True
+            self._outgoing.append(RunSync(self.log.start_sync()))
+
+    def _voters_from(self, offset: int) -> tuple[VotersAppended, ...]:
+        data = self.log.read_bytes(offset, 0)
+        return tuple(voters_in(_control_batches(data, self.log.end_offset)))
+
+
+def _control_batches(data: bytes, end_offset: int) -> Iterator[RecordBatch]:
+    """The control batches among whole batches that were checked, below ``end_offset``."""
+    position = 0
+    while position + _LENGTH_AND_ATTRIBUTES.size <= len(data):
+        length, attributes = _LENGTH_AND_ATTRIBUTES.unpack_from(data, position)
+        if attributes & _CONTROL_BIT:
+            batch = read_batch(data, position)
+            if isinstance(batch, TornTail) or batch.base_offset >= end_offset:
+                return
+            yield batch
+        position += 12 + length
+
+
+def _voter_history(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> VoterHistory:
+    """What the log says of voters, snapshot first; before that what configuration says."""
+    history = VoterHistory(voters, kraft_version)
+    head = log.snapshot_voters()
+    if head is not None:
+        offset, named, version = head
+        history.restart(offset, None if named is None else voter_set(named), version)
+    for found in voters_in(log.control_batches()):
+        if found.voters is not None:
+            history.add_voters(found.offset, found.voters)
+        if found.kraft_version is not None:
+            history.add_kraft_version(found.offset, found.kraft_version)
+    return history

@@ -1,0 +1,35 @@
+"""How long a replica waits, and how much it asks for at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raftlog.limits import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumConfig:
+    """Times in milliseconds; the defaults are Kafka's (``controller.quorum.*``).
+
+    An election's timeout is drawn from ``[election_timeout_ms, 2 * election_timeout_ms)``.
+    """
+
+    election_timeout_ms: int = 1000
+    fetch_timeout_ms: int = 2000
+    request_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 1 * MIB
+    snapshot_max_bytes: int = 1 * MIB
+    observer_forgotten_ms: int = 300_000
+    observers_max: int = 1_000
+
+    @property
+    def check_quorum_timeout_ms(self) -> int:
+        """How long a leader leads without having been fetched from by a majority."""
+        return self.fetch_timeout_ms * 3 // 2
+
+    @property
+    def begin_epoch_interval_ms(self) -> int:
+        """How often a leader tells voters that do not fetch that it leads."""
+        return self.fetch_timeout_ms // 2

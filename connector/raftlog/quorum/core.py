@@ -1,0 +1,244 @@
+"""A replica of a quorum: events and the time go in, effects come out.
+
+Rules of this file:
+
+1. ``step`` is a function of what the replica knows, the event, the time and the numbers that it
+   draws: no file, no socket, no clock, no thread. The same events give the same effects.
+2. Each kind of event has one line in ``_take``; after each the parts look at what is due.
+
+Kafka: ``KafkaRaftClient.poll`` and what it calls (KIP-595, 630, 853, 996).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from .config import QuorumConfig
+from .effects import Effect, ElectionState
+from .elections import Elections
+from .events import (
+    Appended,
+    AppendRefused,
+    Event,
+    RequestDropped,
+    RequestReceived,
+    Resign,
+    ResponseReceived,
+    SendFailed,
+    ShutDown,
+    SnapshotInstalled,
+    SnapshotRefused,
+    SyncCompleted,
+    TimePassed,
+    Truncated,
+)
+from .following import Following
+from .leadership import Leadership
+from .log_view import LogView
+from .messages import (
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RemoveVoterRequest,
+    UpdateVoterRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from .request_book import Outstanding
+from .roles import Leader, Role
+from .state import ReplicaState
+from .voters import Endpoint, Voter, VoterHistory, VoterSet
+
+
+class QuorumCore:
+    """One replica. Not shared between threads.
+
+    1. The first ``step`` also returns what the start asked for.
+    2. ``now_ms`` never falls from step to step; its zero means nothing.
+    3. Between the effects of one step and the next step nothing else changes the log, but appends
+       of the leader's own, which are told by ``Appended``.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: Voter,
+        log: LogView,
+        election: ElectionState,
+        voters: VoterHistory,
+        config: QuorumConfig,
+        jitter_ms: Callable[[int], int],
+        now_ms: int,
+        bootstrap: tuple[tuple[Endpoint, ...], ...] = (),
+    ) -> None:
+        """``bootstrap``: where an observer asks for the leader besides at the voters it knows."""
+        self._state = ReplicaState(
+            me=me,
+            log=log,
+            election=election,
+            voters=voters,
+            config=config,
+            jitter_ms=jitter_ms,
+            now_ms=now_ms,
+        )
+        self._elections = Elections(self._state)
+        self._leadership = Leadership(self._state)
+        self._following = Following(self._state, bootstrap)
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def node_id(self) -> int:
+        return self._state.node_id
+
+    @property
+    def role(self) -> Role:
+        return self._state.role
+
+    @property
+    def epoch(self) -> int:
+        return self._state.epoch
+
+    @property
+    def leader_id(self) -> int | None:
+        """Who leads this epoch, as far as this replica knows."""
+        return self._state.standing.leader_id
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self._state.role, Leader)
+
+    @property
+    def voters(self) -> VoterSet:
+        return self._state.voter_set
+
+    @property
+    def high_watermark(self) -> int | None:
+        """Everything below is committed; None while that is not known."""
+        return self._state.high_watermark
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When ``TimePassed`` is to be told at the latest; None if nothing waits for time."""
+        state = self._state
+        times = (
+            self._elections.deadline_ms(),
+            self._leadership.deadline_ms(),
+            state.requests.next_deadline_ms(state.now_ms),
+        )
+        return min((at for at in times if at is not None), default=None)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def step(self, event: Event, *, now_ms: int) -> list[Effect]:
+        """Take one event at ``now_ms``; what is to be done, in this order."""
+        state = self._state
+        assert now_ms >= state.now_ms, "time never falls"
+        state.now_ms = now_ms
+        for late in state.requests.expire(now_ms):
+            state.back_off(late.node_id)
+        self._take(event)
+        self._elections.poll()
+        self._leadership.poll()
+        self._following.poll()
+        return state.take_effects()
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case TimePassed():
+                pass
+            case RequestReceived():
+                self._on_request(event)
+            case RequestDropped(request_id):
+                self._leadership.on_dropped(request_id)
+            case ResponseReceived(correlation_id):
+                outstanding = self._state.requests.take(correlation_id)
+                if outstanding is not None:
+                    self._on_response(outstanding, event)
+            case SendFailed(correlation_id):
+                self._on_failure(self._state.requests.take(correlation_id), event)
+            case Appended():
+                self._on_appended(event)
+            case AppendRefused():
+                self._following.on_append_refused(event)
+            case SyncCompleted():
+                self._leadership.commit()
+                self._following.on_sync_completed()
+            case Truncated():
+                self._following.on_truncated()
+            case SnapshotInstalled():
+                self._following.on_snapshot_installed(event)
+            case SnapshotRefused():
+                self._following.on_snapshot_refused(event)
+            case Resign(epoch):
+                role = self._state.role
+                if isinstance(role, Leader) and role.epoch == epoch:
+                    role.is_resign_requested = True
+            case ShutDown():
+                self._state.is_shutting_down = True
+            case _:
+                assert_never(event)
+
+    def _on_request(self, event: RequestReceived) -> None:
+        request, request_id = event.request, event.request_id
+        match request:
+            case VoteRequest():
+                self._elections.on_vote_request(request_id, request)
+            case BeginQuorumEpochRequest():
+                self._elections.on_begin_epoch(request_id, request)
+            case EndQuorumEpochRequest():
+                self._elections.on_end_epoch(request_id, request)
+            case FetchRequest():
+                self._leadership.on_fetch(request_id, request)
+            case FetchSnapshotRequest():
+                self._leadership.on_fetch_snapshot(request_id, request)
+            case AddVoterRequest() | RemoveVoterRequest() | UpdateVoterRequest():
+                raise NotImplementedError
+            case _:
+                assert_never(request)
+
+    def _on_response(self, outstanding: Outstanding, event: ResponseReceived) -> None:
+        """An answer that tells of a later epoch, or of a leader that was not known, is news enough:
+        what it answers belongs to a role that is over."""
+        response, node_id = event.response, outstanding.node_id
+        if self._state.take_up(response.standing):
+            return
+        match outstanding.request, response:
+            case VoteRequest() as request, VoteResponse():
+                self._elections.on_vote_response(node_id, request, response)
+            case BeginQuorumEpochRequest(), BeginQuorumEpochResponse():
+                self._leadership.on_begin_epoch_response(node_id, response)
+            case EndQuorumEpochRequest(), EndQuorumEpochResponse():
+                self._elections.on_end_epoch_response(node_id, response)
+            case FetchRequest(), FetchResponse():
+                self._following.on_fetch_response(node_id, response)
+            case FetchSnapshotRequest(), FetchSnapshotResponse():
+                self._following.on_snapshot_response(node_id, response)
+            case _:
+                self._state.back_off(node_id)
+
+    def _on_failure(self, outstanding: Outstanding | None, event: SendFailed) -> None:
+        if outstanding is None:
+            return
+        request = outstanding.request
+        is_pre_vote = isinstance(request, VoteRequest) and request.is_pre_vote
+        if is_pre_vote and event.is_version_unsupported:
+            self._elections.on_pre_vote_unsupported()
+        else:
+            self._state.back_off(outstanding.node_id)
+
+    def _on_appended(self, event: Appended) -> None:
+        for found in event.voters:
+            if found.voters is not None:
+                self._state.voters.add_voters(found.offset, found.voters)
+            if found.kraft_version is not None:
+                self._state.voters.add_kraft_version(found.offset, found.kraft_version)
+        self._leadership.on_appended()
+        self._following.advance_high_watermark()

@@ -1,0 +1,246 @@
+"""Elections: who asks for votes, who gives them, and how a leader comes and goes.
+
+Rules of this file:
+
+1. A replica asks whether it would win before it raises the epoch: one that was cut off disturbs
+   nobody when it comes back (KIP-996).
+2. Timeouts are looked at in ``poll``, which also asks whoever has not answered yet: an answer that
+   was lost is asked for again.
+
+Kafka: ``KafkaRaftClient``, as far as elections go.
+"""
+
+from __future__ import annotations
+
+from raftlog.types import OffsetAndEpoch
+
+from .effects import Reply
+from .messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    ErrorCode,
+    Standing,
+    VoteRequest,
+    VoteResponse,
+)
+from .roles import Candidate, Follower, Prospective, Resigned, Unattached, Votes
+from .state import ReplicaState
+from .votes import check_vote_request, grants, is_same_replica
+
+
+class Elections:
+    """The part of a replica that elects and is elected."""
+
+    def __init__(self, state: ReplicaState) -> None:
+        self._state = state
+
+    # --- what time asks for -----------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Do what is due now, and ask whom is to be asked."""
+        state, role = self._state, self._state.role
+        match role:
+            case Unattached():
+                if state.may_stand and state.now_ms >= role.election_deadline_ms:
+                    state.become_prospective()
+                    self.poll()
+            case Follower():
+                if state.may_stand and state.now_ms >= role.fetch_deadline_ms:
+                    state.become_prospective()
+                    self.poll()
+            case Prospective():
+                self._poll_prospective(role)
+            case Candidate():
+                self._poll_candidate(role)
+            case Resigned():
+                self._poll_resigned(role)
+            case _:
+                pass
+
+    def _poll_prospective(self, role: Prospective) -> None:
+        state = self._state
+        if not state.may_stand:
+            self._give_up(role)
+        elif len(role.votes.granted) >= state.voter_set.majority_count:
+            state.become_candidate()
+            self.poll()
+        elif self._is_lost(role.votes) or state.now_ms >= role.election_deadline_ms:
+            self._give_up(role)
+        else:
+            self._ask_for_votes(role.votes, is_pre_vote=True)
+
+    def _give_up(self, role: Prospective) -> None:
+        """Go back to the leader that it knew of; else wait for one, or for the next try."""
+        state = self._state
+        if role.leader_id is not None and role.leader_id != state.node_id:
+            state.become_follower(role.epoch, role.leader_id, role.leader_endpoints)
+        else:
+            state.become_unattached(role.epoch, role.leader_id)
+
+    def _poll_candidate(self, role: Candidate) -> None:
+        state = self._state
+        if not state.may_stand:
+            state.become_unattached(role.epoch + 1)
+        elif len(role.votes.granted) >= state.voter_set.majority_count:
+            state.become_leader()
+        elif state.now_ms >= role.election_deadline_ms:
+            state.become_prospective()
+            self.poll()
+        else:
+            self._ask_for_votes(role.votes, is_pre_vote=False)
+
+    def _poll_resigned(self, role: Resigned) -> None:
+        state = self._state
+        if state.now_ms >= role.election_deadline_ms and not state.is_shutting_down:
+            state.become_unattached(role.epoch + 1)
+            return
+        for voter in state.other_voters:
+            node_id = voter.key.node_id
+            if node_id not in role.told and state.requests.is_ready(node_id, state.now_ms):
+                request = EndQuorumEpochRequest(
+                    epoch=role.epoch,
+                    leader_id=state.node_id,
+                    preferred=role.preferred,
+                    leader_endpoints=state.me.endpoints,
+                )
+                state.send(node_id, request)
+
+    def _is_lost(self, votes: Votes) -> bool:
+        voters = self._state.voter_set
+        return len(voters) - len(votes.rejected) < voters.majority_count
+
+    def _ask_for_votes(self, votes: Votes, *, is_pre_vote: bool) -> None:
+        state = self._state
+        for voter in state.other_voters:
+            node_id = voter.key.node_id
+            is_open = node_id not in votes.granted and node_id not in votes.rejected
+            if is_open and state.requests.is_ready(node_id, state.now_ms):
+                request = VoteRequest(
+                    epoch=state.epoch,
+                    candidate=state.key,
+                    voter=voter.key,
+                    last_offset=state.log.end_offset,
+                    last_epoch=state.log.last_fetched_epoch,
+                    is_pre_vote=is_pre_vote,
+                )
+                state.send(node_id, request)
+
+    def deadline_ms(self) -> int | None:
+        """When time changes this role by itself."""
+        state, role = self._state, self._state.role
+        match role:
+            case Prospective() | Candidate():
+                return role.election_deadline_ms
+            case Unattached():
+                return role.election_deadline_ms if state.may_stand else None
+            case Resigned():
+                return None if state.is_shutting_down else role.election_deadline_ms
+            case Follower():
+                return role.fetch_deadline_ms if state.may_stand else None
+            case _:
+                return None
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def on_vote_request(self, request_id: int, request: VoteRequest) -> None:
+        state = self._state
+        error = check_vote_request(request, epoch=state.epoch)
+        is_granted = False
+        if error is ErrorCode.NONE:
+            if request.epoch > state.epoch:
+                state.become_unattached(request.epoch)
+            if request.voter is not None and not is_same_replica(request.voter, state.key):
+                error = ErrorCode.INVALID_VOTER_KEY
+            else:
+                is_granted = self._decide(request)
+        response = VoteResponse(standing=state.standing, is_granted=is_granted, error=error)
+        state.emit(Reply(request_id, response))
+
+    def _decide(self, request: VoteRequest) -> bool:
+        state = self._state
+        log_end = OffsetAndEpoch(epoch=state.log.last_fetched_epoch, offset=state.log.end_offset)
+        if not grants(request, role=state.role, voted=state.voted, log_end=log_end):
+            return False
+        if not request.is_pre_vote:
+            state.vote_for(request.candidate)
+        return True
+
+    def on_begin_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
+        state = self._state
+        error = ErrorCode.NONE
+        if request.leader_id < 0 or request.epoch < 0 or request.leader_id == state.node_id:
+            error = ErrorCode.INVALID_REQUEST
+        elif request.epoch < state.epoch:
+            error = ErrorCode.FENCED_LEADER_EPOCH
+        else:
+            state.take_up(
+                Standing(
+                    epoch=request.epoch,
+                    leader_id=request.leader_id,
+                    leader_endpoints=request.leader_endpoints,
+                )
+            )
+            if request.voter is not None and request.voter.node_id != state.node_id:
+                error = ErrorCode.INVALID_VOTER_KEY
+        state.emit(
+            Reply(request_id, BeginQuorumEpochResponse(standing=state.standing, error=error))
+        )
+
+    def on_end_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
+        state = self._state
+        error = ErrorCode.NONE
+        if request.leader_id < 0 or request.epoch < 0 or request.leader_id == state.node_id:
+            error = ErrorCode.INVALID_REQUEST
+        elif request.epoch < state.epoch:
+            error = ErrorCode.FENCED_LEADER_EPOCH
+        else:
+            state.take_up(Standing(epoch=request.epoch, leader_id=request.leader_id))
+            role = state.role
+            if isinstance(role, Follower) and role.leader_id == request.leader_id:
+                role.fetch_deadline_ms = min(
+                    role.fetch_deadline_ms, state.now_ms + self._stand_after_ms(request)
+                )
+        state.emit(Reply(request_id, EndQuorumEpochResponse(standing=state.standing, error=error)))
+
+    def _stand_after_ms(self, request: EndQuorumEpochRequest) -> int:
+        """At once if it is the leader's first choice; the others wait, so as not to compete."""
+        state = self._state
+        places = [key.node_id for key in request.preferred]
+        place = places.index(state.node_id) if state.node_id in places else len(places)
+        if place == 0:
+            return 0
+        most_ms = min(state.config.retry_backoff_ms << place, state.config.election_timeout_ms)
+        return most_ms + state.draw_ms(most_ms)
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def on_vote_response(self, node_id: int, request: VoteRequest, response: VoteResponse) -> None:
+        state, role = self._state, self._state.role
+        is_asked = (isinstance(role, Prospective) and request.is_pre_vote) or (
+            isinstance(role, Candidate) and not request.is_pre_vote
+        )
+        if not is_asked:
+            return
+        assert isinstance(role, Prospective | Candidate)
+        if response.error is ErrorCode.NONE:
+            role.votes.record(node_id, is_granted=response.is_granted)
+        elif response.error is ErrorCode.UNSUPPORTED_VERSION and isinstance(role, Prospective):
+            self.on_pre_vote_unsupported()
+        else:
+            state.back_off(node_id)
+
+    def on_pre_vote_unsupported(self) -> None:
+        """A voter is older than KIP-996: ask for real votes."""
+        if isinstance(self._state.role, Prospective):
+            self._state.become_candidate()
+
+    def on_end_epoch_response(self, node_id: int, response: EndQuorumEpochResponse) -> None:
+        role = self._state.role
+        if not isinstance(role, Resigned):
+            return
+        if response.error is ErrorCode.NONE:
+            role.told.add(node_id)
+        else:
+            self._state.back_off(node_id)

@@ -1,0 +1,214 @@
+"""Following: what to fetch, and what to do with what comes back.
+
+Rules of this file:
+
+1. A fetch names the durable end of the log: nothing is asked for while something that was fetched
+   is not synced.
+2. What comes back is believed only as the answer to the one request that is on its way, in the
+   epoch it was sent in (the book of requests sees to that).
+3. The log is cut only where the leader says that the logs part, and never below the high watermark.
+
+Kafka: ``KafkaRaftClient``.
+"""
+
+from __future__ import annotations
+
+from .effects import (
+    AdvanceHighWatermark,
+    AppendAsFollower,
+    InstallSnapshot,
+    StartSync,
+    StoreSnapshotBytes,
+    Tell,
+    TruncateToEndOfEpoch,
+)
+from .events import AppendRefused, SnapshotInstalled, SnapshotRefused
+from .messages import (
+    ErrorCode,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+)
+from .roles import Follower, SnapshotFetch, Unattached
+from .state import ReplicaState
+from .voters import Endpoint
+
+
+class Following:
+    """The part of a replica that follows, or looks for somebody to follow."""
+
+    def __init__(
+        self, state: ReplicaState, bootstrap: tuple[tuple[Endpoint, ...], ...] = ()
+    ) -> None:
+        self._state = state
+        self._bootstrap = bootstrap
+        self._next_asked = 0
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        state, role = self._state, self._state.role
+        if isinstance(role, Unattached) and not state.may_stand:
+            self._look_for_leader()
+        elif isinstance(role, Follower) and not role.is_appending:
+            if not state.may_stand and state.now_ms >= role.fetch_deadline_ms:
+                self._look_for_leader()  # it may be gone, and nobody tells an observer
+                return
+            if not state.requests.is_ready(role.leader_id, state.now_ms):
+                return
+            if state.log.synced_end_offset < state.log.end_offset:
+                return  # a sync is on its way since this replica became a follower
+            if role.snapshot is None:
+                state.send(role.leader_id, self._fetch(), role.leader_endpoints)
+            elif not role.snapshot.is_installing:
+                request = self._fetch_snapshot(role.snapshot)
+                state.send(role.leader_id, request, role.leader_endpoints)
+
+    def _look_for_leader(self) -> None:
+        """An observer asks one after the other; whoever it asks says who leads."""
+        state = self._state
+        places = [(voter.key.node_id, voter.endpoints) for voter in state.other_voters]
+        places += [(-2 - at, endpoints) for at, endpoints in enumerate(self._bootstrap)]
+        if not places or any(
+            not state.requests.is_ready(node_id, state.now_ms) for node_id, _ in places
+        ):
+            return
+        node_id, endpoints = places[self._next_asked % len(places)]
+        self._next_asked += 1
+        state.send(node_id, self._fetch(), endpoints)
+
+    def _fetch(self) -> FetchRequest:
+        state = self._state
+        return FetchRequest(
+            replica=state.key,
+            epoch=state.epoch,
+            fetch_offset=state.log.end_offset,
+            last_fetched_epoch=state.log.last_fetched_epoch,
+            max_bytes=state.config.fetch_max_bytes,
+            max_wait_ms=state.config.fetch_max_wait_ms,
+            high_watermark=state.high_watermark,
+        )
+
+    def _fetch_snapshot(self, snapshot: SnapshotFetch) -> FetchSnapshotRequest:
+        state = self._state
+        return FetchSnapshotRequest(
+            replica=state.key,
+            epoch=state.epoch,
+            snapshot_id=snapshot.snapshot_id,
+            position=snapshot.position,
+            max_bytes=state.config.snapshot_max_bytes,
+        )
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def on_fetch_response(self, node_id: int, response: FetchResponse) -> None:
+        state, role = self._state, self._state.role
+        if not isinstance(role, Follower) or node_id != role.leader_id:
+            state.back_off(node_id)
+            return
+        if response.error is not ErrorCode.NONE:
+            state.back_off(node_id)
+            return
+        if response.snapshot_id is not None:
+            self._begin_snapshot(role, response)
+            return
+        self._note_contact(role)
+        if response.diverging is not None:
+            role.is_appending = True
+            state.emit(TruncateToEndOfEpoch(response.diverging))
+            return
+        role.leader_high_watermark = response.high_watermark
+        if response.records:
+            role.is_appending = True
+            state.emit(AppendAsFollower(response.records, role.epoch))
+            state.emit(StartSync())
+        else:
+            self.advance_high_watermark()
+
+    def _note_contact(self, role: Follower) -> None:
+        role.has_fetched = True
+        role.fetch_deadline_ms = self._state.now_ms + self._state.config.fetch_timeout_ms
+
+    def advance_high_watermark(self) -> None:
+        """Believe the leader's, as far as the log reaches. It never goes back."""
+        state, role = self._state, self._state.role
+        if not isinstance(role, Follower) or role.leader_high_watermark is None:
+            return
+        offset = min(role.leader_high_watermark, state.log.end_offset)
+        if offset > (state.high_watermark or 0):
+            state.high_watermark = offset
+            state.emit(AdvanceHighWatermark(offset))
+
+    def on_append_refused(self, event: AppendRefused) -> None:
+        """Ask again: what came was damaged on its way, or is not from here."""
+        state, role = self._state, self._state.role
+        state.emit(Tell(f"records of the leader were refused: {event.reason}"))
+        if isinstance(role, Follower):
+            state.back_off(role.leader_id)
+
+    def on_sync_completed(self) -> None:
+        state, role = self._state, self._state.role
+        if isinstance(role, Follower) and state.log.synced_end_offset == state.log.end_offset:
+            role.is_appending = False
+
+    def on_truncated(self) -> None:
+        state, role = self._state, self._state.role
+        state.voters.truncate(state.log.end_offset)
+        if isinstance(role, Follower):
+            role.is_appending = False
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    def _begin_snapshot(self, role: Follower, response: FetchResponse) -> None:
+        """Take the snapshot that the leader names, unless this log is further than it."""
+        state, snapshot_id = self._state, response.snapshot_id
+        assert snapshot_id is not None
+        is_senseless = snapshot_id.end_offset < (state.high_watermark or 0)
+        if is_senseless or snapshot_id.epoch > role.epoch:
+            state.back_off(role.leader_id)
+            return
+        self._note_contact(role)
+        role.snapshot = SnapshotFetch(snapshot_id=snapshot_id)
+
+    def on_snapshot_response(self, node_id: int, response: FetchSnapshotResponse) -> None:
+        state, role = self._state, self._state.role
+        if not isinstance(role, Follower) or node_id != role.leader_id or role.snapshot is None:
+            return
+        snapshot = role.snapshot
+        if response.error is not ErrorCode.NONE:
+            role.snapshot = None
+            state.back_off(node_id)
+            return
+        is_ours = (
+            response.snapshot_id == snapshot.snapshot_id
+            and response.position == snapshot.position
+            and bool(response.data)
+            and snapshot.position + len(response.data) <= response.byte_count
+        )
+        if not is_ours:
+            state.back_off(node_id)
+            return
+        self._note_contact(role)
+        state.emit(StoreSnapshotBytes(snapshot.snapshot_id, snapshot.position, response.data))
+        snapshot.position += len(response.data)
+        if snapshot.position == response.byte_count:
+            snapshot.is_installing = True
+            state.emit(InstallSnapshot(snapshot.snapshot_id))
+
+    def on_snapshot_installed(self, event: SnapshotInstalled) -> None:
+        state, role = self._state, self._state.role
+        end_offset = event.snapshot_id.end_offset
+        state.voters.restart(end_offset - 1, event.voters, event.kraft_version)
+        if end_offset > (state.high_watermark or 0):
+            state.high_watermark = end_offset
+            state.emit(AdvanceHighWatermark(end_offset))
+        if isinstance(role, Follower):
+            role.snapshot = None
+
+    def on_snapshot_refused(self, event: SnapshotRefused) -> None:
+        state, role = self._state, self._state.role
+        state.emit(Tell(f"snapshot {event.snapshot_id} was refused: {event.reason}"))
+        if isinstance(role, Follower):
+            role.snapshot = None
+            state.back_off(role.leader_id)

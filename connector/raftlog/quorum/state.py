@@ -1,0 +1,345 @@
+"""What a replica knows, and how it changes its role: the one place that does.
+
+Rules of this file:
+
+1. Epochs never fall. A vote lasts as long as its epoch, whatever the role. Both are asked to be
+   written down before anything is said that follows from them.
+2. A change of role forgets what the old one had sent, and answers what it had parked.
+3. Effects are collected in the order in which they are to happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from raftlog.types import ReplicaKey
+
+from .config import QuorumConfig
+from .effects import (
+    BeginEpoch,
+    Effect,
+    ElectionState,
+    LeaderChanged,
+    PersistElection,
+    Reply,
+    Send,
+    StartSync,
+    Tell,
+)
+from .log_view import LogView
+from .messages import ErrorCode, FetchResponse, Request, Standing
+from .progress import Progress
+from .request_book import RequestBook
+from .roles import (
+    TRANSITIONS,
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Unattached,
+    Votes,
+)
+from .voters import NO_OFFSET, Endpoint, Voter, VoterHistory, VoterSet
+
+
+class ReplicaState:
+    """One replica between two steps. ``jitter_ms(n)`` draws a number from ``[0, n)``."""
+
+    def __init__(
+        self,
+        *,
+        me: Voter,
+        log: LogView,
+        election: ElectionState,
+        voters: VoterHistory,
+        config: QuorumConfig,
+        jitter_ms: Callable[[int], int],
+        now_ms: int,
+    ) -> None:
+        self.me: Final = me
+        self.log: Final = log
+        self.voters: Final = voters
+        self.config: Final = config
+        self.requests: Final = RequestBook()
+        self.now_ms = now_ms
+        self.high_watermark: int | None = None
+        self.is_shutting_down = False
+        self.voted: ReplicaKey | None = election.voted
+        self._jitter_ms = jitter_ms
+        self._persisted = election
+        self._effects: list[Effect] = []
+        self.role: Role = self._first_role(election)
+        self._persist()
+        self._tell_leader()
+
+    def _first_role(self, election: ElectionState) -> Role:
+        """Who led before does not lead its epoch again; who voted for itself stands again."""
+        if election.epoch < self.log.last_fetched_epoch:
+            self.voted = None
+            return self._unattached(self.log.last_fetched_epoch)
+        epoch, leader_id = election.epoch, election.leader_id
+        if leader_id == self.node_id:
+            return self._resigned(epoch, ())
+        if not self.is_voter and leader_id is None:
+            return self._unattached(epoch)
+        if election.voted == self.key and leader_id is None:
+            return self._candidate(epoch)
+        leader = None if leader_id is None else self.voter_set.find(leader_id)
+        if leader is not None:
+            return self._follower(epoch, leader.key.node_id, leader.endpoints)
+        return self._unattached(epoch, leader_id)
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def key(self) -> ReplicaKey:
+        return self.me.key
+
+    @property
+    def node_id(self) -> int:
+        return self.me.key.node_id
+
+    @property
+    def epoch(self) -> int:
+        return self.role.epoch
+
+    @property
+    def voter_set(self) -> VoterSet:
+        return self.voters.latest
+
+    @property
+    def is_voter(self) -> bool:
+        return self.voter_set.has(self.key)
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether it takes part in elections as somebody who could be elected."""
+        return self.is_voter and not self.is_shutting_down
+
+    @property
+    def standing(self) -> Standing:
+        """The epoch and its leader, as far as others may be told of them."""
+        leader_id = self.role.leader_id
+        return Standing(
+            epoch=self.epoch,
+            leader_id=leader_id,
+            leader_endpoints=() if leader_id is None else self.endpoints_of(leader_id),
+        )
+
+    def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
+        """Where a node listens, as far as it is known."""
+        if node_id == self.node_id:
+            return self.me.endpoints
+        role = self.role
+        if isinstance(role, Follower | Prospective) and role.leader_id == node_id:
+            return role.leader_endpoints
+        voter = self.voter_set.find(node_id)
+        return () if voter is None else voter.endpoints
+
+    @property
+    def other_voters(self) -> list[Voter]:
+        return [voter for voter in self.voter_set if voter.key.node_id != self.node_id]
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def take_effects(self) -> list[Effect]:
+        taken, self._effects = self._effects, []
+        return taken
+
+    def send(self, node_id: int, request: Request, endpoints: tuple[Endpoint, ...] = ()) -> None:
+        """Ask a node, which must be ready to be asked."""
+        deadline_ms = self.now_ms + self.config.request_timeout_ms
+        correlation_id = self.requests.start(node_id, request, deadline_ms=deadline_ms)
+        self.emit(Send(correlation_id, node_id, endpoints or self.endpoints_of(node_id), request))
+
+    def back_off(self, node_id: int) -> None:
+        self.requests.back_off(node_id, self.now_ms + self.config.retry_backoff_ms)
+
+    # --- changes of role --------------------------------------------------------------------------
+
+    def become_unattached(self, epoch: int, leader_id: int | None = None) -> None:
+        self._change(self._unattached(epoch, leader_id))
+
+    def become_follower(
+        self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...] = ()
+    ) -> None:
+        """Follow; what is not durable yet is made so first, since a fetch vouches for it."""
+        assert leader_id != self.node_id, "nobody follows itself"
+        self._change(self._follower(epoch, leader_id, endpoints or self.endpoints_of(leader_id)))
+        if self.log.synced_end_offset < self.log.end_offset:
+            self.emit(StartSync())
+
+    def become_prospective(self) -> None:
+        role = self.role
+        endpoints = role.leader_endpoints if isinstance(role, Follower) else ()
+        self._change(
+            Prospective(
+                epoch=self.epoch,
+                election_deadline_ms=self.election_deadline_ms(),
+                leader_id=role.leader_id,
+                leader_endpoints=endpoints,
+                votes=Votes(granted={self.node_id}),
+            )
+        )
+
+    def become_candidate(self) -> None:
+        """Raise the epoch and vote for itself in it."""
+        self._change(self._candidate(self.epoch + 1), voted=self.key)
+
+    def become_leader(self) -> None:
+        role = self.role
+        assert isinstance(role, Candidate), "only who stood is elected"
+        granting = tuple(
+            voter.key for voter in self.voter_set if voter.key.node_id in role.votes.granted
+        )
+        start_offset = self.log.end_offset
+        self._change(
+            Leader(
+                epoch=role.epoch,
+                leader_id=self.node_id,
+                epoch_start_offset=start_offset,
+                check_quorum_deadline_ms=self.now_ms + self.config.check_quorum_timeout_ms,
+                begin_epoch_deadline_ms=self.now_ms,
+                progress=Progress(),
+                granting_voters=granting,
+            )
+        )
+        is_dynamic = self.voters.kraft_version >= 1
+        must_write_voters = is_dynamic and self.voters.latest_offset == NO_OFFSET
+        self.emit(
+            BeginEpoch(
+                epoch=role.epoch,
+                voters=tuple(voter.key for voter in self.voter_set),
+                granting_voters=granting,
+                kraft_version=self.voters.kraft_version if must_write_voters else None,
+                voter_set=self.voter_set if must_write_voters else None,
+            )
+        )
+        self.emit(StartSync())
+
+    def become_resigned(self) -> None:
+        role = self.role
+        assert isinstance(role, Leader), "only a leader resigns"
+        ends = []
+        for voter in self.other_voters:
+            progress = role.progress.voter(self.voter_set, voter.key.node_id)
+            ends.append((-(progress.end_offset or 0) if progress else 1, voter.key))
+        ends.sort(key=lambda found: (found[0], found[1].node_id))
+        self._change(self._resigned(role.epoch, tuple(key for _, key in ends)))
+
+    def vote_for(self, candidate: ReplicaKey) -> None:
+        """Vote in this epoch, once and for all."""
+        assert self.voted in (None, candidate), "one vote an epoch"
+        role = self.role
+        assert isinstance(role, Unattached | Prospective), "only who is free votes"
+        self.voted = candidate
+        if isinstance(role, Unattached):
+            role.election_deadline_ms = self.election_deadline_ms()
+        self._persist()
+
+    def take_up(self, standing: Standing) -> bool:
+        """Believe what another says of epoch and leader; whether the role changed by it."""
+        epoch, leader_id = standing.epoch, standing.leader_id
+        if epoch < self.epoch:
+            return False
+        is_news = leader_id is not None and leader_id != self.node_id
+        if epoch > self.epoch:
+            if is_news:
+                assert leader_id is not None
+                self.become_follower(epoch, leader_id, standing.leader_endpoints)
+            else:
+                self.become_unattached(epoch)
+            return True
+        if is_news and isinstance(self.role, Unattached | Prospective | Candidate):
+            assert leader_id is not None
+            self.become_follower(epoch, leader_id, standing.leader_endpoints)
+            return True
+        return False
+
+    def election_deadline_ms(self) -> int:
+        timeout_ms = self.config.election_timeout_ms
+        return self.now_ms + timeout_ms + self._jitter_ms(timeout_ms)
+
+    def draw_ms(self, bound_ms: int) -> int:
+        """A number from ``[0, bound_ms)``."""
+        return self._jitter_ms(bound_ms)
+
+    def _change(self, role: Role, voted: ReplicaKey | None = None) -> None:
+        old = self.role
+        is_voting_on = type(old) is type(role)
+        assert is_voting_on or (type(old), type(role)) in TRANSITIONS, (
+            f"{type(old).__name__} does not become {type(role).__name__}"
+        )
+        assert role.epoch >= old.epoch, "epochs never fall"
+        if role.epoch > old.epoch:
+            self.voted = None
+        if voted is not None:
+            self.voted = voted
+        self.role = role
+        self.requests.forget()
+        self._persist()
+        if isinstance(old, Leader):
+            self._release(old)
+        if (old.epoch, old.leader_id) != (role.epoch, role.leader_id):
+            self._tell_leader()
+
+    def _release(self, old: Leader) -> None:
+        for request_id in old.parked:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            self.emit(Reply(request_id, FetchResponse(standing=self.standing, error=error)))
+
+    def _persist(self) -> None:
+        """Write epoch, vote and leader down unless they are. Some roles are memory only."""
+        role = self.role
+        if isinstance(role, Prospective | Resigned):
+            state = ElectionState(
+                epoch=role.epoch, leader_id=self._persisted.leader_id, voted=self.voted
+            )
+        else:
+            state = ElectionState(epoch=role.epoch, leader_id=role.leader_id, voted=self.voted)
+        if state != self._persisted:
+            self._persisted = state
+            self.emit(PersistElection(state))
+
+    def _tell_leader(self) -> None:
+        role = self.role
+        start = role.epoch_start_offset if isinstance(role, Leader) else None
+        leader_id = None if isinstance(role, Resigned) else role.leader_id
+        self.emit(LeaderChanged(epoch=role.epoch, leader_id=leader_id, epoch_start_offset=start))
+        self.emit(Tell(f"{type(role).__name__.lower()} in epoch {role.epoch}"))
+
+    # --- roles as they begin ----------------------------------------------------------------------
+
+    def _unattached(self, epoch: int, leader_id: int | None = None) -> Unattached:
+        return Unattached(
+            epoch=epoch, election_deadline_ms=self.election_deadline_ms(), leader_id=leader_id
+        )
+
+    def _candidate(self, epoch: int) -> Candidate:
+        return Candidate(
+            epoch=epoch,
+            election_deadline_ms=self.election_deadline_ms(),
+            votes=Votes(granted={self.node_id}),
+        )
+
+    def _follower(self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...]) -> Follower:
+        return Follower(
+            epoch=epoch,
+            leader_id=leader_id,
+            leader_endpoints=endpoints,
+            fetch_deadline_ms=self.now_ms + self.config.fetch_timeout_ms,
+        )
+
+    def _resigned(self, epoch: int, preferred: tuple[ReplicaKey, ...]) -> Resigned:
+        return Resigned(
+            epoch=epoch,
+            election_deadline_ms=self.election_deadline_ms(),
+            preferred=preferred,
+            leader_id=self.node_id,
+        )
