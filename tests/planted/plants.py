@@ -47,8 +47,8 @@ PLANTS: Final = (
     Plant(
         bug="an append is answered before its sync",
         path=f"{CLIENT}/group.py",
-        old="            self._log.flush()\n\n    def _run",
-        new="            pass\n\n    def _run",
+        old="            if log.end_offset != log.synced_end_offset:\n                log.flush()\n",
+        new="",
         tests=("tests/embedded/test_groups.py::test_what_was_answered_survives_any_power_loss",),
     ),
     Plant(
@@ -94,7 +94,7 @@ PLANTS: Final = (
     # --- who may append what ------------------------------------------------------------------
     Plant(
         bug="the token is checked before the group, apart from the assignment of offsets",
-        path=f"{CLIENT}/group.py",
+        path=f"{CLIENT}/append_group.py",
         old="            required_base_offset=request.required_base_offset,\n",
         new="""            required_base_offset=(
                 request.required_base_offset
@@ -106,7 +106,7 @@ PLANTS: Final = (
     ),
     Plant(
         bug="the token is looked at before the name of the commit",
-        path=f"{CLIENT}/group.py",
+        path=f"{CLIENT}/append_group.py",
         old="        if duplicate is not None:\n",
         new="        if duplicate is not None and not request.has_token:\n",
         tests=(
@@ -115,7 +115,7 @@ PLANTS: Final = (
     ),
     Plant(
         bug="the epoch of an append is not looked at",
-        path=f"{CLIENT}/group.py",
+        path=f"{CLIENT}/append_group.py",
         old="        epoch = current if request.epoch is None else request.epoch\n",
         new="        epoch = current\n",
         tests=(
@@ -163,7 +163,7 @@ PLANTS: Final = (
     ),
     Plant(
         bug="an atomic append is split over batches",
-        path=f"{CLIENT}/group.py",
+        path=f"{CLIENT}/append_group.py",
         old="        if request.is_atomic or request.stands_alone:\n",
         new="        if request.stands_alone:\n",
         tests=(

@@ -4,13 +4,11 @@ Rules of this file:
 
 1. Lock, take up what other processes appended, give offsets, write, sync, publish, unlock, answer:
    in this order. Nobody is answered before his records are durable and published.
-2. Of each append first the epoch is looked at, then its identity (commit or producer), then the
-   token, in the same step that gives the offsets. A refusal changes nothing and stops nobody else.
-3. On a full disk what was written whole is synced and answered, the rest was not appended, and the
+2. On a full disk what was written whole is synced and answered, the rest was not appended, and the
    log goes on. Any other failure while writing is the group's: nobody knows what will be found on
    the disk (``AppendUnknownError``). After a failed sync the log is closed and stays closed; else
    the next group opens it anew, which cuts off what nobody was promised.
-4. One thread. Clocks and pauses are arguments.
+3. One thread. Clocks and pauses are arguments.
 """
 
 from __future__ import annotations
@@ -20,43 +18,25 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from raftlog.errors import (
-    AppendError,
     AppendUnknownError,
     DiskFailedError,
     DiskFullError,
-    FutureEpochError,
-    InvalidAppendError,
     LogClosedError,
     LogLockedError,
-    NotLeaderError,
     RaftlogError,
 )
 from raftlog.limits import SMALL_FILE_BYTES_MAX
-from raftlog.log.marker_values import marker_of, marker_value
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
-from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import (
-    CommitName,
-    ValueKind,
-    commit_header,
-    commit_transaction_name,
-)
-from raftlog.log.writing.producers import Duplicate
 from raftlog.log.writing.properties import parse_log_properties
 from raftlog.log.writing.recovered import RecoveryReport
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.accumulator import BatchAccumulator
-from raftlog.records.buffer_pool import BufferPool
-from raftlog.records.encoding import RecordToAppend
-from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import WritableStorage
 
+from .append_group import AppendGroup
 from .clock import Clock
-from .requests import Answer, AppendRequest, AppendResult, Done, Failed, Operation, Request, failed
+from .requests import Answer, AppendResult, Done, Failed, Request, failed
 from .turns import Turns
 
-_POOL_BYTES: Final = 2**40
-"""No bound: what a group's requests may hold was bounded before they were queued."""
 CLOSE_WAIT_MS: Final = 10_000
 """How long closing waits for the lock; without it the next open looks at the tail again."""
 CLEAN_INTERVAL_MS: Final = 5 * 60 * 1000
@@ -132,7 +112,7 @@ class GroupWriter:
         except RaftlogError as problem:
             self._fail(problem)
             return [failed(problem) for _ in requests]
-        group = _Group(log, self._clock.wall_ms())
+        group = AppendGroup(log, self._clock.wall_ms())
         answers: list[Answer] = []
         try:
             try:
@@ -142,7 +122,8 @@ class GroupWriter:
             except DiskFullError as full:
                 answers = [_if_written(one, log.end_offset, full) for one in answers]
                 answers += [failed(full) for _ in requests[len(answers) :]]
-            group.sync()
+            if log.end_offset != log.synced_end_offset:
+                log.flush()
         except RaftlogError as problem:
             self._fail(problem)
             unknown = AppendUnknownError(path=self._directory, reason=str(problem))
@@ -228,165 +209,3 @@ def _if_written(answer: Answer, end_offset: int, full: DiskFullError) -> Answer:
         return failed(full)
     reason = f"its records below offset {end_offset} were appended, and then the disk was full"
     return Failed(AppendUnknownError(path=full.path, reason=reason))
-
-
-class _Group:
-    """Requests on their way into one log, under its lock."""
-
-    def __init__(self, log: ReplicatedLog, now_ms: int) -> None:
-        self._log = log
-        self._now_ms = now_ms
-        self._pool = BufferPool(_POOL_BYTES)
-        self._accumulator = self._new_accumulator()
-
-    def place(self, request: Request) -> Answer:
-        """Do what a request asks, up to the sync. Raises what fails for the whole group."""
-        if isinstance(request, Operation):
-            return self._run(request)
-        try:
-            return Done(self._append(request))
-        except AppendError as refusal:
-            return failed(refusal)
-
-    def sync(self) -> None:
-        """Make durable what was written, and publish it."""
-        if self._log.end_offset != self._log.synced_end_offset:
-            self._log.flush()
-
-    def _run(self, operation: Operation) -> Answer:
-        self.write()
-        try:
-            return Done(operation.run(self._log, self._now_ms))
-        except DiskFailedError:
-            raise
-        except RaftlogError as refusal:
-            return failed(refusal)
-        finally:
-            self._accumulator = self._new_accumulator()
-
-    def _append(self, request: AppendRequest) -> AppendResult:
-        if self._log.is_read_only:
-            self._log.flush()  # raises why
-        epoch = self._epoch(request)
-        duplicate = self._duplicate(request)
-        if duplicate is not None:
-            return AppendResult(
-                duplicate.base_offset,
-                duplicate.last_offset,
-                self._log.epochs.epoch_at(duplicate.base_offset) or epoch,
-                was_duplicate=True,
-            )
-        records = request.records
-        has_markers = self._log.config.values is ValueKind.KRAFT and self._check_markers(request)
-        if records and request.commit is not None:
-            records = _named(records, request.commit, self._log.config.values)
-        if request.is_atomic or request.stands_alone:
-            last_offset = self._append_atomic(request, epoch, records)
-        elif records:
-            last_offset = self._accumulator.append(epoch, records, now_ms=self._now_ms)
-        else:
-            last_offset = self._accumulator.next_offset - 1
-        if has_markers or request.commit is not None or request.producer is not None:
-            self.write()  # so that the log knows of it before the next request is looked at
-        return AppendResult(last_offset - len(records) + 1, last_offset, epoch)
-
-    def _append_atomic(
-        self, request: AppendRequest, epoch: int, records: Sequence[RecordToAppend]
-    ) -> int:
-        if not records and not request.has_token:
-            return self._accumulator.next_offset - 1
-        return self._accumulator.append_atomic(
-            epoch,
-            records,
-            now_ms=self._now_ms,
-            required_end_offset=request.required_end_offset,
-            required_base_offset=request.required_base_offset,
-            standalone=request.stands_alone,
-            producer=request.producer,
-        )
-
-    def _epoch(self, request: AppendRequest) -> int:
-        current = self._accumulator.epoch
-        epoch = current if request.epoch is None else request.epoch
-        if epoch < current:
-            raise NotLeaderError(epoch=epoch, current_epoch=current)
-        if epoch > current:
-            raise FutureEpochError(epoch=epoch, current_epoch=current)
-        return epoch
-
-    def _duplicate(self, request: AppendRequest) -> Duplicate | None:
-        """Where the log has the same append already. All named ones before it are in its memory."""
-        memory = self._log.memory
-        if request.commit is not None:
-            return memory.check_commit(request.commit, take_over_from=request.take_over_from)
-        if request.producer is None:
-            return None
-        stamp = request.producer
-        return memory.check_producer(
-            stamp.producer_id, stamp.producer_epoch, stamp.base_sequence, len(request.records)
-        )
-
-    def _check_markers(self, request: AppendRequest) -> bool:
-        """Whether markers of metadata transactions are among the records. All before are written.
-
-        Raises ``InvalidAppendError`` if they would contradict what is open: one transaction is open
-        at a time, and a named commit is one itself (KIP-868).
-        """
-        found = [
-            marker
-            for record in request.records
-            if (marker := marker_of(record if isinstance(record, bytes) else record.value))
-        ]
-        if not found and request.commit is None:
-            return False
-        self.write()
-        is_open = self._log.memory.open_transaction is not None
-        reason = None
-        if request.commit is not None and found:
-            reason = "a named commit is a transaction itself, and cannot hold another one's markers"
-        elif request.commit is not None and is_open:
-            reason = "a transaction is open; end it, or claim the log, which aborts it"
-        for marker in found:
-            if (marker is Marker.BEGIN) is is_open:
-                what = "begins inside another" if is_open else "ends where none is open"
-                reason = reason or f"a transaction {what}"
-            is_open = marker is Marker.BEGIN
-        if reason is not None:
-            raise InvalidAppendError(reason=reason)
-        return True
-
-    def write(self) -> None:
-        """Write what waits in the accumulator."""
-        batches = self._accumulator.drain()
-        if batches:
-            try:
-                self._log.append_as_leader(batches, now_ms=self._now_ms)
-            finally:
-                for batch in batches:
-                    batch.release()
-
-    def _new_accumulator(self) -> BatchAccumulator:
-        config = self._log.config
-        return BatchAccumulator(
-            epoch=self._log.epoch,
-            next_offset=self._log.end_offset,
-            pool=self._pool,
-            linger_ms=0,
-            byte_count_max=config.batch_bytes_max,
-            compression=config.compression,
-        )
-
-
-def _named(
-    records: tuple[RecordToAppend, ...], name: CommitName, values: ValueKind
-) -> tuple[RecordToAppend, ...]:
-    """The records of a batch that names its commit."""
-    if values is ValueKind.KRAFT:
-        begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
-        return (begin, *records, marker_value(Marker.END))
-    first = records[0]
-    header = commit_header(name)
-    if isinstance(first, bytes):
-        return (NewRecord(None, first, headers=(header,)), *records[1:])
-    named = NewRecord(first.key, first.value, first.timestamp_ms, (header, *first.headers))
-    return (named, *records[1:])
