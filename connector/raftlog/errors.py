@@ -1,7 +1,7 @@
 """Every error that raftlog raises: the page to import them from.
 
-Those of an append are told in ``append_errors``, those of writing rows in ``write_errors``, the
-root of all in ``base_errors``.
+Those of an append are told in ``append_errors``, those of writing rows in ``write_errors``, those
+of messages between processes in ``wire_errors``, the root of all in ``base_errors``.
 
 Rules of this file:
 
@@ -37,6 +37,12 @@ from .base_errors import RaftlogError as RaftlogError
 from .base_errors import place_text as _place
 from .change_errors import InvalidChangesError as InvalidChangesError
 from .change_errors import RefusedChange as RefusedChange
+from .wire_errors import FrameLengthError as FrameLengthError
+from .wire_errors import InexpressibleMessageError as InexpressibleMessageError
+from .wire_errors import MalformedMessageError as MalformedMessageError
+from .wire_errors import NoCommonVersionError as NoCommonVersionError
+from .wire_errors import UnservedApiError as UnservedApiError
+from .wire_errors import WireError as WireError
 from .write_errors import CommitMessageError as CommitMessageError
 from .write_errors import CommitTooLargeError as CommitTooLargeError
 from .write_errors import InvalidRowError as InvalidRowError

@@ -43,6 +43,13 @@ VARLONG_BYTES_MAX: Final = 10
 STRING_BYTES_MAX: Final = 32_767
 """Kafka refuses longer strings in messages."""
 
+WIRE_FRAME_BYTES_MAX: Final = 100 * MIB
+"""What one frame may hold (Kafka: `socket.request.max.bytes`); a stranger is allowed less."""
+
+WIRE_ELEMENTS_MAX: Final = 4096
+"""How many elements all arrays of one message may hold together: a node serves one topic, and an
+element of three bytes becomes an object of hundreds."""
+
 SMALL_FILE_BYTES_MAX: Final = 16 * MIB
 """Text files beside a log (epochs, quorum-state, properties): larger is damage."""
 
@@ -70,5 +77,6 @@ far apart, and a producer may write any time that it likes."""
 
 assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX <= LOG_BATCH_BYTES_MAX <= READ_BATCH_BYTES_MAX
 assert READ_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
+assert LOG_BATCH_BYTES_MAX < WIRE_FRAME_BYTES_MAX < 2**31
 assert SCAN_BYTES_MAX + SCAN_DECOMPRESSED_BYTES_MAX + DECOMPRESSED_BYTES_MAX < 2**31
 assert ARROW_ROWS_DEFAULT <= ARROW_ROWS_MAX

@@ -1,0 +1,321 @@
+"""Bytes of a request or an answer -> kio's values, or ``MalformedMessageError``: nothing else.
+
+Rules of this file:
+
+1. No length is believed: a string, an array or a tagged field must fit into what is left, and an
+   array into what its elements take at least, before anything is made of it. All arrays and unknown
+   tags of a message together have a limit, for one element of three bytes becomes an object of
+   hundreds.
+2. Strict where Kafka's writers are: varints within their five bytes, tags ascending, a tagged field
+   exactly as long as it says, nothing behind the message. Error codes that we do not know are
+   ``unknown_server_error``, tags that we do not know are skipped (Kafka: ``Errors.forCode``).
+3. Readers are made once for each version of a message and kept.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NoReturn, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from raftlog.errors import MalformedMessageError, MalformedVarintError
+from raftlog.limits import STRING_BYTES_MAX, WIRE_ELEMENTS_MAX
+from raftlog.records.varint import read_unsigned_varint
+
+from .schema import SIZED, FieldPlan, StructPlan, message_plan
+
+T = TypeVar("T")
+_ERRORS: Final = {int(one): one for one in ErrorCode}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class Cursor:
+    """A place in the bytes of one message."""
+
+    __slots__ = ("_api", "_version", "data", "elements_left", "end", "position")
+
+    def __init__(
+        self,
+        data: bytes,
+        api: str,
+        version: int | None,
+        *,
+        start: int = 0,
+        elements_max: int = WIRE_ELEMENTS_MAX,
+    ) -> None:
+        self.data = data
+        self.position = start
+        self.end = len(data)
+        self.elements_left = elements_max
+        self._api = api
+        self._version = version
+
+    def fail(self, reason: str) -> NoReturn:
+        raise MalformedMessageError(
+            api=self._api, version=self._version, position=self.position, reason=reason
+        ) from None
+
+    def take(self, byte_count: int, name: str) -> bytes:
+        after = self.position + byte_count
+        if after > self.end:
+            self.fail(f"{name} claims {byte_count} bytes, and {self.end - self.position} are left")
+        taken = self.data[self.position : after]
+        self.position = after
+        return taken
+
+    def unsigned(self, name: str) -> int:
+        """An unsigned varint."""
+        try:
+            value, after = read_unsigned_varint(self.data, self.position)
+        except MalformedVarintError as error:
+            self.fail(f"{name}: a varint is malformed: {error.reason}")
+        if after > self.end:
+            self.fail(f"{name}: a varint ends behind its field")
+        self.position = after
+        return value
+
+    def spend(self, count: int, name: str) -> None:
+        """Count elements of arrays and tags against what a message may hold."""
+        if count > self.elements_left:
+            self.fail(f"{name} claims {count} elements, and {self.elements_left} more are allowed")
+        self.elements_left -= count
+
+
+Reader = Callable[[Cursor], Any]
+_READERS: Final[dict[tuple[type[Any], int], Reader]] = {}
+
+
+def decode(
+    target: type[T],
+    version: int,
+    data: bytes,
+    *,
+    start: int = 0,
+    elements_max: int = WIRE_ELEMENTS_MAX,
+) -> T:
+    """The message of this version as a ``target`` (kio's newest class of it, or one of ``wide``).
+
+    The body begins at ``start``, where the header ends; bytes behind the body are an error.
+    """
+    cursor = Cursor(data, target.__name__, version, start=start, elements_max=elements_max)
+    value: T = _reader(target, version)(cursor)
+    if cursor.position != cursor.end:
+        cursor.fail(f"{cursor.end - cursor.position} bytes stand behind the message")
+    return value
+
+
+def _reader(target: type[Any], version: int) -> Reader:
+    reader = _READERS.get((target, version))
+    if reader is None:
+        reader = _READERS[target, version] = _struct_reader(message_plan(target, version))
+    return reader
+
+
+def _struct_reader(plan: StructPlan) -> Reader:
+    target = plan.target
+    readers = tuple((field.name, _field_reader(field, plan)) for field in plan.fields)
+    dropped = tuple(field.name for field in plan.fields if not field.is_kept)
+    tagged = {field.tag or 0: (field, _field_reader(field, plan)) for field in plan.tagged}
+    defaults = plan.absent | {field.name: field.default for field in plan.tagged if field.is_kept}
+
+    def read(cursor: Cursor) -> Any:
+        values = defaults.copy()
+        for name, reader in readers:
+            values[name] = reader(cursor)
+        for name in dropped:
+            del values[name]
+        if plan.is_flexible:
+            _read_tagged(cursor, tagged, values)
+        return target(**values)
+
+    return read
+
+
+def _read_tagged(
+    cursor: Cursor, tagged: dict[int, tuple[FieldPlan, Reader]], values: dict[str, object]
+) -> None:
+    count = cursor.unsigned("tagged fields")
+    if count == 0:
+        return
+    cursor.spend(count, "tagged fields")
+    last_tag = -1
+    for _ in range(count):
+        tag = cursor.unsigned("a tag")
+        if tag <= last_tag:
+            cursor.fail(f"tag {tag} stands behind tag {last_tag}")
+        last_tag = tag
+        byte_count = cursor.unsigned("the length of a tagged field")
+        known = tagged.get(tag)
+        if known is None:
+            _skip(cursor, byte_count)
+            continue
+        field, reader = known
+        value = _read_bounded(cursor, reader, byte_count, field.name)
+        if field.is_kept:
+            values[field.name] = value
+
+
+def _read_bounded(cursor: Cursor, reader: Reader, byte_count: int, name: str) -> Any:
+    """A field that must take exactly so many bytes."""
+    outer, inner = cursor.end, cursor.position + byte_count
+    if inner > outer:
+        cursor.fail(f"{name} claims {byte_count} bytes, and {outer - cursor.position} are left")
+    cursor.end = inner
+    value = reader(cursor)
+    if cursor.position != inner:
+        cursor.fail(f"{name} leaves {inner - cursor.position} of its {byte_count} bytes")
+    cursor.end = outer
+    return value
+
+
+def skip_tagged(cursor: Cursor) -> None:
+    """Tagged fields of a structure that knows none."""
+    _read_tagged(cursor, {}, {})
+
+
+def _skip(cursor: Cursor, byte_count: int) -> None:
+    if byte_count > cursor.end - cursor.position:
+        cursor.fail(
+            f"an unknown tagged field claims {byte_count} bytes, and "
+            f"{cursor.end - cursor.position} are left"
+        )
+    cursor.position += byte_count
+
+
+def _field_reader(field: FieldPlan, parent: StructPlan) -> Reader:
+    if field.is_array:
+        return _array_reader(field, parent)
+    if field.struct is not None:
+        reader = _struct_reader(field.struct)
+        return _nullable_struct(reader) if field.is_nullable and field.tag is None else reader
+    if field.kind in SIZED:
+        return _sized_reader(field, parent.is_flexible)
+    return _fixed_reader(field.kind, field.name)
+
+
+def _array_reader(field: FieldPlan, parent: StructPlan) -> Reader:
+    name, is_nullable = field.name, field.is_nullable
+    if field.struct is not None:
+        element, byte_count_min = _struct_reader(field.struct), field.struct.byte_count_min
+    elif field.kind == "string":
+        element, byte_count_min = _string_reader(name, parent.is_flexible, is_nullable=False), 1
+    else:
+        element = _fixed_reader(field.kind, name)
+        byte_count_min = 1
+    read_length = _length_reader(name, 4, is_compact=parent.is_flexible)
+
+    def read(cursor: Cursor) -> tuple[Any, ...] | None:
+        count = read_length(cursor)
+        if count < 0:
+            return None if is_nullable else cursor.fail(f"{name} must not be null")
+        if count * byte_count_min > cursor.end - cursor.position:
+            cursor.fail(
+                f"{name} claims {count} elements, and {cursor.end - cursor.position} bytes are left"
+            )
+        cursor.spend(count, name)
+        return tuple([element(cursor) for _ in range(count)])
+
+    return read
+
+
+def _sized_reader(field: FieldPlan, is_compact: bool) -> Reader:
+    name, is_nullable = field.name, field.is_nullable
+    if field.kind == "string":
+        return _string_reader(name, is_compact, is_nullable=is_nullable)
+    read_length = _length_reader(name, 4, is_compact=is_compact)
+
+    def read(cursor: Cursor) -> bytes | None:
+        byte_count = read_length(cursor)
+        if byte_count < 0:
+            return None if is_nullable else cursor.fail(f"{name} must not be null")
+        return cursor.take(byte_count, name)
+
+    return read
+
+
+def _string_reader(name: str, is_compact: bool, *, is_nullable: bool) -> Reader:
+    read_length = _length_reader(name, 2, is_compact=is_compact)
+
+    def read(cursor: Cursor) -> str | None:
+        byte_count = read_length(cursor)
+        if byte_count < 0:
+            return None if is_nullable else cursor.fail(f"{name} must not be null")
+        if byte_count > STRING_BYTES_MAX:
+            cursor.fail(f"{name} claims {byte_count} bytes, and {STRING_BYTES_MAX} are allowed")
+        try:
+            return cursor.take(byte_count, name).decode()
+        except UnicodeDecodeError:
+            cursor.fail(f"{name} is not UTF-8")
+
+    return read
+
+
+def _length_reader(name: str, width: int, *, is_compact: bool) -> Callable[[Cursor], int]:
+    """The length of a string or the count of an array; below zero for null."""
+    if is_compact:
+        return lambda cursor: cursor.unsigned(name) - 1
+    return lambda cursor: int.from_bytes(cursor.take(width, name), "big", signed=True)
+
+
+def _nullable_struct(reader: Reader) -> Reader:
+    """KIP-893: a byte below zero stands for null."""
+
+    def read(cursor: Cursor) -> Any:
+        is_null = cursor.take(1, "a structure")[0] >= 0x80
+        return None if is_null else reader(cursor)
+
+    return read
+
+
+_LAYOUTS: Final = {
+    "bool": ">?",
+    "int8": ">b",
+    "int16": ">h",
+    "error_code": ">h",
+    "uint16": ">H",
+    "int32": ">i",
+    "timedelta_i32": ">i",
+    "int64": ">q",
+    "datetime_i64": ">q",
+    "float64": ">d",
+    "uuid": ">16s",
+}
+
+
+def _fixed_reader(kind: str, name: str) -> Reader:
+    layout = struct.Struct(_LAYOUTS[kind])
+    unpack_from, byte_count = layout.unpack_from, layout.size
+    convert = _CONVERSIONS.get(kind)
+
+    def read(cursor: Cursor) -> Any:
+        position = cursor.position
+        after = position + byte_count
+        if after > cursor.end:
+            cursor.fail(f"{name} takes {byte_count} bytes, and {cursor.end - position} are left")
+        cursor.position = after
+        value = unpack_from(cursor.data, position)[0]
+        return value if convert is None else convert(value, cursor)
+
+    return read
+
+
+def _time(milliseconds: int, cursor: Cursor) -> datetime | None:
+    if milliseconds == -1:
+        return None
+    try:
+        return _EPOCH + milliseconds * _MILLISECOND
+    except OverflowError:
+        cursor.fail(f"{milliseconds} ms is no time of a calendar")
+
+
+_CONVERSIONS: Final[dict[str, Callable[[Any, Cursor], Any]]] = {
+    "error_code": lambda value, _: _ERRORS.get(value, ErrorCode.unknown_server_error),
+    "timedelta_i32": lambda value, _: value * _MILLISECOND,
+    "datetime_i64": _time,
+    "uuid": lambda value, _: uuid.UUID(bytes=value) if any(value) else None,
+}

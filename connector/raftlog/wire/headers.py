@@ -1,0 +1,140 @@
+"""The headers before a request and before an answer, and which version of them a message wants.
+
+Rules of this file:
+
+1. A request of a flexible version has header 2, others have header 1; header 0, without a client
+   id, is read and written for completeness (Kafka: ``ApiKeys.requestHeaderVersion``).
+2. The client id is never compact. The answer to ApiVersions has header 0 whatever its version, as
+   the asker does not know yet what we speak (KIP-511).
+3. ApiVersions in a version that we do not speak is not an error: its body is not read, and it is
+   answered in version 0 with code 35.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from raftlog.errors import InexpressibleMessageError, UnservedApiError
+from raftlog.limits import STRING_BYTES_MAX
+
+from .apis import APIS, ApiKey, Listener, served_api
+from .decoding import Cursor, skip_tagged
+
+_NUMBERS: Final = struct.Struct(">hhi")
+_CORRELATION: Final = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+_NO_TAGS: Final = b"\x00"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader:
+    """Which request, in which version; its answer carries the same ``correlation_id``."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedRequest:
+    """A request that is served; its body begins at ``body_start`` of the frame."""
+
+    header: RequestHeader
+    body_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownApiVersions:
+    """ApiVersions in a version that we do not speak: answer as rule 3 says."""
+
+    correlation_id: int
+
+
+Received: TypeAlias = ReceivedRequest | UnknownApiVersions
+
+
+def request_header_version(api_key: int, version: int) -> int:
+    """Of a request in the table."""
+    return 2 if APIS[api_key].is_flexible(version) else 1
+
+
+def response_header_version(api_key: int, version: int) -> int:
+    """Of the answer to a request in the table."""
+    return int(api_key != ApiKey.API_VERSIONS and APIS[api_key].is_flexible(version))
+
+
+def receive_request(frame: bytes, listener: Listener) -> Received:
+    """Read the header of a request, if this listener serves it.
+
+    Raises ``MalformedMessageError`` for bytes that are no header and ``UnservedApiError`` for a
+    request that is not served: close the connection after either.
+    """
+    cursor = Cursor(frame, "RequestHeader", None)
+    api_key, version, correlation_id = _NUMBERS.unpack(cursor.take(_NUMBERS.size, "the header"))
+    try:
+        served_api(api_key, version, listener)
+    except UnservedApiError:
+        if api_key == ApiKey.API_VERSIONS:
+            return UnknownApiVersions(correlation_id)
+        raise
+    header, body_start = decode_request_header(frame, request_header_version(api_key, version))
+    return ReceivedRequest(header, body_start)
+
+
+def decode_request_header(data: bytes, header_version: int) -> tuple[RequestHeader, int]:
+    """A header of this version at the beginning of the bytes, and where the body begins."""
+    cursor = Cursor(data, "RequestHeader", header_version)
+    api_key, version, correlation_id = _NUMBERS.unpack(cursor.take(_NUMBERS.size, "the header"))
+    client_id = _client_id(cursor) if header_version > 0 else None
+    if header_version > 1:
+        skip_tagged(cursor)
+    header = RequestHeader(
+        api_key=api_key, api_version=version, correlation_id=correlation_id, client_id=client_id
+    )
+    return header, cursor.position
+
+
+def encode_request_header(header: RequestHeader, header_version: int | None = None) -> bytes:
+    """The bytes of a header, in the version that its request wants or in the given one."""
+    if header_version is None:
+        header_version = request_header_version(header.api_key, header.api_version)
+    out = _NUMBERS.pack(header.api_key, header.api_version, header.correlation_id)
+    if header_version > 0:
+        client_id = None if header.client_id is None else header.client_id.encode()
+        if client_id is not None and len(client_id) > STRING_BYTES_MAX:
+            raise InexpressibleMessageError(
+                api="RequestHeader",
+                version=header_version,
+                field="client_id",
+                reason=f"it has {len(client_id)} bytes, {STRING_BYTES_MAX} at most",
+            )
+        out += _INT16.pack(-1 if client_id is None else len(client_id)) + (client_id or b"")
+    return out + _NO_TAGS if header_version > 1 else out
+
+
+def decode_response_header(data: bytes, api_key: int, version: int) -> tuple[int, int]:
+    """The correlation id of an answer to this request, and where its body begins."""
+    header_version = response_header_version(api_key, version)
+    cursor = Cursor(data, "ResponseHeader", header_version)
+    (correlation_id,) = _CORRELATION.unpack(cursor.take(_CORRELATION.size, "the header"))
+    if header_version > 0:
+        skip_tagged(cursor)
+    return correlation_id, cursor.position
+
+
+def encode_response_header(correlation_id: int, api_key: int, version: int) -> bytes:
+    out = _CORRELATION.pack(correlation_id)
+    return out + _NO_TAGS if response_header_version(api_key, version) > 0 else out
+
+
+def _client_id(cursor: Cursor) -> str | None:
+    (byte_count,) = _INT16.unpack(cursor.take(_INT16.size, "client id"))
+    if byte_count < 0:
+        return None
+    try:
+        return cursor.take(byte_count, "client id").decode()
+    except UnicodeDecodeError:
+        cursor.fail("client id is not UTF-8")

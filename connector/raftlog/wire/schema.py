@@ -1,0 +1,214 @@
+"""How the fields of a message lie in its bytes, as kio's classes say it: a plan for each version.
+
+Rules of this file:
+
+1. kio gives one class for each version. Here the newest one stands for all (or one of ``wide``,
+   which adds what only old versions have), as in Kafka's own generated classes: what a version does
+   not have takes its default. ``lost_fields`` tells what a class cannot hold of a version.
+2. kio is asked for classes alone. Its native reader allocates what a length claims and ends the
+   process if that fails (0.6.5: five bytes are enough), so that bytes are read by ``decoding``.
+3. Kafka: ``MessageDataGenerator``; KIP-482 for tagged fields, KIP-893 for structures that may be
+   null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from kio import index as kio_index
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+STRUCT: Final = "struct"
+SIZED: Final = ("string", "bytes", "records")
+"""What begins with its length."""
+_WIDTHS: Final = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "datetime_i64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+_ZEROS: Final[dict[str, object]] = {
+    "bool": False,
+    "string": "",
+    "error_code": ErrorCode.none,
+    "timedelta_i32": timedelta(0),
+    "datetime_i64": None,
+    "float64": 0.0,
+    "uuid": None,
+    "bytes": b"",
+    "records": None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPlan:
+    """One field of one version. ``kind`` is Kafka's word for its type, or ``STRUCT``; ``default``
+    is what it is where nothing else is said. ``is_kept`` is False if the target has no such field.
+    """
+
+    name: str
+    kind: str
+    is_array: bool
+    is_nullable: bool
+    tag: int | None
+    struct: StructPlan | None
+    default: object
+    has_default: bool
+    is_kept: bool
+
+    @property
+    def byte_count_min(self) -> int:
+        """How many bytes it takes at least (fewer in flexible versions than in others)."""
+        if self.is_array or self.kind in SIZED:
+            return 1
+        if self.struct is not None:
+            return 1 if self.is_nullable else self.struct.byte_count_min
+        return _WIDTHS[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class StructPlan:
+    """One structure of one version, and the class whose values it becomes."""
+
+    target: type[Any]
+    is_flexible: bool
+    fields: tuple[FieldPlan, ...]
+    tagged: tuple[FieldPlan, ...]
+    absent: dict[str, object]
+    """What the target has and this version does not, with its default."""
+
+    @property
+    def byte_count_min(self) -> int:
+        return sum(field.byte_count_min for field in self.fields) + self.is_flexible
+
+
+_PLANS: Final[dict[tuple[type[Any], int], StructPlan]] = {}
+
+
+def message_plan(target: type[Any], version: int) -> StructPlan:
+    """The plan of a request or an answer, in this version, that becomes a ``target``.
+
+    ``target`` is kio's class of that message in its newest version, or one derived from it.
+    """
+    plan = _PLANS.get((target, version))
+    if plan is None:
+        plan = _PLANS[target, version] = _plan(target, version)
+    return plan
+
+
+def _plan(target: type[Any], version: int) -> StructPlan:
+    kind = target.__type__
+    assert kind in (EntityType.request, EntityType.response), "a whole message"
+    load = (
+        kio_index.load_request_schema
+        if kind is EntityType.request
+        else kio_index.load_response_schema
+    )
+    return _struct_plan(load(target.__api_key__, version), target)
+
+
+def lost_fields(plan: StructPlan, prefix: str = "") -> tuple[str, ...]:
+    """The fields of this version that its target cannot hold, as ``topics.partitions.name``."""
+    lost: list[str] = []
+    for field in (*plan.fields, *plan.tagged):
+        if not field.is_kept:
+            lost.append(prefix + field.name)
+        elif field.struct is not None:
+            lost += lost_fields(field.struct, f"{prefix}{field.name}.")
+    return tuple(lost)
+
+
+def _struct_plan(source: type[Any], target: type[Any]) -> StructPlan:
+    wanted = {field.name: (field, hint) for field, hint in _fields_with_hints(target)}
+    plans = [
+        _field_plan(field, hint, wanted.get(field.name))
+        for field, hint in _fields_with_hints(source)
+    ]
+    here = {plan.name for plan in plans}
+    absent = {
+        name: _default(field, hint)[0] for name, (field, hint) in wanted.items() if name not in here
+    }
+    return StructPlan(
+        target=target,
+        is_flexible=source.__flexible__,
+        fields=tuple(plan for plan in plans if plan.tag is None),
+        tagged=tuple(
+            sorted((plan for plan in plans if plan.tag is not None), key=lambda plan: plan.tag or 0)
+        ),
+        absent=absent,
+    )
+
+
+def _field_plan(
+    field: dataclasses.Field[Any],
+    hint: Any,
+    wanted: tuple[dataclasses.Field[Any], Any] | None,
+) -> FieldPlan:
+    """``wanted`` is the target's field of the same name: defaults are of its classes."""
+    inner, is_array, is_nullable = _shape(hint)
+    is_struct = isinstance(inner, type) and dataclasses.is_dataclass(inner)
+    target = inner if wanted is None else _shape(wanted[1])[0]
+    has_default = _default(field, hint)[1]
+    return FieldPlan(
+        name=field.name,
+        kind=STRUCT if is_struct else field.metadata["kafka_type"],
+        is_array=is_array,
+        is_nullable=is_nullable,
+        tag=field.metadata.get("tag"),
+        struct=_struct_plan(inner, target) if is_struct else None,
+        default=_default(*(wanted or (field, hint)))[0],
+        has_default=has_default or field.metadata.get("tag") is not None,
+        is_kept=wanted is not None,
+    )
+
+
+def _shape(hint: Any) -> tuple[Any, bool, bool]:
+    """What stands inside a type, whether in an array, whether it may be null."""
+    is_nullable = False
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+        is_nullable = True
+    if typing.get_origin(hint) is tuple:
+        element = typing.get_args(hint)[0]
+        return _shape(element)[0], True, is_nullable
+    return hint, False, is_nullable
+
+
+def _default(field: dataclasses.Field[Any], hint: Any) -> tuple[object, bool]:
+    """The default that Kafka's definition says, or the one of the type; and which it is."""
+    if field.default is not dataclasses.MISSING:
+        return field.default, True
+    inner, is_array, is_nullable = _shape(hint)
+    if is_array:
+        return (), False
+    if dataclasses.is_dataclass(inner):
+        assert isinstance(inner, type)
+        return (None if is_nullable else _default_struct(inner)), False
+    return _ZEROS.get(field.metadata["kafka_type"], 0), False
+
+
+def _default_struct(kind: type[Any]) -> object:
+    values = {field.name: _default(field, hint)[0] for field, hint in _fields_with_hints(kind)}
+    return kind(**values)
+
+
+def _fields_with_hints(kind: type[Any]) -> list[tuple[dataclasses.Field[Any], Any]]:
+    hints = _hints(kind)
+    return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)

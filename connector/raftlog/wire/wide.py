@@ -1,0 +1,169 @@
+"""Messages that hold the fields of old versions too: kio's newest classes, and what they dropped.
+
+Rules of this file:
+
+1. A class here adds what newer versions no longer have, with a default, to the newest class of the
+   same name; nothing else. Decode into these where old versions are served, and fill both.
+2. Names of fields are kio's, types too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kio.schema.end_quorum_epoch.v1 import request as end_quorum_epoch
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v18 import request as fetch
+from kio.schema.fetch.v18 import response as fetched
+from kio.schema.find_coordinator.v6 import request as find_coordinator
+from kio.schema.find_coordinator.v6 import response as found_coordinator
+from kio.schema.metadata.v13 import request as metadata
+from kio.schema.metadata.v13 import response as told_metadata
+from kio.schema.offset_fetch.v10 import request as offset_fetch
+from kio.schema.offset_fetch.v10 import response as fetched_offsets
+from kio.schema.produce.v13 import request as produce
+from kio.schema.produce.v13 import response as produced
+from kio.schema.types import BrokerId, GroupId, TopicName
+from kio.static.primitive import i32
+
+_INT32 = {"kafka_type": "int32"}
+_STRING = {"kafka_type": "string"}
+_ERROR = {"kafka_type": "error_code"}
+_BOOL = {"kafka_type": "bool"}
+
+# --- EndQuorumEpoch: ids without directories until version 0 --------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedPartition(end_quorum_epoch.PartitionData):
+    preferred_successors: tuple[i32, ...] = field(metadata=_INT32, default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTopic(end_quorum_epoch.TopicData):
+    partitions: tuple[EndedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochRequest(end_quorum_epoch.EndQuorumEpochRequest):
+    topics: tuple[EndedTopic, ...]
+
+
+# --- Fetch: names of topics until version 12, the replica's id outside its state until 14 ---------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchTopic(fetch.FetchTopic):
+    topic: TopicName = field(metadata=_STRING, default=TopicName(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgottenTopic(fetch.ForgottenTopic):
+    topic: TopicName = field(metadata=_STRING, default=TopicName(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest(fetch.FetchRequest):
+    topics: tuple[FetchTopic, ...]
+    forgotten_topics_data: tuple[ForgottenTopic, ...]
+    replica_id: BrokerId = field(metadata=_INT32, default=BrokerId(-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedTopic(fetched.FetchableTopicResponse):
+    topic: TopicName = field(metadata=_STRING, default=TopicName(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse(fetched.FetchResponse):
+    responses: tuple[FetchedTopic, ...]
+
+
+# --- Produce: names of topics until version 12 ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceTopic(produce.TopicProduceData):
+    name: TopicName = field(metadata=_STRING, default=TopicName(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest(produce.ProduceRequest):
+    topic_data: tuple[ProduceTopic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducedTopic(produced.TopicProduceResponse):
+    name: TopicName = field(metadata=_STRING, default=TopicName(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceResponse(produced.ProduceResponse):
+    responses: tuple[ProducedTopic, ...]
+
+
+# --- Metadata: what a client may do with the cluster, versions 8 to 10 ----------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest(metadata.MetadataRequest):
+    include_cluster_authorized_operations: bool = field(metadata=_BOOL, default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponse(told_metadata.MetadataResponse):
+    cluster_authorized_operations: i32 = field(metadata=_INT32, default=i32(-(2**31)))
+
+
+# --- FindCoordinator: one key until version 3 -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorRequest(find_coordinator.FindCoordinatorRequest):
+    key: str = field(metadata=_STRING, default="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorResponse(found_coordinator.FindCoordinatorResponse):
+    error_code: ErrorCode = field(metadata=_ERROR, default=ErrorCode.none)
+    error_message: str | None = field(metadata=_STRING, default=None)
+    node_id: BrokerId = field(metadata=_INT32, default=BrokerId(-1))
+    host: str = field(metadata=_STRING, default="")
+    port: i32 = field(metadata=_INT32, default=i32(-1))
+
+
+# --- OffsetFetch: one group until version 7, names of topics until 9 ------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchTopic(offset_fetch.OffsetFetchRequestTopics):
+    name: TopicName = field(metadata=_STRING, default=TopicName(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchGroup(offset_fetch.OffsetFetchRequestGroup):
+    topics: tuple[OffsetFetchTopic, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequest(offset_fetch.OffsetFetchRequest):
+    groups: tuple[OffsetFetchGroup, ...]
+    group_id: GroupId = field(metadata=_STRING, default=GroupId(""))
+    topics: tuple[OffsetFetchTopic, ...] | None = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedOffsetsTopic(fetched_offsets.OffsetFetchResponseTopics):
+    name: TopicName = field(metadata=_STRING, default=TopicName(""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedOffsetsGroup(fetched_offsets.OffsetFetchResponseGroup):
+    topics: tuple[FetchedOffsetsTopic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponse(fetched_offsets.OffsetFetchResponse):
+    groups: tuple[FetchedOffsetsGroup, ...]
+    topics: tuple[FetchedOffsetsTopic, ...] = ()
+    error_code: ErrorCode = field(metadata=_ERROR, default=ErrorCode.none)

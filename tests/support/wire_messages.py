@@ -1,0 +1,95 @@
+"""Messages of every served request and answer with random content, in every served version."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kio import index as kio_index
+from kio.schema.errors import ErrorCode
+
+from raftlog.wire import wide
+from raftlog.wire.apis import APIS, Api
+from raftlog.wire.schema import FieldPlan, StructPlan, message_plan
+
+_NUMBER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_ERRORS = list(ErrorCode)
+
+
+def message_kinds() -> Iterator[tuple[Api, type[Any], int]]:
+    """Every request and answer: its class, and each version that is served."""
+    for api in APIS.values():
+        for load in (kio_index.load_request_schema, kio_index.load_response_schema):
+            newest = load(api.key, newest_version(api))
+            kind = getattr(wide, newest.__name__, newest)
+            for version in range(api.versions.first, api.versions.last + 1):
+                yield api, kind, version
+
+
+def newest_version(api: Api) -> int:
+    """kio's newest of a request, served or not."""
+    name = kio_index.api_key_map[api.key]
+    return max(kio_index.schema_name_map[name])
+
+
+def random_message(kind: type[Any], version: int, rng: random.Random) -> Any:
+    """A message whose fields of this version are random, and others at their defaults."""
+    return _struct(message_plan(kind, version), rng)
+
+
+def _struct(plan: StructPlan, rng: random.Random) -> Any:
+    values = dict(plan.absent)
+    for field in (*plan.fields, *plan.tagged):
+        if field.is_kept:
+            keeps_default = field.tag is not None and rng.random() < 0.4
+            values[field.name] = field.default if keeps_default else _field(field, rng)
+    return plan.target(**values)
+
+
+def _field(field: FieldPlan, rng: random.Random) -> Any:
+    is_null = field.is_nullable and field.kind != "uuid" and rng.random() < 0.2
+    if is_null and not (field.tag is not None and field.struct is not None):
+        return None
+    if field.is_array:
+        return tuple(_value(field, rng) for _ in range(rng.randrange(3)))
+    return _value(field, rng)
+
+
+def _value(field: FieldPlan, rng: random.Random) -> Any:
+    if field.struct is not None:
+        return _struct(field.struct, rng)
+    match field.kind:
+        case "bool":
+            return rng.random() < 0.5
+        case "string":
+            return "".join(rng.choices("abzé\u0416\U0001f40d", k=rng.randrange(6)))
+        case "bytes" | "records":
+            return rng.randbytes(rng.randrange(200))
+        case "error_code":
+            return rng.choice(_ERRORS)
+        case "uuid":
+            return None if rng.random() < 0.2 else uuid.UUID(bytes=rng.randbytes(16))
+        case "timedelta_i32":
+            return timedelta(milliseconds=_number(32, rng))
+        case "datetime_i64":
+            milliseconds = rng.randrange(253_402_300_799_000)
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+        case "uint16":
+            return rng.randrange(2**16)
+        case _:
+            return _number(_NUMBER_BITS[field.kind], rng)
+
+
+def _number(bits: int, rng: random.Random) -> int:
+    """Small ones, the ends, and any other."""
+    ends = (0, 1, -1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1)))
+    return rng.choice(ends) if rng.random() < 0.5 else rng.getrandbits(bits) - 2 ** (bits - 1)
+
+
+def as_dictionary(message: Any) -> Any:
+    """Nested dictionaries: equal for equal content of different classes."""
+    return dataclasses.asdict(message)

@@ -1,0 +1,101 @@
+"""Frames out of a stream of bytes: whole, in order, and never more memory than allowed."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.errors import FrameLengthError
+from raftlog.wire.frame import FrameSplitter, frame
+
+
+def length(byte_count: int) -> bytes:
+    return struct.pack(">i", byte_count)
+
+
+@given(
+    st.lists(st.binary(max_size=40), max_size=8),
+    st.lists(st.integers(min_value=0, max_value=300), max_size=12),
+)
+def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
+    bodies: list[bytes], cuts: list[int]
+) -> None:
+    stream = b"".join(frame(body) for body in bodies)
+    splitter = FrameSplitter(40, "peer")
+    found = []
+    places = sorted({0, len(stream), *(min(cut, len(stream)) for cut in cuts)})
+    for start, end in itertools.pairwise(places):
+        found += splitter.feed(stream[start:end])
+        assert splitter.kept_byte_count < 44
+    assert found == bodies
+    assert splitter.kept_byte_count == 0
+
+
+def test_a_frame_of_several_parts_has_the_length_of_all() -> None:
+    assert frame(b"ab", b"", b"c") == length(3) + b"abc"
+
+
+@pytest.mark.parametrize("byte_count", [-1, -(2**31), 101, 2**31 - 1])
+def test_a_length_that_is_not_allowed_is_refused_before_anything_is_kept(byte_count: int) -> None:
+    splitter = FrameSplitter(100, "10.0.0.9:1234")
+    with pytest.raises(FrameLengthError) as caught:
+        splitter.feed(length(byte_count) + bytes(50))
+    assert caught.value.byte_count == byte_count
+    assert caught.value.byte_count_max == 100
+    assert caught.value.where in str(caught.value)
+    assert splitter.kept_byte_count == 0
+
+
+def test_after_a_refused_length_nothing_is_read() -> None:
+    splitter = FrameSplitter(10, "peer")
+    for data in (length(11), frame(b"sound")):
+        with pytest.raises(FrameLengthError):
+            splitter.feed(data)
+
+
+def test_a_length_is_judged_when_its_last_byte_arrives() -> None:
+    splitter = FrameSplitter(100, "peer")
+    assert splitter.feed(length(1000)[:3]) == []
+    with pytest.raises(FrameLengthError):
+        splitter.feed(length(1000)[3:])
+
+
+def test_the_largest_frame_is_taken_and_an_empty_one_too() -> None:
+    splitter = FrameSplitter(100, "peer")
+    assert splitter.feed(frame(bytes(100)) + frame(b"")) == [bytes(100), b""]
+
+
+def test_a_peer_that_has_shown_who_it_is_may_send_more() -> None:
+    splitter = FrameSplitter(10, "peer")
+    assert splitter.feed(frame(b"hello")) == [b"hello"]
+    splitter.byte_count_max = 1000
+    assert splitter.feed(frame(bytes(999))) == [bytes(999)]
+
+
+@pytest.mark.parametrize(
+    ("first", "word"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01", "TLS"),
+        (b"\x15\x03\x03\x00\x02", "TLS"),
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"POST /x HTTP/1.1\r\n", "HTTP"),
+        (b"HTTP/1.1 400 Bad Request", "HTTP"),
+        (b"PRI * HTTP/2.0\r\n", "HTTP"),
+    ],
+)
+def test_an_error_says_what_the_first_bytes_look_like(first: bytes, word: str) -> None:
+    with pytest.raises(FrameLengthError, match=f"look like {word}"):
+        FrameSplitter(64 * 1024, "peer").feed(first)
+
+
+def test_a_later_frame_is_not_taken_for_another_protocol() -> None:
+    splitter = FrameSplitter(64 * 1024, "peer")
+    with pytest.raises(FrameLengthError) as caught:
+        splitter.feed(frame(b"x") + b"GET / HTTP/1.1")
+    assert caught.value.hint is None
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

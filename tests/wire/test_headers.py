@@ -1,0 +1,129 @@
+"""Headers of requests and answers, in the version that each message wants."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.wire_vectors import header_vectors
+
+from raftlog.errors import InexpressibleMessageError, MalformedMessageError, UnservedApiError
+from raftlog.wire.apis import ApiKey, Listener
+from raftlog.wire.headers import (
+    ReceivedRequest,
+    RequestHeader,
+    UnknownApiVersions,
+    decode_request_header,
+    decode_response_header,
+    encode_request_header,
+    encode_response_header,
+    receive_request,
+)
+
+BOTH = Listener.CLIENTS | Listener.VOTERS
+
+
+@pytest.mark.parametrize(("version", "data"), header_vectors())
+def test_kafka_s_headers_are_read_and_written_again(version: int, data: bytes) -> None:
+    header, body_start = decode_request_header(data, version)
+    assert header == RequestHeader(api_key=1, api_version=17, correlation_id=7, client_id="py")
+    assert body_start == len(data)
+    assert encode_request_header(header, version) == data
+
+
+@given(
+    st.integers(-(2**15), 2**15 - 1),
+    st.integers(-(2**15), 2**15 - 1),
+    st.integers(-(2**31), 2**31 - 1),
+    st.none() | st.text(max_size=20),
+    st.sampled_from([1, 2]),
+)
+def test_a_header_is_read_as_it_was_written(
+    key: int, api_version: int, correlation_id: int, client_id: str | None, version: int
+) -> None:
+    header = RequestHeader(
+        api_key=key, api_version=api_version, correlation_id=correlation_id, client_id=client_id
+    )
+    data = encode_request_header(header, version)
+    assert decode_request_header(data + b"body", version) == (header, len(data))
+
+
+def test_header_zero_has_no_client_id() -> None:
+    header = RequestHeader(api_key=7, api_version=0, correlation_id=1)
+    data = encode_request_header(header, 0)
+    assert len(data) == 8
+    assert decode_request_header(data, 0) == (header, 8)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "request_bytes", "response_bytes"),
+    [
+        (ApiKey.FETCH, 11, 10, 4),
+        (ApiKey.FETCH, 12, 11, 5),
+        (ApiKey.VOTE, 0, 11, 5),
+        (ApiKey.BEGIN_QUORUM_EPOCH, 0, 10, 4),
+        (ApiKey.API_VERSIONS, 2, 10, 4),
+        (ApiKey.API_VERSIONS, 4, 11, 4),
+    ],
+)
+def test_a_message_wants_the_header_that_kafka_gives_it(
+    key: ApiKey, version: int, request_bytes: int, response_bytes: int
+) -> None:
+    header = RequestHeader(api_key=key, api_version=version, correlation_id=5)
+    data = encode_request_header(header)
+    assert len(data) == request_bytes
+    assert receive_request(data + b"xy", BOTH) == ReceivedRequest(header, request_bytes)
+    answer = encode_response_header(5, key, version)
+    assert len(answer) == response_bytes
+    assert decode_response_header(answer + b"xy", key, version) == (5, response_bytes)
+
+
+def test_tags_of_a_header_that_nobody_knows_are_skipped() -> None:
+    data = encode_request_header(RequestHeader(api_key=1, api_version=17, correlation_id=7))
+    tagged = data[:-1] + b"\x02\x05\x01x\x07\x00"
+    assert decode_request_header(tagged + b"body", 2)[1] == len(tagged)
+
+
+@pytest.mark.parametrize("version", [5, 32767, -1])
+def test_a_version_of_api_versions_that_we_do_not_speak_is_told_apart(version: int) -> None:
+    data = b"\x00\x12" + version.to_bytes(2, "big", signed=True) + b"\x00\x00\x00\x09" + b"\xff" * 9
+    assert receive_request(data, Listener.VOTERS) == UnknownApiVersions(9)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "listener"),
+    [
+        (ApiKey.PRODUCE, 9, Listener.VOTERS),
+        (ApiKey.PRODUCE, 0, Listener.CLIENTS),
+        (ApiKey.FETCH, 12, Listener.VOTERS),
+        (ApiKey.VOTE, 2, Listener.CLIENTS),
+        (ApiKey.VOTE, 3, Listener.VOTERS),
+        (11, 5, BOTH),
+        (-1, 0, BOTH),
+    ],
+)
+def test_what_a_listener_does_not_serve_is_refused(
+    key: int, version: int, listener: Listener
+) -> None:
+    data = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big") + bytes(8)
+    with pytest.raises(UnservedApiError) as caught:
+        receive_request(data, listener)
+    assert (caught.value.api_key, caught.value.version) == (key, version)
+    assert str(listener) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00\x01\x00\x11\x00\x00\x00", b"\x00\x01\x00\x11\x00\x00\x00\x07\x00\x05py"],
+)
+def test_a_header_that_ends_too_early_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedMessageError):
+        receive_request(data, BOTH)
+
+
+def test_a_client_id_is_text_and_not_too_long() -> None:
+    with pytest.raises(MalformedMessageError, match="not UTF-8"):
+        decode_request_header(b"\x00\x01\x00\x11\x00\x00\x00\x07\x00\x01\xff\x00", 2)
+    long = RequestHeader(api_key=1, api_version=17, correlation_id=7, client_id="x" * 32768)
+    with pytest.raises(InexpressibleMessageError):
+        encode_request_header(long)

@@ -1,0 +1,112 @@
+"""Requests and answers <-> kio's classes, in every served version."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.api_versions.v4.request import ApiVersionsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.vote.v2.request import VoteRequest
+from kio.schema.vote.v2.response import VoteResponse
+from kio.static.primitive import i16, i32, i32Timedelta
+from tests.support.wire_messages import message_kinds, random_message
+from tests.support.wire_vectors import Vector, message_vector, message_vectors
+
+from raftlog.errors import InexpressibleMessageError
+from raftlog.wire import wide
+from raftlog.wire.decoding import decode
+from raftlog.wire.encoding import encode
+from raftlog.wire.schema import lost_fields, message_plan
+
+KINDS = [(kind, version) for _, kind, version in message_kinds()]
+
+
+@pytest.mark.parametrize("vector", message_vectors(), ids=lambda one: f"{one.name} {one.version}")
+def test_kafka_s_messages_are_read_and_written_again(vector: Vector) -> None:
+    message = decode(vector.kind, vector.version, vector.data)
+    assert encode(message, vector.version) == vector.data
+
+
+def test_content_of_kafka_s_messages_is_read() -> None:
+    fetch = decode(wide.FetchRequest, 18, message_vector("Fetch", 18))
+    (topic,) = fetch.topics
+    (partition,) = topic.partitions
+    assert (fetch.cluster_id, fetch.max_wait) == ("abc", timedelta(milliseconds=500))
+    assert (partition.fetch_offset, partition.high_watermark) == (100, 90)
+    vote = decode(VoteRequest, 2, message_vector("Vote", 2)).topics[0].partitions[0]
+    assert (vote.replica_epoch, vote.last_offset, vote.pre_vote) == (6, 100, True)
+    asked = decode(ApiVersionsRequest, 4, message_vector("ApiVersions", 4))
+    assert (asked.client_software_name, asked.client_software_version) == ("py", "1")
+
+
+@pytest.mark.parametrize(("kind", "version"), KINDS, ids=lambda one: getattr(one, "__name__", one))
+def test_a_class_holds_every_field_of_every_version(kind: type[Any], version: int) -> None:
+    assert lost_fields(message_plan(kind, version)) == ()
+
+
+@given(st.sampled_from(KINDS), st.integers(0, 2**64))
+def test_every_message_is_read_as_it_was_written(message: tuple[type[Any], int], seed: int) -> None:
+    kind, version = message
+    value = random_message(kind, version, random.Random(seed))
+    data = encode(value, version)
+    again = decode(kind, version, data)
+    assert again == value
+    assert encode(again, version) == data
+    assert decode(kind, version, b"head" + data, start=4) == value
+
+
+def test_what_an_old_version_does_not_have_takes_its_default() -> None:
+    request = decode(VoteRequest, 0, encode(decode(VoteRequest, 2, _vote()), 0))
+    assert request.voter_id == -1
+    partition = request.topics[0].partitions[0]
+    assert partition.pre_vote is False
+    assert partition.replica_directory_id is None
+
+
+def test_an_error_code_that_nobody_knows_is_an_unknown_error() -> None:
+    data = b"\x27\x0f\x01\x00"
+    assert decode(VoteResponse, 2, data).error_code is ErrorCode.unknown_server_error
+
+
+def test_a_name_that_an_old_version_needs_must_be_said() -> None:
+    request = decode(wide.FetchRequest, 18, message_vector("Fetch", 18))
+    narrow = type(request).__mro__[1]
+    assert narrow.__name__ == "FetchRequest"
+    old = decode(narrow, 18, message_vector("Fetch", 18))
+    with pytest.raises(InexpressibleMessageError, match="topic: the message does not say it"):
+        encode(old, 12)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("acks", 40_000), ("transactional_id", "x" * 40_000), ("topic_data", None)],
+)
+def test_a_value_that_a_field_does_not_take_is_said(field: str, value: Any) -> None:
+    facts: dict[str, Any] = {
+        "acks": i16(1),
+        "timeout": i32Timedelta.parse(timedelta(milliseconds=1)),
+        "topic_data": (),
+    }
+    request = wide.ProduceRequest(**(facts | {field: value}))
+    with pytest.raises(InexpressibleMessageError) as caught:
+        encode(request, 9)
+    assert caught.value.field == field
+    assert caught.value.api == "ProduceRequest"
+
+
+def test_null_and_empty_are_told_apart() -> None:
+    for topics in (None, ()):
+        request = wide.MetadataRequest(topics=topics, include_topic_authorized_operations=False)
+        for version in (1, 9, 13):
+            assert decode(wide.MetadataRequest, version, encode(request, version)).topics == topics
+
+
+def _vote() -> bytes:
+    request = decode(VoteRequest, 2, message_vector("Vote", 2))
+    assert request.voter_id == i32(2)
+    return message_vector("Vote", 2)
