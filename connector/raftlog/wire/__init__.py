@@ -6,6 +6,16 @@
 from __future__ import annotations
 
 from . import wide
+from .answer_decoding import Answered, decode_response
+from .answer_encoding import encode_refusal, encode_response
+from .api_versions import (
+    Offered,
+    decode_versions_request,
+    decode_versions_response,
+    encode_versions_refusal,
+    encode_versions_request,
+    encode_versions_response,
+)
 from .apis import APIS, Api, ApiKey, Listener, VersionRange, common_version, served_api
 from .decoding import decode
 from .encoding import encode
@@ -20,26 +30,46 @@ from .headers import (
     encode_response_header,
     receive_request,
 )
+from .log_identity import LogIdentity, Refusal
+from .request_decoding import QUORUM_APIS, Asked, decode_request
+from .request_encoding import encode_request, request_api_key
 
 __all__ = [
     "APIS",
+    "QUORUM_APIS",
+    "Answered",
     "Api",
     "ApiKey",
+    "Asked",
     "FrameSplitter",
     "Listener",
+    "LogIdentity",
+    "Offered",
     "Received",
     "ReceivedRequest",
+    "Refusal",
     "RequestHeader",
     "UnknownApiVersions",
     "VersionRange",
     "common_version",
     "decode",
+    "decode_request",
+    "decode_response",
     "decode_response_header",
+    "decode_versions_request",
+    "decode_versions_response",
     "encode",
+    "encode_refusal",
+    "encode_request",
     "encode_request_header",
+    "encode_response",
     "encode_response_header",
+    "encode_versions_refusal",
+    "encode_versions_request",
+    "encode_versions_response",
     "frame",
     "receive_request",
+    "request_api_key",
     "served_api",
     "wide",
 ]

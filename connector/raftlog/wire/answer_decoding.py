@@ -1,0 +1,259 @@
+"""Bytes of Kafka's answers -> what another replica answers, or that it refused.
+
+Rules of this file:
+
+1. An error that a replica has no name for (``raftlog.quorum.messages.ErrorCode``), or one at the
+   top level, is a ``Refusal``. An answer about another log, or one whose numbers contradict each
+   other, is malformed: whoever sent it cannot be trusted.
+2. Answers to AddRaftVoter and RemoveRaftVoter do not say who leads: epoch 0 and nobody stand there,
+   which tell nobody anything. A leader's endpoint has no name in an answer: it is that of the
+   listener that was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeAlias
+
+from kio.schema.add_raft_voter.v1.response import AddRaftVoterResponse
+from kio.schema.begin_quorum_epoch.v1 import response as begun_epoch
+from kio.schema.end_quorum_epoch.v1 import response as ended_epoch
+from kio.schema.errors import ErrorCode as WireCode
+from kio.schema.fetch.v18 import response as fetched
+from kio.schema.fetch_snapshot.v1 import response as fetched_snapshot
+from kio.schema.remove_raft_voter.v0.response import RemoveRaftVoterResponse
+from kio.schema.update_raft_voter.v0 import response as updated_voter
+from kio.schema.vote.v2 import response as voted
+
+from raftlog.errors import MalformedMessageError
+from raftlog.quorum.messages import (
+    BeginQuorumEpochResponse,
+    EndQuorumEpochResponse,
+    ErrorCode,
+    FetchResponse,
+    FetchSnapshotResponse,
+    Response,
+    Standing,
+    VoterChangeResponse,
+    VoteResponse,
+)
+from raftlog.quorum.voters import Endpoint
+from raftlog.types import OffsetAndEpoch, SnapshotId
+
+from .apis import ApiKey
+from .decoding import decode
+from .log_identity import (
+    PARTITION,
+    PORT_MAX,
+    LogIdentity,
+    Refusal,
+    none_below_zero,
+    uuid_text,
+)
+
+Answered: TypeAlias = Response | Refusal
+_CODES: Final = {int(one): one for one in ErrorCode}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Where we are: what was asked, in which version, of which log."""
+
+    api_key: ApiKey
+    version: int
+    identity: LogIdentity
+    end: int
+
+    def fail(self, reason: str) -> NoReturn:
+        raise MalformedMessageError(
+            api=f"{self.api_key.name} answer",
+            version=self.version,
+            position=self.end,
+            reason=reason,
+        )
+
+    def refused(
+        self, code: int, reason: str = "the answer says so", *, is_top_level: bool = False
+    ) -> Refusal:
+        return Refusal(api_key=self.api_key, error=code, reason=reason, is_top_level=is_top_level)
+
+    def only(self, topics: Sequence[Any], topic: str, index: str) -> Any:
+        """The partition that an answer about our log is about. ``topic`` and ``index`` name the
+        fields that say so."""
+        if len(topics) != 1 or len(topics[0].partitions) != 1:
+            self.fail("it is not about one partition")
+        named = getattr(topics[0], topic)
+        wanted = self.identity.topic
+        if topic == "topic_id":
+            named, wanted = uuid_text(named), self.identity.topic_id
+        partition = topics[0].partitions[0]
+        if named != wanted or getattr(partition, index) != PARTITION:
+            self.fail("it is about another log")
+        return partition
+
+    def standing(self, leader_id: int, epoch: int, endpoints: Sequence[Any]) -> Standing:
+        leader = none_below_zero(leader_id)
+        found = next((one for one in endpoints if one.node_id == leader), None)
+        return Standing(
+            epoch=max(epoch, 0),
+            leader_id=leader,
+            leader_endpoints=() if found is None else self.endpoints(found.host, found.port),
+        )
+
+    def endpoints(self, host: str, port: int) -> tuple[Endpoint, ...]:
+        """Where a leader listens; nowhere if no host is named."""
+        if not host:
+            return ()
+        if not 0 <= port <= PORT_MAX:
+            self.fail("a port is out of range")
+        return (Endpoint(self.identity.listener_name, host, port),)
+
+
+def decode_response(
+    api_key: int, version: int, data: bytes, identity: LogIdentity, *, start: int = 0
+) -> Answered:
+    """What a body says that begins at ``start``, the answer to a request of this api and version.
+
+    The api must be one of the quorum's. Raises ``MalformedMessageError`` for bytes that are no such
+    answer, and nothing else.
+    """
+    key = ApiKey(api_key)
+    target, reader = _READERS[key]
+    response = decode(target, version, data, start=start)
+    answer = _Answer(key, version, identity, len(data))
+    code: WireCode = response.error_code
+    if code is not WireCode.none and key not in _WITHOUT_PARTITIONS:
+        return answer.refused(code, is_top_level=True)
+    answered: Answered = reader(response, answer)
+    return answered
+
+
+def _vote(response: voted.VoteResponse, answer: _Answer) -> Answered:
+    partition: voted.PartitionData = answer.only(response.topics, "topic_name", "partition_index")
+    error = _CODES.get(partition.error_code)
+    if error is None:
+        return answer.refused(partition.error_code)
+    return VoteResponse(
+        standing=answer.standing(
+            partition.leader_id, partition.leader_epoch, response.node_endpoints
+        ),
+        is_granted=partition.vote_granted,
+        error=error,
+    )
+
+
+def _begin_epoch(response: begun_epoch.BeginQuorumEpochResponse, answer: _Answer) -> Answered:
+    partition: begun_epoch.PartitionData = answer.only(
+        response.topics, "topic_name", "partition_index"
+    )
+    error = _CODES.get(partition.error_code)
+    if error is None:
+        return answer.refused(partition.error_code)
+    standing = answer.standing(partition.leader_id, partition.leader_epoch, response.node_endpoints)
+    return BeginQuorumEpochResponse(standing=standing, error=error)
+
+
+def _end_epoch(response: ended_epoch.EndQuorumEpochResponse, answer: _Answer) -> Answered:
+    partition: ended_epoch.PartitionData = answer.only(
+        response.topics, "topic_name", "partition_index"
+    )
+    error = _CODES.get(partition.error_code)
+    if error is None:
+        return answer.refused(partition.error_code)
+    standing = answer.standing(partition.leader_id, partition.leader_epoch, response.node_endpoints)
+    return EndQuorumEpochResponse(standing=standing, error=error)
+
+
+def _fetch(response: fetched.FetchResponse, answer: _Answer) -> Answered:
+    partition: fetched.PartitionData = answer.only(
+        response.responses, "topic_id", "partition_index"
+    )
+    error = _CODES.get(partition.error_code)
+    if error is None:
+        return answer.refused(partition.error_code)
+    leader = partition.current_leader
+    diverging = _pair(answer, partition.diverging_epoch)
+    snapshot = _pair(answer, partition.snapshot_id)
+    return FetchResponse(
+        standing=answer.standing(leader.leader_id, leader.leader_epoch, response.node_endpoints),
+        error=error,
+        high_watermark=none_below_zero(partition.high_watermark),
+        log_start_offset=none_below_zero(partition.log_start_offset),
+        records=partition.records or b"",
+        diverging=None if diverging is None else OffsetAndEpoch(*diverging),
+        snapshot_id=None if snapshot is None else SnapshotId(*snapshot),
+    )
+
+
+def _pair(answer: _Answer, pair: Any) -> tuple[int, int] | None:
+    """An epoch and the offset where it ends, or None if neither is said."""
+    epoch, end_offset = pair.epoch, pair.end_offset
+    if epoch < 0 and end_offset < 0:
+        return None
+    if epoch < 0 or end_offset < 0:
+        answer.fail("an epoch stands without an offset, or an offset without an epoch")
+    return epoch, end_offset
+
+
+def _fetch_snapshot(response: fetched_snapshot.FetchSnapshotResponse, answer: _Answer) -> Answered:
+    partition: fetched_snapshot.PartitionSnapshot = answer.only(response.topics, "name", "index")
+    error = _CODES.get(partition.error_code)
+    if error is None:
+        return answer.refused(partition.error_code)
+    snapshot_id = SnapshotId(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
+    numbers = (snapshot_id.epoch, snapshot_id.end_offset, partition.size, partition.position)
+    if error is ErrorCode.NONE and min(numbers) < 0:
+        answer.fail("a number of a snapshot is below zero")
+    leader = partition.current_leader
+    return FetchSnapshotResponse(
+        standing=answer.standing(leader.leader_id, leader.leader_epoch, response.node_endpoints),
+        snapshot_id=snapshot_id,
+        error=error,
+        byte_count=partition.size,
+        position=partition.position,
+        data=partition.unaligned_records,
+    )
+
+
+def _change_voter(
+    response: AddRaftVoterResponse | RemoveRaftVoterResponse, answer: _Answer
+) -> Answered:
+    error = _CODES.get(response.error_code)
+    if error is None:
+        reason = response.error_message or "the answer says so"
+        return answer.refused(response.error_code, reason, is_top_level=True)
+    return VoterChangeResponse(
+        standing=Standing(epoch=0), error=error, reason=response.error_message
+    )
+
+
+def _update_voter(response: updated_voter.UpdateRaftVoterResponse, answer: _Answer) -> Answered:
+    error = _CODES.get(response.error_code)
+    if error is None:
+        return answer.refused(response.error_code, is_top_level=True)
+    leader = response.current_leader
+    leader_id = none_below_zero(leader.leader_id)
+    standing = Standing(
+        epoch=max(leader.leader_epoch, 0),
+        leader_id=leader_id,
+        leader_endpoints=() if leader_id is None else answer.endpoints(leader.host, leader.port),
+    )
+    return VoterChangeResponse(standing=standing, error=error)
+
+
+_WITHOUT_PARTITIONS: Final = (
+    ApiKey.ADD_RAFT_VOTER,
+    ApiKey.REMOVE_RAFT_VOTER,
+    ApiKey.UPDATE_RAFT_VOTER,
+)
+_READERS: Final[dict[ApiKey, tuple[type[Any], Callable[[Any, _Answer], Answered]]]] = {
+    ApiKey.VOTE: (voted.VoteResponse, _vote),
+    ApiKey.BEGIN_QUORUM_EPOCH: (begun_epoch.BeginQuorumEpochResponse, _begin_epoch),
+    ApiKey.END_QUORUM_EPOCH: (ended_epoch.EndQuorumEpochResponse, _end_epoch),
+    ApiKey.FETCH: (fetched.FetchResponse, _fetch),
+    ApiKey.FETCH_SNAPSHOT: (fetched_snapshot.FetchSnapshotResponse, _fetch_snapshot),
+    ApiKey.ADD_RAFT_VOTER: (AddRaftVoterResponse, _change_voter),
+    ApiKey.REMOVE_RAFT_VOTER: (RemoveRaftVoterResponse, _change_voter),
+    ApiKey.UPDATE_RAFT_VOTER: (updated_voter.UpdateRaftVoterResponse, _update_voter),
+}

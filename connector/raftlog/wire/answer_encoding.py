@@ -1,0 +1,285 @@
+"""What a replica answers, or why it does not -> bytes of Kafka's answers.
+
+Rules of this file:
+
+1. Who leads is said with every answer that has a place for it, on errors too. Where the leader
+   listens is said from the version on that has the place (Fetch: from 17, as KRaft does).
+2. Records are null where there is nothing to say of them: an error, a place where logs part, a
+   snapshot to take; and empty where there are none yet (Kafka: ``RaftUtil``).
+3. The port is an int32 in answers to Fetch and UpdateRaftVoter, and a uint16 elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from kio.schema.add_raft_voter.v1.response import AddRaftVoterResponse
+from kio.schema.begin_quorum_epoch.v1 import response as begun_epoch
+from kio.schema.end_quorum_epoch.v1 import response as ended_epoch
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v18 import response as fetched
+from kio.schema.fetch_snapshot.v1 import response as fetched_snapshot
+from kio.schema.remove_raft_voter.v0.response import RemoveRaftVoterResponse
+from kio.schema.update_raft_voter.v0 import response as updated_voter
+from kio.schema.vote.v2 import response as voted
+
+from raftlog.quorum.messages import (
+    BeginQuorumEpochResponse,
+    EndQuorumEpochResponse,
+    FetchResponse,
+    FetchSnapshotResponse,
+    Response,
+    Standing,
+    VoterChangeResponse,
+    VoteResponse,
+)
+from raftlog.types import SnapshotId
+
+from .apis import ApiKey
+from .encoding import encode
+from .log_identity import (
+    PARTITION,
+    LogIdentity,
+    Refusal,
+    data_bytes,
+    duration,
+    int32,
+    int64,
+    leader_endpoint,
+    name,
+    node,
+    or_minus_one,
+    port,
+    uuid_or_none,
+)
+
+_FETCH_ENDPOINTS_FROM: Final = 17
+_AT_ONCE: Final = duration(0)
+
+
+def encode_response(api_key: int, version: int, response: Response, identity: LogIdentity) -> bytes:
+    """The body of the answer to a request of this api and version, without a header."""
+    error = ErrorCode(int(response.error))
+    return encode(_BUILDERS[ApiKey(api_key)](response, error, version, identity), version)
+
+
+def encode_refusal(
+    refusal: Refusal, version: int, standing: Standing, identity: LogIdentity
+) -> bytes:
+    """The body of the answer to a request that was refused before any replica saw it."""
+    error = ErrorCode(refusal.error)
+    if refusal.is_top_level:
+        return encode(_TOP_LEVEL[refusal.api_key](error, refusal.reason), version)
+    response: Response
+    match refusal.api_key:
+        case ApiKey.VOTE:
+            response = VoteResponse(standing=standing)
+        case ApiKey.BEGIN_QUORUM_EPOCH:
+            response = BeginQuorumEpochResponse(standing=standing)
+        case ApiKey.END_QUORUM_EPOCH:
+            response = EndQuorumEpochResponse(standing=standing)
+        case ApiKey.FETCH:
+            response = FetchResponse(standing=standing)
+        case ApiKey.FETCH_SNAPSHOT:
+            response = FetchSnapshotResponse(standing=standing, snapshot_id=SnapshotId(0, 0))
+            message = _fetch_snapshot(
+                response, error, version, identity, refusal.topic, refusal.partition
+            )
+            return encode(message, version)
+        case key:
+            raise AssertionError(f"{key.name} has errors at the top level alone")
+    return encode(_BUILDERS[refusal.api_key](response, error, version, identity), version)
+
+
+def _vote(response: VoteResponse, error: ErrorCode, _: int, identity: LogIdentity) -> object:
+    partition = voted.PartitionData(
+        partition_index=int32(PARTITION),
+        error_code=error,
+        leader_id=node(response.standing.leader_id),
+        leader_epoch=int32(response.standing.epoch),
+        vote_granted=response.is_granted,
+    )
+    return voted.VoteResponse(
+        error_code=ErrorCode.none,
+        topics=(voted.TopicData(topic_name=name(identity.topic), partitions=(partition,)),),
+        node_endpoints=_endpoints(voted.NodeEndpoint, response.standing, identity),
+    )
+
+
+def _begin_epoch(
+    response: BeginQuorumEpochResponse, error: ErrorCode, _: int, identity: LogIdentity
+) -> object:
+    partition = begun_epoch.PartitionData(
+        partition_index=int32(PARTITION),
+        error_code=error,
+        leader_id=node(response.standing.leader_id),
+        leader_epoch=int32(response.standing.epoch),
+    )
+    return begun_epoch.BeginQuorumEpochResponse(
+        error_code=ErrorCode.none,
+        topics=(begun_epoch.TopicData(topic_name=name(identity.topic), partitions=(partition,)),),
+        node_endpoints=_endpoints(begun_epoch.NodeEndpoint, response.standing, identity),
+    )
+
+
+def _end_epoch(
+    response: EndQuorumEpochResponse, error: ErrorCode, _: int, identity: LogIdentity
+) -> object:
+    partition = ended_epoch.PartitionData(
+        partition_index=int32(PARTITION),
+        error_code=error,
+        leader_id=node(response.standing.leader_id),
+        leader_epoch=int32(response.standing.epoch),
+    )
+    return ended_epoch.EndQuorumEpochResponse(
+        error_code=ErrorCode.none,
+        topics=(ended_epoch.TopicData(topic_name=name(identity.topic), partitions=(partition,)),),
+        node_endpoints=_endpoints(ended_epoch.NodeEndpoint, response.standing, identity),
+    )
+
+
+def _fetch(
+    response: FetchResponse, error: ErrorCode, version: int, identity: LogIdentity
+) -> object:
+    standing, diverging, snapshot_id = response.standing, response.diverging, response.snapshot_id
+    has_records = error is ErrorCode.none and diverging is None and snapshot_id is None
+    partition = fetched.PartitionData(
+        partition_index=int32(PARTITION),
+        error_code=error,
+        high_watermark=int64(or_minus_one(response.high_watermark)),
+        log_start_offset=int64(or_minus_one(response.log_start_offset)),
+        diverging_epoch=fetched.EpochEndOffset()
+        if diverging is None
+        else fetched.EpochEndOffset(
+            epoch=int32(diverging.epoch), end_offset=int64(diverging.offset)
+        ),
+        current_leader=fetched.LeaderIdAndEpoch(
+            leader_id=node(standing.leader_id), leader_epoch=int32(standing.epoch)
+        ),
+        snapshot_id=fetched.SnapshotId()
+        if snapshot_id is None
+        else fetched.SnapshotId(
+            end_offset=int64(snapshot_id.end_offset), epoch=int32(snapshot_id.epoch)
+        ),
+        aborted_transactions=(),
+        records=data_bytes(response.records) if has_records else None,
+    )
+    topic = fetched.FetchableTopicResponse(
+        topic_id=uuid_or_none(identity.topic_id), partitions=(partition,)
+    )
+    says_endpoints = version >= _FETCH_ENDPOINTS_FROM
+    return fetched.FetchResponse(
+        throttle_time=_AT_ONCE,
+        error_code=ErrorCode.none,
+        responses=(topic,),
+        node_endpoints=_endpoints(fetched.NodeEndpoint, standing, identity)
+        if says_endpoints
+        else (),
+    )
+
+
+def _fetch_snapshot(
+    response: FetchSnapshotResponse,
+    error: ErrorCode,
+    _: int,
+    identity: LogIdentity,
+    topic: str | None = None,
+    partition: int = PARTITION,
+) -> object:
+    answer = fetched_snapshot.PartitionSnapshot(
+        index=int32(partition),
+        error_code=error,
+        snapshot_id=fetched_snapshot.SnapshotId(
+            end_offset=int64(response.snapshot_id.end_offset),
+            epoch=int32(response.snapshot_id.epoch),
+        ),
+        current_leader=fetched_snapshot.LeaderIdAndEpoch(
+            leader_id=node(response.standing.leader_id),
+            leader_epoch=int32(response.standing.epoch),
+        ),
+        size=int64(response.byte_count),
+        position=int64(response.position),
+        unaligned_records=data_bytes(response.data),
+    )
+    asked = name(identity.topic if topic is None else topic)
+    return fetched_snapshot.FetchSnapshotResponse(
+        throttle_time=_AT_ONCE,
+        error_code=ErrorCode.none,
+        topics=(fetched_snapshot.TopicSnapshot(name=asked, partitions=(answer,)),),
+        node_endpoints=_endpoints(fetched_snapshot.NodeEndpoint, response.standing, identity),
+    )
+
+
+def _add_voter(response: VoterChangeResponse, error: ErrorCode, _: int, __: LogIdentity) -> object:
+    return AddRaftVoterResponse(
+        throttle_time=_AT_ONCE, error_code=error, error_message=response.reason
+    )
+
+
+def _remove_voter(
+    response: VoterChangeResponse, error: ErrorCode, _: int, __: LogIdentity
+) -> object:
+    return RemoveRaftVoterResponse(
+        throttle_time=_AT_ONCE, error_code=error, error_message=response.reason
+    )
+
+
+def _update_voter(
+    response: VoterChangeResponse, error: ErrorCode, _: int, identity: LogIdentity
+) -> object:
+    standing, endpoint = response.standing, leader_endpoint(response.standing, identity)
+    return updated_voter.UpdateRaftVoterResponse(
+        throttle_time=_AT_ONCE,
+        error_code=error,
+        current_leader=updated_voter.CurrentLeader(
+            leader_id=node(standing.leader_id),
+            leader_epoch=int32(standing.epoch),
+            host="" if endpoint is None else endpoint.host,
+            port=int32(0 if endpoint is None else endpoint.port),
+        ),
+    )
+
+
+def _endpoints(kind: type[Any], standing: Standing, identity: LogIdentity) -> tuple[Any, ...]:
+    endpoint = leader_endpoint(standing, identity)
+    if endpoint is None:
+        return ()
+    return (kind(node_id=node(standing.leader_id), host=endpoint.host, port=port(endpoint.port)),)
+
+
+_NOBODY: Final = updated_voter.CurrentLeader(host="", port=int32(0))
+_BUILDERS: Final[dict[ApiKey, Callable[..., object]]] = {
+    ApiKey.VOTE: _vote,
+    ApiKey.BEGIN_QUORUM_EPOCH: _begin_epoch,
+    ApiKey.END_QUORUM_EPOCH: _end_epoch,
+    ApiKey.FETCH: _fetch,
+    ApiKey.FETCH_SNAPSHOT: _fetch_snapshot,
+    ApiKey.ADD_RAFT_VOTER: _add_voter,
+    ApiKey.REMOVE_RAFT_VOTER: _remove_voter,
+    ApiKey.UPDATE_RAFT_VOTER: _update_voter,
+}
+_TOP_LEVEL: Final[dict[ApiKey, Callable[[ErrorCode, str], object]]] = {
+    ApiKey.VOTE: lambda error, _: voted.VoteResponse(error_code=error, topics=()),
+    ApiKey.BEGIN_QUORUM_EPOCH: lambda error, _: begun_epoch.BeginQuorumEpochResponse(
+        error_code=error, topics=()
+    ),
+    ApiKey.END_QUORUM_EPOCH: lambda error, _: ended_epoch.EndQuorumEpochResponse(
+        error_code=error, topics=()
+    ),
+    ApiKey.FETCH: lambda error, _: fetched.FetchResponse(
+        throttle_time=_AT_ONCE, error_code=error, responses=()
+    ),
+    ApiKey.FETCH_SNAPSHOT: lambda error, _: fetched_snapshot.FetchSnapshotResponse(
+        throttle_time=_AT_ONCE, error_code=error, topics=()
+    ),
+    ApiKey.ADD_RAFT_VOTER: lambda error, reason: AddRaftVoterResponse(
+        throttle_time=_AT_ONCE, error_code=error, error_message=reason
+    ),
+    ApiKey.REMOVE_RAFT_VOTER: lambda error, reason: RemoveRaftVoterResponse(
+        throttle_time=_AT_ONCE, error_code=error, error_message=reason
+    ),
+    ApiKey.UPDATE_RAFT_VOTER: lambda error, _: updated_voter.UpdateRaftVoterResponse(
+        throttle_time=_AT_ONCE, error_code=error, current_leader=_NOBODY
+    ),
+}

@@ -1,0 +1,283 @@
+"""Bytes of Kafka's requests -> what a replica is asked, or why it is not asked at all.
+
+Rules of this file:
+
+1. A request is checked in Kafka's order: the cluster, the topic and its one partition, then numbers
+   that make no sense whatever the replica knows. What fails is a ``Refusal``, not an error: it has
+   an answer. The rest is for the core to check (Kafka: ``KafkaRaftClient``).
+2. A cluster id may be left out, never be another one.
+3. -1 and the id of zeros are read as None where nobody may be named. A fetch that says nothing of a
+   high watermark (before version 18) reads as 2^63-1, which no other is above: it waits for records
+   alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+from kio.schema.add_raft_voter.v1.request import AddRaftVoterRequest
+from kio.schema.begin_quorum_epoch.v1 import request as begin_epoch
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch_snapshot.v1 import request as fetch_snapshot
+from kio.schema.remove_raft_voter.v0.request import RemoveRaftVoterRequest
+from kio.schema.update_raft_voter.v0.request import UpdateRaftVoterRequest
+from kio.schema.vote.v2 import request as vote
+
+from raftlog.quorum.messages import (
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchSnapshotRequest,
+    RemoveVoterRequest,
+    Request,
+    UpdateVoterRequest,
+    VoteRequest,
+)
+from raftlog.quorum.voters import Endpoint, Voter
+from raftlog.types import SnapshotId
+
+from . import wide
+from .apis import ApiKey
+from .decoding import decode
+from .log_identity import (
+    PARTITION,
+    LogIdentity,
+    Refusal,
+    milliseconds,
+    none_below_zero,
+    replica_key,
+    replica_key_or_none,
+    uuid_text,
+)
+
+Asked: TypeAlias = Request | Refusal
+_REPLICA_STATE_FROM: Final = 15
+
+
+def decode_request(
+    api_key: int, version: int, data: bytes, identity: LogIdentity, *, start: int = 0
+) -> Asked:
+    """What a body says that begins at ``start``.
+
+    The api must be one of the quorum's. Raises ``MalformedMessageError`` for bytes that are no such
+    request, and nothing else.
+    """
+    key = ApiKey(api_key)
+    target, reader = _READERS[key]
+    request = decode(target, version, data, start=start)
+    if request.cluster_id not in (None, identity.cluster_id):
+        return Refusal(
+            api_key=key,
+            error=ErrorCode.inconsistent_cluster_id,
+            reason="it is meant for another cluster",
+        )
+    asked: Asked = reader(request, version, identity)
+    return asked
+
+
+# --- elections ------------------------------------------------------------------------------------
+
+
+def _vote(request: vote.VoteRequest, _: int, identity: LogIdentity) -> Asked:
+    if not _is_ours(request.topics, identity):
+        return _other_log(ApiKey.VOTE)
+    (partition,) = request.topics[0].partitions
+    numbers = (partition.last_offset, partition.last_offset_epoch, partition.replica_epoch)
+    if min(numbers) < 0 or partition.replica_id < 0:
+        return _senseless(ApiKey.VOTE)
+    return VoteRequest(
+        epoch=partition.replica_epoch,
+        candidate=replica_key(partition.replica_id, partition.replica_directory_id),
+        voter=replica_key_or_none(request.voter_id, partition.voter_directory_id),
+        last_offset=partition.last_offset,
+        last_epoch=partition.last_offset_epoch,
+        is_pre_vote=partition.pre_vote,
+    )
+
+
+def _begin_epoch(
+    request: begin_epoch.BeginQuorumEpochRequest, _: int, identity: LogIdentity
+) -> Asked:
+    if not _is_ours(request.topics, identity):
+        return _other_log(ApiKey.BEGIN_QUORUM_EPOCH)
+    (partition,) = request.topics[0].partitions
+    if min(partition.leader_epoch, partition.leader_id) < 0:
+        return _senseless(ApiKey.BEGIN_QUORUM_EPOCH)
+    return BeginQuorumEpochRequest(
+        epoch=partition.leader_epoch,
+        leader_id=partition.leader_id,
+        voter=replica_key_or_none(request.voter_id, partition.voter_directory_id),
+        leader_endpoints=_endpoints(request.leader_endpoints),
+    )
+
+
+def _end_epoch(request: wide.EndQuorumEpochRequest, version: int, identity: LogIdentity) -> Asked:
+    if not _is_ours(request.topics, identity):
+        return _other_log(ApiKey.END_QUORUM_EPOCH)
+    (partition,) = request.topics[0].partitions
+    if version > 0:
+        preferred = tuple(
+            replica_key(one.candidate_id, one.candidate_directory_id)
+            for one in partition.preferred_candidates
+        )
+    else:
+        preferred = tuple(replica_key(one, None) for one in partition.preferred_successors)
+    ids = (partition.leader_id, *(one.node_id for one in preferred))
+    if min(partition.leader_epoch, *ids) < 0:
+        return _senseless(ApiKey.END_QUORUM_EPOCH)
+    return EndQuorumEpochRequest(
+        epoch=partition.leader_epoch,
+        leader_id=partition.leader_id,
+        preferred=preferred,
+        leader_endpoints=_endpoints(request.leader_endpoints),
+    )
+
+
+# --- replication ----------------------------------------------------------------------------------
+
+
+def _fetch(request: wide.FetchRequest, version: int, identity: LogIdentity) -> Asked:
+    topics = request.topics
+    if len(topics) != 1 or uuid_text(topics[0].topic_id) != identity.topic_id:
+        return _other_log(ApiKey.FETCH)
+    partitions = topics[0].partitions
+    if len(partitions) != 1 or partitions[0].partition != PARTITION:
+        return _other_log(ApiKey.FETCH)
+    (partition,) = partitions
+    max_wait_ms = milliseconds(request.max_wait)
+    epochs = (partition.last_fetched_epoch, partition.current_leader_epoch)
+    if min(max_wait_ms, partition.fetch_offset, *epochs) < 0:
+        return _senseless(ApiKey.FETCH)
+    has_state = version >= _REPLICA_STATE_FROM
+    return FetchRequest(
+        replica=replica_key(
+            request.replica_state.replica_id if has_state else request.replica_id,
+            partition.replica_directory_id,
+        ),
+        epoch=partition.current_leader_epoch,
+        fetch_offset=partition.fetch_offset,
+        last_fetched_epoch=partition.last_fetched_epoch,
+        max_bytes=request.max_bytes,
+        max_wait_ms=max_wait_ms,
+        high_watermark=none_below_zero(partition.high_watermark),
+    )
+
+
+def _fetch_snapshot(
+    request: fetch_snapshot.FetchSnapshotRequest, _: int, identity: LogIdentity
+) -> Asked:
+    topics = request.topics
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        return _other_log(ApiKey.FETCH_SNAPSHOT)
+    (partition,) = topics[0].partitions
+    if topics[0].name != identity.topic or partition.partition != PARTITION:
+        return Refusal(
+            api_key=ApiKey.FETCH_SNAPSHOT,
+            error=ErrorCode.unknown_topic_or_partition,
+            reason="it is about another log",
+            is_top_level=False,
+            topic=topics[0].name,
+            partition=partition.partition,
+        )
+    snapshot_id = SnapshotId(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
+    if partition.current_leader_epoch < 0:
+        return _senseless(ApiKey.FETCH_SNAPSHOT)
+    if min(snapshot_id.epoch, snapshot_id.end_offset) < 0:
+        return _senseless(ApiKey.FETCH_SNAPSHOT, ErrorCode.snapshot_not_found)
+    if partition.position < 0:
+        return _senseless(ApiKey.FETCH_SNAPSHOT, ErrorCode.position_out_of_range)
+    return FetchSnapshotRequest(
+        replica=replica_key(request.replica_id, partition.replica_directory_id),
+        epoch=partition.current_leader_epoch,
+        snapshot_id=snapshot_id,
+        position=partition.position,
+        max_bytes=request.max_bytes,
+    )
+
+
+# --- voters ---------------------------------------------------------------------------------------
+
+
+def _add_voter(request: AddRaftVoterRequest, _: int, __: LogIdentity) -> Asked:
+    if request.voter_id < 0 or not request.listeners:
+        return _senseless(ApiKey.ADD_RAFT_VOTER, is_top_level=True)
+    return AddVoterRequest(
+        voter=Voter(
+            key=replica_key(request.voter_id, request.voter_directory_id),
+            endpoints=_endpoints(request.listeners),
+        ),
+        timeout_ms=milliseconds(request.timeout),
+        is_answered_when_committed=request.ack_when_committed,
+    )
+
+
+def _remove_voter(request: RemoveRaftVoterRequest, _: int, __: LogIdentity) -> Asked:
+    if request.voter_id < 0:
+        return _senseless(ApiKey.REMOVE_RAFT_VOTER, is_top_level=True)
+    return RemoveVoterRequest(voter=replica_key(request.voter_id, request.voter_directory_id))
+
+
+def _update_voter(request: UpdateRaftVoterRequest, _: int, __: LogIdentity) -> Asked:
+    versions = request.k_raft_version_feature
+    lowest, highest = versions.min_supported_version, versions.max_supported_version
+    if min(request.voter_id, request.current_leader_epoch, lowest) < 0 or lowest > highest:
+        return _senseless(ApiKey.UPDATE_RAFT_VOTER, is_top_level=True)
+    return UpdateVoterRequest(
+        epoch=request.current_leader_epoch,
+        voter=Voter(
+            key=replica_key(request.voter_id, request.voter_directory_id),
+            endpoints=_endpoints(request.listeners),
+            kraft_version_min=lowest,
+            kraft_version_max=highest,
+        ),
+    )
+
+
+# --- what they share ------------------------------------------------------------------------------
+
+
+def _is_ours(topics: Sequence[Any], identity: LogIdentity) -> bool:
+    """Whether exactly our topic and its one partition are named."""
+    return (
+        len(topics) == 1
+        and topics[0].topic_name == identity.topic
+        and len(topics[0].partitions) == 1
+        and topics[0].partitions[0].partition_index == PARTITION
+    )
+
+
+def _other_log(key: ApiKey) -> Refusal:
+    return Refusal(
+        api_key=key, error=ErrorCode.invalid_request, reason="it is not about this log alone"
+    )
+
+
+def _senseless(
+    key: ApiKey, error: ErrorCode = ErrorCode.invalid_request, *, is_top_level: bool = False
+) -> Refusal:
+    return Refusal(
+        api_key=key,
+        error=error,
+        reason="an offset, an epoch, an id or a time makes no sense",
+        is_top_level=is_top_level,
+    )
+
+
+def _endpoints(listeners: Sequence[Any]) -> tuple[Endpoint, ...]:
+    return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)
+
+
+_READERS: Final[dict[ApiKey, tuple[type[Any], Callable[[Any, int, LogIdentity], Asked]]]] = {
+    ApiKey.VOTE: (vote.VoteRequest, _vote),
+    ApiKey.BEGIN_QUORUM_EPOCH: (begin_epoch.BeginQuorumEpochRequest, _begin_epoch),
+    ApiKey.END_QUORUM_EPOCH: (wide.EndQuorumEpochRequest, _end_epoch),
+    ApiKey.FETCH: (wide.FetchRequest, _fetch),
+    ApiKey.FETCH_SNAPSHOT: (fetch_snapshot.FetchSnapshotRequest, _fetch_snapshot),
+    ApiKey.ADD_RAFT_VOTER: (AddRaftVoterRequest, _add_voter),
+    ApiKey.REMOVE_RAFT_VOTER: (RemoveRaftVoterRequest, _remove_voter),
+    ApiKey.UPDATE_RAFT_VOTER: (UpdateRaftVoterRequest, _update_voter),
+}
+QUORUM_APIS: Final = frozenset(_READERS)
+"""What replicas ask each other."""

@@ -1,0 +1,141 @@
+"""Hypothesis: everything that replicas may say to each other."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from raftlog.quorum.messages import (
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    ErrorCode,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RemoveVoterRequest,
+    Standing,
+    UpdateVoterRequest,
+    VoterChangeResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from raftlog.quorum.voters import Endpoint, Voter
+from raftlog.types import OffsetAndEpoch, ReplicaKey, SnapshotId
+from raftlog.wire import LogIdentity
+from raftlog.wire.log_identity import uuid_text
+
+IDENTITY = LogIdentity(
+    topic="decisions", topic_id="AQIDBAUGBwgREhMUFRYXGA", cluster_id="abc", listener_name="VOTERS"
+)
+
+ids = st.integers(0, 2**31 - 1)
+epochs = st.integers(0, 2**31 - 1)
+offsets = st.integers(0, 2**63 - 1)
+times = st.integers(0, 2**31 - 1)
+byte_counts = st.integers(0, 2**31 - 1)
+directories = st.none() | st.uuids()
+keys = st.builds(ReplicaKey, ids, directories.map(uuid_text))
+ports = st.integers(0, 65_535)
+texts = st.text(max_size=8)
+endpoints = st.builds(Endpoint, texts, texts, ports)
+endpoint_lists = st.lists(endpoints, max_size=3).map(tuple)
+snapshot_ids = st.builds(SnapshotId, epochs, offsets)
+voters = st.builds(Voter, key=keys, endpoints=endpoint_lists.filter(bool))
+errors = st.sampled_from(ErrorCode)
+leaders = st.builds(
+    Standing,
+    epoch=epochs,
+    leader_id=ids,
+    leader_endpoints=st.just(())
+    | st.tuples(st.builds(Endpoint, st.just("VOTERS"), st.text(min_size=1, max_size=8), ports)),
+)
+standings = leaders | st.builds(Standing, epoch=epochs)
+
+requests = st.one_of(
+    st.builds(
+        VoteRequest,
+        epoch=epochs,
+        candidate=keys,
+        voter=st.none() | keys,
+        last_offset=offsets,
+        last_epoch=epochs,
+        is_pre_vote=st.booleans(),
+    ),
+    st.builds(
+        BeginQuorumEpochRequest,
+        epoch=epochs,
+        leader_id=ids,
+        voter=st.none() | keys,
+        leader_endpoints=endpoint_lists,
+    ),
+    st.builds(
+        EndQuorumEpochRequest,
+        epoch=epochs,
+        leader_id=ids,
+        preferred=st.lists(keys, max_size=3).map(tuple),
+        leader_endpoints=endpoint_lists,
+    ),
+    st.builds(
+        FetchRequest,
+        replica=keys,
+        epoch=epochs,
+        fetch_offset=offsets,
+        last_fetched_epoch=epochs,
+        max_bytes=byte_counts,
+        max_wait_ms=times,
+        high_watermark=st.none() | offsets,
+    ),
+    st.builds(
+        FetchSnapshotRequest,
+        replica=keys,
+        epoch=epochs,
+        snapshot_id=snapshot_ids,
+        position=offsets,
+        max_bytes=byte_counts,
+    ),
+    st.builds(
+        AddVoterRequest,
+        voter=voters,
+        timeout_ms=times,
+        is_answered_when_committed=st.booleans(),
+    ),
+    st.builds(RemoveVoterRequest, voter=keys),
+    st.builds(UpdateVoterRequest, epoch=epochs, voter=voters),
+)
+
+
+def _fetched(standing: Standing) -> st.SearchStrategy[FetchResponse]:
+    known = {
+        "standing": st.just(standing),
+        "high_watermark": st.none() | offsets,
+        "log_start_offset": st.none() | offsets,
+    }
+    return st.one_of(
+        st.builds(FetchResponse, records=st.binary(max_size=50), **known),
+        st.builds(FetchResponse, diverging=st.builds(OffsetAndEpoch, epochs, offsets), **known),
+        st.builds(FetchResponse, snapshot_id=snapshot_ids, **known),
+        st.builds(FetchResponse, error=errors, **known),
+    )
+
+
+partition_responses = st.one_of(
+    st.builds(VoteResponse, standing=standings, is_granted=st.booleans(), error=errors),
+    st.builds(BeginQuorumEpochResponse, standing=standings, error=errors),
+    st.builds(EndQuorumEpochResponse, standing=standings, error=errors),
+    standings.flatmap(_fetched),
+    st.builds(
+        FetchSnapshotResponse,
+        standing=standings,
+        snapshot_id=snapshot_ids,
+        error=errors,
+        byte_count=offsets,
+        position=offsets,
+        data=st.binary(max_size=50),
+    ),
+)
+voter_changes = st.builds(
+    VoterChangeResponse, standing=standings, error=errors, reason=st.none() | texts
+)

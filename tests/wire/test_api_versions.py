@@ -1,0 +1,79 @@
+"""ApiVersions: what a listener says that it serves, and what is made of what a peer says."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.api_versions.v4 import response as told
+from tests.support.wire_vectors import message_vector
+
+from raftlog.errors import MalformedMessageError
+from raftlog.wire import (
+    ApiKey,
+    Listener,
+    VersionRange,
+    common_version,
+    decode,
+    decode_versions_request,
+    decode_versions_response,
+    encode_versions_refusal,
+    encode_versions_request,
+    encode_versions_response,
+)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_question_is_read_as_it_was_written(version: int) -> None:
+    data = encode_versions_request(version, software="raftlog", software_version="1.2")
+    request = decode_versions_request(version, data)
+    assert request.client_software_name == ("raftlog" if version >= 3 else "")
+
+
+def test_kafka_s_question_is_written_alike() -> None:
+    data = encode_versions_request(4, software="py", software_version="1")
+    assert data == message_vector("ApiVersions", 4)
+
+
+@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("listener", [*Listener, Listener.CLIENTS | Listener.VOTERS])
+def test_an_answer_says_what_the_listener_serves(version: int, listener: Listener) -> None:
+    offered = decode_versions_response(version, encode_versions_response(version, listener))
+    assert offered.error == 0
+    assert (ApiKey.VOTE in offered.versions) == (Listener.VOTERS in listener)
+    assert (ApiKey.PRODUCE in offered.versions) == (Listener.CLIENTS in listener)
+    assert common_version(ApiKey.API_VERSIONS, offered.versions) == 4
+    assert common_version(ApiKey.FETCH, offered.versions) == 18
+
+
+def test_produce_is_announced_from_zero_as_kafka_does() -> None:
+    data = encode_versions_response(4, Listener.CLIENTS)
+    assert decode_versions_response(4, data).versions[ApiKey.PRODUCE] == VersionRange(0, 13)
+
+
+@pytest.mark.parametrize(("version", "levels"), [(4, VersionRange(0, 1)), (3, VersionRange(0, 0))])
+def test_a_voter_tells_the_levels_that_it_knows(version: int, levels: VersionRange) -> None:
+    data = encode_versions_response(version, Listener.VOTERS)
+    assert decode_versions_response(version, data).kraft_versions == levels
+    names = [one.name for one in decode(told.ApiVersionsResponse, version, data).supported_features]
+    assert names == (["kraft.version"] if version == 4 else [])
+
+
+def test_the_level_that_holds_is_told_if_it_is_known() -> None:
+    data = encode_versions_response(4, Listener.CLIENTS, kraft_version=1, features_epoch=77)
+    assert decode_versions_response(4, data).kraft_version == 1
+    assert decode(told.ApiVersionsResponse, 4, data).finalized_features_epoch == 77
+    unknown = encode_versions_response(4, Listener.CLIENTS)
+    assert decode_versions_response(4, unknown).kraft_version is None
+
+
+def test_a_question_in_a_version_that_is_not_spoken_is_answered_in_version_zero() -> None:
+    data = encode_versions_refusal()
+    assert data == bytes.fromhex("0023 00000001 0012 0000 0004".replace(" ", ""))
+    offered = decode_versions_response(4, data)
+    assert offered.is_version_refused
+    assert common_version(ApiKey.API_VERSIONS, offered.versions) == 4
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x23", b"\x00\x00\xff\xff"])
+def test_an_answer_that_ends_too_early_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedMessageError):
+        decode_versions_response(4, data)

@@ -1,0 +1,227 @@
+"""What replicas answer <-> Kafka's answers, refusals among them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode as WireCode
+from kio.schema.fetch.v18 import response as fetched
+from kio.schema.vote.v2.response import VoteResponse as WireVoteResponse
+from tests.support.quorum_messages import (
+    IDENTITY,
+    errors,
+    leaders,
+    partition_responses,
+    standings,
+    voter_changes,
+)
+from tests.support.wire_vectors import message_vector
+
+from raftlog.errors import MalformedMessageError
+from raftlog.quorum.messages import (
+    BeginQuorumEpochResponse,
+    EndQuorumEpochResponse,
+    ErrorCode,
+    FetchResponse,
+    FetchSnapshotResponse,
+    Response,
+    Standing,
+    VoterChangeResponse,
+    VoteResponse,
+)
+from raftlog.quorum.voters import Endpoint
+from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID, SnapshotId
+from raftlog.wire import (
+    APIS,
+    QUORUM_APIS,
+    ApiKey,
+    Listener,
+    LogIdentity,
+    Refusal,
+    decode,
+    decode_response,
+    encode,
+    encode_refusal,
+    encode_response,
+)
+
+METADATA = LogIdentity(
+    topic=CLUSTER_METADATA_TOPIC, topic_id=CLUSTER_METADATA_TOPIC_ID, cluster_id="abc"
+)
+LEADER = Standing(epoch=4, leader_id=2, leader_endpoints=(Endpoint("VOTERS", "b.example", 9093),))
+KEYS: dict[type[Any], ApiKey] = {
+    VoteResponse: ApiKey.VOTE,
+    BeginQuorumEpochResponse: ApiKey.BEGIN_QUORUM_EPOCH,
+    EndQuorumEpochResponse: ApiKey.END_QUORUM_EPOCH,
+    FetchResponse: ApiKey.FETCH,
+    FetchSnapshotResponse: ApiKey.FETCH_SNAPSHOT,
+}
+VERSIONS = [
+    (key, version)
+    for key in sorted(QUORUM_APIS)
+    if (served := APIS[key].on(Listener.VOTERS)) is not None
+    for version in range(served.first, served.last + 1)
+]
+
+
+@given(partition_responses)
+def test_an_answer_is_read_as_it_was_written(response: Response) -> None:
+    key = KEYS[type(response)]
+    version = APIS[key].versions.last
+    data = encode_response(key, version, response, IDENTITY)
+    assert decode_response(key, version, data, IDENTITY) == response
+
+
+@given(partition_responses, st.data())
+def test_an_old_version_leaves_out_where_a_leader_listens(
+    response: Response, data: st.DataObject
+) -> None:
+    key = KEYS[type(response)]
+    served = APIS[key].on(Listener.VOTERS)
+    assert served is not None
+    version = data.draw(st.integers(served.first, served.last - 1))
+    body = encode_response(key, version, response, IDENTITY)
+    told = decode_response(key, version, body, IDENTITY)
+    assert not isinstance(told, Refusal)
+    if not (key is ApiKey.FETCH and version >= 17) and not (key is ApiKey.VOTE and version == 1):
+        response = replace(response, standing=replace(response.standing, leader_endpoints=()))
+    assert told == response
+
+
+@given(voter_changes, st.sampled_from([ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER]))
+def test_an_answer_about_a_voter_says_why_and_not_who_leads(
+    response: VoterChangeResponse, key: ApiKey
+) -> None:
+    data = encode_response(key, 0, response, IDENTITY)
+    assert decode_response(key, 0, data, IDENTITY) == replace(response, standing=Standing(epoch=0))
+
+
+@given(voter_changes)
+def test_an_answer_to_an_update_says_who_leads_and_not_why(response: VoterChangeResponse) -> None:
+    data = encode_response(ApiKey.UPDATE_RAFT_VOTER, 0, response, IDENTITY)
+    told = decode_response(ApiKey.UPDATE_RAFT_VOTER, 0, data, IDENTITY)
+    assert told == replace(response, reason=None)
+
+
+@pytest.mark.parametrize("name", ["FetchResponse fenced", "FetchResponse snapshot"])
+def test_kafka_s_answers_are_read_and_written_again(name: str) -> None:
+    data = message_vector(name, 17)
+    response = decode_response(ApiKey.FETCH, 17, data, METADATA)
+    assert not isinstance(response, Refusal)
+    assert encode_response(ApiKey.FETCH, 17, response, METADATA) == data
+
+
+def test_content_of_kafka_s_answers_is_read() -> None:
+    data = message_vector("FetchResponse fenced", 17)
+    assert decode_response(ApiKey.FETCH, 17, data, METADATA) == FetchResponse(
+        standing=Standing(epoch=9, leader_id=3),
+        error=ErrorCode.FENCED_LEADER_EPOCH,
+        log_start_offset=0,
+    )
+    data = message_vector("FetchResponse snapshot", 17)
+    assert decode_response(ApiKey.FETCH, 17, data, METADATA) == FetchResponse(
+        standing=Standing(epoch=9, leader_id=3),
+        high_watermark=200,
+        log_start_offset=100,
+        snapshot_id=SnapshotId(8, 150),
+    )
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+def test_a_refusal_of_the_whole_request_has_an_answer(key: ApiKey, version: int) -> None:
+    refusal = Refusal(api_key=key, error=WireCode.inconsistent_cluster_id, reason="why")
+    data = encode_refusal(refusal, version, LEADER, IDENTITY)
+    told = decode_response(key, version, data, IDENTITY)
+    assert isinstance(told, Refusal)
+    assert (told.error, told.is_top_level) == (104, True)
+
+
+@given(st.sampled_from([one for one in VERSIONS if one[0] in KEYS.values()]), errors, standings)
+def test_a_refusal_of_a_partition_says_who_leads(
+    message: tuple[ApiKey, int], error: ErrorCode, standing: Standing
+) -> None:
+    key, version = message
+    refusal = Refusal(api_key=key, error=error, reason="why", is_top_level=False)
+    told = decode_response(
+        key, version, encode_refusal(refusal, version, standing, IDENTITY), IDENTITY
+    )
+    assert not isinstance(told, Refusal)
+    assert told.error is error
+    assert told.standing.leader_id == standing.leader_id
+    assert told.standing.epoch == standing.epoch
+
+
+def test_an_unknown_partition_is_answered_by_its_name() -> None:
+    refusal = Refusal(
+        api_key=ApiKey.FETCH_SNAPSHOT,
+        error=WireCode.unknown_topic_or_partition,
+        reason="why",
+        is_top_level=False,
+        topic="other",
+        partition=7,
+    )
+    data = encode_refusal(refusal, 1, LEADER, IDENTITY)
+    with pytest.raises(MalformedMessageError, match="about another log"):
+        decode_response(ApiKey.FETCH_SNAPSHOT, 1, data, IDENTITY)
+    assert b"other" in data
+
+
+@given(leaders)
+def test_a_leader_s_endpoint_is_that_of_the_listener_that_was_asked(standing: Standing) -> None:
+    others = (Endpoint("CLIENTS", "elsewhere", 1), *standing.leader_endpoints)
+    response = VoteResponse(standing=replace(standing, leader_endpoints=others))
+    data = encode_response(ApiKey.VOTE, 2, response, IDENTITY)
+    assert b"elsewhere" not in data
+    told = decode_response(ApiKey.VOTE, 2, data, IDENTITY)
+    assert not isinstance(told, Refusal)
+    assert told.standing == standing
+
+
+def test_an_error_that_a_replica_has_no_name_for_is_a_refusal() -> None:
+    response = VoteResponse(standing=LEADER)
+    message = decode(WireVoteResponse, 2, encode_response(ApiKey.VOTE, 2, response, IDENTITY))
+    (topic,) = message.topics
+    (partition,) = topic.partitions
+    denied = replace(partition, error_code=WireCode.cluster_authorization_failed)
+    changed = replace(message, topics=(replace(topic, partitions=(denied,)),))
+    told = decode_response(ApiKey.VOTE, 2, encode(changed, 2), IDENTITY)
+    assert isinstance(told, Refusal)
+    assert (told.error, told.is_top_level) == (31, False)
+
+
+def _fetched(**changes: Any) -> bytes:
+    response = FetchResponse(standing=LEADER, records=b"abc")
+    data = encode_response(ApiKey.FETCH, 18, response, IDENTITY)
+    message = decode(fetched.FetchResponse, 18, data)
+    (topic,) = message.responses
+    (partition,) = topic.partitions
+    topics = (replace(topic, partitions=(replace(partition, **changes),)),)
+    return encode(replace(message, responses=topics), 18)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"partition_index": 1}, "another log"),
+        ({"diverging_epoch": fetched.EpochEndOffset(epoch=3)}, "epoch stands without an offset"),  # type: ignore[arg-type]
+        ({"snapshot_id": fetched.SnapshotId(end_offset=3)}, "an offset without an epoch"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_that_contradicts_itself_is_malformed(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(MalformedMessageError, match=words):
+        decode_response(ApiKey.FETCH, 18, _fetched(**changes), IDENTITY)
+
+
+def test_a_port_that_no_host_has_is_malformed() -> None:
+    data = encode_response(ApiKey.FETCH, 18, FetchResponse(standing=LEADER), IDENTITY)
+    message = decode(fetched.FetchResponse, 18, data)
+    (endpoint,) = message.node_endpoints
+    wrong = replace(message, node_endpoints=(replace(endpoint, port=70_000),))
+    with pytest.raises(MalformedMessageError, match="port is out of range"):
+        decode_response(ApiKey.FETCH, 18, encode(wrong, 18), IDENTITY)

@@ -1,0 +1,245 @@
+"""What replicas ask <-> Kafka's requests, and what is refused before a replica is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from tests.support.quorum_messages import IDENTITY, keys, requests, voters
+from tests.support.wire_vectors import message_vector
+
+from raftlog.errors import InexpressibleMessageError
+from raftlog.quorum.messages import (
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchSnapshotRequest,
+    RemoveVoterRequest,
+    Request,
+    UpdateVoterRequest,
+    VoteRequest,
+)
+from raftlog.quorum.voters import Endpoint, Voter
+from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID, ReplicaKey, SnapshotId
+from raftlog.wire import (
+    APIS,
+    ApiKey,
+    Listener,
+    LogIdentity,
+    Refusal,
+    decode_request,
+    encode_request,
+    request_api_key,
+)
+
+METADATA = LogIdentity(
+    topic=CLUSTER_METADATA_TOPIC, topic_id=CLUSTER_METADATA_TOPIC_ID, cluster_id="abc"
+)
+KEY = ReplicaKey(1, "AQIDBAUGBwgREhMUFRYXGA")
+ENDPOINT = Endpoint("VOTERS", "a.example", 9093)
+VOTER = Voter(key=KEY, endpoints=(ENDPOINT,))
+EVER = 2**63 - 1
+
+
+def on_the_wire(request: Request, version: int) -> Any:
+    key = request_api_key(request)
+    return decode_request(key, version, encode_request(request, version, IDENTITY), IDENTITY)
+
+
+def newest(request: Request) -> int:
+    return APIS[request_api_key(request)].versions.last
+
+
+@given(requests)
+def test_a_request_is_read_as_it_was_written(request: Request) -> None:
+    assert on_the_wire(request, newest(request)) == request
+
+
+def is_told(request: Request, version: int) -> bool:
+    """Whether a version can ask this at all."""
+    match request:
+        case VoteRequest():
+            return version >= 2 or not request.is_pre_vote
+        case AddVoterRequest():
+            return version >= 1 or request.is_answered_when_committed
+        case _:
+            return True
+
+
+def as_told(request: Request, version: int) -> Request:
+    """What an old version tells of a request."""
+    match request:
+        case VoteRequest() if version == 0:
+            return replace(request, candidate=ReplicaKey(request.candidate.node_id), voter=None)
+        case BeginQuorumEpochRequest() if version == 0:
+            return replace(request, voter=None, leader_endpoints=())
+        case EndQuorumEpochRequest() if version == 0:
+            ids = tuple(ReplicaKey(key.node_id) for key in request.preferred)
+            return replace(request, preferred=ids, leader_endpoints=())
+        case FetchRequest() if version < 17:
+            replica = ReplicaKey(request.replica.node_id)
+            return replace(request, replica=replica, high_watermark=EVER)
+        case FetchRequest() if version < 18:
+            return replace(request, high_watermark=EVER)
+        case FetchSnapshotRequest() if version == 0:
+            return replace(request, replica=ReplicaKey(request.replica.node_id))
+        case _:
+            return request
+
+
+@given(requests, st.data())
+def test_an_old_version_tells_what_it_can(request: Request, data: st.DataObject) -> None:
+    served = APIS[request_api_key(request)].on(Listener.VOTERS)
+    assert served is not None
+    version = data.draw(st.integers(served.first, served.last))
+    if is_told(request, version):
+        assert on_the_wire(request, version) == as_told(request, version)
+    else:
+        with pytest.raises(InexpressibleMessageError):
+            on_the_wire(request, version)
+
+
+def test_kafka_s_fetch_of_a_follower_is_understood() -> None:
+    data = message_vector("Fetch replica 1001", 17)
+    request = decode_request(ApiKey.FETCH, 17, data, METADATA)
+    assert request == FetchRequest(
+        replica=ReplicaKey(1001),
+        epoch=5,
+        fetch_offset=100,
+        last_fetched_epoch=4,
+        max_bytes=1024 * 1024,
+        max_wait_ms=500,
+        high_watermark=EVER,
+    )
+    assert encode_request(request, 17, METADATA) == data
+
+
+@pytest.mark.parametrize(
+    ("api_key", "name", "version"),
+    [
+        (ApiKey.FETCH, "Fetch", 18),
+        (ApiKey.FETCH_SNAPSHOT, "FetchSnapshot", 1),
+        (ApiKey.VOTE, "Vote", 2),
+    ],
+)
+def test_kafka_s_requests_are_read_and_written_again(
+    api_key: ApiKey, name: str, version: int
+) -> None:
+    data = message_vector(name, version)
+    request = decode_request(api_key, version, data, METADATA)
+    assert not isinstance(request, Refusal)
+    assert encode_request(request, version, METADATA) == data
+
+
+def test_a_high_watermark_that_is_not_known_is_told_from_one_that_is_not_asked_for() -> None:
+    request = FetchRequest(
+        replica=KEY, epoch=1, fetch_offset=0, last_fetched_epoch=0, max_bytes=1, max_wait_ms=0
+    )
+    assert on_the_wire(request, 18).high_watermark is None
+    assert on_the_wire(request, 17).high_watermark == EVER
+
+
+@given(requests)
+def test_another_cluster_s_request_is_refused_whole(request: Request) -> None:
+    version = newest(request)
+    elsewhere = replace(IDENTITY, cluster_id="other")
+    data = encode_request(request, version, elsewhere)
+    refusal = decode_request(request_api_key(request), version, data, IDENTITY)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.error, refusal.is_top_level) == (ErrorCode.inconsistent_cluster_id, True)
+
+
+def test_a_request_that_names_no_cluster_is_for_every_one() -> None:
+    data = message_vector("Fetch discover", 17)
+    elsewhere = replace(METADATA, cluster_id="other")
+    assert isinstance(decode_request(ApiKey.FETCH, 17, data, elsewhere), FetchRequest)
+
+
+VOTE = VoteRequest(epoch=3, candidate=KEY, voter=KEY, last_offset=9, last_epoch=2)
+BEGIN = BeginQuorumEpochRequest(epoch=3, leader_id=1, voter=None)
+END = EndQuorumEpochRequest(epoch=3, leader_id=1, preferred=(KEY,))
+FETCH = FetchRequest(
+    replica=KEY, epoch=3, fetch_offset=9, last_fetched_epoch=2, max_bytes=1, max_wait_ms=1
+)
+SNAPSHOT = FetchSnapshotRequest(
+    replica=KEY, epoch=3, snapshot_id=SnapshotId(2, 9), position=0, max_bytes=1
+)
+
+
+@pytest.mark.parametrize("request_", [VOTE, BEGIN, END, FETCH], ids=lambda one: type(one).__name__)
+def test_another_log_s_request_is_refused_whole(request_: Request) -> None:
+    elsewhere = replace(IDENTITY, topic="other", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
+    data = encode_request(request_, newest(request_), elsewhere)
+    refusal = decode_request(request_api_key(request_), newest(request_), data, IDENTITY)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.error, refusal.is_top_level) == (ErrorCode.invalid_request, True)
+
+
+def test_a_snapshot_of_another_log_is_an_unknown_partition() -> None:
+    data = encode_request(SNAPSHOT, 1, replace(IDENTITY, topic="other"))
+    refusal = decode_request(ApiKey.FETCH_SNAPSHOT, 1, data, IDENTITY)
+    assert isinstance(refusal, Refusal)
+    assert refusal.error == ErrorCode.unknown_topic_or_partition
+    assert (refusal.topic, refusal.partition, refusal.is_top_level) == ("other", 0, False)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "is_top_level"),
+    [
+        (replace(VOTE, last_offset=-1), 42, False),
+        (replace(VOTE, last_epoch=-1), 42, False),
+        (replace(VOTE, epoch=-1), 42, False),
+        (replace(VOTE, candidate=ReplicaKey(-1)), 42, False),
+        (replace(BEGIN, epoch=-1), 42, False),
+        (replace(BEGIN, leader_id=-1), 42, False),
+        (replace(END, epoch=-1), 42, False),
+        (replace(END, leader_id=-1), 42, False),
+        (replace(END, preferred=(ReplicaKey(-1),)), 42, False),
+        (replace(FETCH, fetch_offset=-1), 42, False),
+        (replace(FETCH, last_fetched_epoch=-1), 42, False),
+        (replace(FETCH, epoch=-1), 42, False),
+        (replace(FETCH, max_wait_ms=-1), 42, False),
+        (replace(SNAPSHOT, epoch=-1), 42, False),
+        (replace(SNAPSHOT, position=-1), 99, False),
+        (replace(SNAPSHOT, snapshot_id=SnapshotId(-1, 9)), 98, False),
+        (replace(SNAPSHOT, snapshot_id=SnapshotId(2, -1)), 98, False),
+        (AddVoterRequest(voter=Voter(key=ReplicaKey(-1)), timeout_ms=1), 42, True),
+        (AddVoterRequest(voter=Voter(key=KEY), timeout_ms=1), 42, True),
+        (RemoveVoterRequest(voter=ReplicaKey(-1)), 42, True),
+        (UpdateVoterRequest(epoch=-1, voter=VOTER), 42, True),
+        (UpdateVoterRequest(epoch=1, voter=replace(VOTER, kraft_version_min=2)), 42, True),
+    ],
+)
+def test_numbers_without_sense_are_refused(
+    request_: Request, error: int, is_top_level: bool
+) -> None:
+    refusal = on_the_wire(request_, newest(request_))
+    assert isinstance(refusal, Refusal)
+    assert (refusal.error, refusal.is_top_level) == (error, is_top_level)
+
+
+@given(keys)
+def test_a_vote_before_the_vote_needs_version_two(candidate: ReplicaKey) -> None:
+    request = replace(VOTE, candidate=candidate, is_pre_vote=True)
+    with pytest.raises(InexpressibleMessageError) as caught:
+        encode_request(request, 1, IDENTITY)
+    assert (caught.value.field, caught.value.kafka_code) == ("pre_vote", 35)
+
+
+@given(voters)
+def test_an_answer_before_the_commit_needs_version_one(voter: Voter) -> None:
+    request = AddVoterRequest(voter=voter, timeout_ms=1, is_answered_when_committed=False)
+    with pytest.raises(InexpressibleMessageError):
+        encode_request(request, 0, IDENTITY)
+
+
+def test_what_a_field_does_not_take_is_our_own_mistake() -> None:
+    wrong = replace(BEGIN, leader_endpoints=(Endpoint("VOTERS", "h", 70_000),))
+    with pytest.raises(InexpressibleMessageError) as caught:
+        encode_request(wrong, 1, IDENTITY)
+    assert caught.value.field == "port"
