@@ -1,18 +1,15 @@
 """A driver that is killed at every point of a micro-batch, again and again on one checkpoint.
 
-``RAFTLOG_SINK_KILLS=20`` does it in twenty more orders, drawn at random.
+``RAFTLOG_KILL_ORDERS=5`` does it in five more orders, drawn at random.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.support.kill_points import DIED, ORDERS, run_driver
 from tests.support.sink_driver import POINTS
 from tests.support.spark_session import java_is_there
 
@@ -24,12 +21,9 @@ pytestmark = [
     pytest.mark.skipif(not java_is_there(), reason="Spark needs Java 17 or newer"),
 ]
 
-HOME = Path(__file__).parents[2]
 RECORDS = 60
 """Two batches of the log make a micro-batch: there are ten."""
-ORDERS = int(os.environ.get("RAFTLOG_SINK_KILLS", "0"))
-RUNS_MAX = 12
-LONGEST_S = 300
+RUNS_MAX = 8
 
 
 class Copy:
@@ -49,18 +43,9 @@ class Copy:
 
     def run(self, point: str, occurrence: int = 1) -> int:
         """Run until it is killed, or done; the driver's status."""
-        places = [str(self.source), str(self.sink), str(self.directory / "checkpoint")]
-        command = [sys.executable, "-m", "tests.support.sink_driver", "stream", *places]
-        with (self.directory / "said").open("ab") as said:
-            done = subprocess.run(
-                [*command, point, str(occurrence)],
-                cwd=HOME,
-                stdout=said,
-                stderr=said,
-                timeout=LONGEST_S,
-                check=False,
-            )
-        return done.returncode
+        places = (self.source, self.sink, self.directory / "checkpoint")
+        said = self.directory / "said"
+        return run_driver(said, "tests.support.sink_driver", "stream", *places, point, occurrence)
 
     def said(self) -> str:
         return (self.directory / "said").read_text(errors="replace")[-4000:]
@@ -79,7 +64,7 @@ def test_killed_once_at_each_point_of_a_batch_a_stream_copies_each_record_once(
 ) -> None:
     copy = Copy(tmp_path)
     for number, point in enumerate(POINTS):
-        assert copy.run(point, 1 + number % 2) == -signal.SIGKILL, copy.said()
+        assert copy.run(point, 1 + number % 2) == DIED, copy.said()
         copy.check(is_done=False)
     assert copy.run("none") == 0, copy.said()
     copy.check(is_done=True)
@@ -93,8 +78,10 @@ def test_killed_at_random_points_a_stream_copies_each_record_once(
     chance = random.Random(seed)
     copy = Copy(tmp_path)
     for _ in range(RUNS_MAX):
-        if copy.run(chance.choice(POINTS), chance.randint(1, 3)) == 0:
+        died = copy.run(chance.choice(POINTS), chance.randint(1, 3))
+        assert died in (0, DIED), copy.said()
+        copy.check(is_done=died == 0)
+        if died == 0:
             break
-        copy.check(is_done=False)
     assert copy.run("none") == 0, copy.said()
     copy.check(is_done=True)

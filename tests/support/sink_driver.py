@@ -5,18 +5,14 @@ it has won so many; what it won it says, an offset a line.
 
 ``python -m tests.support.sink_driver stream SOURCE SINK CHECKPOINT POINT OCCURRENCE`` copies a log
 and kills itself at a named point. The first attempt of each task fails, so that every batch lives
-through a retry. It ends with status 0 if it was not killed. Everything dies at once, as on a host
-that is switched off: Spark's JVM, the driver and the process that is at the point.
+through a retry. It ends with status 0 if it was not killed.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -32,6 +28,7 @@ from pyspark_raftlog.source import RaftlogDataSource
 from pyspark_raftlog.stream_writer import RaftlogStreamWriter
 from raftlog.client.embedded import EmbeddedLog, open_embedded
 from raftlog.storage.local_writing import WritableLocalFile, WritableLocalStorage
+from tests.support.kill_points import HOME, arm, reach
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,25 +44,8 @@ POINTS = (
     "answered",
     "commit log written",
 )
-HOME = Path(__file__).parents[2]
 _CALLS_PER_BATCH = 2
 """How often Spark makes a stream's writer for each batch."""
-
-
-def reach(point: str) -> None:
-    """Die, if it is this point for as often as was asked."""
-    wanted, occurrence, counter, driver = os.environ["SINK_DRIVER_KILL"].split("|")
-    if point != wanted:
-        return
-    with open(counter, "ab") as file:
-        file.write(b".")
-    if os.path.getsize(counter) == int(occurrence):
-        pids = [os.getpid()]
-        while pids[-1] != int(driver):  # the daemon of Spark's workers, its JVM, the driver
-            parent = subprocess.check_output(["ps", "-o", "ppid=", "-p", str(pids[-1])])
-            pids.append(int(parent))
-        for pid in reversed(pids):
-            os.kill(pid, signal.SIGKILL)
 
 
 class KillingFile(WritableLocalFile):
@@ -226,8 +206,7 @@ def main() -> None:
     times = int(occurrence)
     if point == "commit log written":  # that of a batch is, once the next one's writer is made
         point, times = "offset log written", times * _CALLS_PER_BATCH + 1
-    counter = f"{checkpoint}.{os.getpid()}"
-    os.environ["SINK_DRIVER_KILL"] = f"{point}|{times}|{counter}|{os.getpid()}"
+    arm(point, times, f"{checkpoint}.{os.getpid()}")
     stream(source, sink, checkpoint)
 
 

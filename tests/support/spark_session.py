@@ -27,7 +27,7 @@ def java_is_there() -> bool:
 
 
 @functools.cache
-def shared_session() -> SparkSession:
+def shared_session(task_tries: int = 1) -> SparkSession:
     """The session, made at the first call. Delta's jars come from Maven once (some 90 MB)."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -70,7 +70,7 @@ def shared_session() -> SparkSession:
             )
         ),
     }
-    builder = SparkSession.builder.master("local[2]").appName("raftlog-tests")
+    builder = SparkSession.builder.master(f"local[2,{task_tries}]").appName("raftlog-tests")
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = configure_spark_with_delta_pip(builder).getOrCreate()

@@ -1,0 +1,85 @@
+"""A Spark driver of its own that brings a log into tables, and kills itself at a named point.
+
+``python -m tests.support.tables_driver LOG TABLES CHECKPOINT POINT OCCURRENCE`` ends with status 0
+if it was not killed. The first attempt of each task that reads the log fails.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_raftlog.source import RaftlogDataSource
+from pyspark_raftlog.stream_reader import RaftlogStreamReader
+from raftlog_state.tables import open_cluster
+from raftlog_state.tables.manifest import Manifest
+from raftlog_state.tables.publish import Publisher
+from tests.support.kill_points import arm, reach
+from tests.support.spark_session import shared_session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOG_WRITTEN = "log"
+CHANGES_WRITTEN = "changes"
+TABLE_WRITTEN = "table"
+BEFORE_MANIFEST = "before the manifest"
+MANIFEST_WRITTEN = "commits"
+POINTS = (LOG_WRITTEN, CHANGES_WRITTEN, TABLE_WRITTEN, BEFORE_MANIFEST, MANIFEST_WRITTEN)
+A_BATCH = 37
+"""Offsets of a micro-batch, at most, where the batches of the log are no larger."""
+
+
+class StumblingReader(RaftlogStreamReader):
+    """The source, with a first attempt of each task that fails."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            raise RuntimeError("the first attempt of every task fails")
+        return super().read(partition)
+
+
+class StumblingSource(RaftlogDataSource):
+    """``format("raftlog")`` in this driver's session."""
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        made = super().streamReader(schema)
+        made.__class__ = StumblingReader
+        return made
+
+
+class KillingPublisher(Publisher):
+    """Publication, with one more point to die at."""
+
+    def write(self, manifest: Manifest, *, txn_version: int) -> None:
+        reach(BEFORE_MANIFEST)
+        super().write(manifest, txn_version=txn_version)
+
+
+def materialize(log: str, place: str, checkpoint: str) -> None:
+    """Bring all that is there into the tables."""
+    spark = shared_session(task_tries=3)
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(StumblingSource)
+    tables = open_cluster(spark, place, after_step=lambda done: reach(done.partition(" ")[0]))
+    tables._writer._publisher.__class__ = KillingPublisher
+    options = {"path": log, "tailHoldback": "0", "maxOffsetsPerTrigger": str(A_BATCH)}
+    tables.materialize(options, checkpoint=checkpoint, trigger="availableNow").awaitTermination()
+
+
+def main() -> None:
+    log, place, checkpoint, point, occurrence = sys.argv[1:]
+    arm(point, int(occurrence), f"{checkpoint}.{os.getpid()}")
+    materialize(log, place, checkpoint)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""A driver that is killed at every point of ``materialize``, again and again on one checkpoint.
+
+``RAFTLOG_KILL_ORDERS=5`` does it in five more orders, drawn at random.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.support.kill_points import DIED, ORDERS, run_driver
+from tests.support.small_logs import copy_log
+from tests.support.tables import Feed, contents, offsets_once
+from tests.support.tables_driver import (
+    BEFORE_MANIFEST,
+    CHANGES_WRITTEN,
+    LOG_WRITTEN,
+    MANIFEST_WRITTEN,
+    POINTS,
+    TABLE_WRITTEN,
+)
+
+from raftlog.errors import TablesError
+from raftlog_state.tables.schema import TYPED_TABLES
+
+pytestmark = pytest.mark.spark
+
+LOG = "kraft-logs/three-nodes-4.3.1/node-1/__cluster_metadata-0"
+NOTHING, FIRST, LAST = -1, 36, 109
+"""The last offsets of the two micro-batches."""
+EARLY, LATE = 1, len(TYPED_TABLES) - 2
+"""After how many typed tables. The first publication makes all, a later one changes a few."""
+RUNS_MAX = 8
+
+DEATHS = (
+    (LOG_WRITTEN, 1, NOTHING),
+    (TABLE_WRITTEN, LATE, NOTHING),  # while tables are made
+    (MANIFEST_WRITTEN, 1, FIRST),
+    (CHANGES_WRITTEN, 1, FIRST),
+    (TABLE_WRITTEN, EARLY, FIRST),  # while tables are merged into
+    (BEFORE_MANIFEST, 1, FIRST),
+)
+"""Point, how often it is passed by, the offset that readers see afterwards."""
+
+
+class Follower:
+    """Tables that follow a log, run by run; and what tables say that were written in one go."""
+
+    def __init__(self, directory: Path, data: Path, feed: Feed, template: Path) -> None:
+        self.directory, self.feed, self.template = directory, feed, template
+        self.log = copy_log(
+            data / LOG, directory / "node" / "__cluster_metadata-0", end_offset=LAST + 1
+        )
+        self.tables = directory / "tables"
+
+    def run(self, point: str, occurrence: int = 1) -> int:
+        places = (self.log, self.tables, self.directory / "checkpoint")
+        said = self.directory / "said"
+        return run_driver(said, "tests.support.tables_driver", *places, point, occurrence)
+
+    def said(self) -> str:
+        return (self.directory / "said").read_text(errors="replace")[-4000:]
+
+    def seen(self) -> int:
+        """The offset of what readers see, or that they see nothing."""
+        try:
+            return self.feed.open(self.tables).latest().offset
+        except TablesError as error:
+            if "nothing was published" not in str(error):
+                raise
+            return NOTHING
+
+    def compare(self) -> None:
+        """What readers see is what tables hold there that were written in one go."""
+        seen = self.feed.open(self.tables).latest()
+        assert contents(seen) == contents(self.feed.open(self.template).at(offset=seen.offset))
+
+    def finish(self) -> None:
+        """Run to the end: every record once, and the tables equal a replay."""
+        assert self.run("none") == 0, self.said()
+        assert self.seen() == LAST
+        self.compare()
+        tables = self.feed.open(self.tables)
+        assert offsets_once(tables.latest())
+        report = tables.verify()
+        assert report.ok, str(report)
+
+
+@pytest.fixture
+def follower(tmp_path: Path, data: Path, feed: Feed, template: Path) -> Follower:
+    return Follower(tmp_path, data, feed, template)
+
+
+def test_killed_once_at_each_point_tables_hold_each_record_once(follower: Follower) -> None:
+    assert {point for point, _, _ in DEATHS} == set(POINTS)
+    for point, occurrence, offset in DEATHS:
+        assert follower.run(point, occurrence) == DIED, follower.said()
+        assert follower.seen() == offset
+    follower.compare()  # when every table is beyond it
+    follower.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(ORDERS))
+def test_killed_at_random_points_tables_hold_each_record_once(
+    follower: Follower, seed: int
+) -> None:
+    chance = random.Random(seed)
+    offset = NOTHING
+    for _ in range(RUNS_MAX):
+        point = chance.choice(POINTS)
+        died = follower.run(point, chance.randint(1, 10 if point == TABLE_WRITTEN else 2))
+        assert died in (0, DIED), follower.said()
+        seen = follower.seen()
+        assert seen >= offset, "readers never go back"
+        offset = seen
+        if died == 0:
+            break
+    follower.finish()
