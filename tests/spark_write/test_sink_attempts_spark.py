@@ -1,0 +1,39 @@
+"""Tasks that a cluster tries twice write once: failed, lost with their executor, speculated."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.attempts_driver import TROUBLES, UNLUCKY, WAYS, ended_of
+from tests.support.kill_points import run_driver
+from tests.support.spark_session import java_is_there
+
+import raftlog
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not java_is_there(), reason="Spark needs Java 17 or newer"),
+    pytest.mark.skipif(sys.platform != "linux", reason="a second local host needs setting up"),
+]
+
+
+def test_a_task_that_is_tried_twice_writes_once(tmp_path: Path) -> None:
+    """In a batch and in a stream; every row had been taken before the trouble came."""
+    sent = [str(number).encode() for number in range(30)]
+    source = tmp_path / "source"
+    with raftlog.open(source) as log:
+        for start in range(0, len(sent), 5):
+            log.append(sent[start : start + 5], atomic=True)
+    sinks = [tmp_path / f"{way}-{trouble}" for trouble in TROUBLES for way in WAYS]
+    for sink in sinks:
+        raftlog.open(sink).close()
+    said = tmp_path / "said"
+    status = run_driver(said, "tests.support.attempts_driver", source, tmp_path)
+    assert status == 0, said.read_text(errors="replace")[-4000:]
+    for sink in sinks:
+        with raftlog.open(sink, create=False) as log:
+            assert [record.value for record in log.read()] == sent, sink.name
+        ended = {file.name for file in ended_of(sink).iterdir()}
+        assert {f"{UNLUCKY}.0", f"{UNLUCKY}.1"} <= ended, sink.name

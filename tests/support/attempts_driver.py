@@ -1,0 +1,202 @@
+"""A Spark driver of its own whose tasks are tried more than once, because of what befalls them.
+
+``python -m tests.support.attempts_driver SOURCE HOME`` writes in a batch and, from the log SOURCE,
+as a stream into the log ``HOME/<way>-<trouble>``. An attempt of a task that has taken all its rows
+leaves a file ``<partition>.<attempt>`` in ``HOME/<way>-<trouble>.ended``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import SparkConf, SparkContext, TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_raftlog.source import RaftlogDataSource
+from pyspark_raftlog.stream_writer import RaftlogStreamWriter
+from pyspark_raftlog.writer import RaftlogWriter
+from tests.support.kill_points import HOME
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_raftlog.write_plan import WritePlan
+
+PARTITIONS = 3
+UNLUCKY = 1
+"""The partition whose first attempt has trouble."""
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""Spark does not speculate on the host that has the first attempt."""
+
+
+def fail(_gate: Path, attempt: int) -> None:
+    """The first attempt ends with an error."""
+    if attempt == 0:
+        raise RuntimeError("the first attempt fails")
+
+
+def lose_executor(_gate: Path, attempt: int) -> None:
+    """The executor of the first attempt dies, with all that it runs."""
+    if attempt == 0:
+        told = subprocess.check_output(["ps", "-o", "ppid=", "-p", str(os.getppid())])
+        os.kill(int(told), signal.SIGKILL)
+        signal.pause()  # its worker ends with it
+
+
+def straggle(gate: Path, attempt: int) -> None:
+    """The first attempt goes on once another one has come as far."""
+    with gate.open("rb" if attempt == 0 else "wb"):
+        pass
+
+
+def ended_of(sink: Path) -> Path:
+    """Where attempts leave word."""
+    return sink.with_name(f"{sink.name}.ended")
+
+
+TROUBLES: dict[str, Callable[[Path, int], None]] = {
+    "failed": fail,
+    "lost": lose_executor,
+    "straggled": straggle,
+}
+WAYS = ("batch", "stream")
+
+
+class Troubled:
+    """What is made of a writer: behind the last row of the unlucky partition comes the trouble."""
+
+    _plan: WritePlan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        message: WriterCommitMessage = super().write(iterator)  # type: ignore[misc]
+        context = TaskContext.get()
+        assert context is not None
+        partition, attempt = context.partitionId(), context.attemptNumber()
+        sink = Path(self._plan.options.path)
+        ended = ended_of(sink)
+        (ended / f"{partition}.{attempt}").touch()
+        if partition == UNLUCKY:
+            TROUBLES[sink.name.partition("-")[2]](ended / "gate", attempt)
+        return message
+
+
+class TroubledWriter(Troubled, RaftlogWriter):
+    """The sink of batches."""
+
+
+class TroubledStreamWriter(Troubled, RaftlogStreamWriter):
+    """The sink of streams."""
+
+
+class TroubledSource(RaftlogDataSource):
+    """``format("raftlog-troubled")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "raftlog-troubled"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        made = super().writer(schema, overwrite)
+        assert isinstance(made, RaftlogWriter)
+        return TroubledWriter(made._plan)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        made = super().streamWriter(schema, overwrite)
+        assert isinstance(made, RaftlogStreamWriter)
+        return TroubledStreamWriter(made._plan)
+
+
+def session() -> SparkSession:
+    """A session on two executors of a core each.
+
+    Master and workers are in this driver's JVM, as those of ``local-cluster`` are; but that has
+    one host only.
+    """
+    roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
+    os.environ |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(roots),
+        "SPARK_LOCAL_HOSTNAME": HOSTS[0],
+    }
+    SparkContext._ensure_initialized()
+    jvm: Any = SparkContext._jvm
+    deploy = jvm.org.apache.spark.deploy
+    conf = jvm.org.apache.spark.SparkConf(False).set("spark.master.rest.enabled", "false")
+    master = deploy.master.Master.startRpcEnvAndEndpoint(HOSTS[0], 0, 0, conf)
+    url = f"spark://{master._1().address().hostPort()}"
+    gateway: Any = SparkContext._gateway
+    urls = gateway.new_array(jvm.String, 1)
+    urls[0] = url
+    none = jvm.scala.Option.empty()
+    place = os.path.join(os.environ.get("TMPDIR", "."), "workers")
+    for number, host in enumerate(HOSTS):
+        worker = deploy.worker.Worker
+        some = jvm.scala.Option.apply(number)
+        worker.startRpcEnvAndEndpoint(host, 0, 0, 1, 1024, urls, place, some, conf, none)
+    made = SparkSession.builder.config(
+        conf=SparkConf().setMaster(url).setAll(list(_SETTINGS.items()))
+    )
+    spark = made.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+_SETTINGS = {
+    "spark.app.name": "raftlog-attempts",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": HOSTS[0],
+    "spark.driver.bindAddress": HOSTS[0],
+    "spark.executor.memory": "640m",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1",
+}
+
+
+def batch(spark: SparkSession, _source: str, sink: Path) -> None:
+    numbers = spark.range(0, 30, 1, PARTITIONS).selectExpr("cast(id AS STRING) AS value")
+    numbers.write.format("raftlog-troubled").mode("append").save(str(sink))
+
+
+def stream(spark: SparkSession, source: str, sink: Path) -> None:
+    reading = spark.readStream.format("raftlog").option("startingOffset", "earliest")
+    reading = reading.option("tailHoldback", "0").option("minPartitions", str(PARTITIONS))
+    writing = reading.load(source).select("value").writeStream.trigger(availableNow=True)
+    writing = writing.option("checkpointLocation", f"{sink}.checkpoint")
+    writing.format("raftlog-troubled").start(str(sink)).awaitTermination()
+
+
+def main() -> None:
+    source, home = sys.argv[1], Path(sys.argv[2])
+    spark = session()
+    spark.dataSource.register(TroubledSource)
+    for trouble in TROUBLES:
+        for way, write in zip(WAYS, (batch, stream), strict=True):
+            sink = home / f"{way}-{trouble}"
+            ended = ended_of(sink)
+            ended.mkdir()
+            os.mkfifo(ended / "gate")
+            write(spark, source, sink)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
