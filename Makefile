@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick spark kafka crash planted bench wheel format clean
+.PHONY: help demo test check quick spark kafka crash sim planted bench wheel format clean
 
 ##@ Use
 help: ## list the targets
@@ -49,8 +49,13 @@ kafka-if-present:
 	elif command -v mvn >/dev/null; then $(MAKE) --no-print-directory kafka; \
 	else echo "kafka: skipped, Maven is not installed"; fi
 
-crash: $(VENV)/.dev-ready ## 10,000 crash points of two lives of a log, and deaths while it recovers
-	@RAFTLOG_CRASH_STATES=10000 $(BIN)/pytest -n 2 -m slow tests/crash/test_crash_points.py
+crash: $(VENV)/.dev-ready ## 10,000 crash points of two lives of a log; Spark drivers killed in many orders
+	@RAFTLOG_CRASH_STATES=10000 RAFTLOG_KILL_ORDERS=4 $(BIN)/pytest -n 2 --dist worksteal -m slow \
+	tests/crash/test_crash_points.py tests/spark_write/test_sink_kill_points_spark.py \
+	tests/tables/test_materialize_kill_points_spark.py
+
+sim: $(VENV)/.dev-ready ## simulated clusters: SEEDS=n new ones, or SEED=k once more with its trace
+	@$(BIN)/python -m tests.simulation.running $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
 
 planted: $(VENV)/.dev-ready ## plant known bugs, one at a time, and see that a test finds each
 	@$(BIN)/python -m tests.planted.run

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypeAlias
 
@@ -41,6 +41,7 @@ from raftlog.quorum.effects import (
     ElectionState,
     InstallSnapshot,
     LeaderChanged,
+    LeadershipConfirmed,
     PersistElection,
     Reply,
     ReplyWithRecords,
@@ -62,7 +63,6 @@ from raftlog.quorum.events import (
     VotersAppended,
 )
 from raftlog.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
-from raftlog.records.accumulator import CompletedBatch
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.storage.protocol import WritableStorage
 
@@ -87,7 +87,9 @@ class RunSync:
     ticket: SyncTicket
 
 
-Outgoing: TypeAlias = Send | Reply | LeaderChanged | AdvanceHighWatermark | Tell | RunSync
+Outgoing: TypeAlias = (
+    Send | Reply | LeaderChanged | AdvanceHighWatermark | LeadershipConfirmed | Tell | RunSync
+)
 """What the driver has to do: speak to others, tell users, sync."""
 
 
@@ -165,18 +167,8 @@ class Replica:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
-    def append(
-        self,
-        batches: Sequence[CompletedBatch | bytes | memoryview],
-        *,
-        now_ms: int,
-        time_ms: int,
-    ) -> list[Outgoing]:
-        """Append what users gave, batched, with their offsets and in the epoch that is led.
-
-        Raises what ``ReplicatedLog.append_as_leader`` raises.
-        """
-        self.log.append_as_leader(batches, now_ms=time_ms)
+    def appended(self, *, now_ms: int, time_ms: int) -> list[Outgoing]:
+        """Users' records were appended to ``log``, in the epoch that is led."""
         self._carry_out(StartSync())
         return self.step(Appended(), now_ms=now_ms, time_ms=time_ms)
 
@@ -198,7 +190,7 @@ class Replica:
     def _carry_out(self, effect: Effect) -> None:
         log = self.log
         match effect:
-            case Send() | Reply() | LeaderChanged() | Tell():
+            case Send() | Reply() | LeaderChanged() | LeadershipConfirmed() | Tell():
                 self._outgoing.append(effect)
             case AdvanceHighWatermark(offset):
                 log.advance_high_watermark(offset)

@@ -20,6 +20,7 @@ from .elections import Elections
 from .events import (
     Appended,
     AppendRefused,
+    ConfirmLeadership,
     Event,
     RequestDropped,
     RequestReceived,
@@ -177,6 +178,8 @@ class QuorumCore:
                 self._following.on_snapshot_installed(event)
             case SnapshotRefused():
                 self._following.on_snapshot_refused(event)
+            case ConfirmLeadership(ticket):
+                self._leadership.on_confirm(ticket)
             case Resign(epoch):
                 role = self._state.role
                 if isinstance(role, Leader) and role.epoch == epoch:

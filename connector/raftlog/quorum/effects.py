@@ -159,6 +159,13 @@ class LeaderChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LeadershipConfirmed:
+    """When this ticket was asked for, nobody led a later epoch."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """A line for the log of the process: what happened, for people."""
 
@@ -180,5 +187,6 @@ Effect: TypeAlias = (
     | InstallSnapshot
     | AdvanceHighWatermark
     | LeaderChanged
+    | LeadershipConfirmed
     | Tell
 )

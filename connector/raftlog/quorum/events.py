@@ -105,6 +105,14 @@ class SnapshotRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfirmLeadership:
+    """Find out whether this replica still leads: answered by ``LeadershipConfirmed`` with the same
+    ticket, or never, if it leads no more."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class Resign:
     """Stop leading ``epoch``; nothing, if it is over already."""
 
@@ -128,6 +136,7 @@ Event: TypeAlias = (
     | Truncated
     | SnapshotInstalled
     | SnapshotRefused
+    | ConfirmLeadership
     | Resign
     | ShutDown
 )

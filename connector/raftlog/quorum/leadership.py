@@ -16,7 +16,13 @@ from dataclasses import replace
 
 from raftlog.types import Diverging, ReplicaKey, SnapshotNeeded
 
-from .effects import AdvanceHighWatermark, Reply, ReplyWithRecords, ReplyWithSnapshot
+from .effects import (
+    AdvanceHighWatermark,
+    LeadershipConfirmed,
+    Reply,
+    ReplyWithRecords,
+    ReplyWithSnapshot,
+)
 from .messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -76,9 +82,12 @@ class Leadership:
                 fetched_ms = None if progress is None else progress.fetched_ms
                 if fetched_ms is None or state.now_ms - fetched_ms >= interval_ms:
                     role.begun.discard(voter.key.node_id)
+        newest = role.tickets[-1] if role.tickets else 0
         for voter in state.other_voters:
             node_id = voter.key.node_id
-            if node_id not in role.begun and state.requests.is_ready(node_id, state.now_ms):
+            is_needed = node_id not in role.begun or role.confirmed.get(node_id, 0) < newest
+            if is_needed and state.requests.is_ready(node_id, state.now_ms):
+                role.asked[node_id] = newest
                 request = BeginQuorumEpochRequest(
                     epoch=role.epoch,
                     leader_id=state.node_id,
@@ -104,8 +113,34 @@ class Leadership:
             return
         if response.error is ErrorCode.NONE:
             role.begun.add(node_id)
+            role.confirmed[node_id] = role.asked.get(node_id, 0)
+            self._confirm(role)
         else:
             self._state.back_off(node_id)
+
+    # --- whether it still leads -------------------------------------------------------------------
+
+    def on_confirm(self, ticket: int) -> None:
+        """Ask the voters; tickets rise. What they answered before says nothing of now."""
+        role = self._state.role
+        if isinstance(role, Leader):
+            assert not role.tickets or ticket > role.tickets[-1], "tickets rise"
+            role.tickets.append(ticket)
+            self._confirm(role)
+
+    def _confirm(self, role: Leader) -> None:
+        """Answer the tickets that a majority has answered."""
+        answered = sorted(
+            (role.confirmed.get(voter.key.node_id, 0) for voter in self._state.other_voters),
+            reverse=True,
+        )
+        needed = self._others_needed()
+        newest = role.tickets[-1] if role.tickets and not needed else 0
+        if needed:
+            newest = answered[needed - 1] if needed <= len(answered) else 0
+        for ticket in [one for one in role.tickets if one <= newest]:
+            role.tickets.remove(ticket)
+            self._state.emit(LeadershipConfirmed(ticket))
 
     # --- fetches ----------------------------------------------------------------------------------
 

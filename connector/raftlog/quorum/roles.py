@@ -128,6 +128,12 @@ class Leader:
     parked: dict[int, ParkedFetch] = field(default_factory=dict)
     begun: set[int] = field(default_factory=set)
     """The voters that know of this epoch."""
+    tickets: list[int] = field(default_factory=list)
+    """What asks whether this is still the leader, the oldest first."""
+    asked: dict[int, int] = field(default_factory=dict)
+    """Of each voter that was told of this epoch and did not answer yet: the newest ticket then."""
+    confirmed: dict[int, int] = field(default_factory=dict)
+    """Of each voter: the newest ticket that it has answered."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -99,6 +99,10 @@ class SimulatedDisk:
 
     # --- faults -----------------------------------------------------------------------------------
 
+    def clear_faults(self) -> None:
+        """Let everything work again."""
+        self._machine.clear_faults()
+
     def fail_sync_once(self, pattern: str = "*") -> None:
         """Let the next sync of a matching path fail, and what it should have written be lost."""
         self._machine.sync_faults.append(pattern)

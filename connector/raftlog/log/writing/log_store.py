@@ -12,7 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -222,11 +222,7 @@ class LogStore:
         if self.recovery_point > end_offset:
             self.write_recovery_point(end_offset)
         gone = [base for base, _ in segments[len(kept) :]]
-        for base in reversed(gone):
-            self.directory.unlink([offset_name(base, LOG_SUFFIX)])
-            self.directory.sync()  # one by one: a crash must leave no gap
-        for base in gone:
-            self._unlink_segment(base)
+        self._unlink_segments(gone)
         self._unlink_producer_snapshots(lambda at: at > end_offset)
         self.directory.sync()
         log_path = self.directory.file(offset_name(base_offset, LOG_SUFFIX))
@@ -248,11 +244,7 @@ class LogStore:
         if self.recovery_point > snapshot_id.end_offset:
             self.write_recovery_point(snapshot_id.end_offset)  # what is given up is not missed
         listing = self.directory.listing()
-        for base in reversed(listing.segments):
-            self.directory.unlink([offset_name(base, LOG_SUFFIX)])
-            self.directory.sync()  # one by one: a crash must leave no gap
-        for base in listing.segments:
-            self._unlink_segment(base)
+        self._unlink_segments(listing.segments)
         self._unlink_producer_snapshots(lambda at: at != snapshot_id.end_offset)
         self.directory.sync()
         self.epochs = EpochCache.of([(snapshot_id.epoch, snapshot_id.end_offset)])
@@ -363,6 +355,14 @@ class LogStore:
             return None
 
     # --- deleting ---------------------------------------------------------------------------------
+
+    def _unlink_segments(self, bases: Sequence[int]) -> None:
+        """Delete segments at the log's end, given in their order."""
+        for base in reversed(bases):
+            self.directory.unlink([offset_name(base, LOG_SUFFIX)])
+            self.directory.sync()  # one by one: a crash must leave no gap
+        for base in bases:
+            self._unlink_segment(base)
 
     def _unlink_segment(self, base_offset: int) -> None:
         self.directory.unlink(offset_name(base_offset, suffix) for suffix in _SEGMENT_SUFFIXES)

@@ -1,0 +1,146 @@
+"""Users' appends at the leader: placed at once, answered when the answer can no longer change.
+
+Rules of this file:
+
+1. Written is not done: an append is answered when its last record is committed, in the epoch it was
+   written in. If another leads before that, nobody knows what became of it.
+2. A refused token is a statement about the log's end, so it waits until that end is committed; and
+   one that finds the log shorter than wanted, like an empty append, until a majority has said that
+   this is still the leader. What is refused leaves no trace, whoever leads next.
+3. A repeated append waits for the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.client.append_group import AppendGroup
+from raftlog.client.requests import Answer, AppendRequest, Done, Failed, failed
+from raftlog.errors import (
+    AppendUnknownError,
+    NotLeaderError,
+    RaftlogError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.quorum.events import ConfirmLeadership
+from raftlog.quorum.roles import Leader
+
+from .replica import Outgoing, Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An answer that waits: for the high watermark to be at ``end_offset``, and for a ticket."""
+
+    request: AppendRequest
+    answer: Answer
+    epoch: int
+    end_offset: int
+    ticket: int
+
+
+class LeaderAppends:
+    """The appends of one replica's users. Not shared between threads."""
+
+    def __init__(self, replica: Replica, tell: Callable[[AppendRequest, Answer], None]) -> None:
+        """``tell`` is given each request once, with its answer."""
+        self._replica: Final = replica
+        self._tell = tell
+        self._waiting: list[Waiting] = []
+        self._last_ticket = 0
+        self._confirmed_ticket = 0
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, request: AppendRequest, *, now_ms: int, time_ms: int) -> list[Outgoing]:
+        """Place an append, or refuse it; what the replica wants done is returned.
+
+        Raises what the storage raises: then the replica is over, and ``give_up`` answers.
+        """
+        replica = self._replica
+        role = replica.core.role
+        if not isinstance(role, Leader):
+            self._tell(request, failed(self._not_leader()))
+            return []
+        log, before = replica.log, replica.log.end_offset
+        group = AppendGroup(log, time_ms)
+        answer = group.place(request)
+        self._waiting.append(Waiting(request, answer, role.epoch, 0, 0))  # whatever happens now
+        group.write()
+        self._waiting.pop()
+        outgoing: list[Outgoing] = []
+        if log.end_offset != before:
+            outgoing += replica.appended(now_ms=now_ms, time_ms=time_ms)
+        ticket = self._ticket_for(request, answer)
+        end_offset = self._end_to_wait_for(answer)
+        self._waiting.append(Waiting(request, answer, role.epoch, end_offset, ticket))
+        if ticket:
+            outgoing += replica.step(ConfirmLeadership(ticket), now_ms=now_ms, time_ms=time_ms)
+        self.poll()
+        return outgoing
+
+    def _ticket_for(self, request: AppendRequest, answer: Answer) -> int:
+        is_empty = isinstance(answer, Done) and not request.records
+        if not is_empty and not (isinstance(answer, Failed) and _is_log_short(answer.error)):
+            return 0
+        self._last_ticket += 1
+        return self._last_ticket
+
+    def _end_to_wait_for(self, answer: Answer) -> int:
+        if isinstance(answer, Done):
+            return int(answer.value.end_offset)
+        if isinstance(answer.error, UnexpectedEndOffsetError):
+            return self._replica.log.end_offset
+        return 0
+
+    def confirmed(self, ticket: int) -> None:
+        """``LeadershipConfirmed``."""
+        self._confirmed_ticket = max(self._confirmed_ticket, ticket)
+        self.poll()
+
+    def poll(self) -> None:
+        """Answer what can be answered: after a new high watermark, or a change of leaders."""
+        role = self._replica.core.role
+        epoch = role.epoch if isinstance(role, Leader) else None
+        high_watermark = self._replica.core.high_watermark or 0
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if one.epoch != epoch:
+                self._tell(one.request, self._lost(one))
+            elif one.end_offset <= high_watermark and one.ticket <= self._confirmed_ticket:
+                self._tell(one.request, one.answer)
+            else:
+                self._waiting.append(one)
+
+    def give_up(self, reason: str) -> None:
+        """The replica is over: what is not answered is not known."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            self._tell(one.request, self._unknown(reason) if one.request.records else one.answer)
+
+    def _lost(self, one: Waiting) -> Answer:
+        """Another leads. What was refused, or appended nothing, did nothing."""
+        if isinstance(one.answer, Failed) or not one.request.records:
+            return failed(self._not_leader())
+        return self._unknown("another node leads now")
+
+    def _unknown(self, reason: str) -> Answer:
+        return failed(AppendUnknownError(path=self._replica.log.path, reason=reason))
+
+    def _not_leader(self) -> NotLeaderError:
+        epoch = self._replica.core.epoch
+        return NotLeaderError(epoch=epoch, current_epoch=epoch)
+
+
+def _is_log_short(error: RaftlogError) -> bool:
+    """Whether a token names a place that this log has not reached: another may lead by now."""
+    if not isinstance(error, UnexpectedEndOffsetError):
+        return False
+    end, base = error.required_end_offset, error.required_base_offset
+    return (end is not None and end > error.next_available_offset) or (
+        base is not None and base > error.log_end_offset
+    )

@@ -1,0 +1,261 @@
+"""What goes wrong in a run: drawn from the seed as a plan, which is data and can be cut down.
+
+Rules of this file:
+
+1. A fault happens at a time, or at a hook's n-th moment; its plan says all of it, so that a plan
+   replays and shrinks without the generator.
+2. A seed switches some kinds off and draws the rates of the others: runs differ in kind.
+3. Power may fail on all nodes at once, and nothing acknowledged is lost by it. No fault damages
+   what was durable.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from raftlog.storage.survival import Survival
+
+from .cluster import Cluster, Node
+from .world import Link
+
+CALM_US: Final = 3_000_000
+FAULTS_US: Final = 30_000_000
+
+
+class Fault(enum.Enum):
+    """What may happen to a node."""
+
+    KILL = "kill"
+    POWER = "power loss"
+    POWER_ALL = "power loss of all"
+    PAUSE = "pause"
+    ISOLATE = "isolate"
+    CUT_TO = "cut towards it"
+    CUT_FROM = "cut from it"
+    CUT_LINK = "cut one link"
+    RESET = "reset connections"
+    SNAPSHOT = "snapshot"
+    RESIGN = "resign"
+    SYNC_FAILS = "a sync fails"
+    STALL = "syncs stall"
+
+
+class Hook(enum.Enum):
+    """Moments at which it hurts."""
+
+    BETWEEN_APPEND_AND_SYNC = "between append and sync"
+    BETWEEN_SYNC_AND_ANSWER = "between sync and answer"
+    ELECTED = "elected"
+    HIGH_WATERMARK = "high watermark"
+    TRUNCATED = "truncated"
+    SNAPSHOT_INSTALLED = "snapshot installed"
+
+
+_AT_HOOKS: Final = (Fault.KILL, Fault.POWER, Fault.ISOLATE, Fault.CUT_FROM)
+_SURVIVALS: Final = tuple(Survival)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fault. ``hook`` None: at ``at`` microseconds; else at the hook's moment number ``at``,
+    on the node where it is. ``lasts_us``: then it is undone."""
+
+    fault: Fault
+    at: int
+    node: int
+    other: int
+    lasts_us: int
+    survival: Survival
+    hook: Hook | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that goes wrong in one run."""
+
+    node_count: int
+    user_count: int
+    loss: float
+    duplicates: float
+    slow: float
+    stall_rate: float
+    faults: tuple[Planned, ...]
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of a seed."""
+    chance = Random(f"{seed}:plan")
+    node_count = chance.choice((1, 3, 3, 3, 5))
+    kinds = [kind for kind in Fault if chance.random() < 0.5] or [Fault.KILL]
+    hooks = [hook for hook in Hook if chance.random() < 0.5]
+    timed = [
+        _draw(chance, kinds, CALM_US + chance.randrange(FAULTS_US), None, node_count)
+        for _ in range(chance.randrange(3, 25))
+    ]
+    at_kinds = [kind for kind in _AT_HOOKS if kind in kinds] or [Fault.KILL]
+    hooked = [
+        _draw(chance, at_kinds, chance.randrange(1, 40), chance.choice(hooks), node_count)
+        for _ in range(chance.randrange(8))
+        if hooks
+    ]
+    return Plan(
+        node_count=node_count,
+        user_count=chance.randrange(1, 6),
+        loss=chance.choice((0.0, 0.0, 0.05, 0.3)),
+        duplicates=chance.choice((0.0, 0.0, 0.1, 0.5)),
+        slow=chance.choice((0.0, 0.0, 0.01, 0.1)),
+        stall_rate=chance.choice((0.0, 0.0, 0.02)),
+        faults=tuple(sorted(timed, key=lambda one: one.at)) + tuple(hooked),
+    )
+
+
+def _draw(
+    chance: Random, kinds: list[Fault], at: int, hook: Hook | None, node_count: int
+) -> Planned:
+    return Planned(
+        fault=chance.choice(kinds),
+        at=at,
+        node=chance.randrange(1, node_count + 1),
+        other=chance.randrange(1, node_count + 1),
+        lasts_us=int(chance.choice((0.05, 0.5, 2.0, 6.0)) * 1_000_000 * (0.5 + chance.random())),
+        survival=chance.choice(_SURVIVALS),
+        hook=hook,
+    )
+
+
+class FaultDriver:
+    """Carries a plan out on a cluster, until it is told to heal everything."""
+
+    def __init__(self, cluster: Cluster, plan: Plan) -> None:
+        self._cluster = cluster
+        self._plan = plan
+        self._moments: dict[str, int] = {}
+        self._is_healing = False
+        self._hooked = [one for one in plan.faults if one.hook is not None]
+        cluster.on_hook = self._on_hook
+        cluster.on_failure = self._on_failure
+
+    def begin(self) -> None:
+        """Set the network's rates, and let time bring what the plan says."""
+        plan, cluster = self._plan, self._cluster
+        users = range(100, 100 + plan.user_count)
+        for source in (*cluster.nodes, *users):
+            for target in (*cluster.nodes, *users):
+                link = cluster.network.link(source, target)
+                link.loss, link.slow = plan.loss, plan.slow
+                if source in cluster.nodes and target in cluster.nodes:
+                    link.duplicates = plan.duplicates  # a user's connection carries things once
+        for node in cluster.nodes.values():
+            node.speed.stall_rate = plan.stall_rate
+        for one in plan.faults:
+            if one.hook is None:
+                node = cluster.nodes[one.node]
+                cluster.world.after(
+                    one.at - cluster.world.now_us, lambda one=one, node=node: self._do(one, node)
+                )
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong, and everybody lives."""
+        self._is_healing = True
+        cluster = self._cluster
+        for link in cluster.network.links():
+            link.loss = link.duplicates = link.slow = 0.0
+            link.is_cut = False
+        for node in cluster.nodes.values():
+            node.speed.stall_rate = 0.0
+            node.wake()
+            node.disk.clear_faults()
+            if not node.is_alive:
+                node.start()
+
+    # --- doing ------------------------------------------------------------------------------------
+
+    def _on_hook(self, hook: str, node: Node) -> None:
+        moment = self._moments[hook] = self._moments.get(hook, 0) + 1
+        if self._is_healing:
+            return
+        self._cluster.count(f"hook {hook}")
+        for one in self._hooked:
+            if one.hook is not None and one.hook.value == hook and one.at == moment:
+                self._cluster.count(f"fault at {hook}")
+                self._do(one, node)
+
+    def _on_failure(self, node: Node) -> None:
+        """A node that ended itself is started again, as an operator would."""
+        self._cluster.world.after(500_000, lambda: self._start(node))
+
+    def _start(self, node: Node) -> None:
+        if not node.is_alive:
+            node.start()
+
+    def _do(self, one: Planned, node: Node) -> None:
+        if self._is_healing:
+            return
+        cluster = self._cluster
+        cluster.world.note(f"fault: {one.fault.value} on {node.node_id}")
+        done = self._apply(one, node)
+        if done:
+            cluster.count(f"fault {one.fault.value}")
+
+    def _apply(self, one: Planned, node: Node) -> bool:
+        cluster, world = self._cluster, self._cluster.world
+        match one.fault:
+            case Fault.KILL | Fault.POWER:
+                if not node.is_alive:
+                    return False
+                node.kill() if one.fault is Fault.KILL else node.lose_power(one.survival)
+                world.after(one.lasts_us, lambda: self._start(node))
+            case Fault.POWER_ALL:
+                for each in cluster.nodes.values():
+                    if each.is_alive:
+                        each.lose_power(one.survival)
+                    delay_us = world.chance("staggered").randrange(one.lasts_us + 1)
+                    world.after(delay_us, lambda each=each: self._start(each))
+            case Fault.PAUSE:
+                if not node.is_alive:
+                    return False
+                node.pause()
+                world.after(one.lasts_us, node.wake)
+            case Fault.SNAPSHOT:
+                node.snapshot()
+            case Fault.RESIGN:
+                leader = cluster.leader()
+                if leader is None:
+                    return False
+                leader.resign()
+            case Fault.SYNC_FAILS:
+                node.disk.fail_sync_once("*.log")
+            case Fault.STALL:
+                node.speed.stall_rate = 0.5
+                world.after(one.lasts_us, lambda: self._calm(node))
+            case Fault.RESET:
+                for other in cluster.nodes:
+                    cluster.network.reset(node.node_id, other)
+            case _:
+                self._cut(one, node)
+        return True
+
+    def _calm(self, node: Node) -> None:
+        node.speed.stall_rate = 0.0 if self._is_healing else self._plan.stall_rate
+
+    def _cut(self, one: Planned, node: Node) -> None:
+        network, me = self._cluster.network, node.node_id
+        links: list[Link] = []
+        others = [other for other in self._cluster.nodes if other != me]
+        if one.fault in (Fault.ISOLATE, Fault.CUT_TO):
+            links += [network.link(other, me) for other in others]
+        if one.fault in (Fault.ISOLATE, Fault.CUT_FROM):
+            links += [network.link(me, other) for other in others]
+        if one.fault is Fault.CUT_LINK and one.other != me:
+            links += [network.link(me, one.other), network.link(one.other, me)]
+        for link in links:
+            link.is_cut = True
+
+        def mend() -> None:
+            for link in links:
+                link.is_cut = False
+
+        self._cluster.world.after(one.lasts_us, mend)

@@ -1,0 +1,131 @@
+"""What must be true of a cluster after everything that happens, whatever happens.
+
+Rules of this file:
+
+1. Nothing here asks a node what it believes of itself where its log can be looked at.
+2. The names are those of the promises: the first one that is broken is the end of the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.records.batch import TornTail, read_batch
+
+
+class BrokenPromiseError(AssertionError):
+    """An invariant that does not hold."""
+
+
+@dataclass(slots=True)
+class Committed:
+    """One batch of the one true history."""
+
+    base_offset: int
+    next_offset: int
+    epoch: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class Witness:
+    """The history of a cluster as a bystander sees it who never forgets."""
+
+    history: list[Committed] = field(default_factory=list)
+    by_base: dict[int, int] = field(default_factory=dict)
+    leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
+    votes: dict[tuple[int, int], int] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+    high_watermarks: dict[tuple[int, int], int] = field(default_factory=dict)
+    told: dict[int, int] = field(default_factory=dict)
+    """Of each node: how much of the history it has shown."""
+
+    @property
+    def end_offset(self) -> int:
+        """Everything below is committed, for ever."""
+        return self.history[-1].next_offset if self.history else 0
+
+    def saw_leader(self, node_id: int, life: int, epoch: int, log: ReplicaLog) -> None:
+        """One leader an epoch over all history, restarts included, and it holds what is
+        committed."""
+        found = self.leaders.setdefault(epoch, (node_id, life))
+        if found != (node_id, life):
+            raise BrokenPromiseError(
+                f"one leader an epoch: epoch {epoch} was led by {found}, now by {(node_id, life)}"
+            )
+        if log.end_offset < self.end_offset:
+            raise BrokenPromiseError(
+                f"leader completeness: node {node_id} leads epoch {epoch} with the end offset "
+                f"{log.end_offset}, and {self.end_offset} is committed"
+            )
+        self.check_history(node_id, log)
+
+    def saw_vote(self, node_id: int, epoch: int, candidate: int) -> None:
+        """One vote an epoch, restarts included."""
+        found = self.votes.setdefault((node_id, epoch), candidate)
+        if found != candidate:
+            raise BrokenPromiseError(
+                f"one vote an epoch: node {node_id} voted for {found} and {candidate} in {epoch}"
+            )
+
+    def saw_epoch(self, node_id: int, epoch: int) -> None:
+        """Epochs that were written down never fall."""
+        if epoch < self.epochs.get(node_id, 0):
+            raise BrokenPromiseError(f"epochs never fall: node {node_id} has {epoch} again")
+        self.epochs[node_id] = epoch
+
+    def saw_fetch(self, node_id: int, offset: int, log: ReplicaLog) -> None:
+        """A fetch vouches for what is durable, and for no more."""
+        if offset > log.synced_end_offset:
+            raise BrokenPromiseError(
+                f"durable before promised: node {node_id} fetches from {offset}, and its log is "
+                f"synced up to {log.synced_end_offset}"
+            )
+
+    def saw_high_watermark(self, node_id: int, life: int, offset: int, log: ReplicaLog) -> None:
+        """A high watermark rises; what is below it is the same everywhere, for ever."""
+        before = self.high_watermarks.get((node_id, life), 0)
+        if offset < before:
+            raise BrokenPromiseError(
+                f"high watermarks never fall: node {node_id} {before} -> {offset}"
+            )
+        self.high_watermarks[node_id, life] = offset
+        if offset > log.end_offset:
+            raise BrokenPromiseError(f"node {node_id}: the high watermark is beyond the log")
+        at = max(self.told.get(node_id, 0), log.log_start_offset)
+        while at < offset:
+            at = self._take(node_id, at, offset, log)
+        self.told[node_id] = at
+
+    def restarted(self, node_id: int) -> None:
+        """A node may show its log again from the start."""
+        self.told[node_id] = 0
+
+    def check_history(self, node_id: int, log: ReplicaLog) -> None:
+        """What is committed lies in this log, byte by byte, from its start on."""
+        at = log.log_start_offset
+        end = min(self.end_offset, log.end_offset)
+        while at < end:
+            at = self._take(node_id, at, end, log)
+
+    def _take(self, node_id: int, at: int, end: int, log: ReplicaLog) -> int:
+        """Hold the batch at an offset against the history, or make it part of it."""
+        batch = read_batch(log.read_bytes(at, 0))
+        if isinstance(batch, TornTail) or batch.base_offset != at:
+            raise BrokenPromiseError(
+                f"node {node_id}: no whole batch lies at the committed offset {at}"
+            )
+        if batch.next_offset > end:
+            raise BrokenPromiseError(f"node {node_id}: a high watermark splits the batch at {at}")
+        data = log.read_bytes(at, 0)[: batch.byte_count]
+        if at == self.end_offset:
+            self.by_base[at] = len(self.history)
+            self.history.append(Committed(at, batch.next_offset, batch.leader_epoch, data))
+            return batch.next_offset
+        known = self.by_base.get(at)
+        if known is None or self.history[known].data != data:
+            raise BrokenPromiseError(
+                f"committed bytes never change: node {node_id} differs at {at}"
+            )
+        return batch.next_offset

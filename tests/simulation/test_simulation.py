@@ -1,0 +1,75 @@
+"""Seeded runs of whole clusters: nothing acknowledged is lost, nothing is written twice.
+
+``RAFTLOG_SIM_SEEDS=1000`` runs so many new seeds, ``RAFTLOG_SIM_FIRST=17`` from there on. A failing
+seed is replayed by ``make sim SEED=n``, and goes into ``FAILED_ONCE``.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.faults import Fault
+from tests.simulation.running import run_seed
+from tests.support.report_lines import REPORT_LINE
+
+HOME = Path(__file__).parents[2]
+SEEDS = int(os.environ.get("RAFTLOG_SIM_SEEDS", "200"))
+FIRST = int(os.environ.get("RAFTLOG_SIM_FIRST", "0")) or secrets.randbelow(2**31)
+"""Every build looks at seeds that none has looked at."""
+PARTS = 8
+QUICK_SEEDS = range(1, 4)
+SEEDS_FOR_EVERY_FAULT = 20
+"""In so many seeds every kind of fault happens, but for one build in a million."""
+FAILED_ONCE: tuple[int, ...] = ()
+
+
+def check(seed: int) -> Counter[str]:
+    verdict = run_seed(seed)
+    assert verdict.failure is None, f"make sim SEED={seed}: {verdict.failure}"
+    return Counter(verdict.counts)
+
+
+@pytest.mark.parametrize("seed", [*QUICK_SEEDS, *FAILED_ONCE])
+def test_no_promise_is_broken_whatever_goes_wrong(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_promise_is_broken_in_seeds_that_nobody_has_run(
+    part: int, record_property: Callable[[str, object], None]
+) -> None:
+    counts: Counter[str] = Counter()
+    seeds = range(FIRST + part, FIRST + SEEDS, PARTS)
+    for seed in seeds:
+        counts += check(seed)
+    words = (
+        f"{len(seeds)} seeds, {counts['committed record']} records, {counts['election']} elections"
+    )
+    record_property(REPORT_LINE, f"simulated clusters, part {part} from seed {FIRST}: {words}")
+    if len(seeds) >= SEEDS_FOR_EVERY_FAULT:
+        never = [fault.value for fault in Fault if not counts[f"fault {fault.value}"]]
+        assert not never, f"these faults never happened: {never}"
+
+
+@pytest.mark.parametrize("seed", [8])
+def test_a_seed_replays_exactly_in_another_process(seed: int) -> None:
+    here = run_seed(seed).trace_hash
+    program = f"from tests.simulation.running import run_seed; print(run_seed({seed}).trace_hash)"
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=HOME,
+        env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == here

@@ -1,0 +1,213 @@
+"""Users of a simulated cluster: they append, they are told or not, they ask again.
+
+Rules of this file:
+
+1. A user does one thing at a time. What it asked for and heard goes into the book, as invocations
+   and answers in virtual time; nobody else is asked.
+2. A value is written by one operation only, so that finding it twice is a duplicate.
+3. Whoever has an identity (a commit's name, a producer's sequence) asks again after an unknown
+   outcome, for as long as it takes; who has none gives up, and either outcome is right.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.client.requests import Answer, AppendRequest, AppendResult, Done
+from raftlog.errors import (
+    AppendUnknownError,
+    NotLeaderError,
+    RaftlogError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.log.writing.batch_facts import CommitName
+from raftlog.records.builder import ProducerStamp
+
+from .cluster import Cluster
+
+ANSWER_WAIT_US: Final = 3_000_000
+PAUSE_US: Final = 30_000
+
+
+class Kind(enum.Enum):
+    """How a user appends."""
+
+    PLAIN = "plain"
+    TOKEN = "token"
+    NAMED = "named"
+    NAMED_TOKEN = "named token"
+    PRODUCER = "producer"
+    CHECK = "check"
+    """Zero records under a token: is the log's end here?"""
+
+
+class Outcome(enum.Enum):
+    OPEN = "open"
+    DONE = "done"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Operation:
+    """One thing that a user did. ``base_offset`` and ``end_offset``: where it is, if it is done."""
+
+    kind: Kind
+    values: tuple[bytes, ...]
+    invoked_us: int
+    required_base_offset: int | None
+    outcome: Outcome = Outcome.OPEN
+    returned_us: int | None = None
+    base_offset: int | None = None
+    end_offset: int | None = None
+    told_end_offset: int | None = None
+    """Of a refusal: where the log's end was said to be."""
+
+
+class User:
+    """One user, with an id of its own on the network."""
+
+    def __init__(self, cluster: Cluster, number: int, book: list[Operation]) -> None:
+        self.node_id: Final = 100 + number
+        self._cluster = cluster
+        self._chance = cluster.world.chance(f"user {number}")
+        self._book = book
+        self._count = 0
+        self._target = 1 + number % len(cluster.nodes)
+        self._end_offset = 0
+        """Where it believes that the log ends."""
+        self._sequence = 0
+        self._version = 0
+        self._attempt = 0
+        self._operation: Operation | None = None
+        self._request: AppendRequest | None = None
+        self.is_stopping = False
+
+    @property
+    def is_idle(self) -> bool:
+        return self._operation is None
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Do the next thing, if there is to be one."""
+        if self.is_stopping:
+            return
+        kind = self._chance.choice(list(Kind))
+        count = 0 if kind is Kind.CHECK else self._chance.choice((1, 1, 2, 5))
+        values = []
+        for _ in range(count):
+            self._count += 1
+            padding = b"." * self._chance.choice((0, 10, 400))
+            values.append(b"%d:%d:%s" % (self.node_id, self._count, padding))
+        has_token = kind in (Kind.TOKEN, Kind.NAMED_TOKEN, Kind.CHECK)
+        operation = Operation(
+            kind,
+            tuple(values),
+            self._cluster.world.now_us,
+            self._end_offset if has_token else None,
+        )
+        if kind in (Kind.NAMED, Kind.NAMED_TOKEN):
+            self._version += 1
+        self._operation = operation
+        self._book.append(operation)
+        self._cluster.count(f"{kind.value} append")
+        self._send()
+
+    def _send(self) -> None:
+        """Ask the node that it believes to lead; after a while without an answer, think again."""
+        operation, cluster = self._operation, self._cluster
+        assert operation is not None
+        self._attempt += 1
+        attempt, target = self._attempt, self._target
+        request = self._new_request(operation)
+        self._request = request
+        cluster.network.send(
+            self.node_id, target, lambda: cluster.users_append(target, request, self, attempt)
+        )
+        cluster.world.after(ANSWER_WAIT_US, lambda: self._waited(attempt))
+
+    def _new_request(self, operation: Operation) -> AppendRequest:
+        name = producer = None
+        if operation.kind in (Kind.NAMED, Kind.NAMED_TOKEN):
+            name = CommitName(f"app-{self.node_id}", "query", self._version)
+        if operation.kind is Kind.PRODUCER:
+            producer = ProducerStamp(self.node_id, 0, self._sequence)
+        return AppendRequest(
+            records=operation.values,
+            required_base_offset=operation.required_base_offset,
+            is_atomic=True,
+            commit=name,
+            producer=producer,
+            deadline_ms=0,
+        )
+
+    # --- hearing ----------------------------------------------------------------------------------
+
+    def hear(self, target: int, attempt: int, answer: Answer, leader_id: int | None) -> None:
+        """An answer arrives at the node's end: it still has to come here."""
+        self._cluster.network.send(
+            target, self.node_id, lambda: self._heard(attempt, answer, leader_id)
+        )
+
+    def _heard(self, attempt: int, answer: Answer, leader_id: int | None) -> None:
+        operation = self._operation
+        if operation is None or attempt != self._attempt:
+            return
+        if isinstance(answer, Done):
+            result = answer.value
+            assert isinstance(result, AppendResult)
+            operation.base_offset, operation.end_offset = result.base_offset, result.end_offset
+            self._end_offset = max(self._end_offset, result.end_offset)
+            self._ended(operation, Outcome.DONE)
+            return
+        error = answer.error
+        if isinstance(error, UnexpectedEndOffsetError):
+            operation.told_end_offset = error.log_end_offset
+            self._end_offset = error.log_end_offset
+            self._ended(operation, Outcome.REFUSED)
+        elif isinstance(error, NotLeaderError):
+            self._target = leader_id or self._another()
+            self._later(attempt)
+        elif isinstance(error, AppendUnknownError):
+            self._not_known(operation, attempt)
+        else:
+            self._fault(operation, error)
+
+    def _fault(self, operation: Operation, error: RaftlogError) -> None:
+        raise AssertionError(f"{operation} was refused: {error}")
+
+    def _waited(self, attempt: int) -> None:
+        operation = self._operation
+        if operation is not None and attempt == self._attempt:
+            self._target = self._another()
+            self._not_known(operation, attempt)
+
+    def _not_known(self, operation: Operation, attempt: int) -> None:
+        """Nobody knows. Who has an identity asks again; a check has nothing to lose."""
+        if operation.kind in (Kind.PLAIN, Kind.TOKEN):
+            self._ended(operation, Outcome.UNKNOWN)
+        else:
+            self._later(attempt)
+
+    def _later(self, attempt: int) -> None:
+        def again() -> None:
+            if self._operation is not None and attempt == self._attempt:
+                self._send()
+
+        self._cluster.world.after(PAUSE_US + self._chance.randrange(PAUSE_US), again)
+
+    def _another(self) -> int:
+        return self._chance.choice(list(self._cluster.nodes))
+
+    def _ended(self, operation: Operation, outcome: Outcome) -> None:
+        operation.outcome = outcome
+        operation.returned_us = self._cluster.world.now_us
+        self._cluster.count(f"{operation.kind.value} {outcome.value}")
+        if operation.kind is Kind.PRODUCER:
+            self._sequence += len(operation.values)
+        self._operation = self._request = None
+        self._attempt += 1
+        self._cluster.world.after(self._chance.randrange(2 * PAUSE_US), self.begin)
