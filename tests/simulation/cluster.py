@@ -212,6 +212,7 @@ class Node:
         assert replica is not None
         if isinstance(request, FetchRequest):
             witness.saw_fetch(self.node_id, request.fetch_offset, replica.log)
+            return
         if isinstance(request, VoteRequest) and not request.is_pre_vote:
             witness.saw_vote(self.node_id, request.epoch, self.node_id)
         written = replica.log.read_election()

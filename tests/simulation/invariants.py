@@ -9,9 +9,12 @@ Rules of this file:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from raftlog.log.writing.replica_log import ReplicaLog
 from raftlog.records.batch import TornTail, read_batch
+
+_LOOK_BYTES: Final = 16_384
 
 
 class BrokenPromiseError(AssertionError):
@@ -94,9 +97,7 @@ class Witness:
         if offset > log.end_offset:
             raise BrokenPromiseError(f"node {node_id}: the high watermark is beyond the log")
         at = max(self.told.get(node_id, 0), log.log_start_offset)
-        while at < offset:
-            at = self._take(node_id, at, offset, log)
-        self.told[node_id] = at
+        self.told[node_id] = self._take(node_id, at, offset, log)
 
     def restarted(self, node_id: int) -> None:
         """A node may show its log again from the start."""
@@ -104,28 +105,36 @@ class Witness:
 
     def check_history(self, node_id: int, log: ReplicaLog) -> None:
         """What is committed lies in this log, byte by byte, from its start on."""
-        at = log.log_start_offset
         end = min(self.end_offset, log.end_offset)
-        while at < end:
-            at = self._take(node_id, at, end, log)
+        self._take(node_id, log.log_start_offset, end, log)
 
     def _take(self, node_id: int, at: int, end: int, log: ReplicaLog) -> int:
-        """Hold the batch at an offset against the history, or make it part of it."""
-        batch = read_batch(log.read_bytes(at, 0))
-        if isinstance(batch, TornTail) or batch.base_offset != at:
-            raise BrokenPromiseError(
-                f"node {node_id}: no whole batch lies at the committed offset {at}"
-            )
-        if batch.next_offset > end:
-            raise BrokenPromiseError(f"node {node_id}: a high watermark splits the batch at {at}")
-        data = log.read_bytes(at, 0)[: batch.byte_count]
-        if at == self.end_offset:
-            self.by_base[at] = len(self.history)
-            self.history.append(Committed(at, batch.next_offset, batch.leader_epoch, data))
-            return batch.next_offset
-        known = self.by_base.get(at)
-        if known is None or self.history[known].data != data:
-            raise BrokenPromiseError(
-                f"committed bytes never change: node {node_id} differs at {at}"
-            )
-        return batch.next_offset
+        """Hold the stored batches of [at, end) against the history, or make them part of it."""
+        data, position = b"", 0
+        while at < end:
+            if position >= len(data):
+                data, position = log.read_stored_bytes(at, _LOOK_BYTES), 0
+            batch = read_batch(data, position)
+            if isinstance(batch, TornTail) and position:
+                data, position = b"", 0  # the look ended within it
+                continue
+            if isinstance(batch, TornTail) or batch.base_offset != at:
+                raise BrokenPromiseError(
+                    f"node {node_id}: no whole batch lies at the committed offset {at}"
+                )
+            if batch.next_offset > end:
+                raise BrokenPromiseError(
+                    f"node {node_id}: a high watermark splits the batch at {at}"
+                )
+            found = data[position : position + batch.byte_count]
+            if at == self.end_offset:
+                self.by_base[at] = len(self.history)
+                self.history.append(Committed(at, batch.next_offset, batch.leader_epoch, found))
+            else:
+                known = self.by_base.get(at)
+                if known is None or self.history[known].data != found:
+                    raise BrokenPromiseError(
+                        f"committed bytes never change: node {node_id} differs at {at}"
+                    )
+            at, position = batch.next_offset, position + batch.byte_count
+        return at

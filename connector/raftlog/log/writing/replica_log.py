@@ -22,10 +22,12 @@ from raftlog.records.control import ControlRecord, KRaftVoters
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
+from .batch_facts import BatchFacts
 from .batch_headers import header_at
 from .located import read_batches
 from .log_directory import LogDirectory
 from .properties import LogConfig
+from .recent_batches import RecentBatches
 from .replicated_log import ReplicatedLog
 from .snapshot_receiver import SnapshotReceiver, snapshot_voters
 
@@ -33,7 +35,10 @@ from .snapshot_receiver import SnapshotReceiver, snapshot_voters
 class ReplicaLog(ReplicatedLog):
     """A partition's directory on one node of a quorum. Not shared between threads."""
 
-    _receiver: SnapshotReceiver | None = None
+    def __init__(self, directory: LogDirectory, config: LogConfig, *, is_single: bool) -> None:
+        super().__init__(directory, config, is_single=is_single)
+        self._receiver: SnapshotReceiver | None = None
+        self._recent = RecentBatches()
 
     @classmethod
     def open_or_create(
@@ -85,7 +90,15 @@ class ReplicaLog(ReplicatedLog):
     def read_bytes(self, offset: int, byte_count_max: int) -> bytes:
         """Whole batches from a batch boundary on, the last one perhaps cut off: at least one, and
         no more than ``byte_count_max`` if that is less. Nothing at the end of the log."""
-        return self._store.read_bytes(offset, byte_count_max) if offset < self._end_offset else b""
+        if offset >= self._end_offset:
+            return b""
+        return self._recent.read(offset, byte_count_max) or self.read_stored_bytes(
+            offset, byte_count_max
+        )
+
+    def read_stored_bytes(self, offset: int, byte_count_max: int) -> bytes:
+        """The same, from the files."""
+        return self._store.read_bytes(offset, byte_count_max)
 
     def read_election(self) -> QuorumState | None:
         """What the replica wrote down of elections; None before the first."""
@@ -171,6 +184,14 @@ class ReplicaLog(ReplicatedLog):
             self._store.begin_anew(newest)
             self._recover(now_ms)
             self._high_watermark = max(self._high_watermark, newest.end_offset)
+
+    def _append_one(self, data: bytes | memoryview, facts: BatchFacts, now_ms: int) -> None:
+        super()._append_one(data, facts, now_ms)
+        self._recent.add(facts.base_offset, bytes(data))
+
+    def _recover(self, now_ms: int) -> None:
+        self._recent.clear()
+        super()._recover(now_ms)
 
     def _drop_receiver(self) -> None:
         if self._receiver is not None:
