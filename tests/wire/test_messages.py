@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -104,6 +106,15 @@ def test_null_and_empty_are_told_apart() -> None:
         request = wide.MetadataRequest(topics=topics, include_topic_authorized_operations=False)
         for version in (1, 9, 13):
             assert decode(wide.MetadataRequest, version, encode(request, version)).topics == topics
+
+
+def test_kio_s_reader_and_records_are_never_imported() -> None:
+    program = "import sys, raftlog.wire; print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "'kio.schema.vote.v2.request'" in done.stdout
+    for name in ("kio.serial", "kio.records", "kio._kio_native"):
+        assert f"'{name}'" not in done.stdout
 
 
 def _vote() -> bytes:
