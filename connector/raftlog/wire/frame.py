@@ -60,7 +60,8 @@ class FrameSplitter:
         taken = fed[position : position + wanted]
         self._kept += taken
         if len(self._kept) >= LENGTH_BYTES and len(self._kept) == self._wanted_byte_count():
-            frames.append(bytes(self._kept[LENGTH_BYTES:]))
+            with memoryview(self._kept) as whole:
+                frames.append(bytes(whole[LENGTH_BYTES:]))
             self._kept = bytearray()
             self._is_first = False
         return position + len(taken)
