@@ -34,8 +34,15 @@ from raftlog.quorum.events import (
     ResponseReceived,
     TimePassed,
 )
-from raftlog.quorum.messages import FetchRequest, Request, Response, VoteRequest, VoteResponse
-from raftlog.quorum.voters import Voter, VoterSet
+from raftlog.quorum.messages import (
+    FetchRequest,
+    Request,
+    Response,
+    VoterChangeResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.storage.simulated import SimulatedDisk
 from raftlog.storage.survival import Survival
 from raftlog.types import ReplicaKey
@@ -106,6 +113,7 @@ class Node:
                 topic_id=TOPIC_ID,
                 config=cluster.config,
                 jitter_ms=world.chance(f"jitter {self.node_id}").randrange,
+                bootstrap=cluster.bootstrap,
                 now_ms=world.now_ms,
                 time_ms=EPOCH_MS + world.now_ms,
             )
@@ -366,6 +374,15 @@ class Node:
         cluster.count("snapshot")
         cluster.world.note(f"{self.node_id} snapshot {snapshot_id}")
 
+    def change_voters(self, request: Request) -> None:
+        """An operator asks this node to change who votes, and does not wait for the answer."""
+        if self.replica is not None and not self.is_paused:
+            request_id = self._next_request_id
+            self._next_request_id += 1
+            self._cluster.watched[self.node_id, request_id] = self._cluster.voters_changed
+            self._answer_to[request_id] = (self.node_id, -1, 0)
+            self.tell(RequestReceived(request_id, request))
+
     def resign(self) -> None:
         if self.replica is not None:
             self.tell(Resign(self.replica.core.epoch))
@@ -380,6 +397,11 @@ def _words(message: object) -> str:
     return text if len(text) < 300 else text[:300]
 
 
+def _voter(node_id: int, is_dynamic: bool) -> Voter:
+    key = ReplicaKey(node_id, f"{node_id:021d}A") if is_dynamic else ReplicaKey(node_id)
+    return Voter(key=key, endpoints=(Endpoint("PEERS", "simulated", node_id),))
+
+
 class Cluster:
     """Voters on one network, a witness who sees all, and users."""
 
@@ -388,6 +410,8 @@ class Cluster:
         world: World,
         *,
         node_count: int = 3,
+        observer_count: int = 0,
+        is_dynamic: bool = False,
         config: QuorumConfig | None = None,
         log_config: LogConfig | None = None,
     ) -> None:
@@ -396,13 +420,15 @@ class Cluster:
         self.witness = Witness()
         self.config = config or QuorumConfig()
         self.log_config = log_config or LogConfig(segment_bytes=4_000, index_interval_bytes=300)
-        self.kraft_version = 0
-        self.voters = VoterSet.of(
-            Voter(key=ReplicaKey(node_id)) for node_id in range(1, node_count + 1)
-        )
+        self.kraft_version = int(is_dynamic)
+        everybody = [
+            _voter(node_id, is_dynamic) for node_id in range(1, node_count + observer_count + 1)
+        ]
+        self.voters = VoterSet.of(everybody[:node_count])
+        self.bootstrap = tuple(voter.endpoints for voter in everybody)
         self.counts: dict[str, int] = {}
         self.watched: dict[tuple[int, int], Callable[[Response], None]] = {}
-        self.nodes = {voter.key.node_id: Node(self, voter) for voter in self.voters}
+        self.nodes = {voter.key.node_id: Node(self, voter) for voter in everybody}
         self._asked: dict[int, tuple[AppendRequest, User, int, int]] = {}
         self.on_hook: Callable[[str, Node], None] = lambda _hook, _node: None
         self.on_failure: Callable[[Node], None] = lambda _node: None
@@ -423,12 +449,19 @@ class Cluster:
     def send_request(
         self, source: int, life: int, target: int, correlation_id: int, request: Request
     ) -> None:
+        """Carry a request to a node; one that is known by its place only has a negative id."""
+        target = target if target > 0 else -target - 1
         self.world.note(f"{source} -> {target} {_words(request)}")
         self.network.send(
             source,
             target,
             lambda: self.nodes[target].receive_request(source, life, correlation_id, request),
         )
+
+    def voters_changed(self, response: Response) -> None:
+        """An operator hears."""
+        assert isinstance(response, VoterChangeResponse)
+        self.count(f"voter change {response.error.name}")
 
     def users_append(self, target: int, request: AppendRequest, user: User, attempt: int) -> None:
         """A user's request arrives."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from raftlog.quorum.messages import AddVoterRequest, RemoveVoterRequest
 from raftlog.storage.survival import Survival
 
 from .cluster import Cluster, Node
@@ -39,6 +40,8 @@ class Fault(enum.Enum):
     RESET = "reset connections"
     SNAPSHOT = "snapshot"
     RESIGN = "resign"
+    ADD_VOTER = "add a voter"
+    REMOVE_VOTER = "remove a voter"
     SYNC_FAILS = "a sync fails"
     STALL = "syncs stall"
 
@@ -77,6 +80,8 @@ class Plan:
     """All that goes wrong in one run."""
 
     node_count: int
+    observer_count: int
+    is_dynamic: bool
     user_count: int
     loss: float
     duplicates: float
@@ -89,20 +94,32 @@ def draw_plan(seed: int) -> Plan:
     """The plan of a seed."""
     chance = Random(f"{seed}:plan")
     node_count = chance.choice((1, 3, 3, 3, 5))
+    is_dynamic = chance.random() < 0.4
+    observer_count = chance.choice((0, 1, 2)) if is_dynamic else chance.choice((0, 0, 1))
     kinds = [kind for kind in Fault if chance.random() < 0.5] or [Fault.KILL]
     hooks = [hook for hook in Hook if chance.random() < 0.5]
     timed = [
-        _draw(chance, kinds, CALM_US + chance.randrange(FAULTS_US), None, node_count)
+        _draw(
+            chance, kinds, CALM_US + chance.randrange(FAULTS_US), None, node_count + observer_count
+        )
         for _ in range(chance.randrange(3, 25))
     ]
     at_kinds = [kind for kind in _AT_HOOKS if kind in kinds] or [Fault.KILL]
     hooked = [
-        _draw(chance, at_kinds, chance.randrange(1, 40), chance.choice(hooks), node_count)
+        _draw(
+            chance,
+            at_kinds,
+            chance.randrange(1, 40),
+            chance.choice(hooks),
+            node_count + observer_count,
+        )
         for _ in range(chance.randrange(8))
         if hooks
     ]
     return Plan(
         node_count=node_count,
+        observer_count=observer_count,
+        is_dynamic=is_dynamic,
         user_count=chance.randrange(1, 6),
         loss=chance.choice((0.0, 0.0, 0.05, 0.3)),
         duplicates=chance.choice((0.0, 0.0, 0.1, 0.5)),
@@ -221,6 +238,8 @@ class FaultDriver:
                 world.after(one.lasts_us, node.wake)
             case Fault.SNAPSHOT:
                 node.snapshot()
+            case Fault.ADD_VOTER | Fault.REMOVE_VOTER:
+                return self._change_voters(one, node)
             case Fault.RESIGN:
                 leader = cluster.leader()
                 if leader is None:
@@ -236,6 +255,16 @@ class FaultDriver:
                     cluster.network.reset(node.node_id, other)
             case _:
                 self._cut(one, node)
+        return True
+
+    def _change_voters(self, one: Planned, node: Node) -> bool:
+        leader = self._cluster.leader()
+        if leader is None or not self._plan.is_dynamic:
+            return False
+        if one.fault is Fault.ADD_VOTER:
+            leader.change_voters(AddVoterRequest(voter=node.voter, timeout_ms=5_000))
+        else:
+            leader.change_voters(RemoveVoterRequest(voter=node.voter.key))
         return True
 
     def _calm(self, node: Node) -> None:

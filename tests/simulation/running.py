@@ -45,7 +45,12 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
     """Run one seed to its end, or to the first promise that is broken."""
     world = World(seed, keeps_trace=keeps_trace)
     plan = draw_plan(seed) if plan is None else plan
-    cluster = Cluster(world, node_count=plan.node_count)
+    cluster = Cluster(
+        world,
+        node_count=plan.node_count,
+        observer_count=plan.observer_count,
+        is_dynamic=plan.is_dynamic,
+    )
     failure = None
     try:
         _run(cluster, plan)

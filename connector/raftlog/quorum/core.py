@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import assert_never
 
 from .config import QuorumConfig
-from .effects import Effect, ElectionState
+from .effects import Effect, ElectionState, Reply
 from .elections import Elections
 from .events import (
     Appended,
@@ -37,6 +37,7 @@ from .events import (
 from .following import Following
 from .leadership import Leadership
 from .log_view import LogView
+from .membership import Membership
 from .messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -49,6 +50,9 @@ from .messages import (
     FetchSnapshotResponse,
     RemoveVoterRequest,
     UpdateVoterRequest,
+    VersionsRequest,
+    VersionsResponse,
+    VoterChangeResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -91,6 +95,7 @@ class QuorumCore:
         )
         self._elections = Elections(self._state)
         self._leadership = Leadership(self._state)
+        self._membership = Membership(self._state)
         self._following = Following(self._state, bootstrap)
 
     # --- what it is -------------------------------------------------------------------------------
@@ -132,6 +137,7 @@ class QuorumCore:
         times = (
             self._elections.deadline_ms(),
             self._leadership.deadline_ms(),
+            self._membership.deadline_ms(),
             state.requests.next_deadline_ms(state.now_ms),
         )
         return min((at for at in times if at is not None), default=None)
@@ -147,6 +153,7 @@ class QuorumCore:
             state.back_off(late.node_id)
         self._take(event)
         self._elections.poll()
+        self._membership.poll()
         self._leadership.poll()
         self._following.poll()
         return state.take_effects()
@@ -202,8 +209,23 @@ class QuorumCore:
                 self._leadership.on_fetch(request_id, request)
             case FetchSnapshotRequest():
                 self._leadership.on_fetch_snapshot(request_id, request)
-            case AddVoterRequest() | RemoveVoterRequest() | UpdateVoterRequest():
-                raise NotImplementedError
+            case AddVoterRequest():
+                self._membership.on_add(request_id, request)
+            case RemoveVoterRequest():
+                self._membership.on_remove(request_id, request)
+            case UpdateVoterRequest():
+                self._membership.on_update(request_id, request)
+            case VersionsRequest():
+                me = self._state.me
+                self._state.emit(
+                    Reply(
+                        request_id,
+                        VersionsResponse(
+                            kraft_version_min=me.kraft_version_min,
+                            kraft_version_max=me.kraft_version_max,
+                        ),
+                    )
+                )
             case _:
                 assert_never(request)
 
@@ -211,6 +233,9 @@ class QuorumCore:
         """An answer that tells of a later epoch, or of a leader that was not known, is news enough:
         what it answers belongs to a role that is over."""
         response, node_id = event.response, outstanding.node_id
+        if isinstance(response, VersionsResponse):
+            self._membership.on_versions(node_id, response)
+            return
         if self._state.take_up(response.standing):
             return
         match outstanding.request, response:
@@ -222,6 +247,8 @@ class QuorumCore:
                 self._elections.on_end_epoch_response(node_id, response)
             case FetchRequest(), FetchResponse():
                 self._following.on_fetch_response(node_id, response)
+            case UpdateVoterRequest(), VoterChangeResponse():
+                pass  # the log will say it
             case FetchSnapshotRequest(), FetchSnapshotResponse():
                 self._following.on_snapshot_response(node_id, response)
             case _:
@@ -243,5 +270,6 @@ class QuorumCore:
                 self._state.voters.add_voters(found.offset, found.voters)
             if found.kraft_version is not None:
                 self._state.voters.add_kraft_version(found.offset, found.kraft_version)
+        self._leadership.commit()
         self._leadership.on_appended()
         self._following.advance_high_watermark()

@@ -29,6 +29,7 @@ from .messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    UpdateVoterRequest,
 )
 from .roles import Follower, SnapshotFetch, Unattached
 from .state import ReplicaState
@@ -59,11 +60,29 @@ class Following:
                 return
             if state.log.synced_end_offset < state.log.end_offset:
                 return  # a sync is on its way since this replica became a follower
-            if role.snapshot is None:
+            if self._must_update(role):
+                state.send(role.leader_id, self._update(role), role.leader_endpoints)
+            elif role.snapshot is None:
                 state.send(role.leader_id, self._fetch(), role.leader_endpoints)
             elif not role.snapshot.is_installing:
                 request = self._fetch_snapshot(role.snapshot)
                 state.send(role.leader_id, request, role.leader_endpoints)
+
+    def _must_update(self, role: Follower) -> bool:
+        """Whether the leader is to hear where this voter listens now, and what it speaks."""
+        state = self._state
+        if not role.has_fetched or state.voters.kraft_version < 1:
+            return False
+        if state.now_ms < role.update_after_ms:
+            return False
+        found = state.voter_set.find(state.node_id)
+        return found is not None and found.key == state.key and found != state.me
+
+    def _update(self, role: Follower) -> UpdateVoterRequest:
+        """If it is refused or lost it is said again, but not before there was time to fetch."""
+        state = self._state
+        role.update_after_ms = state.now_ms + 2 * state.config.fetch_timeout_ms
+        return UpdateVoterRequest(epoch=role.epoch, voter=state.me)
 
     def _look_for_leader(self) -> None:
         """An observer asks one after the other; whoever it asks says who leads."""

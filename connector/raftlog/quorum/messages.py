@@ -182,6 +182,19 @@ class VoterChangeResponse:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class VersionsRequest:
+    """Which versions do you speak (Kafka: ApiVersions)? Whoever runs a node answers, not a role."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionsResponse:
+    """The versions of KRaft that a node speaks, both inclusive."""
+
+    kraft_version_min: int
+    kraft_version_max: int
+
+
 Request: TypeAlias = (
     VoteRequest
     | BeginQuorumEpochRequest
@@ -191,6 +204,7 @@ Request: TypeAlias = (
     | AddVoterRequest
     | RemoveVoterRequest
     | UpdateVoterRequest
+    | VersionsRequest
 )
 Response: TypeAlias = (
     VoteResponse
@@ -199,4 +213,5 @@ Response: TypeAlias = (
     | FetchResponse
     | FetchSnapshotResponse
     | VoterChangeResponse
+    | VersionsResponse
 )

@@ -22,7 +22,7 @@ from raftlog.types import ReplicaKey, SnapshotId
 
 from .messages import FetchRequest
 from .progress import Progress
-from .voters import Endpoint
+from .voters import Endpoint, Voter, VoterSet
 
 
 @dataclass(slots=True)
@@ -92,6 +92,8 @@ class Follower:
     leader_endpoints: tuple[Endpoint, ...]
     fetch_deadline_ms: int
     has_fetched: bool = False
+    update_after_ms: int = 0
+    """When the leader may be told (again) where this replica listens and what it speaks."""
     is_appending: bool = False
     leader_high_watermark: int | None = None
     snapshot: SnapshotFetch | None = None
@@ -103,6 +105,19 @@ class ParkedFetch:
 
     request: FetchRequest
     deadline_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingChange:
+    """A change of voters that was asked for. ``offset``: where its record is, once appended."""
+
+    request_id: int
+    deadline_ms: int
+    voters: VoterSet
+    joining: Voter | None
+    is_answered_when_committed: bool
+    is_probed: bool = False
+    offset: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +138,7 @@ class Leader:
     granting_voters: tuple[ReplicaKey, ...]
     is_established: bool = False
     is_resign_requested: bool = False
+    change: PendingChange | None = None
     fetched_since: set[int] = field(default_factory=set)
     """The voters that fetched since the deadline of the check was set."""
     parked: dict[int, ParkedFetch] = field(default_factory=dict)

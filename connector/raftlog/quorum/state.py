@@ -28,7 +28,7 @@ from .effects import (
     Tell,
 )
 from .log_view import LogView
-from .messages import ErrorCode, FetchResponse, Request, Standing
+from .messages import ErrorCode, FetchResponse, Request, Standing, VoterChangeResponse
 from .progress import Progress
 from .request_book import RequestBook
 from .roles import (
@@ -210,18 +210,28 @@ class ReplicaState:
                 granting_voters=granting,
             )
         )
-        is_dynamic = self.voters.kraft_version >= 1
-        must_write_voters = is_dynamic and self.voters.latest_offset == NO_OFFSET
+        voter_set, must_write_voters = self._voters_to_begin_with()
         self.emit(
             BeginEpoch(
                 epoch=role.epoch,
                 voters=tuple(voter.key for voter in self.voter_set),
                 granting_voters=granting,
                 kraft_version=self.voters.kraft_version if must_write_voters else None,
-                voter_set=self.voter_set if must_write_voters else None,
+                voter_set=voter_set if must_write_voters else None,
             )
         )
         self.emit(StartSync())
+
+    def _voters_to_begin_with(self) -> tuple[VoterSet, bool]:
+        """The voters that an epoch of this leader begins with, and whether to write them down: if
+        no log holds any yet, or if this node's own entry is not as it is now."""
+        voters = self.voter_set
+        if self.voters.kraft_version < 1:
+            return voters, False
+        found = voters.find(self.node_id)
+        if found is not None and found != self.me:
+            return voters.with_voter(self.me), True
+        return voters, self.voters.latest_offset == NO_OFFSET
 
     def become_resigned(self) -> None:
         role = self.role
@@ -290,9 +300,13 @@ class ReplicaState:
             self._tell_leader()
 
     def _release(self, old: Leader) -> None:
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         for request_id in old.parked:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             self.emit(Reply(request_id, FetchResponse(standing=self.standing, error=error)))
+        if old.change is not None:
+            reason = "this node leads no more: whether the voters have changed is not known yet"
+            response = VoterChangeResponse(standing=self.standing, error=error, reason=reason)
+            self.emit(Reply(old.change.request_id, response))
 
     def _persist(self) -> None:
         """Write epoch, vote and leader down unless they are. Some roles are memory only."""

@@ -1,0 +1,217 @@
+"""Changing the voters, one at a time, while the quorum works (KIP-853).
+
+Rules of this file:
+
+1. A change begins only when this leader has committed something in its epoch, and the last change
+   is committed: so any two sets that may decide at one time differ by one voter, and every majority
+   of one meets every majority of the other.
+2. A set holds from where it is appended. Who asked is answered when it is committed, or told that
+   nobody knows yet.
+3. Who joins is asked first which versions of KRaft it speaks, and has caught up. Who leaves may be
+   the leader: it leads until that is committed, without counting itself, and resigns.
+
+Kafka: ``AddVoterHandler``, ``RemoveVoterHandler``, ``UpdateVoterHandler``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .effects import AppendVoters, Reply, StartSync
+from .messages import (
+    AddVoterRequest,
+    ErrorCode,
+    RemoveVoterRequest,
+    UpdateVoterRequest,
+    VersionsRequest,
+    VersionsResponse,
+    VoterChangeResponse,
+)
+from .roles import Leader, PendingChange
+from .state import ReplicaState
+from .voters import Voter, VoterSet
+
+CAUGHT_UP_WITHIN_MS: Final = 3_600_000
+"""How long ago a replica may have had everything, to be let in (Kafka: an hour)."""
+UPDATE_TIMEOUT_MS: Final = 30_000
+"""How long who updates or removes a voter waits, since Kafka's requests name no time."""
+
+
+class Membership:
+    """The part of a leader that changes who votes."""
+
+    def __init__(self, state: ReplicaState) -> None:
+        self._state = state
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def on_add(self, request_id: int, request: AddVoterRequest) -> None:
+        voter = request.voter
+        if self._refused(request_id):
+            return
+        if self._state.voter_set.find(voter.key.node_id) is not None:
+            reason = f"{voter.key.node_id} is a voter already"
+            self._answer(request_id, ErrorCode.DUPLICATE_VOTER, reason)
+            return
+        role = self._leader()
+        role.change = PendingChange(
+            request_id=request_id,
+            deadline_ms=self._state.now_ms + max(request.timeout_ms, 0),
+            voters=self._state.voter_set.with_voter(voter),
+            joining=voter,
+            is_answered_when_committed=request.is_answered_when_committed,
+        )
+
+    def on_remove(self, request_id: int, request: RemoveVoterRequest) -> None:
+        if self._refused(request_id):
+            return
+        voters = self._state.voter_set
+        found = voters.find(request.voter.node_id)
+        if found is None or found.key != request.voter:
+            reason = f"{request.voter.node_id} with this directory id is not a voter"
+            self._answer(request_id, ErrorCode.VOTER_NOT_FOUND, reason)
+            return
+        if len(voters) == 1:
+            reason = f"{request.voter.node_id} is the only voter"
+            self._answer(request_id, ErrorCode.VOTER_NOT_FOUND, reason)
+            return
+        self._append(request_id, voters.without(request.voter.node_id))
+
+    def on_update(self, request_id: int, request: UpdateVoterRequest) -> None:
+        state, voter = self._state, request.voter
+        if request.epoch != state.epoch:
+            error = ErrorCode.FENCED_LEADER_EPOCH
+            if request.epoch > state.epoch:
+                error = ErrorCode.UNKNOWN_LEADER_EPOCH
+            self._answer(request_id, error, f"the epoch is {state.epoch}")
+            return
+        if self._refused(request_id):
+            return
+        found = state.voter_set.find(voter.key.node_id)
+        if found is None or found.key != voter.key:
+            reason = f"{voter.key.node_id} with this directory id is not a voter"
+            self._answer(request_id, ErrorCode.VOTER_NOT_FOUND, reason)
+        elif not self._speaks(voter):
+            self._answer(request_id, ErrorCode.INVALID_REQUEST, self._version_words())
+        elif found == voter:
+            self._answer(request_id, ErrorCode.NONE, None)
+        else:  # answered at once: who is asked to wait cannot fetch what it waits for
+            self._append(request_id, state.voter_set.with_voter(voter), is_answered_at_once=True)
+
+    def _refused(self, request_id: int) -> bool:
+        """Answer a change that cannot begin now; whether it was."""
+        state, role = self._state, self._state.role
+        if not isinstance(role, Leader):
+            error, reason = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node does not lead"
+        elif not role.is_established:
+            error, reason = ErrorCode.REQUEST_TIMED_OUT, "nothing is committed in this epoch yet"
+        elif state.voters.kraft_version < 1:
+            error = ErrorCode.UNSUPPORTED_VERSION
+            reason = "the voters are configured (kraft.version 0), not kept in the log"
+        elif role.change is not None or self._is_uncommitted():
+            error, reason = ErrorCode.REQUEST_TIMED_OUT, "another change of voters is under way"
+        else:
+            return False
+        self._answer(request_id, error, reason)
+        return True
+
+    # --- what time and others bring ---------------------------------------------------------------
+
+    def poll(self) -> None:
+        state, role = self._state, self._state.role
+        if not isinstance(role, Leader):
+            return
+        change = role.change
+        if change is not None:
+            if change.offset is not None and change.offset < (state.high_watermark or 0):
+                self._end(role, ErrorCode.NONE, None)
+            elif state.now_ms >= change.deadline_ms:
+                self._end(role, ErrorCode.REQUEST_TIMED_OUT, "it took too long")
+            elif change.joining is not None and change.offset is None:
+                self._let_in(change, change.joining)
+        if not state.is_voter and not self._is_uncommitted():
+            role.is_resign_requested = True
+
+    def _let_in(self, change: PendingChange, voter: Voter) -> None:
+        """Go on with a voter that joins: ask what it speaks, wait until it has caught up."""
+        state, node_id = self._state, voter.key.node_id
+        if not change.is_probed:
+            if state.requests.is_ready(node_id, state.now_ms):
+                state.send(node_id, VersionsRequest(), voter.endpoints)
+        elif self._has_caught_up(voter):
+            self._append_change(change)
+
+    def _has_caught_up(self, voter: Voter) -> bool:
+        state, role = self._state, self._leader()
+        progress = role.progress.find(voter.key)
+        return (
+            progress is not None
+            and progress.caught_up_ms is not None
+            and progress.caught_up_ms > state.now_ms - CAUGHT_UP_WITHIN_MS
+        )
+
+    def on_versions(self, node_id: int, response: VersionsResponse) -> None:
+        role = self._state.role
+        change = role.change if isinstance(role, Leader) else None
+        if change is None or change.joining is None or change.joining.key.node_id != node_id:
+            return
+        assert isinstance(role, Leader)
+        version = self._state.voters.kraft_version
+        if response.kraft_version_min <= version <= response.kraft_version_max:
+            change.is_probed = True
+        else:
+            self._end(role, ErrorCode.INVALID_REQUEST, self._version_words())
+
+    def deadline_ms(self) -> int | None:
+        role = self._state.role
+        if isinstance(role, Leader) and role.change is not None:
+            return role.change.deadline_ms
+        return None
+
+    # --- doing ------------------------------------------------------------------------------------
+
+    def _append(
+        self, request_id: int, voters: VoterSet, *, is_answered_at_once: bool = False
+    ) -> None:
+        change = PendingChange(
+            request_id=request_id,
+            deadline_ms=self._state.now_ms + UPDATE_TIMEOUT_MS,
+            voters=voters,
+            joining=None,
+            is_answered_when_committed=not is_answered_at_once,
+        )
+        self._leader().change = change
+        self._append_change(change)
+
+    def _append_change(self, change: PendingChange) -> None:
+        state, role = self._state, self._leader()
+        change.offset = state.log.end_offset
+        state.emit(AppendVoters(role.epoch, change.voters))
+        state.emit(StartSync())
+        if not change.is_answered_when_committed:
+            self._end(role, ErrorCode.NONE, None)
+
+    def _end(self, role: Leader, error: ErrorCode, reason: str | None) -> None:
+        assert role.change is not None, "it was pending"
+        request_id, role.change = role.change.request_id, None
+        self._answer(request_id, error, reason)
+
+    def _answer(self, request_id: int, error: ErrorCode, reason: str | None) -> None:
+        response = VoterChangeResponse(standing=self._state.standing, error=error, reason=reason)
+        self._state.emit(Reply(request_id, response))
+
+    def _leader(self) -> Leader:
+        role = self._state.role
+        assert isinstance(role, Leader), "only a leader changes voters"
+        return role
+
+    def _is_uncommitted(self) -> bool:
+        """Whether the last set that was appended may still be lost."""
+        return self._state.voters.latest_offset >= (self._state.high_watermark or 0)
+
+    def _speaks(self, voter: Voter) -> bool:
+        version = self._state.voters.kraft_version
+        return voter.kraft_version_min <= version <= voter.kraft_version_max
+
+    def _version_words(self) -> str:
+        return f"the log needs kraft.version {self._state.voters.kraft_version}"
