@@ -18,6 +18,7 @@ from raftlog.quorum.messages import (
     RemoveVoterRequest,
     Standing,
     UpdateVoterRequest,
+    VersionsRequest,
     VoterChangeResponse,
     VoteRequest,
     VoteResponse,
@@ -104,6 +105,7 @@ requests = st.one_of(
     ),
     st.builds(RemoveVoterRequest, voter=keys),
     st.builds(UpdateVoterRequest, epoch=epochs, voter=voters),
+    st.just(VersionsRequest()),
 )
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import pytest
 from kio.schema.api_versions.v4 import response as told
+from tests.support.quorum_messages import IDENTITY
 from tests.support.wire_vectors import message_vector
 
 from raftlog.errors import MalformedMessageError
+from raftlog.quorum.messages import VersionsRequest, VersionsResponse
 from raftlog.wire import (
     ApiKey,
     Listener,
+    Refusal,
     VersionRange,
     common_version,
     decode,
+    decode_request,
+    decode_response,
     decode_versions_request,
     decode_versions_response,
+    encode_request,
     encode_versions_refusal,
     encode_versions_request,
     encode_versions_response,
@@ -55,6 +61,33 @@ def test_a_voter_tells_the_levels_that_it_knows(version: int, levels: VersionRan
     assert decode_versions_response(version, data).kraft_versions == levels
     names = [one.name for one in decode(told.ApiVersionsResponse, version, data).supported_features]
     assert names == (["kraft.version"] if version == 4 else [])
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_voter_is_asked_before_it_is_added(version: int) -> None:
+    asked = encode_request(VersionsRequest(), version, IDENTITY)
+    assert decode_request(ApiKey.API_VERSIONS, version, asked, IDENTITY) == VersionsRequest()
+    data = encode_versions_response(version, Listener.VOTERS)
+    told = decode_response(ApiKey.API_VERSIONS, version, data, IDENTITY)
+    highest = 1 if version == 4 else 0
+    assert told == VersionsResponse(kraft_version_min=0, kraft_version_max=highest)
+
+
+def test_levels_from_one_on_are_told_in_older_versions_too() -> None:
+    data = encode_versions_response(3, Listener.VOTERS, kraft_versions=VersionRange(1, 2))
+    assert decode_versions_response(3, data).kraft_versions == VersionRange(1, 2)
+
+
+def test_a_voter_that_speaks_no_common_version_refuses() -> None:
+    told = decode_response(ApiKey.API_VERSIONS, 4, encode_versions_refusal(), IDENTITY)
+    assert isinstance(told, Refusal)
+    assert (told.error, told.is_top_level) == (35, True)
+
+
+def test_levels_that_are_no_range_are_malformed() -> None:
+    data = encode_versions_response(4, Listener.VOTERS, kraft_versions=VersionRange(3, 2))
+    with pytest.raises(MalformedMessageError, match=r"kraft\.version are no range"):
+        decode_response(ApiKey.API_VERSIONS, 4, data, IDENTITY)
 
 
 def test_the_level_that_holds_is_told_if_it_is_known() -> None:

@@ -35,12 +35,14 @@ from raftlog.quorum.messages import (
     FetchSnapshotResponse,
     Response,
     Standing,
+    VersionsResponse,
     VoterChangeResponse,
     VoteResponse,
 )
 from raftlog.quorum.voters import Endpoint
 from raftlog.types import OffsetAndEpoch, SnapshotId
 
+from .api_versions import Offered, decode_versions_response
 from .apis import ApiKey
 from .decoding import decode
 from .log_identity import (
@@ -115,13 +117,15 @@ def decode_response(
 ) -> Answered:
     """What a body says that begins at ``start``, the answer to a request of this api and version.
 
-    The api must be one of the quorum's. Raises ``MalformedMessageError`` for bytes that are no such
-    answer, and nothing else.
+    The api must be one of the quorum's, or ApiVersions. Raises ``MalformedMessageError`` for bytes
+    that are no such answer, and nothing else.
     """
     key = ApiKey(api_key)
+    answer = _Answer(key, version, identity, len(data))
+    if key is ApiKey.API_VERSIONS:
+        return _versions(decode_versions_response(version, data, start=start), answer)
     target, reader = _READERS[key]
     response = decode(target, version, data, start=start)
-    answer = _Answer(key, version, identity, len(data))
     code: WireCode = response.error_code
     if code is not WireCode.none and key not in _WITHOUT_PARTITIONS:
         return answer.refused(code, is_top_level=True)
@@ -240,6 +244,15 @@ def _update_voter(response: updated_voter.UpdateRaftVoterResponse, answer: _Answ
         leader_endpoints=() if leader_id is None else answer.endpoints(leader.host, leader.port),
     )
     return VoterChangeResponse(standing=standing, error=error)
+
+
+def _versions(offered: Offered, answer: _Answer) -> Answered:
+    if offered.error:
+        return answer.refused(offered.error, is_top_level=True)
+    levels = offered.kraft_versions
+    if not 0 <= levels.first <= levels.last:
+        answer.fail("the levels of kraft.version are no range")
+    return VersionsResponse(kraft_version_min=levels.first, kraft_version_max=levels.last)
 
 
 _WITHOUT_PARTITIONS: Final = (

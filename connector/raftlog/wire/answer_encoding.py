@@ -31,6 +31,7 @@ from raftlog.quorum.messages import (
     FetchSnapshotResponse,
     Response,
     Standing,
+    VersionsResponse,
     VoterChangeResponse,
     VoteResponse,
 )
@@ -59,7 +60,11 @@ _AT_ONCE: Final = duration(0)
 
 
 def encode_response(api_key: int, version: int, response: Response, identity: LogIdentity) -> bytes:
-    """The body of the answer to a request of this api and version, without a header."""
+    """The body of the answer to a request of this api and version, without a header.
+
+    ApiVersions is answered by ``encode_versions_response``, which is told of the listener.
+    """
+    assert not isinstance(response, VersionsResponse), "a listener answers, not a replica"
     error = ErrorCode(int(response.error))
     return encode(_BUILDERS[ApiKey(api_key)](response, error, version, identity), version)
 

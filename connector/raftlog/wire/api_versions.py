@@ -61,11 +61,15 @@ def encode_versions_response(
     version: int,
     listener: Listener,
     *,
+    kraft_versions: VersionRange = KRAFT_VERSIONS,
     kraft_version: int | None = None,
     features_epoch: int | None = None,
 ) -> bytes:
-    """What this listener serves. ``kraft_version`` is the level that holds, as of
-    ``features_epoch`` (an offset of the log); None if it is not known yet."""
+    """What this listener serves, and which levels of ``kraft.version`` this node knows.
+
+    ``kraft_version`` is the level that holds, as of ``features_epoch`` (an offset of the log); None
+    if it is not known yet.
+    """
     served = (
         (api, versions) for api in APIS.values() if (versions := api.on(listener)) is not None
     )
@@ -81,14 +85,16 @@ def encode_versions_response(
     )
     supported = told.SupportedFeatureKey(
         name=KRAFT_VERSION,
-        min_version=int16(KRAFT_VERSIONS.first),
-        max_version=int16(KRAFT_VERSIONS.last),
+        min_version=int16(kraft_versions.first),
+        max_version=int16(kraft_versions.last),
     )
     response = told.ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=keys,
         throttle_time=_AT_ONCE,
-        supported_features=(supported,) if version >= _ZERO_LEVELS_FROM else (),
+        supported_features=(supported,)
+        if kraft_versions.first or version >= _ZERO_LEVELS_FROM
+        else (),
         finalized_features_epoch=int64(-1 if features_epoch is None else features_epoch),
         finalized_features=() if not kraft_version else (_finalized(kraft_version),),
     )

@@ -33,12 +33,14 @@ from raftlog.quorum.messages import (
     RemoveVoterRequest,
     Request,
     UpdateVoterRequest,
+    VersionsRequest,
     VoteRequest,
 )
 from raftlog.quorum.voters import Endpoint, Voter
 from raftlog.types import SnapshotId
 
 from . import wide
+from .api_versions import decode_versions_request
 from .apis import ApiKey
 from .decoding import decode
 from .log_identity import (
@@ -61,10 +63,13 @@ def decode_request(
 ) -> Asked:
     """What a body says that begins at ``start``.
 
-    The api must be one of the quorum's. Raises ``MalformedMessageError`` for bytes that are no such
-    request, and nothing else.
+    The api must be one of the quorum's, or ApiVersions. Raises ``MalformedMessageError`` for bytes
+    that are no such request, and nothing else.
     """
     key = ApiKey(api_key)
+    if key is ApiKey.API_VERSIONS:
+        decode_versions_request(version, data, start=start)
+        return VersionsRequest()
     target, reader = _READERS[key]
     request = decode(target, version, data, start=start)
     if request.cluster_id not in (None, identity.cluster_id):

@@ -32,10 +32,12 @@ from raftlog.quorum.messages import (
     RemoveVoterRequest,
     Request,
     UpdateVoterRequest,
+    VersionsRequest,
     VoteRequest,
 )
 
 from . import wide
+from .api_versions import encode_versions_request
 from .apis import ApiKey
 from .encoding import encode
 from .log_identity import (
@@ -53,6 +55,9 @@ from .log_identity import (
     uuid_or_none,
 )
 
+SOFTWARE: Final = "raftlog"
+UNTOLD: Final = "unknown"
+"""Kafka's word for a version of software that nobody told."""
 PRE_VOTE_FROM: Final = 2
 EARLY_ANSWER_FROM: Final = 1
 _API_KEYS: Final[dict[type[Any], ApiKey]] = {
@@ -64,6 +69,7 @@ _API_KEYS: Final[dict[type[Any], ApiKey]] = {
     AddVoterRequest: ApiKey.ADD_RAFT_VOTER,
     RemoveVoterRequest: ApiKey.REMOVE_RAFT_VOTER,
     UpdateVoterRequest: ApiKey.UPDATE_RAFT_VOTER,
+    VersionsRequest: ApiKey.API_VERSIONS,
 }
 
 
@@ -77,6 +83,8 @@ def encode_request(request: Request, version: int, identity: LogIdentity) -> byt
 
     Raises ``InexpressibleMessageError``.
     """
+    if isinstance(request, VersionsRequest):
+        return encode_versions_request(version, software=SOFTWARE, software_version=UNTOLD)
     return encode(_BUILDERS[type(request)](request, version, identity), version)
 
 
