@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick spark kafka crash sim planted bench wheel format clean
+.PHONY: help demo test check quick spark kafka crash sim rewrite planted bench wheel format clean
 
 ##@ Use
 help: ## list the targets
@@ -56,6 +56,9 @@ crash: $(VENV)/.dev-ready ## 10,000 crash points of two lives of a log; Spark dr
 
 sim: $(VENV)/.dev-ready ## simulated clusters: SEEDS=n new ones, or SEED=k once more with its trace
 	@$(BIN)/python -m tests.simulation.running $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
+
+rewrite: $(VENV)/.dev-ready ## write down what the scenarios do now; read the difference before you keep it
+	@$(BIN)/python -m tests.scenarios.rewrite
 
 planted: $(VENV)/.dev-ready ## plant known bugs, one at a time, and see that a test finds each
 	@$(BIN)/python -m tests.planted.run

@@ -1,0 +1,554 @@
+"""The commands of scenarios, on a cluster whose every step the script decides.
+
+Rules of this file:
+
+1. A command is a method ``do_<name>``; ``Handler`` lists them all with an example each.
+2. What a command causes is told by the nodes. Only ``status``, ``log`` and ``equal`` tell more.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+
+from raftlog.client.requests import AppendRequest
+from raftlog.errors import LogError
+from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.properties import LogConfig
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.events import Resign, ShutDown
+from raftlog.quorum.messages import (
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    ErrorCode,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Request,
+    Response,
+    Standing,
+    VoteRequest,
+    VoteResponse,
+)
+from raftlog.quorum.roles import Follower, Leader
+from raftlog.quorum.voters import Voter, VoterSet
+from raftlog.records.builder import ProducerStamp
+from raftlog.types import OffsetAndEpoch, ReplicaKey
+from tests.simulation.invariants import Witness
+
+from .nodes import BY_HAND, DIRECTORY, TIME_MS, ScriptedNode, Surroundings
+from .post import Message, Post, Which
+from .words import parsed_key, parsed_snapshot, records_words, role_words, snapshot_words
+
+MESSAGES_MAX = 1_000
+"""So many messages after one command are a quarrel without an end."""
+ELECTION_ROUNDS_MAX = 5
+
+
+class Words:
+    """What stands behind a command: words in their places, and ``name=value`` options."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._options: dict[str, str] = {}
+        self.places: list[str] = []
+        for word in words:
+            name, equals, value = word.partition("=")
+            if equals and name.replace("_", "").isalpha():
+                self._options[name] = value
+            else:
+                self.places.append(word)
+        self._unused = set(self._options)
+
+    def text(self, name: str) -> str | None:
+        self._unused.discard(name)
+        return self._options.get(name)
+
+    def number(self, name: str, default: int) -> int:
+        text = self.text(name)
+        return default if text is None else int(text)
+
+    def optional(self, name: str) -> int | None:
+        text = self.text(name)
+        return None if text is None else int(text)
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        text = self.text(name)
+        return tuple(int(word) for word in text.split(",")) if text else ()
+
+    def check_all_used(self) -> None:
+        assert not self._unused, f"options that nobody asked for: {sorted(self._unused)}"
+
+
+class Handler:
+    """Runs commands, and collects what they make observable.
+
+    The cluster, its time and its network (``N`` is a node, ``WHICH`` is nothing for everything that
+    is under way, or ``1 -> 2`` for requests of 1 to 2, ``1 <- 2`` for answers of 2 to 1, both with
+    a kind of message if need be: ``1 <- 2 Fetch``):
+
+    ==================  ========================================================================
+    cluster             ``cluster voters=1,2,3 observers=4 kraft_version=1 snapshot_bytes=60``
+    elect               ``elect 1``: nobody hears of a leader until 1 is elected
+    timeout             ``timeout 2``: the time of node 2 passes until its role is over
+    tick                ``tick 2 ms=500``; without a node, of all
+    jitter              ``jitter 2 ms=300``: what is added to its election timeouts, 0 at first
+    deliver             ``deliver``: until nothing is under way; ``deliver once``; ``deliver WHICH``
+    drop, delay         ``drop 1 -> 2 Vote``; ``delay`` keeps it back until ``release``
+    duplicate           ``duplicate 1 -> 2``: the oldest one is under way twice
+    release             ``release``: what was kept back is under way again, behind the rest
+    partition           ``partition 1``: 1 and the others no longer hear each other
+    cut                 ``cut 1 2``: nor do these two
+    heal                ``heal``: everybody hears everybody
+    corrupt             ``corrupt 2 <- 1 Fetch at=70``: a bit of the records flips under way
+    answer              ``answer 2 <- 1 Fetch epoch=1 leader=1 snapshot=5@1``: instead of 1
+    ==================  ========================================================================
+
+    Nodes:
+
+    ==================  ========================================================================
+    crash               ``crash 1``; ``crash 1 power`` forgets what was not synced; ``crash 1 wipe``
+    start               ``start 1``
+    damage              ``damage 1 quorum-state``: a bit of a file is flipped
+    forget              ``forget 1 quorum-state``: a file is gone
+    hold-sync           ``hold-sync 1``: its syncs end only at ``sync 1``; until ``free-sync 1``
+    sync, free-sync     ``sync 1``: the oldest sync under way ends
+    resign, shut-down   ``resign 1``
+    snapshot            ``snapshot 1``, of all that is committed; ``snapshot 1 at=5@1``;
+                        ``snapshot 1 abort`` gives it up before it is frozen
+    ==================  ========================================================================
+
+    Users and requests by hand (answers are told and go nowhere):
+
+    ==================  ========================================================================
+    append              ``append 1 "a" "b" required_base_offset=3 commit=app/query/7 epoch=2``;
+                        ``required_end_offset=4``, ``producer=9/0/0`` (id, epoch, sequence)
+    vote, pre-vote      ``vote 2 from=1 epoch=3 last_offset=5 last_epoch=2 voter=2``
+    begin               ``begin 2 from=1 epoch=3``
+    end                 ``end 2 from=1 epoch=3 preferred=2,3``
+    fetch               ``fetch 1 from=2 epoch=3 offset=5 last_epoch=2 max_wait=500``
+    fetch-snapshot      ``fetch-snapshot 1 from=2 epoch=3 id=5@2 position=0``
+    ==================  ========================================================================
+
+    What is told besides:
+
+    ==================  ========================================================================
+    status              ``status 1 2``; without a node, of all
+    log                 ``log 1``: batches, ``offsets what @epoch``
+    equal               ``equal 1 2``: whether their logs are the same bytes
+    quiet, aloud        ``quiet``: what follows is not told, until ``aloud``
+    ==================  ========================================================================
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._is_quiet = False
+        self._nodes: dict[int, ScriptedNode] = {}
+        self._post = Post(self._say)
+
+    def run(self, command: str) -> None:
+        """Run one line."""
+        name, *words = shlex.split(command)
+        method = getattr(self, f"do_{name.replace('-', '_')}", None)
+        assert method is not None, f"no such command: {name}"
+        arguments = Words(words)
+        method(arguments)
+        arguments.check_all_used()
+
+    def take_lines(self) -> list[str]:
+        """What was told since the last time."""
+        lines, self.lines = self.lines, []
+        return lines
+
+    def _say(self, line: str) -> None:
+        if not self._is_quiet:
+            self.lines.append(line)
+
+    def _node(self, words: Words) -> ScriptedNode:
+        return self._nodes[int(words.places[0])]
+
+    def _chosen(self, words: Words) -> list[ScriptedNode]:
+        chosen = [self._nodes[int(word)] for word in words.places]
+        return chosen or list(self._nodes.values())
+
+    # --- the cluster ------------------------------------------------------------------------------
+
+    def do_cluster(self, words: Words) -> None:
+        self._post = Post(self._say)
+        kraft_version = words.number("kraft_version", 0)
+        config = QuorumConfig(
+            snapshot_max_bytes=words.number("snapshot_bytes", 1 << 20),
+            fetch_max_bytes=words.number("fetch_bytes", 1 << 20),
+        )
+        keys = {
+            node_id: ReplicaKey(node_id, _directory_id(node_id))
+            if kraft_version
+            else ReplicaKey(node_id)
+            for node_id in (*words.numbers("voters"), *words.numbers("observers"))
+        }
+        voters = [Voter(key=keys[node_id]) for node_id in words.numbers("voters")]
+        around = Surroundings(
+            voters=VoterSet.of(voters),
+            kraft_version=kraft_version,
+            config=config,
+            log_config=LogConfig(segment_bytes=words.number("segment_bytes", 4_000)),
+            say=self._say,
+            witness=Witness(),
+            post=self._post,
+        )
+        self._nodes = {
+            node_id: ScriptedNode(Voter(key=key), around) for node_id, key in keys.items()
+        }
+        for node in self._nodes.values():
+            node.start()
+
+    def do_elect(self, words: Words) -> None:
+        chosen = self._node(words)
+        for node in self._nodes.values():
+            is_near = node.is_alive and not self._post.is_cut(node.node_id, chosen.node_id)
+            if node is not chosen and is_near and isinstance(node.role, Follower):
+                node.pass_time(node.role_ends_in_ms)
+                self._deliver_all()
+        for _ in range(ELECTION_ROUNDS_MAX):
+            if isinstance(chosen.role, Leader):
+                return
+            chosen.pass_time(chosen.role_ends_in_ms)
+            self._deliver_all()
+        raise AssertionError(f"{chosen.node_id} is not elected but {role_words(chosen.role)}")
+
+    def do_timeout(self, words: Words) -> None:
+        node = self._node(words)
+        node.pass_time(node.role_ends_in_ms)
+
+    def do_tick(self, words: Words) -> None:
+        span_ms = words.number("ms", 0)
+        for node in self._chosen(words):
+            node.pass_time(span_ms)
+
+    def do_jitter(self, words: Words) -> None:
+        self._node(words).jitter_ms = words.number("ms", 0)
+
+    # --- the network ------------------------------------------------------------------------------
+
+    def do_deliver(self, words: Words) -> None:
+        if not words.places:
+            self._deliver_all()
+            return
+        which = Which() if words.places == ["once"] else Which.parse(words.places)
+        found = self._post.of(which)
+        assert found, "nothing of the kind is under way"
+        self._deliver(found)
+
+    def _deliver_all(self) -> None:
+        for _ in range(MESSAGES_MAX):
+            found = self._post.of(Which())
+            if not found:
+                return
+            self._deliver(found[:1])
+        raise AssertionError("there is no end to what is under way")
+
+    def _deliver(self, messages: list[Message]) -> None:
+        for message in messages:
+            if self._post.take(message):
+                target = message.asker if message.is_answer else message.asked
+                if target in self._nodes:
+                    self._nodes[target].receive(message)
+
+    def do_drop(self, words: Words) -> None:
+        which = Which.parse(words.places)
+        self._post.first(which)
+        self._post.drop(which)
+
+    def do_delay(self, words: Words) -> None:
+        which = Which.parse(words.places)
+        self._post.first(which)
+        self._post.delay(which)
+
+    def do_release(self, _words: Words) -> None:
+        self._post.release()
+
+    def do_duplicate(self, words: Words) -> None:
+        self._post.duplicate(Which.parse(words.places))
+
+    def do_partition(self, words: Words) -> None:
+        inside = {int(word) for word in words.places}
+        for one in inside:
+            for other in set(self._nodes) - inside:
+                self._post.cut(one, other)
+
+    def do_cut(self, words: Words) -> None:
+        one, other = words.places
+        self._post.cut(int(one), int(other))
+
+    def do_heal(self, _words: Words) -> None:
+        self._post.heal()
+
+    def do_corrupt(self, words: Words) -> None:
+        message = self._post.first(Which.parse(words.places))
+        body = message.body
+        assert isinstance(body, FetchResponse | FetchSnapshotResponse), "nothing to damage in it"
+        name = "records" if isinstance(body, FetchResponse) else "data"
+        data = bytearray(getattr(body, name))
+        data[words.number("at", len(data) - 1)] ^= 1
+        message.body = replace(body, **{name: bytes(data)})  # type: ignore[arg-type]
+
+    def do_answer(self, words: Words) -> None:
+        which = Which.parse(words.places)
+        request = self._post.first(replace(which, is_answer=False))
+        self._post.take(request)
+        body = _answer_by_hand(request, words)
+        self._deliver_by_hand(replace_body(request, body))
+
+    def _deliver_by_hand(self, answer: Message) -> None:
+        self._nodes[answer.asker].receive(answer)
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def do_crash(self, words: Words) -> None:
+        node = self._node(words)
+        self._post.drop(Which(asked=node.node_id))
+        match words.places[1:]:
+            case []:
+                node.kill()
+            case ["power"]:
+                node.lose_power()
+            case ["wipe"]:
+                node.wipe()
+            case other:
+                raise AssertionError(f"not a way to die: {other}")
+
+    def do_start(self, words: Words) -> None:
+        self._node(words).start()
+
+    def do_damage(self, words: Words) -> None:
+        disk, name = self._node(words).disk, words.places[1]
+        disk.flip_bit(f"{DIRECTORY}/{name}", words.number("bit", 0))
+
+    def do_forget(self, words: Words) -> None:
+        disk, name = self._node(words).disk, words.places[1]
+        disk.unlink(f"{DIRECTORY}/{name}")
+
+    def do_hold_sync(self, words: Words) -> None:
+        self._node(words).is_sync_held = True
+
+    def do_sync(self, words: Words) -> None:
+        self._node(words).end_held_sync()
+
+    def do_free_sync(self, words: Words) -> None:
+        node = self._node(words)
+        while node.held:
+            node.end_held_sync()
+        node.is_sync_held = False
+
+    def do_resign(self, words: Words) -> None:
+        node = self._node(words)
+        node.tell(Resign(words.number("epoch", node.replica.core.epoch)))
+
+    def do_shut_down(self, words: Words) -> None:
+        self._node(words).tell(ShutDown())
+
+    def do_snapshot(self, words: Words) -> None:
+        node = self._node(words)
+        log = node.replica.log
+        named = words.text("at")
+        if named is None:
+            snapshot_id = log.snapshot_id_at(node.replica.core.high_watermark or 0)
+        else:
+            snapshot_id = parsed_snapshot(named)
+        try:
+            writer = log.begin_snapshot(snapshot_id, now_ms=TIME_MS)
+            if writer is None:
+                node.say(f"snapshot {snapshot_words(snapshot_id)} is there already")
+                return
+            with writer:
+                if "abort" in words.places:
+                    node.say(f"snapshot {snapshot_words(snapshot_id)} is given up")
+                    return
+                writer.freeze()
+            log.delete_before(snapshot_id)
+        except LogError as error:
+            node.say(f"snapshot {snapshot_words(snapshot_id)}: {type(error).__name__}")
+            return
+        node.say(f"snapshot {snapshot_words(snapshot_id)} log_start_offset={log.log_start_offset}")
+
+    # --- users, and requests by hand --------------------------------------------------------------
+
+    def do_append(self, words: Words) -> None:
+        commit, producer = words.text("commit"), words.text("producer")
+        stamp = None
+        if producer is not None:
+            producer_id, producer_epoch, sequence = (int(part) for part in producer.split("/"))
+            stamp = ProducerStamp(producer_id, producer_epoch, sequence)
+        name = None
+        if commit is not None:
+            application_id, query_id, version = commit.split("/")
+            name = CommitName(application_id, query_id, int(version))
+        request = AppendRequest(
+            records=tuple(word.encode() for word in words.places[1:]),
+            epoch=words.optional("epoch"),
+            required_end_offset=words.optional("required_end_offset"),
+            required_base_offset=words.optional("required_base_offset"),
+            commit=name,
+            producer=stamp,
+            deadline_ms=0,
+        )
+        self._node(words).append(request)
+
+    def do_vote(self, words: Words) -> None:
+        self._ask(words, self._vote(words, is_pre_vote=False))
+
+    def do_pre_vote(self, words: Words) -> None:
+        self._ask(words, self._vote(words, is_pre_vote=True), "PreVote")
+
+    def _vote(self, words: Words, *, is_pre_vote: bool) -> VoteRequest:
+        voter = words.text("voter")
+        return VoteRequest(
+            epoch=words.number("epoch", 0),
+            candidate=parsed_key(words.text("from") or ""),
+            voter=None if voter is None else parsed_key(voter),
+            last_offset=words.number("last_offset", 0),
+            last_epoch=words.number("last_epoch", 0),
+            is_pre_vote=is_pre_vote,
+        )
+
+    def do_begin(self, words: Words) -> None:
+        leader_id = words.number("from", 0)
+        self._ask(
+            words,
+            BeginQuorumEpochRequest(
+                epoch=words.number("epoch", 0), leader_id=leader_id, voter=None
+            ),
+        )
+
+    def do_end(self, words: Words) -> None:
+        preferred = tuple(ReplicaKey(node_id) for node_id in words.numbers("preferred"))
+        self._ask(
+            words,
+            EndQuorumEpochRequest(
+                epoch=words.number("epoch", 0),
+                leader_id=words.number("from", 0),
+                preferred=preferred,
+            ),
+        )
+
+    def do_fetch(self, words: Words) -> None:
+        self._ask(
+            words,
+            FetchRequest(
+                replica=parsed_key(words.text("from") or ""),
+                epoch=words.number("epoch", 0),
+                fetch_offset=words.number("offset", 0),
+                last_fetched_epoch=words.number("last_epoch", 0),
+                max_bytes=words.number("max_bytes", 1 << 20),
+                max_wait_ms=words.number("max_wait", 0),
+                high_watermark=words.optional("high_watermark"),
+            ),
+        )
+
+    def do_fetch_snapshot(self, words: Words) -> None:
+        self._ask(
+            words,
+            FetchSnapshotRequest(
+                replica=parsed_key(words.text("from") or ""),
+                epoch=words.number("epoch", 0),
+                snapshot_id=parsed_snapshot(words.text("id") or "0@0"),
+                position=words.number("position", 0),
+                max_bytes=words.number("max_bytes", 1 << 20),
+            ),
+        )
+
+    def _ask(self, words: Words, request: Request, kind: str = "") -> None:
+        node = self._node(words)
+        asker = parsed_key(words.text("from") or "").node_id
+        self._nodes[node.node_id].receive(Message(asker, node.node_id, BY_HAND, 0, kind, request))
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def do_status(self, words: Words) -> None:
+        for node in self._chosen(words):
+            if not node.is_alive:
+                node.say("is dead")
+                continue
+            log, core = node.replica.log, node.replica.core
+            high_watermark = "none" if core.high_watermark is None else core.high_watermark
+            node.say(
+                f"is {role_words(node.role)} log={log.log_start_offset}..{log.end_offset} "
+                f"high_watermark={high_watermark}"
+            )
+
+    def do_log(self, words: Words) -> None:
+        for node in self._chosen(words):
+            node.say(f"has {records_words(_bytes_of(node)) or 'nothing'}")
+
+    def do_equal(self, words: Words) -> None:
+        chosen = self._chosen(words)
+        names = " ".join(str(node.node_id) for node in chosen)
+        is_equal = len({_bytes_of(node) for node in chosen}) == 1
+        self._say(f"the logs of {names} are {'equal' if is_equal else 'not equal'}")
+
+    def do_quiet(self, _words: Words) -> None:
+        self._is_quiet = True
+
+    def do_aloud(self, _words: Words) -> None:
+        self._is_quiet = False
+
+
+def command_names() -> Iterator[str]:
+    for name in vars(Handler):
+        if name.startswith("do_"):
+            yield name.removeprefix("do_").replace("_", "-")
+
+
+def replace_body(request: Message, body: Response) -> Message:
+    """The answer to a request that is under way."""
+    return Message(
+        request.asker,
+        request.asked,
+        request.life,
+        request.correlation_id,
+        request.kind,
+        body,
+        is_answer=True,
+    )
+
+
+def _answer_by_hand(request: Message, words: Words) -> Response:
+    standing = Standing(epoch=words.number("epoch", 0), leader_id=words.optional("leader"))
+    error = ErrorCode[words.text("error") or "NONE"]
+    snapshot, diverging = words.text("snapshot"), words.text("diverging")
+    if isinstance(request.body, VoteRequest):
+        granted = words.text("granted") == "yes"
+        return VoteResponse(standing=standing, is_granted=granted, error=error)
+    if isinstance(request.body, FetchSnapshotRequest):
+        return FetchSnapshotResponse(
+            standing=standing,
+            error=error,
+            snapshot_id=request.body.snapshot_id if snapshot is None else parsed_snapshot(snapshot),
+            position=words.number("position", 0),
+            byte_count=words.number("byte_count", 0),
+            data=b"?" * words.number("data", 0),
+        )
+    assert isinstance(request.body, FetchRequest), "only these are answered by hand"
+    end = None
+    if diverging is not None:
+        offset, epoch = diverging.split("@")
+        end = OffsetAndEpoch(epoch=int(epoch), offset=int(offset))
+    return FetchResponse(
+        standing=standing,
+        error=error,
+        high_watermark=words.optional("high_watermark"),
+        records=(words.text("records") or "").encode(),
+        diverging=end,
+        snapshot_id=None if snapshot is None else parsed_snapshot(snapshot),
+    )
+
+
+def _bytes_of(node: ScriptedNode) -> bytes:
+    log = node.replica.log
+    return log.read_bytes(log.log_start_offset, 1 << 30)
+
+
+def _directory_id(node_id: int) -> str:
+    return base64.urlsafe_b64encode(b"directory %6d" % node_id).decode().rstrip("=")

@@ -1,0 +1,129 @@
+"""Messages under way between the nodes of a scenario: they arrive when the script says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raftlog.quorum.messages import Request, Response
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A request on its way from ``asker`` to ``asked``, or the answer on its way back.
+
+    ``life`` is that of the asker's process, to which alone the answer means something.
+    """
+
+    asker: int
+    asked: int
+    life: int
+    correlation_id: int
+    kind: str
+    body: Request | Response
+    is_answer: bool = False
+
+    def words(self) -> str:
+        return f"{self.asker} {'<-' if self.is_answer else '->'} {self.asked} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which messages a command means: ``1 -> 2 Fetch``, ``1 <- 2``, or all of them."""
+
+    asker: int | None = None
+    asked: int | None = None
+    is_answer: bool | None = None
+    kind: str | None = None
+
+    @classmethod
+    def parse(cls, words: list[str]) -> Which:
+        if not words:
+            return cls()
+        asker, arrow, asked, *kind = words
+        assert arrow in ("->", "<-"), f"neither -> nor <-: {arrow}"
+        return cls(int(asker), int(asked), arrow == "<-", kind[0] if kind else None)
+
+    def fits(self, message: Message) -> bool:
+        return all(
+            wanted is None or wanted == found
+            for wanted, found in (
+                (self.asker, message.asker),
+                (self.asked, message.asked),
+                (self.is_answer, message.is_answer),
+                (self.kind, message.kind),
+            )
+        )
+
+
+class Post:
+    """What is under way, the oldest first, and which nodes cannot hear each other."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._under_way: list[Message] = []
+        self._late: list[Message] = []
+        self._cut: set[frozenset[int]] = set()
+
+    def send(self, message: Message, words: str) -> None:
+        """Put a message on its way; ``words`` tell it."""
+        if frozenset((message.asker, message.asked)) in self._cut:
+            self._say(f"{words} (lost)")
+            return
+        self._say(words)
+        self._under_way.append(message)
+
+    def cut(self, one: int, other: int) -> None:
+        """From now on nothing passes between the two, and what was under way is lost."""
+        self._cut.add(frozenset((one, other)))
+        self._drop(lambda message: {message.asker, message.asked} == {one, other})
+
+    def heal(self) -> None:
+        self._cut.clear()
+
+    def is_cut(self, one: int, other: int) -> bool:
+        return frozenset((one, other)) in self._cut
+
+    def of(self, which: Which) -> list[Message]:
+        return [message for message in self._under_way if which.fits(message)]
+
+    def first(self, which: Which) -> Message:
+        found = self.of(which)
+        assert found, f"nothing of the kind is under way: {[m.words() for m in self._under_way]}"
+        return found[0]
+
+    def take(self, message: Message) -> bool:
+        """Whether it is still under way; then it is no more."""
+        if message not in self._under_way:
+            return False
+        self._under_way.remove(message)
+        return True
+
+    def drop(self, which: Which) -> list[Message]:
+        return self._drop(which.fits)
+
+    def duplicate(self, which: Which) -> None:
+        first = self.first(which)
+        copy = Message(
+            first.asker,
+            first.asked,
+            first.life,
+            first.correlation_id,
+            first.kind,
+            first.body,
+            first.is_answer,
+        )
+        self._under_way.append(copy)
+
+    def delay(self, which: Which) -> None:
+        """Keep messages back until ``release``; what is sent later overtakes them."""
+        self._late += self.drop(which)
+
+    def release(self) -> None:
+        self._under_way += self._late
+        self._late = []
+
+    def _drop(self, fits: Callable[[Message], bool]) -> list[Message]:
+        dropped = [message for message in self._under_way if fits(message)]
+        self._under_way = [message for message in self._under_way if message not in dropped]
+        return dropped

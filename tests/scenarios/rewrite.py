@@ -1,0 +1,32 @@
+"""Write what happens now below the commands of every transcript, or of those that are named.
+
+``python -m tests.scenarios.rewrite [FILE ...]``. Read the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from .transcripts import rewritten, transcripts
+
+
+def main() -> None:
+    failed = False
+    for path in [Path(name) for name in sys.argv[1:]] or transcripts():
+        text = path.read_text()
+        try:
+            new = rewritten(text)
+        except Exception:  # noqa: BLE001 (the other files are rewritten all the same)
+            failed = True
+            sys.stdout.write(f"{path} fails:\n{traceback.format_exc(limit=-2)}\n")
+            continue
+        if new != text:
+            path.write_text(new)
+            sys.stdout.write(f"{path}\n")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

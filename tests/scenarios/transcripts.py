@@ -1,0 +1,82 @@
+"""Transcripts: prose, commands, ``----``, and what could be observed, up to an empty line.
+
+Rules of this file:
+
+1. A file is blocks; one handler runs them all in order. Lines that begin with ``#`` are prose.
+2. ``rewritten`` keeps prose and commands as they are and puts what happened below them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .commands import Handler
+
+HOME: Final = Path(__file__).parent
+LINE: Final = "----"
+NOTHING: Final = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``script`` are prose and commands; ``expected`` what stands below the line."""
+
+    first_line: int
+    script: tuple[str, ...]
+    expected: tuple[str, ...]
+
+
+def transcripts() -> list[Path]:
+    return sorted(HOME.rglob("*.txt"))
+
+
+def parse(text: str) -> list[Block]:
+    """The blocks of a file. Prose behind the last one is a block without commands."""
+    blocks: list[Block] = []
+    script: list[str] = []
+    expected: list[str] | None = None
+    first_line = 1
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if expected is None and line == LINE:
+            expected = []
+        elif expected is None:
+            script.append(line)
+        elif line:
+            expected.append(line)
+        else:
+            blocks.append(Block(first_line, tuple(script), tuple(expected)))
+            script, expected, first_line = [], None, number + 1
+    left = [line for line in script if line]
+    assert all(line.startswith("#") for line in left), f"commands without {LINE}: {left}"
+    if left:
+        blocks.append(Block(first_line, tuple(left), ()))
+    return blocks
+
+
+def run(blocks: list[Block]) -> list[tuple[str, ...]]:
+    """What can be observed of each block."""
+    handler = Handler()
+    found: list[tuple[str, ...]] = []
+    for block in blocks:
+        for at, line in enumerate(block.script):
+            if line and not line.startswith("#"):
+                try:
+                    handler.run(line)
+                except Exception as error:
+                    error.add_note(f"line {block.first_line + at}: {line}")
+                    error.add_note("\n".join(handler.lines))
+                    raise
+        found.append(tuple(handler.take_lines()))
+    return [lines or (NOTHING,) for lines in found]
+
+
+def rewritten(text: str) -> str:
+    """The same file with what happens now."""
+    blocks = parse(text)
+    parts = []
+    for block, lines in zip(blocks, run(blocks), strict=True):
+        is_prose = all(line.startswith("#") for line in block.script if line)
+        parts.append("\n".join(block.script if is_prose else (*block.script, LINE, *lines)) + "\n")
+    return "\n".join(parts)

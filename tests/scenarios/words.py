@@ -1,0 +1,190 @@
+"""What happens in a scenario, in short lines that stay as they are.
+
+A request is told as ``asker -> asked Kind fields``, its answer as ``asker <- asked Kind fields``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raftlog.client.requests import Answer, AppendRequest, Done
+from raftlog.errors import CorruptBatchError, UnexpectedEndOffsetError
+from raftlog.quorum.effects import ElectionState
+from raftlog.quorum.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    ErrorCode,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Request,
+    Response,
+    VersionsResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from raftlog.quorum.roles import Role
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.control import control_name
+from raftlog.types import ReplicaKey, SnapshotId
+
+
+def request_words(request: Request) -> str:
+    match request:
+        case VoteRequest():
+            kind = "PreVote" if request.is_pre_vote else "Vote"
+            return (
+                f"{kind} epoch={request.epoch} last_offset={request.last_offset} "
+                f"last_epoch={request.last_epoch}"
+            )
+        case BeginQuorumEpochRequest():
+            return f"Begin epoch={request.epoch} leader={request.leader_id}"
+        case EndQuorumEpochRequest():
+            preferred = ",".join(str(key.node_id) for key in request.preferred)
+            return f"End epoch={request.epoch} leader={request.leader_id} preferred={preferred}"
+        case FetchRequest():
+            return (
+                f"Fetch epoch={request.epoch} offset={request.fetch_offset} "
+                f"last_fetched_epoch={request.last_fetched_epoch} "
+                f"high_watermark={_or_none(request.high_watermark)}"
+            )
+        case FetchSnapshotRequest():
+            return (
+                f"FetchSnapshot epoch={request.epoch} id={snapshot_words(request.snapshot_id)} "
+                f"position={request.position}"
+            )
+        case _:
+            return type(request).__name__
+
+
+def response_words(response: Response, *, is_pre_vote: bool = False) -> str:
+    if isinstance(response, VersionsResponse):
+        return f"Versions {response.kraft_version_min} to {response.kraft_version_max}"
+    error = response.error
+    standing = response.standing
+    told = f"epoch={standing.epoch} leader={_or_none(standing.leader_id)}"
+    match response:
+        case VoteResponse():
+            kind = "PreVote" if is_pre_vote else "Vote"
+            said = "granted" if response.is_granted else "refused"
+        case BeginQuorumEpochResponse():
+            kind, said = "Begin", "done"
+        case EndQuorumEpochResponse():
+            kind, said = "End", "done"
+        case FetchResponse():
+            kind, said = "Fetch", _fetched(response)
+        case FetchSnapshotResponse():
+            kind = "FetchSnapshot"
+            said = (
+                f"{snapshot_words(response.snapshot_id)} bytes {response.position} to "
+                f"{response.position + len(response.data)} of {response.byte_count}"
+            )
+        case _:
+            kind, said = type(response).__name__, "done"
+    return f"{kind} {said if error is ErrorCode.NONE else error.name} {told}"
+
+
+def _fetched(response: FetchResponse) -> str:
+    high_watermark = f"high_watermark={_or_none(response.high_watermark)}"
+    if response.diverging is not None:
+        end = response.diverging
+        return f"diverging end_offset={end.offset} of_epoch={end.epoch} {high_watermark}"
+    if response.snapshot_id is not None:
+        return f"snapshot={snapshot_words(response.snapshot_id)} {high_watermark}"
+    return f"{records_words(response.records) or 'nothing'} {high_watermark}"
+
+
+def records_words(data: bytes) -> str:
+    """``0 leader-change @1, 1-2 "a" "b" @1``: offsets, what is there, and the epoch."""
+    try:
+        return ", ".join(batch_words(batch) for batch in batches_of(data))
+    except CorruptBatchError:
+        return f"{len(data)} bytes that are damaged"
+
+
+def batches_of(data: bytes) -> Iterator[RecordBatch]:
+    position = 0
+    while not isinstance(batch := read_batch(data, position), TornTail):
+        yield batch
+        position += batch.byte_count
+
+
+def batch_words(batch: RecordBatch) -> str:
+    first, last = batch.base_offset, batch.next_offset - 1
+    place = str(first) if first == last else f"{first}-{last}"
+    if batch.is_control:
+        said = " ".join(_dashed(control_name(record.key)) for record in batch.records())
+    else:
+        said = " ".join(
+            quoted(record.value) if record.value is not None else "null"
+            for record in batch.records()
+        )
+    return f"{place} {said} @{batch.leader_epoch}"
+
+
+def quoted(value: bytes) -> str:
+    text = value.decode(errors="replace")
+    return f'"{text}"' if len(text) <= 20 else f'"{text[:8]}..." ({len(value)} bytes)'
+
+
+def _dashed(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def role_words(role: Role) -> str:
+    words = f"{type(role).__name__.lower()} epoch={role.epoch}"
+    if type(role).__name__ in ("Unattached", "Prospective", "Follower"):
+        words += f" leader={_or_none(role.leader_id)}"
+    return words
+
+
+def election_words(state: ElectionState) -> str:
+    return (
+        f"epoch={state.epoch} leader={_or_none(state.leader_id)} "
+        f"voted={'none' if state.voted is None else state.voted.node_id}"
+    )
+
+
+def snapshot_words(snapshot_id: SnapshotId) -> str:
+    return f"{snapshot_id.end_offset}@{snapshot_id.epoch}"
+
+
+def parsed_snapshot(words: str) -> SnapshotId:
+    """``5@1``: everything below offset 5, the last record being of epoch 1."""
+    end_offset, epoch = words.split("@")
+    return SnapshotId(epoch=int(epoch), end_offset=int(end_offset))
+
+
+def parsed_key(words: str) -> ReplicaKey:
+    """``2``, or ``2/<directory id>``."""
+    node_id, _, directory_id = words.partition("/")
+    return ReplicaKey(int(node_id), directory_id) if directory_id else ReplicaKey(int(node_id))
+
+
+def answer_words(request: AppendRequest, answer: Answer) -> str:
+    records = " ".join(
+        quoted(record if isinstance(record, bytes) else record.value or b"")
+        for record in request.records
+    )
+    who = f"user {records}".rstrip()
+    if isinstance(answer, Done):
+        result = answer.value
+        said = "found at" if result.was_duplicate else "done at"
+        if not request.records:
+            return f"{who}: the end is {result.end_offset} in epoch {result.epoch}"
+        return f"{who}: {said} {result.base_offset}-{result.last_offset} in epoch {result.epoch}"
+    error = answer.error
+    words = f"{who}: {type(error).__name__}"
+    if isinstance(error, UnexpectedEndOffsetError):
+        if error.required_end_offset is not None:
+            words += f" wanted_end={error.required_end_offset} next={error.next_available_offset}"
+        else:
+            words += f" wanted_base={error.required_base_offset} next={error.log_end_offset}"
+    return words
+
+
+def _or_none(value: object) -> str:
+    return "none" if value is None else str(value)
