@@ -180,7 +180,8 @@ class Elections:
                     epoch=request.epoch,
                     leader_id=request.leader_id,
                     leader_endpoints=request.leader_endpoints,
-                )
+                ),
+                from_leader=True,
             )
             if request.voter is not None and request.voter.node_id != state.node_id:
                 error = ErrorCode.INVALID_VOTER_KEY

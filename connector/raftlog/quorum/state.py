@@ -253,8 +253,12 @@ class ReplicaState:
             role.election_deadline_ms = self.election_deadline_ms()
         self._persist()
 
-    def take_up(self, standing: Standing) -> bool:
-        """Believe what another says of epoch and leader; whether the role changed by it."""
+    def take_up(self, standing: Standing, *, from_leader: bool = False) -> bool:
+        """Believe what another says of epoch and leader; whether the role changed by it.
+
+        That a voter still names the leader that a prospective misses is no news, but from that
+        leader itself (``from_leader``).
+        """
         epoch, leader_id = standing.epoch, standing.leader_id
         if epoch < self.epoch:
             return False
@@ -266,7 +270,10 @@ class ReplicaState:
             else:
                 self.become_unattached(epoch)
             return True
-        if is_news and isinstance(self.role, Unattached | Prospective | Candidate):
+        role = self.role
+        if isinstance(role, Prospective) and role.leader_id == leader_id and not from_leader:
+            return False
+        if is_news and isinstance(role, Unattached | Prospective | Candidate):
             assert leader_id is not None
             self.become_follower(epoch, leader_id, standing.leader_endpoints)
             return True
