@@ -230,8 +230,8 @@ class Leadership:
         state = self._state
         if request.fetch_offset < state.log.end_offset:
             return True
-        told = request.high_watermark
-        return role.is_established and told is not None and told < (state.high_watermark or 0)
+        told = request.high_watermark or 0
+        return role.is_established and told < (state.high_watermark or 0)
 
     def _answer(self, role: Leader, request_id: int, request: FetchRequest) -> None:
         """Answer with what there is; the logs are known to agree, since this one only grows."""
