@@ -155,6 +155,7 @@ class QuorumCore:
         self._elections.poll()
         self._membership.poll()
         self._leadership.poll()
+        self._elections.poll_resigned()
         self._following.poll()
         return state.take_effects()
 

@@ -55,7 +55,7 @@ class Elections:
             case Candidate():
                 self._poll_candidate(role)
             case Resigned():
-                self._poll_resigned(role)
+                self.poll_resigned()
             case _:
                 pass
 
@@ -91,8 +91,11 @@ class Elections:
         else:
             self._ask_for_votes(role.votes, is_pre_vote=False)
 
-    def _poll_resigned(self, role: Resigned) -> None:
-        state = self._state
+    def poll_resigned(self) -> None:
+        """Tell the voters, those at once who resigned in this very step."""
+        state, role = self._state, self._state.role
+        if not isinstance(role, Resigned):
+            return
         if state.now_ms >= role.election_deadline_ms and not state.is_shutting_down:
             state.become_unattached(role.epoch + 1)
             return
