@@ -70,6 +70,10 @@ class Cursor:
 
     def unsigned(self, name: str) -> int:
         """An unsigned varint."""
+        position = self.position
+        if position < self.end and (value := self.data[position]) < 0x80:
+            self.position = position + 1
+            return value
         try:
             value, after = read_unsigned_varint(self.data, self.position)
         except MalformedVarintError as error:
@@ -206,7 +210,7 @@ def _array_reader(field: FieldPlan, parent: StructPlan) -> Reader:
         element, byte_count_min = _string_reader(name, parent.is_flexible, is_nullable=False), 1
     else:
         element = _fixed_reader(field.kind, name)
-        byte_count_min = 1
+        byte_count_min = struct.calcsize(_LAYOUTS[field.kind])
     read_length = _length_reader(name, 4, is_compact=parent.is_flexible)
 
     def read(cursor: Cursor) -> tuple[Any, ...] | None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from raftlog.errors import InexpressibleMessageError
@@ -58,8 +60,36 @@ def _writer(kind: type[Any], version: int) -> Writer:
     return writer
 
 
+def _attribute_writers(plan: StructPlan) -> list[Writer]:
+    """What writes the fields without tags: those of fixed width that follow each other at once."""
+    writers: list[Writer] = []
+    for is_plain, group in groupby(plan.fields, key=_is_plain):
+        fields = list(group)
+        singles = [_attribute_writer(field, plan) for field in fields]
+        writers += [_run_writer(fields, singles)] if is_plain and len(fields) > 1 else singles
+    return writers
+
+
+def _is_plain(field: FieldPlan) -> bool:
+    return not field.is_array and field.kind in _LAYOUTS and field.kind not in _CONVERSIONS
+
+
+def _run_writer(fields: list[FieldPlan], singles: list[Writer]) -> Writer:
+    pack = struct.Struct(">" + "".join(_LAYOUTS[field.kind][1:] for field in fields)).pack
+    find = attrgetter(*(field.name for field in fields))
+
+    def write(out: list[bytes], value: Any) -> None:
+        try:
+            out.append(pack(*find(value)))
+        except (AttributeError, struct.error):  # one of them says why, or has a default
+            for writer in singles:
+                writer(out, value)
+
+    return write
+
+
 def _struct_writer(plan: StructPlan) -> Writer:
-    writers = tuple(_attribute_writer(field, plan) for field in plan.fields)
+    writers = _attribute_writers(plan)
     tagged = tuple(_tagged_writer(field, plan) for field in plan.tagged)
 
     def write(out: list[bytes], value: Any) -> None:

@@ -56,27 +56,39 @@ class FrameSplitter:
 
     def _take(self, fed: memoryview, position: int, frames: list[bytes]) -> int:
         """Keep what the frame that is under way lacks, or what there is of it."""
-        wanted = self._wanted_byte_count() - len(self._kept)
-        taken = fed[position : position + wanted]
-        self._kept += taken
-        if len(self._kept) >= LENGTH_BYTES and len(self._kept) == self._wanted_byte_count():
-            with memoryview(self._kept) as whole:
-                frames.append(bytes(whole[LENGTH_BYTES:]))
-            self._kept = bytearray()
+        kept = len(self._kept)
+        first = bytes(self._kept[:LENGTH_BYTES])
+        first += bytes(fed[position : position + LENGTH_BYTES - len(first)])
+        wanted = self._whole_byte_count(first)
+        taken = fed[position : position + wanted - kept]
+        if len(first) == LENGTH_BYTES and kept + len(taken) == wanted:
+            frames.append(self._whole(taken))
             self._is_first = False
+        else:
+            self._kept += taken
         return position + len(taken)
 
-    def _wanted_byte_count(self) -> int:
-        """Of the frame that is under way: its length alone, until that is known."""
-        if len(self._kept) < LENGTH_BYTES:
+    def _whole(self, taken: memoryview) -> bytes:
+        """The frame that these bytes complete; one that came in one piece is copied once."""
+        if not self._kept:
+            return bytes(taken[LENGTH_BYTES:])
+        self._kept += taken
+        with memoryview(self._kept) as whole:
+            data = bytes(whole[LENGTH_BYTES:])
+        self._kept = bytearray()
+        return data
+
+    def _whole_byte_count(self, first: bytes) -> int:
+        """Of a frame that begins so, with its length: of the length alone until that is known."""
+        if len(first) < LENGTH_BYTES:
             return LENGTH_BYTES
-        byte_count = int.from_bytes(self._kept[:LENGTH_BYTES], "big", signed=True)
+        byte_count = int.from_bytes(first, "big", signed=True)
         if not 0 <= byte_count <= self.byte_count_max:
             self._error = FrameLengthError(
                 where=self._where,
                 byte_count=byte_count,
                 byte_count_max=self.byte_count_max,
-                hint=_hint(bytes(self._kept[:LENGTH_BYTES])) if self._is_first else None,
+                hint=_hint(first) if self._is_first else None,
             )
             self._kept = bytearray()
             raise self._error

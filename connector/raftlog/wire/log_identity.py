@@ -11,6 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import base64
+import functools
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +28,7 @@ from .apis import ApiKey
 
 PARTITION: Final = 0
 PORT_MAX: Final = 65_535
+_UUIDS_KEPT: Final = 256
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -60,6 +62,7 @@ class Refusal:
     partition: int = PARTITION
 
 
+@functools.lru_cache(maxsize=_UUIDS_KEPT)
 def uuid_or_none(text: str) -> uuid.UUID | None:
     """kio's value of Kafka's text; None for zero."""
     if text == ZERO_UUID:
@@ -67,6 +70,7 @@ def uuid_or_none(text: str) -> uuid.UUID | None:
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
+@functools.lru_cache(maxsize=_UUIDS_KEPT)
 def uuid_text(value: uuid.UUID | None) -> str:
     if value is None:
         return ZERO_UUID
