@@ -50,7 +50,7 @@ kafka-if-present:
 	else echo "kafka: skipped, Maven is not installed"; fi
 
 crash: $(VENV)/.dev-ready ## 10,000 crash points of two lives of a log; Spark drivers killed in many orders
-	@RAFTLOG_CRASH_STATES=10000 RAFTLOG_KILL_ORDERS=4 $(BIN)/pytest -n 2 --dist worksteal -m slow \
+	@RAFTLOG_CRASH_STATES=10000 RAFTLOG_KILL_ORDERS=6 $(BIN)/pytest -n 2 --dist worksteal -m slow \
 	tests/crash/test_crash_points.py tests/spark_write/test_sink_kill_points_spark.py \
 	tests/tables/test_materialize_kill_points_spark.py
 
