@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -116,31 +117,42 @@ def test_a_log_goes_through_spark_into_a_log_record_by_record(
     assert records(sink) == records(source)
 
 
-def test_a_stream_that_is_stopped_and_started_loses_nothing_on_its_way_to_delta(
-    spark: SparkSession, source: Path, sink: Path, tmp_path: Path
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
+def test_streams_that_are_stopped_and_started_lose_nothing_on_the_way_to_delta(
+    spark: SparkSession, source: Path, sink: Path, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:
-    """log, Spark by processing time, log, Spark, Delta."""
+    """log, Spark, log, Spark, Delta: both streams are new in each round, their checkpoints not."""
+    table = str(tmp_path / "delta")
     for end in (33, 36):
-        query = start(
-            stream(spark, source, maxOffsetsPerTrigger="20"),
-            sink,
-            tmp_path / "c",
-            {"processingTime": "0 seconds"},
-        )
         with raftlog.open(source) as log:
             append_numbers(log, end - 3, end)
+        copying = stream(spark, source, maxOffsetsPerTrigger="20")
+        copied = start(copying, sink, tmp_path / "c", trigger)
+        settle(copied, trigger)
+        to_delta = stream(spark, sink).writeStream.format("delta").trigger(**trigger)
+        settle(to_delta.option("checkpointLocation", str(tmp_path / "d")).start(table), trigger)
+        assert records(sink) == records(source)
+    rows = spark.read.format("delta").load(table).orderBy("timestamp").collect()
+    assert [
+        (row.key, row.value, [(one.key, one.value) for one in row.headers], row.timestamp)
+        for row in rows
+    ] == [
+        (key, value, [(one.key, one.value) for one in headers], when(timestamp_ms))
+        for key, value, headers, timestamp_ms in records(source)
+    ]
+
+
+def settle(query: StreamingQuery, trigger: dict[str, Any]) -> None:
+    """Let a query do what there is to do, and end it."""
+    if "availableNow" not in trigger:
         query.processAllAvailable()
         query.stop()
-    assert records(sink) == records(source)
-    table = str(tmp_path / "delta")
-    to_delta = stream(spark, sink).writeStream.format("delta").trigger(availableNow=True)
-    to_delta.option("checkpointLocation", str(tmp_path / "d")).start(table).awaitTermination()
-    rows = spark.read.format("delta").load(table).orderBy("timestamp")
-    rows = rows.selectExpr("key", "value", "unix_millis(timestamp)")
-    assert [tuple(row) for row in rows.collect()] == [
-        (None if key is None else bytearray(key), None if value is None else bytearray(value), at)
-        for key, value, _, at in records(source)
-    ]
+    query.awaitTermination()
+
+
+def when(timestamp_ms: int) -> datetime:
+    """As Spark gives a time to Python: the local one, without a zone."""
+    return datetime.fromtimestamp(timestamp_ms / 1000)  # noqa: DTZ006
 
 
 def test_of_two_queries_under_one_application_id_the_first_keeps_it(
