@@ -51,10 +51,11 @@ def test_any_bytes_are_read_or_refused(one: Target, data: bytes) -> None:
     survives(one.decoder, data)
 
 
-@pytest.mark.parametrize("one", TARGETS, ids=lambda one: one.name)
-def test_no_first_part_of_a_message_is_taken_for_the_whole(one: Target) -> None:
-    ends = {*range(min(len(one.sound), 40)), *range(max(len(one.sound) - 40, 0), len(one.sound))}
-    assert not any(survives(one.decoder, one.sound[:end]) for end in ends)
+def test_no_first_part_of_a_message_is_taken_for_the_whole() -> None:
+    for one in TARGETS:
+        length = len(one.sound)
+        ends = {*range(min(length, 40)), *range(max(length - 40, 0), length)}
+        assert not [end for end in ends if survives(one.decoder, one.sound[:end])], one.name
 
 
 def arrays_of(plan: StructPlan, path: tuple[FieldPlan, ...] = ()) -> list[tuple[FieldPlan, ...]]:
@@ -108,19 +109,18 @@ def _zero(field: FieldPlan, is_flexible: bool) -> bytes:
     return bytes(field.byte_count_min)
 
 
-@pytest.mark.parametrize(
-    ("kind", "version"),
-    [(kind, version) for _, kind, version in message_kinds()],
-    ids=lambda one: getattr(one, "__name__", one),
-)
-def test_no_length_is_believed_in_any_place(kind: type[Any], version: int) -> None:
-    plan = message_plan(kind, version)
-    for path in arrays_of(plan):
-        for length in LENGTHS[plan.is_flexible]:
-            data = up_to(plan, path, length)
-            with pytest.raises(MalformedMessageError) as caught:
-                decode(kind, version, data + bytes(50))
-            assert caught.value.position <= len(data)
+def test_no_length_is_believed_in_any_place() -> None:
+    places = 0
+    for _, kind, version in message_kinds():
+        plan = message_plan(kind, version)
+        for path in arrays_of(plan):
+            for length in LENGTHS[plan.is_flexible]:
+                data = up_to(plan, path, length)
+                with pytest.raises(MalformedMessageError) as caught:
+                    decode(kind, version, data + bytes(50))
+                assert caught.value.position <= len(data), (kind, version, path)
+                places += 1
+    assert places > 1_000
 
 
 def measured(kind: type[Any], version: int, data: bytes) -> tuple[int, str]:
