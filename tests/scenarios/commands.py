@@ -35,7 +35,9 @@ from raftlog.quorum.messages import (
 )
 from raftlog.quorum.roles import Follower, Leader
 from raftlog.quorum.voters import Voter, VoterSet
+from raftlog.records.batch import NewRecordBatch, encode_batch
 from raftlog.records.builder import ProducerStamp
+from raftlog.records.record import NewRecord
 from raftlog.types import OffsetAndEpoch, ReplicaKey
 from tests.simulation.invariants import Witness
 
@@ -91,7 +93,7 @@ class Handler:
 
     ==================  ========================================================================
     cluster             ``cluster voters=1,2,3 observers=4 kraft_version=1 snapshot_bytes=60``
-    elect               ``elect 1``: nobody hears of a leader until 1 is elected
+    elect               ``elect 1``: all that it reaches miss their leader, and 1 asks first
     timeout             ``timeout 2``: the time of node 2 passes until its role is over
     tick                ``tick 2 ms=500``; without a node, of all
     jitter              ``jitter 2 ms=300``: what is added to its election timeouts, 0 at first
@@ -193,7 +195,10 @@ class Handler:
             voters=VoterSet.of(voters),
             kraft_version=kraft_version,
             config=config,
-            log_config=LogConfig(segment_bytes=words.number("segment_bytes", 4_000)),
+            log_config=LogConfig(
+                segment_bytes=words.number("segment_bytes", 4_000),
+                batch_bytes_max=words.number("batch_bytes", 1 << 20),
+            ),
             say=self._say,
             witness=Witness(),
             post=self._post,
@@ -209,8 +214,9 @@ class Handler:
         for node in self._nodes.values():
             is_near = node.is_alive and not self._post.is_cut(node.node_id, chosen.node_id)
             if node is not chosen and is_near and isinstance(node.role, Follower):
+                self._post.muted = node.node_id
                 node.pass_time(node.role_ends_in_ms)
-                self._deliver_all()
+                self._post.muted = None
         for _ in range(ELECTION_ROUNDS_MAX):
             if isinstance(chosen.role, Leader):
                 return
@@ -360,7 +366,7 @@ class Handler:
         try:
             writer = log.begin_snapshot(snapshot_id, now_ms=TIME_MS)
             if writer is None:
-                node.say(f"snapshot {snapshot_words(snapshot_id)} is there already")
+                node.say(f"snapshot {snapshot_words(snapshot_id)} is not needed")
                 return
             with writer:
                 if "abort" in words.places:
@@ -385,8 +391,12 @@ class Handler:
         if commit is not None:
             application_id, query_id, version = commit.split("/")
             name = CommitName(application_id, query_id, int(version))
+        records = [word.encode() for word in words.places[1:]]
+        size = words.optional("size")
+        if size is not None:
+            records.append(b"." * size)
         request = AppendRequest(
-            records=tuple(word.encode() for word in words.places[1:]),
+            records=tuple(records),
             epoch=words.optional("epoch"),
             required_end_offset=words.optional("required_end_offset"),
             required_base_offset=words.optional("required_base_offset"),
@@ -539,10 +549,22 @@ def _answer_by_hand(request: Message, words: Words) -> Response:
         standing=standing,
         error=error,
         high_watermark=words.optional("high_watermark"),
-        records=(words.text("records") or "").encode(),
+        records=_batches(words.text("batches")) or (words.text("records") or "").encode(),
         diverging=end,
         snapshot_id=None if snapshot is None else parsed_snapshot(snapshot),
     )
+
+
+def _batches(named: str | None) -> bytes:
+    """``2/1/a,3/1/b``: one record each, offset, epoch and value."""
+    data = b""
+    for words in (named or "").split(",") if named else ():
+        offset, epoch, value = words.split("/")
+        batch = NewRecordBatch(
+            records=(NewRecord(None, value.encode()),), base_timestamp_ms=TIME_MS
+        )
+        data += encode_batch(batch, base_offset=int(offset), leader_epoch=int(epoch))
+    return data
 
 
 def _bytes_of(node: ScriptedNode) -> bytes:

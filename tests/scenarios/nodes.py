@@ -235,7 +235,7 @@ class ScriptedNode:
                 self._appends.confirmed(ticket)
             case Tell(text):
                 if "refused" in text:
-                    self.say("refuses " + text.split(" refused")[0].removesuffix(" were"))
+                    self.say("refuses " + ("a snapshot" if "snapshot" in text else "records"))
 
     def _send(self, correlation_id: int, target: int, request: Request) -> None:
         witness = self._around.witness

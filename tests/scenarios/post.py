@@ -64,10 +64,13 @@ class Post:
         self._under_way: list[Message] = []
         self._late: list[Message] = []
         self._cut: set[frozenset[int]] = set()
+        self.muted: int | None = None
+        """Whose requests are lost."""
 
     def send(self, message: Message, words: str) -> None:
         """Put a message on its way; ``words`` tell it."""
-        if frozenset((message.asker, message.asked)) in self._cut:
+        is_muted = message.asker == self.muted and not message.is_answer
+        if is_muted or self.is_cut(message.asker, message.asked):
             self._say(f"{words} (lost)")
             return
         self._say(words)
