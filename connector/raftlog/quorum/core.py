@@ -44,6 +44,7 @@ from .messages import (
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
+    ErrorCode,
     FetchRequest,
     FetchResponse,
     FetchSnapshotRequest,
@@ -236,6 +237,9 @@ class QuorumCore:
         response, node_id = event.response, outstanding.node_id
         if isinstance(response, VersionsResponse):
             self._membership.on_versions(node_id, response)
+            return
+        if response.error is ErrorCode.NONE and response.standing.epoch < self._state.epoch:
+            self._state.back_off(node_id)  # nobody agrees to what he has not heard of
             return
         if self._state.take_up(response.standing):
             return

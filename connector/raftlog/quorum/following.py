@@ -184,7 +184,7 @@ class Following:
         state, snapshot_id = self._state, response.snapshot_id
         assert snapshot_id is not None
         is_senseless = snapshot_id.end_offset < (state.high_watermark or 0)
-        if is_senseless or snapshot_id.epoch > role.epoch:
+        if is_senseless or not 0 <= snapshot_id.epoch <= role.epoch:
             state.back_off(role.leader_id)
             return
         self._note_contact(role)
