@@ -91,7 +91,12 @@ def test_a_name_that_an_old_version_needs_must_be_said() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("acks", 40_000), ("transactional_id", "x" * 40_000), ("topic_data", None)],
+    [
+        ("acks", 40_000),
+        ("transactional_id", "x" * 40_000),
+        ("transactional_id", "\ud800"),
+        ("topic_data", None),
+    ],
 )
 def test_a_value_that_a_field_does_not_take_is_said(field: str, value: Any) -> None:
     facts: dict[str, Any] = {

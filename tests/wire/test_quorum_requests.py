@@ -205,6 +205,8 @@ def test_a_snapshot_of_another_log_is_an_unknown_partition() -> None:
         (replace(FETCH, last_fetched_epoch=-1), 42, False),
         (replace(FETCH, epoch=-1), 42, False),
         (replace(FETCH, max_wait_ms=-1), 42, False),
+        (replace(FETCH, max_bytes=-1), 42, False),
+        (replace(SNAPSHOT, max_bytes=-1), 42, False),
         (replace(SNAPSHOT, epoch=-1), 42, False),
         (replace(SNAPSHOT, position=-1), 99, False),
         (replace(SNAPSHOT, snapshot_id=SnapshotId(-1, 9)), 98, False),

@@ -42,7 +42,11 @@ class _UnwritableError(Exception):
 
 
 def encode(message: Any, version: int) -> bytes:
-    """The bytes of a request or an answer, without its header."""
+    """The bytes of a request or an answer, without its header.
+
+    ``message`` is of kio's newest class of it, or of one of ``wide``. Raises
+    ``InexpressibleMessageError``.
+    """
     out: list[bytes] = []
     try:
         _writer(type(message), version)(out, message)
@@ -178,7 +182,10 @@ def _sized_writer(field: FieldPlan, is_compact: bool, *, is_nullable: bool) -> W
         if value is None:
             out.append(_null(name, is_nullable, length))
             return
-        data = value.encode() if is_text else value
+        try:
+            data = value.encode() if is_text else value
+        except UnicodeEncodeError:
+            raise _UnwritableError(name, "it cannot be written as UTF-8") from None
         if is_text and len(data) > STRING_BYTES_MAX:
             raise _UnwritableError(name, f"it has {len(data)} bytes, {STRING_BYTES_MAX} at most")
         out.append(length(len(data)))

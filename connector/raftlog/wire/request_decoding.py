@@ -153,7 +153,7 @@ def _fetch(request: wide.FetchRequest, version: int, identity: LogIdentity) -> A
     (partition,) = partitions
     max_wait_ms = milliseconds(request.max_wait)
     epochs = (partition.last_fetched_epoch, partition.current_leader_epoch)
-    if min(max_wait_ms, partition.fetch_offset, *epochs) < 0:
+    if min(max_wait_ms, partition.fetch_offset, request.max_bytes, *epochs) < 0:
         return _senseless(ApiKey.FETCH)
     has_state = version >= _REPLICA_STATE_FROM
     return FetchRequest(
@@ -187,7 +187,7 @@ def _fetch_snapshot(
             partition=partition.partition,
         )
     snapshot_id = SnapshotId(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
-    if partition.current_leader_epoch < 0:
+    if min(partition.current_leader_epoch, request.max_bytes) < 0:
         return _senseless(ApiKey.FETCH_SNAPSHOT)
     if min(snapshot_id.epoch, snapshot_id.end_offset) < 0:
         return _senseless(ApiKey.FETCH_SNAPSHOT, ErrorCode.snapshot_not_found)
