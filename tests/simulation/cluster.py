@@ -79,6 +79,9 @@ class Node:
         self.disk.sync_directory("/")
         self.speed = Disk()
         self.is_paused = False
+        self._is_flipped = False
+        self.seen = (0, 0)
+        """Where its log began and ended when it was last looked at."""
         self._held: list[Callable[[], None]] = []
         self.life = 0
         self.replica: Replica | None = None
@@ -92,6 +95,26 @@ class Node:
     @property
     def is_alive(self) -> bool:
         return self.replica is not None
+
+    @property
+    def is_hurt(self) -> bool:
+        """Whether it was damaged and has not caught up since."""
+        if self._is_flipped and self.replica is not None and not self.replica.core.is_withdrawn:
+            self._is_flipped = False
+        return self._is_flipped
+
+    def flip_durable_bit(self, number: int) -> bool:
+        """Damage the newest segment where it was synced; whether there was anything to damage."""
+        names = [name for name in self.disk.list_names(DIRECTORY) if name.endswith(".log")]
+        if not names:
+            return False
+        path = f"{DIRECTORY}/{names[-1]}"
+        durable = self.disk.durable_files().get(path, b"")
+        if not durable:
+            return False
+        self.disk.flip_bit(path, number % (8 * len(durable)))
+        self._is_flipped = True
+        return True
 
     # --- life and death ---------------------------------------------------------------------------
 
@@ -123,6 +146,7 @@ class Node:
             cluster.after_failure(self)
             return
         self.appends = LeaderAppends(self.replica, cluster.answered)
+        self.seen = (self.replica.log.log_start_offset, self.replica.log.end_offset)
         world.note(f"{self.node_id} starts, end offset {self.replica.log.end_offset}")
         self.tell(TimePassed())
 
@@ -517,6 +541,14 @@ class Cluster:
         replica = node.replica
         assert replica is not None
         log = replica.log
+        start, end = node.seen
+        node.seen = (log.log_start_offset, log.end_offset)
+        if log.end_offset < end:
+            self.count("truncation")
+            self.hook("truncated", node)
+        elif start < log.log_start_offset == log.end_offset and end < log.log_start_offset:
+            self.count("snapshot installed")
+            self.hook("snapshot installed", node)
         if log.log_start_offset > 0 and not any(
             one.end_offset >= log.log_start_offset for one in log.snapshots
         ):

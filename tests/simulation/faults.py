@@ -42,6 +42,7 @@ class Fault(enum.Enum):
     RESIGN = "resign"
     ADD_VOTER = "add a voter"
     REMOVE_VOTER = "remove a voter"
+    DAMAGE = "a durable bit flips"
     SYNC_FAILS = "a sync fails"
     STALL = "syncs stall"
 
@@ -83,6 +84,7 @@ class Plan:
     observer_count: int
     is_dynamic: bool
     user_count: int
+    pause_us: int
     loss: float
     duplicates: float
     slow: float
@@ -121,6 +123,7 @@ def draw_plan(seed: int) -> Plan:
         observer_count=observer_count,
         is_dynamic=is_dynamic,
         user_count=chance.randrange(1, 6),
+        pause_us=chance.choice((50_000, 300_000, 1_000_000)),
         loss=chance.choice((0.0, 0.0, 0.05, 0.3)),
         duplicates=chance.choice((0.0, 0.0, 0.1, 0.5)),
         slow=chance.choice((0.0, 0.0, 0.01, 0.1)),
@@ -238,6 +241,8 @@ class FaultDriver:
                 world.after(one.lasts_us, node.wake)
             case Fault.SNAPSHOT:
                 node.snapshot()
+            case Fault.DAMAGE:
+                return self._damage(one, node)
             case Fault.ADD_VOTER | Fault.REMOVE_VOTER:
                 return self._change_voters(one, node)
             case Fault.RESIGN:
@@ -255,6 +260,19 @@ class FaultDriver:
                     cluster.network.reset(node.node_id, other)
             case _:
                 self._cut(one, node)
+        return True
+
+    def _damage(self, one: Planned, node: Node) -> bool:
+        """Flip a bit of what was durable, while the process is dead. On a minority at a time, and
+        on no voter while another has not caught up: more than that is loss, not a fault."""
+        cluster = self._cluster
+        hurt = [each for each in cluster.nodes.values() if each.is_hurt]
+        if hurt or self._plan.node_count < 3 or self._plan.is_dynamic or not node.is_alive:
+            return False
+        node.kill()
+        if node.flip_durable_bit(one.at):
+            cluster.count("damaged log")
+        cluster.world.after(one.lasts_us, lambda: self._start(node))
         return True
 
     def _change_voters(self, one: Planned, node: Node) -> bool:

@@ -74,7 +74,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
 
 def _run(cluster: Cluster, plan: Plan) -> None:
     world, book = cluster.world, list[Operation]()
-    users = [User(cluster, number, book) for number in range(plan.user_count)]
+    users = [User(cluster, number, book, plan.pause_us) for number in range(plan.user_count)]
     driver = FaultDriver(cluster, plan)
     cluster.start()
     for user in users:

@@ -28,7 +28,7 @@ PARTS = 8
 QUICK_SEEDS = range(1, 4)
 SEEDS_FOR_EVERY_FAULT = 20
 """In so many seeds every kind of fault happens, but for one build in a million."""
-FAILED_ONCE: tuple[int, ...] = ()
+FAILED_ONCE: tuple[int, ...] = (19,)
 
 
 def check(seed: int) -> Counter[str]:

@@ -28,7 +28,7 @@ from raftlog.records.builder import ProducerStamp
 from .cluster import Cluster
 
 ANSWER_WAIT_US: Final = 3_000_000
-PAUSE_US: Final = 30_000
+RETRY_US: Final = 30_000
 
 
 class Kind(enum.Enum):
@@ -69,11 +69,13 @@ class Operation:
 class User:
     """One user, with an id of its own on the network."""
 
-    def __init__(self, cluster: Cluster, number: int, book: list[Operation]) -> None:
+    def __init__(self, cluster: Cluster, number: int, book: list[Operation], pause_us: int) -> None:
+        """``pause_us``: how long it thinks between two operations, at most."""
         self.node_id: Final = 100 + number
         self._cluster = cluster
         self._chance = cluster.world.chance(f"user {number}")
         self._book = book
+        self._pause_us = pause_us
         self._count = 0
         self._target = 1 + number % len(cluster.nodes)
         self._end_offset = 0
@@ -197,7 +199,7 @@ class User:
             if self._operation is not None and attempt == self._attempt:
                 self._send()
 
-        self._cluster.world.after(PAUSE_US + self._chance.randrange(PAUSE_US), again)
+        self._cluster.world.after(RETRY_US + self._chance.randrange(RETRY_US), again)
 
     def _another(self) -> int:
         return self._chance.choice(list(self._cluster.nodes))
@@ -210,4 +212,4 @@ class User:
             self._sequence += len(operation.values)
         self._operation = self._request = None
         self._attempt += 1
-        self._cluster.world.after(self._chance.randrange(2 * PAUSE_US), self.begin)
+        self._cluster.world.after(self._chance.randrange(self._pause_us), self.begin)

@@ -8,7 +8,9 @@ Rules of this file:
    never syncs it.
 2. It counts only while the machine runs on since it was written: a boot id of before says nothing,
    since the file's own bytes may be of any age then.
-3. What does not parse, or whose CRC does not hold, was caught while it was being written: it is
+3. A replica of a quorum keeps the same line under another name, ``synced``: it tells the next
+   opening of the log what was durable. Readers leave it alone, since synced is not committed.
+4. What does not parse, or whose CRC does not hold, was caught while it was being written: it is
    read again, and after a few times it is as if it were not there.
 """
 
@@ -23,6 +25,7 @@ from raftlog.errors import LogNotFoundError
 from raftlog.storage.protocol import Storage
 
 PUBLISHED_NAME: Final = "published"
+SYNCED_NAME: Final = "synced"
 
 _MAGIC: Final = "raftlog-published-1"
 _FIELD_COUNT: Final = 7
@@ -81,13 +84,15 @@ def parse_published(data: bytes) -> Published | None:
     )
 
 
-def read_published(storage: Storage, directory: str, boot_id: str) -> Published | None:
+def read_published(
+    storage: Storage, directory: str, boot_id: str, name: str = PUBLISHED_NAME
+) -> Published | None:
     """What the writers of the log in ``directory`` have published since the machine started.
 
     None if nobody has since then. Raises ``LogAccessError``.
     """
     try:
-        with storage.open_file(storage.join(directory, PUBLISHED_NAME)) as file:
+        with storage.open_file(storage.join(directory, name)) as file:
             for _ in range(_READS_MAX):
                 published = parse_published(file.read_at(0, _BYTES_MAX))
                 if published is not None:

@@ -43,6 +43,7 @@ from raftlog.quorum.effects import (
     LeaderChanged,
     LeadershipConfirmed,
     PersistElection,
+    RejoinElections,
     Reply,
     ReplyWithRecords,
     ReplyWithSnapshot,
@@ -125,14 +126,22 @@ class Replica:
         """Open what is in a directory, or make it. ``voters`` and ``kraft_version`` hold as long as
         the log says nothing else. ``now_ms`` is the quorum's clock, ``time_ms`` that of records.
 
-        Raises ``LogReadOnlyError`` for a log that is damaged where it was durable,
+        A log that is damaged where it was durable is cut there, what goes is saved, and the replica
+        does not vote until it has caught up; the only voter's is ``LogReadOnlyError``. Raises
         ``CorruptFileError`` if nobody knows any more whom this replica voted for.
         """
         log = ReplicaLog.open_or_create(
             storage, directory, config=log_config, topic_id=topic_id, now_ms=time_ms
         )
-        if log.report.read_only is not None:
-            raise log.report.read_only
+        damage = log.report.read_only
+        if damage is not None:
+            if len(voters) == 1:
+                raise damage  # nobody else has what is gone
+            end_offset = log.end_offset
+            log.close()
+            log = ReplicaLog.open_damaged(storage, directory, end_offset=end_offset, now_ms=time_ms)
+            if log.report.read_only is not None:
+                raise log.report.read_only
         written = log.read_election()
         if written is None and log.last_fetched_epoch:
             raise CorruptFileError(
@@ -149,6 +158,7 @@ class Replica:
             jitter_ms=jitter_ms,
             now_ms=now_ms,
             bootstrap=bootstrap,
+            is_withdrawn=log.is_withdrawn,
         )
         return cls(core, log)
 
@@ -197,6 +207,8 @@ class Replica:
                 self._outgoing.append(effect)
             case PersistElection(state):
                 log.write_election(quorum_state(state))
+            case RejoinElections():
+                log.rejoin()
             case ReplyWithRecords():
                 records = log.read_bytes(effect.start_offset, effect.max_bytes)
                 response = replace(effect.response, records=records)

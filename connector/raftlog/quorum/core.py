@@ -83,8 +83,14 @@ class QuorumCore:
         jitter_ms: Callable[[int], int],
         now_ms: int,
         bootstrap: tuple[tuple[Endpoint, ...], ...] = (),
+        is_withdrawn: bool = False,
     ) -> None:
-        """``bootstrap``: where an observer asks for the leader besides at the voters it knows."""
+        """Begin as what was written down says.
+
+        ``is_withdrawn``: its log was damaged where it was durable, and it must not vote until it
+        has fetched everything again. ``bootstrap``: where an observer asks for the leader besides
+        at the voters it knows.
+        """
         self._state = ReplicaState(
             me=me,
             log=log,
@@ -93,6 +99,7 @@ class QuorumCore:
             config=config,
             jitter_ms=jitter_ms,
             now_ms=now_ms,
+            is_withdrawn=is_withdrawn,
         )
         self._elections = Elections(self._state)
         self._leadership = Leadership(self._state)
@@ -130,6 +137,11 @@ class QuorumCore:
     def high_watermark(self) -> int | None:
         """Everything below is committed; None while that is not known."""
         return self._state.high_watermark
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether it takes no part in elections because its log was damaged."""
+        return self._state.is_withdrawn
 
     @property
     def next_deadline_ms(self) -> int | None:

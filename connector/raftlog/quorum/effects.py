@@ -76,6 +76,11 @@ class ReplyWithSnapshot:
     max_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class RejoinElections:
+    """Write down, durably, that this replica votes again: it holds all that it ever vouched for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginEpoch:
     """Lead ``epoch``: append its leader change, and behind it in the same batch what else is given.
@@ -178,6 +183,7 @@ Effect: TypeAlias = (
     | Reply
     | ReplyWithRecords
     | ReplyWithSnapshot
+    | RejoinElections
     | BeginEpoch
     | AppendVoters
     | AppendAsFollower

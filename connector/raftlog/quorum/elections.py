@@ -163,6 +163,8 @@ class Elections:
 
     def _decide(self, request: VoteRequest) -> bool:
         state = self._state
+        if state.is_withdrawn:
+            return False
         log_end = OffsetAndEpoch(epoch=state.log.last_fetched_epoch, offset=state.log.end_offset)
         if not grants(request, role=state.role, voted=state.voted, log_end=log_end):
             return False

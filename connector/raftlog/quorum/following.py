@@ -17,6 +17,7 @@ from .effects import (
     AdvanceHighWatermark,
     AppendAsFollower,
     InstallSnapshot,
+    RejoinElections,
     StartSync,
     StoreSnapshotBytes,
     Tell,
@@ -154,6 +155,9 @@ class Following:
         state, role = self._state, self._state.role
         if not isinstance(role, Follower) or role.leader_high_watermark is None:
             return
+        if state.is_withdrawn and state.log.synced_end_offset >= role.leader_high_watermark:
+            state.is_withdrawn = False  # all that is committed is here again, durably
+            state.emit(RejoinElections())
         offset = min(role.leader_high_watermark, state.log.end_offset)
         if offset > (state.high_watermark or 0):
             state.high_watermark = offset
@@ -170,6 +174,7 @@ class Following:
         state, role = self._state, self._state.role
         if isinstance(role, Follower) and state.log.synced_end_offset == state.log.end_offset:
             role.is_appending = False
+            self.advance_high_watermark()
 
     def on_truncated(self) -> None:
         state, role = self._state, self._state.role

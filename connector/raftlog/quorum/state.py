@@ -58,6 +58,7 @@ class ReplicaState:
         config: QuorumConfig,
         jitter_ms: Callable[[int], int],
         now_ms: int,
+        is_withdrawn: bool = False,
     ) -> None:
         self.me: Final = me
         self.log: Final = log
@@ -67,6 +68,8 @@ class ReplicaState:
         self.now_ms = now_ms
         self.high_watermark: int | None = None
         self.is_shutting_down = False
+        self.is_withdrawn = is_withdrawn
+        """It has lost what it vouched for, and neither votes nor stands until it has caught up."""
         self.voted: ReplicaKey | None = election.voted
         self._jitter_ms = jitter_ms
         self._persisted = election
@@ -83,7 +86,7 @@ class ReplicaState:
         epoch, leader_id = election.epoch, election.leader_id
         if leader_id == self.node_id:
             return self._resigned(epoch, ())
-        if not self.is_voter and leader_id is None:
+        if not self.may_stand and leader_id is None:
             return self._unattached(epoch)
         if election.voted == self.key and leader_id is None:
             return self._candidate(epoch)
@@ -117,7 +120,7 @@ class ReplicaState:
     @property
     def may_stand(self) -> bool:
         """Whether it takes part in elections as somebody who could be elected."""
-        return self.is_voter and not self.is_shutting_down
+        return self.is_voter and not self.is_shutting_down and not self.is_withdrawn
 
     @property
     def standing(self) -> Standing:

@@ -47,6 +47,8 @@ from .memory import LogMemory
 from .properties import LogProperties, encode_log_properties, parse_log_properties
 from .replacing import read_checked, replace_checked, replace_file
 
+WITHDRAWN_NAME: Final = "withdrawn"
+"""A replica that has this file was damaged, and takes no part in elections."""
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
 """What a log is called whose directory is not named after a partition."""
 _PUBLISHED_BYTES_MAX: Final = 512
@@ -61,6 +63,7 @@ class LogDirectory:
         name = storage.split(path)[1]
         self.partition = parse_partition_name(name) or UNNAMED_PARTITION
         self.boot_id = storage.boot_id()
+        self.published_name = PUBLISHED_NAME
         self._published_file: WritableFile | None = None
         self._published: bytes | None = None
         self._may_have_marker = True
@@ -131,6 +134,19 @@ class LogDirectory:
         """Replace ``quorum-state``: durable before a vote or an epoch is spoken of."""
         self._replace(QUORUM_STATE_NAME, encode_quorum_state(state))
 
+    def is_withdrawn(self) -> bool:
+        """Whether this replica has lost what it vouched for, and has not caught up since."""
+        return self.has(WITHDRAWN_NAME)
+
+    def withdraw(self, reason: str) -> None:
+        """Note that it has. Durable before anything is cut."""
+        replace_file(self.storage, self.file(WITHDRAWN_NAME), reason.encode())
+
+    def rejoin(self) -> None:
+        """It has caught up. Durable on return."""
+        if self.unlink([WITHDRAWN_NAME]):
+            self.sync()
+
     def write_producer_snapshot(self, memory: LogMemory) -> None:
         """Write ``<end offset>.snapshot``."""
         name = offset_name(memory.end_offset, PRODUCER_SNAPSHOT_SUFFIX)
@@ -187,7 +203,7 @@ class LogDirectory:
             self.close()  # a repair took it away, or somebody the whole directory
         if self._published_file is None:
             try:
-                self._published_file = self.storage.open_for_writing(self.file(PUBLISHED_NAME))
+                self._published_file = self.storage.open_for_writing(self.file(self.published_name))
             except LogNotFoundError:
                 return None
         self._published = None
@@ -198,8 +214,14 @@ class LogDirectory:
         self._published = data
         return published
 
+    def unpublish(self) -> None:
+        """Take back what was told: the log is about to be cut below it."""
+        self.close()
+        self._published = None
+        self.unlink([self.published_name])
+
     def _open_published(self) -> WritableFile:
         try:
-            return self.storage.open_for_writing(self.file(PUBLISHED_NAME))
+            return self.storage.open_for_writing(self.file(self.published_name))
         except LogNotFoundError:
-            return self.storage.create_file(self.file(PUBLISHED_NAME))
+            return self.storage.create_file(self.file(self.published_name))

@@ -258,7 +258,7 @@ class LogScanner:
         """The checkpoint's epochs up to the end, or those of the batches if there is none.
 
         An epoch that begins at the end has no batch yet and is forgotten (Kafka does so too), but
-        not where the log has no batch at all: then it is the one of what was deleted.
+        not where all batches of the log were deleted: then it is the last one's.
         """
         epochs = self._marks.epochs
         if epochs is None:
@@ -268,8 +268,8 @@ class LogScanner:
             if not epochs.entries and [one.end_offset for one in newest] == [result.end_offset]:
                 epochs = EpochCache.of([(newest[0].epoch, result.end_offset)])
         first = min((one.base_offset for one in result.segments), default=self._log_start)
-        is_empty = first == result.end_offset
-        return epochs.without_from(result.end_offset + is_empty).without_before(first)
+        is_all_deleted = 0 < first == result.end_offset
+        return epochs.without_from(result.end_offset + is_all_deleted).without_before(first)
 
     # --- files ------------------------------------------------------------------------------------
 

@@ -28,7 +28,13 @@ from raftlog.log.offset_checkpoint import (
     RECOVERY_POINT_CHECKPOINT_NAME,
     parse_own_offset,
 )
-from raftlog.log.published import PUBLISHED_NAME, Published, parse_published, read_published
+from raftlog.log.published import (
+    PUBLISHED_NAME,
+    SYNCED_NAME,
+    Published,
+    parse_published,
+    read_published,
+)
 from raftlog.log.small_files import parse_partition_metadata
 from raftlog.storage.protocol import Storage, WritableStorage
 
@@ -133,8 +139,15 @@ def read_marks(storage: WritableStorage, directory: str) -> Marks:
     clean = reader.read(CLEAN_MARKER_NAME, lambda data, _: parse_clean_marker(data))
     reader.read(PARTITION_METADATA_NAME, parse_partition_metadata)
     reader.read(RAFTLOG_PROPERTIES_NAME, parse_log_properties)
-    published = read_published(storage, directory, storage.boot_id())
-    last_published = reader.read(PUBLISHED_NAME, lambda data, _: parse_published(data))
+    # A replica's, or a single copy's.
+    names_published = [name for name in (SYNCED_NAME, PUBLISHED_NAME) if name in names]
+    in_this_boot = [
+        read_published(storage, directory, storage.boot_id(), name) for name in names_published
+    ]
+    published = next((one for one in in_this_boot if one is not None), None)
+    last_published = [
+        reader.read(name, lambda data, _: parse_published(data)) for name in names_published
+    ]
     return Marks(
         listing=listing,
         is_ours=is_ours,
@@ -142,7 +155,7 @@ def read_marks(storage: WritableStorage, directory: str) -> Marks:
         recovery_point=recovery_point or 0,
         epochs=epochs if epochs is not None and epochs.entries else None,
         published=published,
-        is_after_boot=published is None and last_published is not None,
+        is_after_boot=published is None and any(one is not None for one in last_published),
         clean=clean,
         damaged=frozenset(reader.damaged),
         anomalies=tuple(reader.anomalies),

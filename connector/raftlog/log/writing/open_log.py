@@ -7,7 +7,9 @@ Rules of this file:
 2. An error of a full disk leaves the log as it was before the batch. After any other error of the
    storage nobody knows what is on the disk: the log fails, and must be opened again.
 3. A single copy (an embedded log) is committed where it is synced, and says so in ``published``; a
-   replica is told its high watermark. Kafka: ``UnifiedLog``.
+   replica is told its high watermark, and notes in ``synced`` what is durable.
+
+Kafka: ``UnifiedLog``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Final
 
 from raftlog.errors import AppendError, DiskFullError, LogClosedError, LogError
 from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.published import Published
+from raftlog.log.published import SYNCED_NAME, Published
 from raftlog.types import SnapshotId
 
 from .batch_facts import BatchFacts
@@ -39,6 +41,8 @@ class OpenLog:
         self.config: Final = config
         self.path: Final = directory.path
         self.report = RecoveryReport(was_clean=True)
+        if not is_single:
+            directory.published_name = SYNCED_NAME
         self._directory = directory
         self._store = LogStore(directory, config)
         self._is_single = is_single
@@ -210,19 +214,18 @@ class OpenLog:
 
         ``next_epoch`` is about to begin there; the log is about to begin at ``next_start_offset``.
         """
-        if self._is_single:
-            self._directory.publish(
-                Published(
-                    boot_id=self._directory.boot_id,
-                    end_offset=self._sync.end_offset,
-                    segment_base_offset=self._store.active.base_offset,
-                    file_position=self._sync.position,
-                    epoch=self.epoch if next_epoch is None else next_epoch,
-                    log_start_offset=(
-                        self.log_start_offset if next_start_offset is None else next_start_offset
-                    ),
-                )
+        self._directory.publish(
+            Published(
+                boot_id=self._directory.boot_id,
+                end_offset=self._sync.end_offset,
+                segment_base_offset=self._store.active.base_offset,
+                file_position=self._sync.position,
+                epoch=self.epoch if next_epoch is None else next_epoch,
+                log_start_offset=(
+                    self.log_start_offset if next_start_offset is None else next_start_offset
+                ),
             )
+        )
 
     # --- closing ----------------------------------------------------------------------------------
 

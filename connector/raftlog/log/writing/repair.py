@@ -27,7 +27,7 @@ from raftlog.log.names import (
     checkpoint_name,
     offset_name,
 )
-from raftlog.log.published import PUBLISHED_NAME
+from raftlog.log.published import PUBLISHED_NAME, SYNCED_NAME
 from raftlog.storage.protocol import WritableStorage
 
 from .clean_marker import CLEAN_MARKER_NAME
@@ -144,7 +144,7 @@ class _Repair:
     def forget_later_marks(self, end_offset: int) -> None:
         """Take back what says that the log is longer."""
         directory = self._directory
-        directory.unlink([CLEAN_MARKER_NAME, PUBLISHED_NAME])
+        directory.unlink([CLEAN_MARKER_NAME, PUBLISHED_NAME, SYNCED_NAME])
         names = set(directory.storage.list_names(directory.path))
         for snapshot_id in self._marks.listing.snapshots:
             if snapshot_id.end_offset > end_offset:

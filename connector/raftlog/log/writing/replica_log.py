@@ -28,6 +28,7 @@ from .located import read_batches
 from .log_directory import LogDirectory
 from .properties import LogConfig
 from .recent_batches import RecentBatches
+from .repair import cut_log_at
 from .replicated_log import ReplicatedLog
 from .snapshot_receiver import SnapshotReceiver, snapshot_voters
 
@@ -66,6 +67,24 @@ class ReplicaLog(ReplicatedLog):
         log._begin_behind_newest_snapshot(now_ms)
         return log
 
+    @classmethod
+    def open_damaged(
+        cls, storage: WritableStorage, directory: str, *, end_offset: int, now_ms: int
+    ) -> Self:
+        """Cut a copy where it is damaged, saving what goes, and open it.
+
+        First it is written down that this replica has lost what it vouched for: it must not vote
+        until it has caught up. Raises what ``cut_log_at`` raises.
+        """
+        files = LogDirectory(storage, directory)
+        files.withdraw(f"the log was damaged and cut at offset {end_offset}\n")
+        properties = files.read_properties()
+        assert properties is not None, "the log is ours"
+        cut_log_at(storage, directory, offset=end_offset, config=properties.config, now_ms=now_ms)
+        log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
+        log._begin_behind_newest_snapshot(now_ms)
+        return log
+
     # --- what a replica asks ----------------------------------------------------------------------
 
     @property
@@ -100,6 +119,11 @@ class ReplicaLog(ReplicatedLog):
         """The same, from the files."""
         return self._store.read_bytes(offset, byte_count_max)
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether this copy was damaged and has not caught up since."""
+        return self._directory.is_withdrawn()
+
     def read_election(self) -> QuorumState | None:
         """What the replica wrote down of elections; None before the first."""
         return self._directory.read_quorum_state()
@@ -131,6 +155,11 @@ class ReplicaLog(ReplicatedLog):
         """Write down of elections; durable on return."""
         with self._failing(also_full=True):
             self._directory.write_quorum_state(state)
+
+    def rejoin(self) -> None:
+        """Write down that the copy has caught up; durable on return."""
+        with self._failing(also_full=True):
+            self._directory.rejoin()
 
     def begin_epoch(self, epoch: int, head: Sequence[ControlRecord], *, now_ms: int) -> None:
         """Lead an epoch: its first batch is ``head``. Only the epoch itself is durable yet."""
@@ -181,6 +210,7 @@ class ReplicaLog(ReplicatedLog):
             return
         with self._failing(also_full=True):
             self._directory.remove_clean_marker()
+            self._directory.unpublish()
             self._store.begin_anew(newest)
             self._recover(now_ms)
             self._high_watermark = max(self._high_watermark, newest.end_offset)

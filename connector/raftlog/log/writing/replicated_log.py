@@ -360,6 +360,8 @@ class ReplicatedLog(OpenLog):
         if offset >= self._end_offset:
             return
         with self._changing(), self._failing(also_full=True):
+            if not self._is_single:
+                self._directory.unpublish()
             self._store.cut_from(offset)
             self._recover(now_ms)
 

@@ -1,0 +1,205 @@
+"""A replica's copy of a log: begun by others, cut, begun anew behind snapshots, damaged."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.appending import TOPIC_ID
+from tests.support.written_logs import encoded
+
+from raftlog.errors import CorruptSnapshotError, LogReadOnlyError
+from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.recent_batches import RecentBatches
+from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.records.batch import iter_batches
+from raftlog.records.control import KRaftVersion, LeaderChange, LeaderChangeVoter
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.storage.survival import Survival
+from raftlog.types import SnapshotId
+
+DIRECTORY = "/data/orders-0"
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=200)
+NOW_MS = 1_000_000
+ME = (LeaderChangeVoter(1),)
+HEAD = (LeaderChange(leader_id=1, voters=ME, granting_voters=ME),)
+
+
+def new_disk() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    return disk
+
+
+def opened(disk: SimulatedDisk) -> ReplicaLog:
+    return ReplicaLog.open_or_create(
+        disk, DIRECTORY, config=CONFIG, topic_id=TOPIC_ID, now_ms=NOW_MS
+    )
+
+
+def batch_at(offset: int, epoch: int) -> bytes:
+    """One record."""
+    return encoded(b"v%03d" % offset, base_offset=offset, epoch=epoch)
+
+
+def follow(log: ReplicaLog, start: int, end: int, epoch: int = 1) -> None:
+    """Take records [start, end) from a leader, one a batch, and make them durable."""
+    for offset in range(start, end):
+        data = batch_at(offset, epoch)
+        log.append_as_follower(data, leader_epoch=epoch, now_ms=NOW_MS)
+    log.flush()
+
+
+def snapshot_of(end_offset: int, epoch: int) -> tuple[SnapshotId, bytes]:
+    """The bytes of a snapshot that another node wrote."""
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, end_offset, epoch)
+    log.advance_high_watermark(end_offset)
+    snapshot_id = log.snapshot_id_at(end_offset)
+    writer = log.begin_snapshot(snapshot_id, now_ms=NOW_MS, kraft_version=1)
+    assert writer is not None
+    with writer:
+        writer.freeze()
+    count = log.snapshot_byte_count(snapshot_id)
+    assert count is not None
+    return snapshot_id, log.read_snapshot_bytes(snapshot_id, 0, count)
+
+
+def install(log: ReplicaLog, snapshot_id: SnapshotId, data: bytes) -> None:
+    for at in range(0, len(data), 50):
+        log.store_snapshot_bytes(snapshot_id, at, data[at : at + 50])
+    log.install_snapshot(snapshot_id, now_ms=NOW_MS)
+
+
+def test_a_new_copy_is_empty_and_of_no_epoch() -> None:
+    log = opened(new_disk())
+    assert (log.end_offset, log.epoch, log.last_fetched_epoch) == (0, 0, 0)
+
+
+def test_an_epoch_whose_first_batch_was_lost_is_none_of_an_empty_copy() -> None:
+    """Or the copy would refuse the records of the earlier epochs that the leader sends."""
+    disk = new_disk()
+    opened(disk).begin_epoch(2, HEAD, now_ms=NOW_MS)
+    disk.crash(Survival.NOTHING)
+    log = opened(disk)
+    assert (log.end_offset, log.last_fetched_epoch) == (0, 0)
+    follow(log, 0, 3, epoch=1)
+    assert (log.end_offset, log.last_fetched_epoch) == (3, 1)
+
+
+def test_bytes_are_read_from_any_batch_on_whole_ones_first() -> None:
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 20)
+    one = len(batch_at(0, 1))
+    for recent in (True, False):
+        if not recent:
+            log = opened(disk)
+        for offset in range(20):
+            assert [b.base_offset for b in iter_batches(log.read_bytes(offset, 1))] == [offset]
+        assert len(log.read_bytes(0, 3 * one)) == 3 * one
+        assert log.read_bytes(20, 100) == b""
+
+
+def test_recent_batches_are_bounded_by_bytes_and_keep_the_newest() -> None:
+    recent = RecentBatches(byte_count_max=10)
+    for base in range(0, 20, 2):
+        recent.add(base, b"%02d" % base * 2)
+    assert recent.read(18, 100) == b"1818"
+    assert recent.read(0, 100) == b""
+    recent.add(20, b"x" * 100)
+    assert recent.read(20, 1) == b"x" * 100
+    recent.clear()
+    assert recent.read(20, 1) == b""
+
+
+@pytest.mark.parametrize("behind", [0, 3, 30])
+def test_a_copy_begins_anew_behind_a_snapshot_that_is_further(behind: int) -> None:
+    """Wherever it was: empty, behind, or longer with records of an epoch that is over."""
+    snapshot_id, data = snapshot_of(12, epoch=4)
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, behind, epoch=2)
+    install(log, snapshot_id, data)
+    for found in (log, opened(disk)):
+        assert (found.log_start_offset, found.end_offset) == (12, 12)
+        assert (found.last_fetched_epoch, found.snapshots) == (4, (snapshot_id,))
+    assert log.snapshot_voters() == (11, None, 1)
+    follow(log, 12, 15, epoch=4)
+    assert log.end_offset == 15
+
+
+def test_a_crash_at_any_moment_of_an_installation_leaves_the_old_log_or_the_snapshot() -> None:
+    snapshot_id, data = snapshot_of(12, epoch=4)
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 9, epoch=2)
+    recording = disk.record()
+    install(log, snapshot_id, data)
+    ends = set()
+    for state in recording.states():
+        found = opened(SimulatedDisk.after(state))
+        assert found.report.read_only is None, f"{state}"
+        assert found.end_offset in (9, 12), f"{state}"
+        if found.end_offset == 12:
+            assert (found.log_start_offset, found.snapshots) == (12, (snapshot_id,))
+        else:
+            assert found.snapshots == ()
+        ends.add(found.end_offset)
+        follow(found, found.end_offset, found.end_offset + 1, epoch=4)
+    assert ends == {9, 12}
+
+
+@pytest.mark.parametrize("bit", [0, 8 * 61 + 3, -10])
+def test_a_damaged_snapshot_is_dropped_and_the_copy_stays_as_it_is(bit: int) -> None:
+    snapshot_id, data = snapshot_of(12, epoch=4)
+    damaged = bytearray(data)
+    at = bit % (8 * len(damaged))
+    damaged[at // 8] ^= 1 << at % 8
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 3)
+    with pytest.raises(CorruptSnapshotError):
+        install(log, snapshot_id, bytes(damaged))
+    assert (log.end_offset, log.snapshots) == (3, ())
+    install(log, snapshot_id, data)
+    assert log.end_offset == 12
+
+
+def test_a_copy_that_is_cut_is_as_long_as_it_says_in_the_same_boot() -> None:
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 30)
+    log.truncate_to(10, now_ms=NOW_MS)
+    disk.kill()
+    again = opened(disk)
+    assert (again.end_offset, again.report.read_only) == (10, None)
+
+
+def test_damage_in_what_was_durable_is_cut_and_the_copy_is_withdrawn_until_it_rejoins() -> None:
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 30)
+    disk.kill()
+    names = sorted(name for name in disk.list_names(DIRECTORY) if name.endswith(".log"))
+    disk.flip_bit(f"{DIRECTORY}/{names[-1]}", 8 * 80)
+    damaged = opened(disk)
+    assert isinstance(damaged.report.read_only, LogReadOnlyError)
+    end_offset = damaged.end_offset
+    damaged.close()
+    assert end_offset < 30
+    mended = ReplicaLog.open_damaged(disk, DIRECTORY, end_offset=end_offset, now_ms=NOW_MS)
+    assert (mended.end_offset, mended.is_withdrawn) == (end_offset, True)
+    follow(mended, end_offset, 30)
+    assert opened(disk.another_process()).is_withdrawn
+    mended.rejoin()
+    disk.crash(Survival.NOTHING)
+    again = opened(disk)
+    assert (again.end_offset, again.is_withdrawn) == (30, False)
+
+
+def test_control_records_of_an_epoch_stand_in_its_first_batch() -> None:
+    log = opened(new_disk())
+    log.begin_epoch(3, (*HEAD, KRaftVersion(kraft_version=1)), now_ms=NOW_MS)
+    (batch,) = log.control_batches()
+    assert (batch.leader_epoch, batch.base_offset, batch.next_offset) == (3, 0, 2)
