@@ -28,7 +28,9 @@ VALUE_BYTES = 100
 ROW_BYTES = VALUE_BYTES + 12
 """A row in its batch, at most: with what stands around the value."""
 RUNS = 5
-SMALL_WRITES = 100
+SMALL_WRITES = 200
+WARM_UP = 3
+"""Small writes that are not counted: the JVM takes seconds over the first run of a frame."""
 MICRO_BATCHES = 60
 
 
@@ -86,8 +88,11 @@ def small_writes(spark: SparkSession, home: Path) -> list[dict[str, Any]]:
     """One row under a token, again and again: nobody else writes."""
     frame = spark.createDataFrame([("one small decision",)], "value STRING").coalesce(1)
     path = new_log(home / "small-0")
+    for _ in range(WARM_UP):
+        noop(frame)
+        save(frame, path)
     ours, other = [], []
-    for at in range(1, SMALL_WRITES + 1):
+    for at in range(1 + WARM_UP, 1 + WARM_UP + SMALL_WRITES):
         ours.append(seconds(lambda at=at: save(frame, path, requiredBaseOffset=at)))  # type: ignore[misc]
         other.append(seconds(lambda: noop(frame)))
     return [
