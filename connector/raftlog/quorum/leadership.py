@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.types import Diverging, ReplicaKey, SnapshotNeeded
 
 from .effects import (
@@ -167,7 +168,8 @@ class Leadership:
 
     def _fetch_error(self, request: FetchRequest) -> ErrorCode:
         is_senseless = (
-            request.max_wait_ms < 0
+            request.replica.node_id < 0  # who is no replica asks the node, not the quorum
+            or request.max_wait_ms < 0
             or request.fetch_offset < 0
             or request.last_fetched_epoch < 0
             or request.last_fetched_epoch > request.epoch
@@ -237,7 +239,10 @@ class Leadership:
         """Answer with what there is; the logs are known to agree, since this one only grows."""
         self._state.emit(
             ReplyWithRecords(
-                request_id, self._response(role), request.fetch_offset, request.max_bytes
+                request_id,
+                self._response(role),
+                request.fetch_offset,
+                min(request.max_bytes, BATCH_BYTES_MAX),
             )
         )
 
@@ -277,7 +282,8 @@ class Leadership:
             return
         assert isinstance(role, Leader)
         self._note_contact(role, request.replica)
-        state.emit(ReplyWithSnapshot(request_id, response, request.max_bytes))
+        byte_count_max = min(request.max_bytes, BATCH_BYTES_MAX)
+        state.emit(ReplyWithSnapshot(request_id, response, byte_count_max))
 
     # --- what is committed ------------------------------------------------------------------------
 
