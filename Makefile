@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check quick spark kafka crash sim rewrite planted bench wheel format clean
+.PHONY: help demo test check quick spark kafka crash sim rewrite diagram planted bench wheel format clean
 
 ##@ Use
 help: ## list the targets
@@ -59,6 +59,9 @@ sim: $(VENV)/.dev-ready ## simulated clusters: SEEDS=n new ones, or SEED=k once 
 
 rewrite: $(VENV)/.dev-ready ## write down what the scenarios do now; read the difference before you keep it
 	@$(BIN)/python -m tests.scenarios.rewrite
+
+diagram: $(VENV)/.dev-ready ## draw the roles of a replica into ARCHITECTURE.md
+	@$(BIN)/python -m tests.quorum.diagram
 
 planted: $(VENV)/.dev-ready ## plant known bugs, one at a time, and see that a test finds each
 	@$(BIN)/python -m tests.planted.run

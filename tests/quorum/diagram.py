@@ -1,0 +1,82 @@
+"""The roles of a replica and how one becomes another, drawn from ``TRANSITIONS``.
+
+``python -m tests.quorum.diagram`` (``make diagram``) writes it into ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from raftlog.quorum.roles import (
+    TRANSITIONS,
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    RoleType,
+    Trigger,
+    Unattached,
+)
+
+PAGE: Final = Path(__file__).parents[2] / "ARCHITECTURE.md"
+BEGIN: Final = "<!-- roles: written by `make diagram` -->"
+END: Final = "<!-- roles end -->"
+ROLES: Final[tuple[RoleType, ...]] = (
+    Unattached,
+    Prospective,
+    Candidate,
+    Leader,
+    Resigned,
+    Follower,
+)
+"""In the order in which a leader comes and goes."""
+ANY: Final = "any of them"
+WIDTH: Final = 13
+
+
+def diagram() -> str:
+    """One arrow a line: from, to, why. What happens in every role is said once."""
+    everywhere = [
+        (trigger, target)
+        for trigger in Trigger
+        for target in ROLES
+        if all(trigger in TRANSITIONS.get((source, target), ()) for source in ROLES)
+    ]
+    lines = []
+    for source in ROLES:
+        name = _name(source)
+        for target in ROLES:
+            found = [
+                trigger.value
+                for trigger in TRANSITIONS.get((source, target), ())
+                if (trigger, target) not in everywhere
+            ]
+            if found:
+                lines.append(f"{name:{WIDTH}}--> {_name(target):{WIDTH}}{'; '.join(found)}")
+                name = ""
+    for trigger, target in everywhere:
+        lines.append(f"{ANY:{WIDTH}}--> {_name(target):{WIDTH}}{trigger.value}")
+    return "\n".join(lines)
+
+
+def section() -> str:
+    """What stands between the markers, with them."""
+    return f"{BEGIN}\n```text\n{diagram()}\n```\n{END}"
+
+
+def written(page: str) -> str:
+    """The page with the diagram as it is now."""
+    before, _, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    assert end, f"{BEGIN} and {END} are not in the page"
+    return before + section() + after
+
+
+def _name(role: RoleType) -> str:
+    return role.__name__.lower()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))

@@ -1,0 +1,186 @@
+"""Who is voted for: every role, both kinds of question, and what each may have heard before."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from raftlog.quorum.messages import ErrorCode, VoteRequest
+from raftlog.quorum.progress import Progress
+from raftlog.quorum.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Unattached,
+    Votes,
+)
+from raftlog.quorum.votes import check_vote_request, grants, is_same_replica
+from raftlog.types import OffsetAndEpoch, ReplicaKey
+
+EPOCH = 5
+ME, CANDIDATE, OTHER = ReplicaKey(1), ReplicaKey(2), ReplicaKey(3)
+LOG_END = OffsetAndEpoch(epoch=3, offset=10)
+GOOD_ENDS = ((3, 10), (3, 11), (4, 0))
+BAD_ENDS = ((3, 9), (2, 100), (0, 0))
+
+
+def unattached(leader_id: int | None = None) -> Role:
+    return Unattached(epoch=EPOCH, election_deadline_ms=0, leader_id=leader_id)
+
+
+def prospective(leader_id: int | None = None) -> Role:
+    return Prospective(
+        epoch=EPOCH,
+        election_deadline_ms=0,
+        leader_id=leader_id,
+        leader_endpoints=(),
+        votes=Votes(granted={1}),
+    )
+
+
+def follower(*, has_fetched: bool) -> Role:
+    return Follower(
+        epoch=EPOCH, leader_id=3, leader_endpoints=(), fetch_deadline_ms=0, has_fetched=has_fetched
+    )
+
+
+def candidate() -> Role:
+    return Candidate(epoch=EPOCH, election_deadline_ms=0, votes=Votes(granted={1}))
+
+
+def leader() -> Role:
+    return Leader(
+        epoch=EPOCH,
+        leader_id=1,
+        epoch_start_offset=10,
+        check_quorum_deadline_ms=0,
+        begin_epoch_deadline_ms=0,
+        progress=Progress(),
+        granting_voters=(),
+    )
+
+
+def resigned() -> Role:
+    return Resigned(epoch=EPOCH, election_deadline_ms=0, preferred=(), leader_id=1)
+
+
+YES, NO, IF_GOOD = "yes", "no", "if its log is as good"
+
+# role, voted for, answer to a vote, answer to a question
+TABLE: list[tuple[str, Callable[[], Role], ReplicaKey | None, str, str]] = [
+    ("unattached", unattached, None, IF_GOOD, IF_GOOD),
+    ("unattached, voted for it", unattached, CANDIDATE, YES, IF_GOOD),
+    ("unattached, voted for another", unattached, OTHER, NO, IF_GOOD),
+    ("unattached, knows a leader", lambda: unattached(3), None, NO, IF_GOOD),
+    ("unattached, knows, voted for it", lambda: unattached(3), CANDIDATE, YES, IF_GOOD),
+    ("prospective", prospective, None, IF_GOOD, IF_GOOD),
+    ("prospective, voted for it", prospective, CANDIDATE, YES, IF_GOOD),
+    ("prospective, voted for another", prospective, OTHER, NO, IF_GOOD),
+    ("prospective, knows a leader", lambda: prospective(3), None, NO, IF_GOOD),
+    ("follower", lambda: follower(has_fetched=False), None, NO, IF_GOOD),
+    ("follower, voted for it", lambda: follower(has_fetched=False), CANDIDATE, NO, IF_GOOD),
+    ("follower, has fetched", lambda: follower(has_fetched=True), None, NO, NO),
+    ("candidate", candidate, ME, NO, IF_GOOD),
+    ("resigned", resigned, ME, NO, IF_GOOD),
+    ("leader", leader, ME, NO, NO),
+]
+
+
+def request(end: tuple[int, int], *, is_pre_vote: bool) -> VoteRequest:
+    return VoteRequest(
+        epoch=EPOCH,
+        candidate=CANDIDATE,
+        voter=ME,
+        last_epoch=end[0],
+        last_offset=end[1],
+        is_pre_vote=is_pre_vote,
+    )
+
+
+@pytest.mark.parametrize(
+    ("role", "voted", "vote", "pre_vote"),
+    [row[1:] for row in TABLE],
+    ids=[row[0] for row in TABLE],
+)
+def test_a_vote_is_given_as_the_table_says(
+    role: Callable[[], Role], voted: ReplicaKey | None, vote: str, pre_vote: str
+) -> None:
+    for is_pre_vote, answer in ((False, vote), (True, pre_vote)):
+        for end in GOOD_ENDS + BAD_ENDS:
+            expected = answer == YES or (answer == IF_GOOD and end in GOOD_ENDS)
+            found = grants(
+                request(end, is_pre_vote=is_pre_vote), role=role(), voted=voted, log_end=LOG_END
+            )
+            assert found == expected, (is_pre_vote, end)
+
+
+def test_two_candidates_of_one_epoch_never_both_get_a_vote() -> None:
+    """Whatever the role: who has voted for one does not vote for the other."""
+    for _, role, voted, _, _ in TABLE:
+        for end, other_end in itertools.product(GOOD_ENDS + BAD_ENDS, repeat=2):
+            first = request(end, is_pre_vote=False)
+            second = VoteRequest(
+                epoch=EPOCH, candidate=OTHER, voter=ME, last_epoch=other_end[0], last_offset=99
+            )
+            if not grants(first, role=role(), voted=voted, log_end=LOG_END):
+                continue
+            assert not grants(second, role=role(), voted=CANDIDATE, log_end=LOG_END)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "last_offset", "last_epoch", "node_id", "is_pre_vote", "expected"),
+    [
+        (5, 0, 0, 2, False, ErrorCode.NONE),
+        (6, 3, 5, 2, False, ErrorCode.NONE),
+        (5, -1, 0, 2, False, ErrorCode.INVALID_REQUEST),
+        (5, 0, -1, 2, False, ErrorCode.INVALID_REQUEST),
+        (5, 0, 0, -1, False, ErrorCode.INVALID_REQUEST),
+        (5, 9, 5, 2, False, ErrorCode.INVALID_REQUEST),  # it would have voted in its own past
+        (5, 9, 5, 2, True, ErrorCode.NONE),  # who asks is still in that epoch
+        (5, 9, 6, 2, True, ErrorCode.INVALID_REQUEST),
+        (4, 9, 3, 2, False, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, 9, 3, 2, True, ErrorCode.FENCED_LEADER_EPOCH),
+        (4, -1, 3, 2, False, ErrorCode.INVALID_REQUEST),  # looked at first
+    ],
+)
+def test_a_senseless_request_is_refused_before_anything_is_believed(
+    epoch: int,
+    last_offset: int,
+    last_epoch: int,
+    node_id: int,
+    is_pre_vote: bool,
+    expected: ErrorCode,
+) -> None:
+    asked = VoteRequest(
+        epoch=epoch,
+        candidate=ReplicaKey(node_id),
+        voter=None,
+        last_offset=last_offset,
+        last_epoch=last_epoch,
+        is_pre_vote=is_pre_vote,
+    )
+    assert check_vote_request(asked, epoch=EPOCH) is expected
+
+
+def test_a_directory_id_that_is_not_known_fits_every_one() -> None:
+    known, same, another = ReplicaKey(2, "a"), ReplicaKey(2, "a"), ReplicaKey(2, "b")
+    assert is_same_replica(known, same)
+    assert is_same_replica(known, ReplicaKey(2))
+    assert is_same_replica(ReplicaKey(2), known)
+    assert not is_same_replica(known, another)
+    assert not is_same_replica(known, ReplicaKey(3, "a"))
+
+
+def test_a_vote_that_was_granted_is_never_taken_back() -> None:
+    votes = Votes()
+    votes.record(2, is_granted=True)
+    votes.record(2, is_granted=False)
+    votes.record(3, is_granted=False)
+    assert (votes.granted, votes.rejected) == ({2}, {3})
+    votes.record(3, is_granted=True)
+    assert (votes.granted, votes.rejected) == ({2, 3}, set())
