@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.quorum.progress import Progress
@@ -36,6 +36,7 @@ def brute_force(voters: VoterSet, ends: dict[int, int]) -> int:
     return reached
 
 
+@settings(max_examples=40)
 @given(st.lists(keys, min_size=1, max_size=7), fetches, keys, st.integers(0, 12))
 def test_a_majority_of_dynamic_voters_commits(
     found: list[ReplicaKey], history: list[tuple[ReplicaKey, int]], own: ReplicaKey, end: int
@@ -50,6 +51,7 @@ def test_a_majority_of_dynamic_voters_commits(
     assert filled(others).majority_end_offset(voters, own, end) == brute_force(voters, ends)
 
 
+@settings(max_examples=40)
 @given(st.lists(static_keys, min_size=1, max_size=7), fetches, static_keys, st.integers(0, 12))
 def test_a_majority_of_static_voters_commits(
     found: list[ReplicaKey], history: list[tuple[ReplicaKey, int]], own: ReplicaKey, end: int

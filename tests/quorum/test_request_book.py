@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.quorum.messages import BeginQuorumEpochRequest
@@ -53,6 +53,7 @@ def test_who_changes_his_role_forgets_what_he_asked() -> None:
     assert book.start(2, ASKED, deadline_ms=100) != first, "its answer is not the next one's"
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from("anxf"), st.integers(1, 3))))
 def test_a_correlation_id_belongs_to_one_request_for_ever(script: list[tuple[str, int]]) -> None:
     book, given_out, open_ids, now_ms = RequestBook(), set[int](), dict[int, int](), 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.quorum.voters import NO_OFFSET, Voter, VoterHistory, VoterSet
@@ -45,6 +45,7 @@ steps = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(sets, steps)
 def test_a_history_is_what_the_log_holds(first: VoterSet, script: list[tuple[str, object]]) -> None:
     history = VoterHistory(first)

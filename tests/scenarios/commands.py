@@ -105,7 +105,8 @@ class Handler:
     cut                 ``cut 1 2``: nor do these two
     heal                ``heal``: everybody hears everybody
     corrupt             ``corrupt 2 <- 1 Fetch at=70``: a bit of the records flips under way
-    answer              ``answer 2 <- 1 Fetch epoch=1 leader=1 snapshot=5@1``: instead of 1
+    answer              ``answer 2 -> 1 Fetch epoch=1 leader=1 snapshot=5@1``: the newest one, by
+                        hand instead of by 1
     ==================  ========================================================================
 
     Nodes:
@@ -139,7 +140,7 @@ class Handler:
     ==================  ========================================================================
     status              ``status 1 2``; without a node, of all
     log                 ``log 1``: batches, ``offsets what @epoch``
-    equal               ``equal 1 2``: whether their logs are the same bytes
+    equal               ``equal 1 2``: whether their logs are the same bytes, from where all begin
     quiet, aloud        ``quiet``: what follows is not told, until ``aloud``
     ==================  ========================================================================
     """
@@ -158,6 +159,26 @@ class Handler:
         arguments = Words(words)
         method(arguments)
         arguments.check_all_used()
+
+    def can_run(self, command: str) -> bool:
+        """Whether a command finds what it needs: a node that is alive, or dead, or messages."""
+        name, *words = shlex.split(command)
+        if name in ("deliver", "drop", "delay", "duplicate"):
+            which = Which() if words == ["once"] else Which.parse(words)
+            return words == [] or bool(self._post.of(which))
+        if name in ("release", "heal", "cut", "tick", "jitter"):
+            return True
+        node = self._nodes[int(words[0])]
+        if name == "sync":
+            return bool(node.held)
+        if name == "snapshot":
+            return node.is_alive and bool(node.replica.core.high_watermark)
+        if name in ("hold-sync", "free-sync", "crash"):
+            return True
+        return node.is_alive != (name == "start")
+
+    def node(self, node_id: int) -> ScriptedNode:
+        return self._nodes[node_id]
 
     def take_lines(self) -> list[str]:
         """What was told since the last time."""
@@ -302,7 +323,8 @@ class Handler:
 
     def do_answer(self, words: Words) -> None:
         which = Which.parse(words.places)
-        request = self._post.first(replace(which, is_answer=False))
+        self._post.first(replace(which, is_answer=False))
+        request = self._post.of(replace(which, is_answer=False))[-1]
         self._post.take(request)
         body = _answer_by_hand(request, words)
         self._deliver_by_hand(replace_body(request, body))
@@ -495,7 +517,8 @@ class Handler:
     def do_equal(self, words: Words) -> None:
         chosen = self._chosen(words)
         names = " ".join(str(node.node_id) for node in chosen)
-        is_equal = len({_bytes_of(node) for node in chosen}) == 1
+        start = max(node.replica.log.log_start_offset for node in chosen)
+        is_equal = len({_bytes_of(node, start) for node in chosen}) == 1
         self._say(f"the logs of {names} are {'equal' if is_equal else 'not equal'}")
 
     def do_quiet(self, _words: Words) -> None:
@@ -567,9 +590,9 @@ def _batches(named: str | None) -> bytes:
     return data
 
 
-def _bytes_of(node: ScriptedNode) -> bytes:
+def _bytes_of(node: ScriptedNode, start_offset: int | None = None) -> bytes:
     log = node.replica.log
-    return log.read_bytes(log.log_start_offset, 1 << 30)
+    return log.read_bytes(log.log_start_offset if start_offset is None else start_offset, 1 << 30)
 
 
 def _directory_id(node_id: int) -> str:

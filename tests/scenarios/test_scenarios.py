@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.quorum.step_checks import watching
 from tests.scenarios.commands import Handler, command_names
 from tests.scenarios.transcripts import HOME, parse, run, transcripts
 
@@ -17,7 +18,9 @@ from tests.scenarios.transcripts import HOME, parse, run, transcripts
 def test_a_transcript_happens_as_it_is_written(path: Path) -> None:
     blocks = parse(path.read_text())
     assert blocks[0].script[0].startswith("#"), "a scenario begins with what it is about"
-    for block, found in zip(blocks, run(blocks), strict=True):
+    with watching():
+        found_blocks = run(blocks)
+    for block, found in zip(blocks, found_blocks, strict=True):
         if block.expected:
             assert found == block.expected, f"the block at line {block.first_line}"
 
@@ -27,3 +30,14 @@ def test_every_command_is_in_the_table() -> None:
     rows = [line[4:22] for line in table.splitlines() if line.startswith("    ")]
     named = {name.strip(" ,") for row in rows for name in row.split(",")} - {""}
     assert set(command_names()) <= named
+
+
+def test_every_command_is_used_by_a_transcript() -> None:
+    used = {
+        line.split()[0]
+        for path in transcripts()
+        for block in parse(path.read_text())
+        for line in block.script
+        if line and not line.startswith("#")
+    }
+    assert set(command_names()) == used

@@ -1,0 +1,145 @@
+"""Every step of every core: in elections, in simulated clusters and in random scripts.
+
+The other transcripts are looked at in the same way where they are run.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftlog.quorum.roles import TRANSITIONS, Follower, Leader
+from tests.quorum.diagram import ROLES
+from tests.quorum.step_checks import StepChecks, watching
+from tests.quorum.test_votes import candidate, follower, leader, prospective, resigned, unattached
+from tests.scenarios.commands import Handler
+from tests.scenarios.transcripts import parse, run, transcripts
+from tests.simulation.running import run_seed
+
+SEEDS = (5,)
+
+
+@pytest.fixture(scope="module")
+def seen() -> StepChecks:
+    """The transcripts of elections and a simulated cluster, each step looked at."""
+    with watching() as checks:
+        for path in transcripts():
+            if path.parent.name == "elections":
+                run(parse(path.read_text()))
+        for seed in SEEDS:
+            verdict = run_seed(seed)
+            assert verdict.failure is None, f"make sim SEED={seed}: {verdict.failure}"
+    return checks
+
+
+def test_nothing_is_said_before_it_is_written_down(seen: StepChecks) -> None:
+    assert seen.step_count > 1_000
+    assert seen.vote_count > 20
+    assert seen.fetch_count > 100
+
+
+def test_the_table_of_changes_holds_what_happens_and_no_more(seen: StepChecks) -> None:
+    assert seen.changes <= set(TRANSITIONS)
+    assert set(TRANSITIONS) - seen.changes == set(), "no scenario and no seed reaches these"
+
+
+def test_a_change_that_is_not_in_the_table_is_refused() -> None:
+    makers = {
+        type(role): role
+        for role in (
+            unattached(),
+            prospective(),
+            candidate(),
+            follower(has_fetched=False),
+            leader(),
+            resigned(),
+        )
+    }
+    assert set(makers) == set(ROLES)
+    handler = Handler()
+    handler.run("cluster voters=1,2,3")
+    state = handler.node(1).replica.core._state
+    for source, target in itertools.product(ROLES, repeat=2):
+        if source is target or (source, target) in TRANSITIONS:
+            continue
+        state.role = makers[source]
+        with pytest.raises(AssertionError, match="does not become"):
+            state._change(makers[target])
+
+
+# --- random scripts -------------------------------------------------------------------------------
+
+nodes = st.integers(1, 3)
+pairs = st.permutations([1, 2, 3]).map(lambda found: found[:2])
+commands = st.one_of(
+    st.builds("tick {} ms={}".format, nodes, st.sampled_from((1, 20, 500, 1000, 2000))),
+    nodes.map("timeout {}".format),
+    st.just("deliver once"),
+    st.just("deliver"),
+    pairs.map(lambda pair: f"deliver {pair[0]} -> {pair[1]}"),
+    pairs.map(lambda pair: f"deliver {pair[0]} <- {pair[1]}"),
+    pairs.map(lambda pair: f"drop {pair[0]} -> {pair[1]}"),
+    pairs.map(lambda pair: f"drop {pair[0]} <- {pair[1]}"),
+    pairs.map(lambda pair: f"duplicate {pair[0]} -> {pair[1]}"),
+    pairs.map(lambda pair: f"duplicate {pair[0]} <- {pair[1]}"),
+    pairs.map(lambda pair: f"delay {pair[0]} <- {pair[1]}"),
+    pairs.map(lambda pair: f"cut {pair[0]} {pair[1]}"),
+    st.just("release"),
+    st.just("heal"),
+    nodes.map('append {} "x"'.format),
+    nodes.map("hold-sync {}".format),
+    nodes.map("sync {}".format),
+    nodes.map("free-sync {}".format),
+    nodes.map("crash {}".format),
+    nodes.map("crash {} power".format),
+    nodes.map("start {}".format),
+    nodes.map("snapshot {}".format),
+    nodes.map("resign {}".format),
+    st.builds("jitter {} ms={}".format, nodes, st.sampled_from((0, 300, 999))),
+)
+
+
+scripts = st.lists(commands, min_size=5, max_size=60)
+
+
+@settings(max_examples=20)
+@given(scripts)
+def test_no_script_makes_a_step_that_breaks_a_rule(script: list[str]) -> None:
+    check_script(script)
+
+
+@pytest.mark.slow
+@settings(max_examples=250)
+@given(scripts)
+def test_none_of_many_scripts_does(script: list[str]) -> None:
+    check_script(script)
+
+
+def check_script(script: list[str]) -> None:
+    """Run a script in the transcripts' words, so that what is found can be kept as one. The cluster
+    has a leader at first, and must have one in the end."""
+    with watching():
+        handler = Handler()
+        for command in ("quiet", "cluster voters=1,2,3", "elect 1", 'append 1 "first"', "deliver"):
+            handler.run(command)
+        for command in script:
+            if handler.can_run(command):
+                handler.run(command)
+        for node_id in (1, 2, 3):
+            if not handler.node(node_id).is_alive:
+                handler.run(f"start {node_id}")
+            handler.run(f"free-sync {node_id}")
+            handler.run(f"jitter {node_id} ms={300 * node_id - 300}")
+        handler.run("heal")
+        for _ in range(60):
+            handler.run("tick ms=100")
+            handler.run("deliver")
+    roles = [type(handler.node(node_id).role) for node_id in (1, 2, 3)]
+    assert sorted(role.__name__ for role in roles) == ["Follower", "Follower", "Leader"]
+    assert {Follower, Leader} == set(roles)
+    handler.run("aloud")
+    handler.run("equal")
+    assert handler.take_lines() == ["the logs of 1 2 3 are equal"]
