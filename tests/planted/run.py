@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.planted.plants import PLANTS, Plant
+from tests.planted.plant import Plant
+from tests.planted.plants import PLANTS
+from tests.planted.quorum_plants import QUORUM_PLANTS
 
 HOME: Final = Path(__file__).parents[2]
 COPIED: Final = ("connector", "state", "python_datasource", "tests", "pyproject.toml", "setup.cfg")
@@ -155,7 +157,7 @@ def run_all(plants: list[Plant]) -> bool:
 
 
 def main(word: str = "") -> int:
-    plants = [plant for plant in PLANTS if word in plant.bug]
+    plants = [plant for plant in (*PLANTS, *QUORUM_PLANTS) if word in plant.bug]
     if not plants:
         say(f"no planted bug has {word!r} in its name")
         return 1

@@ -72,7 +72,7 @@ class Node:
     """One node: alive or dead, with a disk that outlives it."""
 
     def __init__(self, cluster: Cluster, voter: Voter) -> None:
-        self.voter: Final = voter
+        self.voter = voter
         self.node_id: Final = voter.key.node_id
         self.disk = SimulatedDisk(cluster.world.seed * 1000 + self.node_id)
         self.disk.make_directory("/data")

@@ -1,0 +1,162 @@
+"""Bugs of a quorum that somebody could have written, each with the tests that must find it.
+
+The rules are those of ``plant``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+QUORUM: Final = "connector/raftlog/quorum"
+NODE: Final = "connector/raftlog/node"
+
+
+def transcript(name: str) -> tuple[str, ...]:
+    """A transcript that comes out otherwise."""
+    test = "test_a_transcript_happens_as_it_is_written"
+    return (f"tests/scenarios/test_scenarios.py::{test}[{name}]",)
+
+
+def seed(number: int) -> tuple[str, ...]:
+    """A run of the simulator in which a promise is broken."""
+    test = "test_no_promise_is_broken_whatever_goes_wrong"
+    return (f"tests/simulation/test_simulation.py::{test}[{number}]",)
+
+
+QUORUM_PLANTS: Final = (
+    Plant(
+        bug="a follower asks for more before what it has is durable",
+        path=f"{QUORUM}/following.py",
+        old="""            if state.log.synced_end_offset < state.log.end_offset:
+                return""",
+        new="            role.is_appending = False\n            if False:\n                return",
+        tests=seed(32),
+    ),
+    Plant(
+        bug="a vote is given and not written down",
+        path=f"{QUORUM}/state.py",
+        old="""            role.election_deadline_ms = self.election_deadline_ms()
+        self._persist()
+""",
+        new="            role.election_deadline_ms = self.election_deadline_ms()\n",
+        tests=transcript("appends/a_follower_comes_back_behind"),
+    ),
+    Plant(
+        bug="a leader that was restarted leads its epoch again",
+        path=f"{QUORUM}/state.py",
+        old="            return self._resigned(epoch, ())\n",
+        new="            return self._candidate(epoch)\n",
+        tests=transcript("elections/a_leader_restarts"),
+    ),
+    Plant(
+        bug="votes compare the lengths of logs only",
+        path=f"{QUORUM}/votes.py",
+        old="    is_up_to_date = candidate_end >= log_end\n",
+        new="    is_up_to_date = candidate_end.offset >= log_end.offset\n",
+        tests=("tests/quorum/test_votes.py",),
+    ),
+    Plant(
+        bug="votes do not look at logs",
+        path=f"{QUORUM}/votes.py",
+        old="    is_up_to_date = candidate_end >= log_end\n",
+        new="    is_up_to_date = True\n",
+        tests=("tests/quorum/test_votes.py",),
+    ),
+    Plant(
+        bug="answers to what an earlier role asked are believed",
+        path=f"{QUORUM}/request_book.py",
+        old="        self._outstanding.clear()\n",
+        new="",
+        tests=("tests/quorum/test_request_book.py",),
+    ),
+    Plant(
+        bug="a record of an older epoch is committed by counting",
+        path=f"{QUORUM}/leadership.py",
+        old="        if offset > role.epoch_start_offset and offset",
+        new="        if offset",
+        tests=transcript("appends/records_of_an_old_epoch"),
+    ),
+    Plant(
+        bug="the leader counts itself before it is synced",
+        path=f"{QUORUM}/leadership.py",
+        old="            state.voter_set, state.key, state.log.synced_end_offset\n",
+        new="            state.voter_set, state.key, state.log.end_offset\n",
+        tests=transcript("appends/a_retry_finds_the_first"),
+    ),
+    Plant(
+        bug="half of the voters are a majority",
+        path=f"{QUORUM}/voters.py",
+        old="        return len(self.voters) // 2 + 1\n",
+        new="        return max(len(self.voters) // 2, 1)\n",
+        tests=("tests/quorum/test_progress.py",),
+    ),
+    Plant(
+        bug="an append is answered when it is written",
+        path=f"{NODE}/leader_appends.py",
+        old="            return int(answer.value.end_offset)\n",
+        new="            return 0\n",
+        tests=transcript("appends/a_follower_comes_back_behind"),
+    ),
+    Plant(
+        bug="a refusal does not wait until the end that it speaks of is committed",
+        path=f"{NODE}/leader_appends.py",
+        old="            return self._replica.log.end_offset\n",
+        new="            return 0\n",
+        tests=transcript("appends/required_offsets"),
+    ),
+    Plant(
+        bug="a leader that is none any more says that an end is right",
+        path=f"{NODE}/leader_appends.py",
+        old="        is_empty = isinstance(answer, Done) and not request.records\n",
+        new="        is_empty = False\n",
+        tests=transcript("appends/required_offsets"),
+    ),
+    Plant(
+        bug="where logs part is decided by their ends only",
+        path="connector/raftlog/log/writing/lineage_answers.py",
+        old="        if end.epoch != epoch or end.offset < offset:\n",
+        new="        if end.offset < offset:\n",
+        tests=("tests/log_write/test_cutting_back.py",),
+    ),
+    Plant(
+        bug="a follower cuts its log at its high watermark, not where the logs part",
+        path="connector/raftlog/log/writing/replicated_log.py",
+        old="        self.truncate_to(self._lineage.truncation_offset(diverging), now_ms=now_ms)\n",
+        new="        self.truncate_to(self.high_watermark, now_ms=now_ms)\n",
+        tests=transcript("replication/a_cut_below_what_is_committed"),
+    ),
+    Plant(
+        bug="a follower takes batches that do not begin where its log ends",
+        path="connector/raftlog/log/writing/replicated_log.py",
+        old="            if batch.base_offset != expected:\n                raise LogGapError(",
+        new="            if batch.base_offset > expected:\n                raise LogGapError(",
+        tests=transcript("replication/batches_of_a_later_epoch"),
+    ),
+    Plant(
+        bug="a set of voters stays when its record is cut off",
+        path=f"{QUORUM}/following.py",
+        old="        state.voters.truncate(state.log.end_offset)\n",
+        new="",
+        tests=(
+            "tests/simulation/test_membership.py::test_a_set_of_voters_that_was_not_committed_is_taken_back",
+        ),
+    ),
+    Plant(
+        bug="a change of voters begins before the last one is committed",
+        path=f"{QUORUM}/membership.py",
+        old="        elif role.change is not None or self._is_uncommitted():\n",
+        new="        elif False:\n",
+        tests=(
+            "tests/simulation/test_membership.py::test_a_change_waits_until_the_last_one_is_committed",
+        ),
+    ),
+    Plant(
+        bug="a copy whose log is older than a snapshot keeps its old records in front of it",
+        path="connector/raftlog/log/writing/replica_log.py",
+        old="        if newest <= own or is_more_lost:\n",
+        new="        if True:\n",
+        tests=transcript("snapshots/a_follower_behind_the_start"),
+    ),
+)

@@ -1,0 +1,162 @@
+"""Voters come, go and move while a quorum works, and never two changes at a time (KIP-853)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from raftlog.quorum.messages import AddVoterRequest, ErrorCode, RemoveVoterRequest
+from raftlog.quorum.voters import Endpoint
+from raftlog.types import ReplicaKey
+from tests.simulation.cluster import Cluster, Node
+from tests.simulation.world import World
+
+LONG_US = 30_000_000
+ANOTHER = "x" * 21 + "A"
+"""A directory id that nobody has."""
+
+
+def started(*, observers: int = 0, is_dynamic: bool = True, nodes: int = 3) -> Cluster:
+    cluster = Cluster(World(7), node_count=nodes, observer_count=observers, is_dynamic=is_dynamic)
+    cluster.start()
+    wait(cluster, cluster.is_level)
+    return cluster
+
+
+def wait(cluster: Cluster, is_so: Callable[[], bool]) -> None:
+    assert cluster.world.run(cluster.world.now_us + LONG_US, is_so), cluster.describe()
+
+
+def leader_of(cluster: Cluster) -> Node:
+    leader = cluster.leader()
+    assert leader is not None
+    return leader
+
+
+def voters_of(node: Node) -> tuple[int, ...]:
+    assert node.replica is not None
+    return node.replica.core.voters.node_ids
+
+
+def cut_off(cluster: Cluster, node: Node, *, is_cut: bool = True) -> None:
+    for other in cluster.nodes:
+        if other != node.node_id:
+            cluster.network.link(node.node_id, other).is_cut = is_cut
+            cluster.network.link(other, node.node_id).is_cut = is_cut
+
+
+def answers(cluster: Cluster) -> dict[str, int]:
+    words = "voter change "
+    return {
+        name.removeprefix(words): count
+        for name, count in cluster.counts.items()
+        if name.startswith(words)
+    }
+
+
+def test_an_observer_that_has_caught_up_becomes_a_voter() -> None:
+    cluster = started(observers=1)
+    leader = leader_of(cluster)
+    leader.change_voters(AddVoterRequest(voter=cluster.nodes[4].voter, timeout_ms=5_000))
+    wait(cluster, lambda: all(voters_of(one) == (1, 2, 3, 4) for one in cluster.nodes.values()))
+    wait(cluster, lambda: answers(cluster) == {"NONE": 1})
+
+
+def test_a_voter_that_never_comes_is_given_up_and_others_may_join_then() -> None:
+    cluster = started(observers=1)
+    cut_off(cluster, cluster.nodes[4])
+    leader = leader_of(cluster)
+    leader.change_voters(AddVoterRequest(voter=cluster.nodes[4].voter, timeout_ms=500))
+    wait(cluster, lambda: answers(cluster) == {"REQUEST_TIMED_OUT": 1})
+    assert voters_of(leader) == (1, 2, 3)
+    cut_off(cluster, cluster.nodes[4], is_cut=False)
+    leader.change_voters(AddVoterRequest(voter=cluster.nodes[4].voter, timeout_ms=5_000))
+    wait(cluster, lambda: answers(cluster) == {"REQUEST_TIMED_OUT": 1, "NONE": 1})
+
+
+def test_a_leader_that_is_removed_resigns_when_that_is_committed() -> None:
+    cluster = started()
+    leader = leader_of(cluster)
+    leader.change_voters(RemoveVoterRequest(voter=leader.voter.key))
+    wait(cluster, lambda: cluster.leader() not in (None, leader) and cluster.is_level())
+    rest = tuple(one for one in (1, 2, 3) if one != leader.node_id)
+    assert all(voters_of(one) == rest for one in cluster.nodes.values())
+    assert answers(cluster) == {"NONE": 1}
+
+
+def test_a_change_waits_until_the_last_one_is_committed() -> None:
+    """Two at once could let two majorities decide that have nobody in common."""
+    cluster = started(nodes=5)
+    leader = leader_of(cluster)
+    cut_off(cluster, leader)
+    others = [one for one in cluster.nodes.values() if one is not leader]
+    for node in others[:2]:
+        leader.change_voters(RemoveVoterRequest(voter=node.voter.key))
+    assert answers(cluster) == {"REQUEST_TIMED_OUT": 1}
+    assert len(voters_of(leader)) == 4
+
+
+def test_a_set_of_voters_that_was_not_committed_is_taken_back() -> None:
+    cluster = started()
+    old = leader_of(cluster)
+    cut_off(cluster, old)
+    gone = next(one for one in cluster.nodes.values() if one is not old)
+    old.change_voters(RemoveVoterRequest(voter=gone.voter.key))
+    assert gone.node_id not in voters_of(old)
+    wait(cluster, lambda: cluster.leader() not in (None, old))
+    cut_off(cluster, old, is_cut=False)
+    wait(cluster, cluster.is_level)
+    assert all(voters_of(one) == (1, 2, 3) for one in cluster.nodes.values())
+    assert answers(cluster) == {"NOT_LEADER_OR_FOLLOWER": 1}, "nobody knew what would become of it"
+
+
+def test_a_voter_that_moved_tells_the_leader_where_it_listens() -> None:
+    cluster = started()
+    leader = leader_of(cluster)
+    moved = next(one for one in cluster.nodes.values() if one is not leader)
+    moved.kill()
+    moved.voter = replace(moved.voter, endpoints=(Endpoint("PEERS", "elsewhere", moved.node_id),))
+    moved.start()
+
+    def is_known() -> bool:
+        assert leader.replica is not None
+        return moved.voter in leader.replica.core.voters.voters
+
+    wait(cluster, is_known)
+    wait(cluster, cluster.is_level)
+
+
+@pytest.mark.parametrize(
+    ("is_dynamic", "request_of", "error"),
+    [
+        (False, lambda c: RemoveVoterRequest(voter=c.nodes[1].voter.key), "UNSUPPORTED_VERSION"),
+        (
+            True,
+            lambda c: RemoveVoterRequest(voter=ReplicaKey(1, "x" * 21 + "A")),
+            "VOTER_NOT_FOUND",
+        ),
+        (True, lambda c: RemoveVoterRequest(voter=ReplicaKey(9)), "VOTER_NOT_FOUND"),
+        (
+            True,
+            lambda c: AddVoterRequest(voter=c.nodes[2].voter, timeout_ms=100),
+            "DUPLICATE_VOTER",
+        ),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(
+    is_dynamic: bool, request_of: Callable[[Cluster], RemoveVoterRequest], error: str
+) -> None:
+    cluster = started(is_dynamic=is_dynamic)
+    before = cluster.witness.end_offset
+    leader_of(cluster).change_voters(request_of(cluster))
+    assert answers(cluster) == {ErrorCode[error].name: 1}
+    assert cluster.witness.end_offset == before
+
+
+def test_the_only_voter_cannot_leave() -> None:
+    cluster = started(nodes=1)
+    leader = leader_of(cluster)
+    leader.change_voters(RemoveVoterRequest(voter=leader.voter.key))
+    assert answers(cluster) == {"VOTER_NOT_FOUND": 1}
