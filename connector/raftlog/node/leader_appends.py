@@ -20,6 +20,7 @@ from raftlog.client.append_group import AppendGroup
 from raftlog.client.requests import Answer, AppendRequest, Done, Failed, failed
 from raftlog.errors import (
     AppendUnknownError,
+    LogError,
     NotLeaderError,
     RaftlogError,
     UnexpectedEndOffsetError,
@@ -68,10 +69,12 @@ class LeaderAppends:
             return []
         log, before = replica.log, replica.log.end_offset
         group = AppendGroup(log, time_ms)
-        answer = group.place(request)
-        self._waiting.append(Waiting(request, answer, role.epoch, 0, 0))  # whatever happens now
-        group.write()
-        self._waiting.pop()
+        try:
+            answer = group.place(request)
+            group.write()
+        except LogError as error:
+            self._tell(request, self._unknown(error.sentence()))
+            raise
         outgoing: list[Outgoing] = []
         if log.end_offset != before:
             outgoing += replica.appended(now_ms=now_ms, time_ms=time_ms)
