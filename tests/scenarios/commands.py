@@ -21,7 +21,9 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import Resign, ShutDown
 from raftlog.quorum.messages import (
     BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
     ErrorCode,
     FetchRequest,
     FetchResponse,
@@ -145,8 +147,10 @@ class Handler:
     ==================  ========================================================================
     """
 
-    def __init__(self) -> None:
+    def __init__(self, witness: Witness | None = None) -> None:
+        """``witness``: who sees all, and complains. Messages by hand may be lies: then no other."""
         self.lines: list[str] = []
+        self._witness = witness
         self._is_quiet = False
         self._nodes: dict[int, ScriptedNode] = {}
         self._post = Post(self._say)
@@ -166,6 +170,8 @@ class Handler:
         if name in ("deliver", "drop", "delay", "duplicate"):
             which = Which() if words == ["once"] else Which.parse(words)
             return words == [] or bool(self._post.of(which))
+        if name == "answer":
+            return bool(self._post.of(replace(Which.parse(words[:4]), is_answer=False)))
         if name in ("release", "heal", "cut", "tick", "jitter"):
             return True
         node = self._nodes[int(words[0])]
@@ -221,7 +227,7 @@ class Handler:
                 batch_bytes_max=words.number("batch_bytes", 1 << 20),
             ),
             say=self._say,
-            witness=Witness(),
+            witness=Witness() if self._witness is None else self._witness,
             post=self._post,
         )
         self._nodes = {
@@ -563,6 +569,10 @@ def _answer_by_hand(request: Message, words: Words) -> Response:
             byte_count=words.number("byte_count", 0),
             data=b"?" * words.number("data", 0),
         )
+    if isinstance(request.body, BeginQuorumEpochRequest):
+        return BeginQuorumEpochResponse(standing=standing, error=error)
+    if isinstance(request.body, EndQuorumEpochRequest):
+        return EndQuorumEpochResponse(standing=standing, error=error)
     assert isinstance(request.body, FetchRequest), "only these are answered by hand"
     end = None
     if diverging is not None:

@@ -274,6 +274,8 @@ class ReplicaState:
                 self.become_unattached(epoch)
             return True
         role = self.role
+        if role.leader_id not in (None, leader_id):
+            return False  # an epoch has one leader
         if isinstance(role, Prospective) and role.leader_id == leader_id and not from_leader:
             return False
         if is_news and isinstance(role, Unattached | Prospective | Candidate):
