@@ -183,6 +183,11 @@ class Handler:
             return True
         return node.is_alive != (name == "start")
 
+    def asked(self, asker: int, asked: int) -> str | None:
+        """The kind of the newest request that is under way between two nodes."""
+        found = self._post.of(Which(asker, asked, is_answer=False))
+        return found[-1].kind if found else None
+
     def node(self, node_id: int) -> ScriptedNode:
         return self._nodes[node_id]
 
