@@ -103,7 +103,7 @@ scripts = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(scripts)
 def test_a_node_keeps_its_word_among_liars(script: list[str]) -> None:
     check_script(script)

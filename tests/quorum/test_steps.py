@@ -105,7 +105,7 @@ commands = st.one_of(
 scripts = st.lists(commands, min_size=5, max_size=60)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(scripts)
 def test_no_script_makes_a_step_that_breaks_a_rule(script: list[str]) -> None:
     check_script(script)
