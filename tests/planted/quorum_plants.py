@@ -76,7 +76,10 @@ QUORUM_PLANTS: Final = (
         path=f"{QUORUM}/leadership.py",
         old="        if offset > role.epoch_start_offset and offset",
         new="        if offset",
-        tests=transcript("appends/records_of_an_old_epoch"),
+        tests=(
+            *transcript("appends/records_of_an_old_epoch"),
+            "tests/model/test_small_model.py",
+        ),
     ),
     Plant(
         bug="the leader counts itself before it is synced",
@@ -158,5 +161,12 @@ QUORUM_PLANTS: Final = (
         old="        if newest <= own or is_more_lost:\n",
         new="        if True:\n",
         tests=transcript("snapshots/a_follower_behind_the_start"),
+    ),
+    Plant(
+        bug="who looks for a new leader believes those who name the dead one",
+        path=f"{QUORUM}/state.py",
+        old="role.leader_id == leader_id and not from_leader:\n",
+        new="False:\n",
+        tests=transcript("elections/a_dead_leader_is_replaced"),
     ),
 )

@@ -497,8 +497,8 @@ class Cluster:
         replica = self.nodes[target].replica
         user.hear(target, attempt, answer, None if replica is None else replica.core.leader_id)
 
-    def is_level(self) -> bool:
-        """Whether one leads, and everybody has what it has, committed."""
+    def is_level(self, without: int | None = None) -> bool:
+        """Whether one leads, and everybody has what it has, committed: all but one, if named."""
         leader = self.leader()
         if leader is None or leader.replica is None:
             return False
@@ -508,6 +508,7 @@ class Cluster:
             and node.replica.log.end_offset == end_offset
             and node.replica.core.high_watermark == end_offset
             for node in self.nodes.values()
+            if node.node_id != without
         )
 
     def describe(self) -> str:

@@ -91,10 +91,29 @@ def _run(cluster: Cluster, plan: Plan) -> None:
     )
     if not healed:
         raise BrokenPromiseError(f"progress after healing: {cluster.describe()}")
+    _bury_the_leader(cluster)
     for node in cluster.nodes.values():
+        if node.replica is None:
+            node.start()
         assert node.replica is not None
         cluster.witness.check_history(node.node_id, node.replica.log)
     check_book(book, cluster.witness.history)
+
+
+def _bury_the_leader(cluster: Cluster) -> None:
+    """Let the leader die for good: the rest, if they are a majority, go on without it."""
+    leader = cluster.leader()
+    assert leader is not None
+    assert leader.replica is not None
+    if len(leader.replica.core.voters) < 3:
+        return
+    cluster.world.note("the leader is buried")
+    leader.kill()
+    if not cluster.world.run(
+        cluster.world.now_us + HEAL_WITHIN_US,
+        lambda: cluster.is_level(without=leader.node_id),
+    ):
+        raise BrokenPromiseError(f"progress without the leader: {cluster.describe()}")
 
 
 def main() -> None:

@@ -1,0 +1,373 @@
+"""Every history of a small quorum: three replicas, few elections, appends and restarts.
+
+Rules of this file:
+
+1. The core is the real one; logs are lists in memory, and durable at once. Time stands still but
+   where an action lets a timeout pass, so that what a state can do depends on nothing else.
+2. An action is a whole exchange between two replicas, or something that one does alone; what is
+   lost on the way is an exchange that never happens. Two states with one ``key`` are one.
+3. A history ends where the bounds say. Within them nothing is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from typing import Final, TypeAlias
+
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.writing.lineage_answers import Lineage
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.core import QuorumCore
+from raftlog.quorum.effects import (
+    AdvanceHighWatermark,
+    AppendAsFollower,
+    BeginEpoch,
+    Effect,
+    ElectionState,
+    PersistElection,
+    Reply,
+    ReplyWithRecords,
+    Send,
+    StartSync,
+    TruncateToEndOfEpoch,
+)
+from raftlog.quorum.events import (
+    Appended,
+    Event,
+    RequestDropped,
+    RequestReceived,
+    ResponseReceived,
+    SendFailed,
+    SyncCompleted,
+    TimePassed,
+    Truncated,
+)
+from raftlog.quorum.messages import Request, Response
+from raftlog.quorum.roles import Leader
+from raftlog.quorum.voters import Voter, VoterHistory, VoterSet
+from raftlog.types import FetchAnswer, ReplicaKey, SnapshotId
+
+NODES: Final = (0, 1, 2)
+VOTERS: Final = VoterSet.of(Voter(key=ReplicaKey(node_id)) for node_id in NODES)
+CONFIG: Final = QuorumConfig(fetch_max_bytes=1)
+EXCHANGES_MAX: Final = 6
+
+
+def no_jitter_ms(_bound_ms: int) -> int:
+    return 0
+
+
+Record: TypeAlias = tuple[int, int]
+"""Its epoch, and its value: above 0 a user's, else a leader change, -1 less the leader's id."""
+
+
+class ModelLog:
+    """A log of one-record batches."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    @property
+    def log_start_offset(self) -> int:
+        return 0
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.records)
+
+    @property
+    def synced_end_offset(self) -> int:
+        return len(self.records)
+
+    @property
+    def last_fetched_epoch(self) -> int:
+        return self.records[-1][0] if self.records else 0
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        return ()
+
+    def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
+        return None
+
+    def validate_fetch(self, offset: int, epoch: int) -> FetchAnswer:
+        return self.lineage().validate(offset, epoch)
+
+    def lineage(self) -> Lineage:
+        cache = EpochCache()
+        for offset, (epoch, _) in enumerate(self.records):
+            cache = cache.assign(epoch, offset)
+        return Lineage(
+            log_start_offset=0, log_end_offset=self.end_offset, epochs=cache, snapshots=()
+        )
+
+
+class ModelNode:
+    """One replica, and what it wrote down."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.log = ModelLog()
+        self.election = ElectionState(epoch=0)
+        self.now_ms = 0
+        self.sent: dict[int, Send] = {}
+        self.replies: list[Reply] = []
+        self.committed: int = 0
+        self.start()
+
+    def start(self) -> None:
+        """Begin with what was written down, and nothing else."""
+        self.sent, self.replies, self.committed = {}, [], 0
+        self.core = QuorumCore(
+            me=Voter(key=ReplicaKey(self.node_id)),
+            log=self.log,
+            election=self.election,
+            voters=VoterHistory(VOTERS),
+            config=CONFIG,
+            jitter_ms=no_jitter_ms,
+            now_ms=self.now_ms,
+        )
+        self.tell(TimePassed())
+
+    def tell(self, event: Event) -> None:
+        """Take an event, and all that follows from it in this replica."""
+        events = deque([event])
+        while events:
+            for effect in self.core.step(events.popleft(), now_ms=self.now_ms):
+                answer = self._carry_out(effect)
+                if answer is not None:
+                    events.append(answer)
+
+    def _carry_out(self, effect: Effect) -> Event | None:
+        records = self.log.records
+        match effect:
+            case PersistElection(state):
+                self.election = state
+            case Send(_, target):
+                self.sent[target] = effect
+            case Reply():
+                self.replies.append(effect)
+            case ReplyWithRecords(request_id, response, start):
+                data = (
+                    json.dumps(records[start : start + 1]).encode() if start < len(records) else b""
+                )
+                self.replies.append(Reply(request_id, replace(response, records=data)))
+            case BeginEpoch():
+                records.append((effect.epoch, -1 - self.node_id))
+                return Appended()
+            case AppendAsFollower(data):
+                records.extend((epoch, value) for epoch, value in json.loads(data))
+                return Appended()
+            case StartSync():
+                return SyncCompleted()
+            case TruncateToEndOfEpoch(diverging):
+                del records[self.log.lineage().truncation_offset(diverging) :]
+                return Truncated()
+            case AdvanceHighWatermark(offset):
+                self.committed = offset
+            case _:
+                pass
+        return None
+
+    def append(self, value: int) -> None:
+        role = self.core.role
+        assert isinstance(role, Leader)
+        self.log.records.append((role.epoch, value))
+        self.tell(Appended())
+        self.tell(SyncCompleted())
+
+    def key(self, renamed: Sequence[int]) -> tuple[object, ...]:
+        """All that decides what this replica may do, with other names for the replicas."""
+        role, election = self.core.role, self.election
+        progress: tuple[int, ...] = ()
+        if isinstance(role, Leader):
+            ends = [-1] * len(NODES)
+            for other in NODES:
+                found = role.progress.find(ReplicaKey(other))
+                if found is not None and found.end_offset is not None:
+                    ends[renamed[other]] = found.end_offset
+            progress = (role.epoch_start_offset, int(role.is_established), *ends)
+        return (
+            type(role).__name__,
+            role.epoch,
+            -1 if role.leader_id is None else renamed[role.leader_id],
+            election.epoch,
+            -1 if election.leader_id is None else renamed[election.leader_id],
+            -1 if election.voted is None else renamed[election.voted.node_id],
+            _renamed(self.log.records, renamed),
+            -1 if self.core.high_watermark is None else self.core.high_watermark,
+            progress,
+        )
+
+
+def _renamed(records: Iterable[Record], renamed: Sequence[int]) -> tuple[Record, ...]:
+    return tuple(
+        (epoch, value if value > 0 else -1 - renamed[-1 - value]) for epoch, value in records
+    )
+
+
+@dataclass(slots=True)
+class ModelState:
+    """The quorum at a moment. ``history`` is what anybody ever called committed."""
+
+    nodes: tuple[ModelNode, ...]
+    history: tuple[Record, ...] = ()
+    value_count: int = 0
+    restart_count: int = 0
+    path: tuple[str, ...] = field(default=())
+
+    def key(self) -> tuple[object, ...]:
+        """The same for states that differ in the names of the replicas only."""
+        keys = []
+        for renamed in permutations(NODES):
+            nodes: list[tuple[object, ...]] = [()] * len(NODES)
+            for node in self.nodes:
+                nodes[renamed[node.node_id]] = node.key(renamed)
+            keys.append((*nodes, _renamed(self.history, renamed)))
+        least: tuple[object, ...] = min(keys)
+        return (*least, self.value_count, self.restart_count)
+
+    def changed(self, action: str, *node_ids: int) -> ModelState:
+        """The same, of which these nodes may be changed."""
+        nodes = tuple(
+            pickle.loads(pickle.dumps(node)) if node.node_id in node_ids else node
+            for node in self.nodes
+        )
+        return ModelState(
+            nodes, self.history, self.value_count, self.restart_count, (*self.path, action)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    epoch_max: int = 4
+    value_count_max: int = 2
+    restart_count_max: int = 2
+
+
+class BrokenModelError(AssertionError):
+    """A history in which something that was committed is not."""
+
+
+def next_states(state: ModelState, bounds: Bounds) -> Iterator[ModelState]:
+    """Everything that may happen next."""
+    for node in state.nodes:
+        me = node.node_id
+        role = node.core.role
+        if isinstance(role, Leader):
+            if state.value_count < bounds.value_count_max:
+                after = state.changed(f"append {me}", me)
+                after.value_count += 1
+                after.nodes[me].append(after.value_count)
+                yield after
+        elif node.core.epoch < bounds.epoch_max:
+            for other in NODES:
+                if other != me:
+                    after = state.changed(f"elect {me} by {other}", me, other)
+                    _elect(after.nodes[me], after.nodes[other])
+                    yield after
+        for other in node.sent:
+            after = state.changed(f"exchange {me} with {other}", me, other)
+            _exchange(after.nodes[me], after.nodes[other])
+            yield after
+        if state.restart_count < bounds.restart_count_max:
+            after = state.changed(f"restart {me}", me)
+            after.restart_count += 1
+            after.nodes[me].start()
+            yield after
+
+
+def _elect(me: ModelNode, other: ModelNode) -> None:
+    """An election timeout passes, and one other replica is reached."""
+    deadline_ms = me.core.next_deadline_ms
+    me.now_ms = max(me.now_ms, deadline_ms or 0) + 2 * CONFIG.election_timeout_ms
+    me.now_ms += 2 * CONFIG.fetch_timeout_ms
+    me.sent = {}
+    me.tell(TimePassed())
+    for _ in range(EXCHANGES_MAX):
+        if me.core.is_leader or other.node_id not in me.sent:
+            break
+        _exchange(me, other)
+
+
+def _exchange(me: ModelNode, other: ModelNode) -> None:
+    """A request goes over and its answer comes back."""
+    send = me.sent.pop(other.node_id)
+    response = _asked(other, send.request)
+    if response is None:
+        me.tell(SendFailed(send.correlation_id))
+    else:
+        me.tell(ResponseReceived(send.correlation_id, response))
+    me.now_ms += CONFIG.retry_backoff_ms
+    me.tell(TimePassed())
+
+
+def _asked(node: ModelNode, request: Request) -> Response | None:
+    """What a replica answers now; None if it would wait."""
+    request_id = 1 + len(node.replies)
+    node.replies = []
+    node.tell(RequestReceived(request_id, request))
+    found = [reply.response for reply in node.replies if reply.request_id == request_id]
+    node.replies = []
+    if not found:
+        node.tell(RequestDropped(request_id))
+        return None
+    return found[0]
+
+
+def check(state: ModelState) -> None:
+    """Committed is for ever, and one leads an epoch."""
+    history = list(state.history)
+    for node in state.nodes:
+        records = node.log.records[: node.committed]
+        shared = min(len(records), len(history))
+        if records[:shared] != history[:shared]:
+            raise BrokenModelError(f"{history} was committed, now {records}: {list(state.path)}")
+        history += records[shared:]
+    state.history = tuple(history)
+    for node in state.nodes:
+        if node.core.is_leader and node.core.epoch == max(n.core.epoch for n in state.nodes):
+            held = node.log.records[: len(history)]
+            if held != history:
+                raise BrokenModelError(f"the leader lacks {history}: {list(state.path)}")
+
+
+def beginning() -> ModelState:
+    """Nobody has done anything yet."""
+    return ModelState(tuple(ModelNode(node_id) for node_id in NODES))
+
+
+def after_actions(*actions: str) -> ModelState:
+    """Where these actions lead, one after the other."""
+    state = beginning()
+    bounds = Bounds()
+    for action in actions:
+        found = [one for one in next_states(state, bounds) if one.path[-1] == action]
+        assert found, f"{action} cannot happen after {list(state.path)}"
+        state = found[0]
+        check(state)
+    return state
+
+
+def explore(first: ModelState, bounds: Bounds, state_count_max: int | None = None) -> int:
+    """Look at every state that comes after one, within the bounds; how many there are.
+
+    Raises ``BrokenModelError`` with the shortest history that breaks a promise.
+    """
+    seen = {first.key()}
+    waiting = deque([first])
+    while waiting:
+        for after in next_states(waiting.popleft(), bounds):
+            check(after)
+            key = after.key()
+            if key not in seen:
+                seen.add(key)
+                waiting.append(after)
+                if state_count_max is not None and len(seen) >= state_count_max:
+                    return len(seen)
+    return len(seen)
