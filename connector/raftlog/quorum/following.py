@@ -51,6 +51,8 @@ class Following:
 
     def poll(self) -> None:
         state, role = self._state, self._state.role
+        if state.log.synced_end_offset < state.log.end_offset:
+            return  # a sync is on its way since this replica leads no more
         if isinstance(role, Unattached) and not state.may_stand:
             self._look_for_leader()
         elif isinstance(role, Follower) and not role.is_appending:
@@ -59,8 +61,6 @@ class Following:
                 return
             if not state.requests.is_ready(role.leader_id, state.now_ms):
                 return
-            if state.log.synced_end_offset < state.log.end_offset:
-                return  # a sync is on its way since this replica became a follower
             if self._must_update(role):
                 state.send(role.leader_id, self._update(role), role.leader_endpoints)
             elif role.snapshot is None:

@@ -172,11 +172,8 @@ class ReplicaState:
     def become_follower(
         self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...] = ()
     ) -> None:
-        """Follow; what is not durable yet is made so first, since a fetch vouches for it."""
         assert leader_id != self.node_id, "nobody follows itself"
         self._change(self._follower(epoch, leader_id, endpoints or self.endpoints_of(leader_id)))
-        if self.log.synced_end_offset < self.log.end_offset:
-            self.emit(StartSync())
 
     def become_prospective(self) -> None:
         role = self.role
@@ -308,6 +305,9 @@ class ReplicaState:
         self._persist()
         if isinstance(old, Leader):
             self._release(old)
+        is_fetching = isinstance(role, Unattached | Follower)
+        if is_fetching and self.log.synced_end_offset < self.log.end_offset:
+            self.emit(StartSync())  # a fetch vouches for what is in the log
         if (old.epoch, old.leader_id) != (role.epoch, role.leader_id):
             self._tell_leader()
 
