@@ -203,3 +203,27 @@ def test_control_records_of_an_epoch_stand_in_its_first_batch() -> None:
     log.begin_epoch(3, (*HEAD, KRaftVersion(kraft_version=1)), now_ms=NOW_MS)
     (batch,) = log.control_batches()
     assert (batch.leader_epoch, batch.base_offset, batch.next_offset) == (3, 0, 2)
+
+
+def test_damage_below_the_start_of_a_copy_lets_it_begin_anew_behind_its_snapshot() -> None:
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 5)
+    log.advance_high_watermark(5)
+    writer = log.begin_snapshot(log.snapshot_id_at(4), now_ms=NOW_MS)
+    assert writer is not None
+    with writer:
+        snapshot_id = writer.freeze()
+    assert log.delete_before(snapshot_id)
+    assert log.log_start_offset == 4
+    disk.kill()
+    path = f"{DIRECTORY}/{0:020d}.log"
+    disk.flip_bit(path, 8 * 80)
+    damaged = opened(disk)
+    assert damaged.end_offset <= damaged.log_start_offset
+    mended = ReplicaLog.open_damaged(disk, DIRECTORY, end_offset=damaged.end_offset, now_ms=NOW_MS)
+    assert (mended.log_start_offset, mended.end_offset) == (4, 4)
+    assert mended.is_withdrawn
+    assert f"{0:020d}.log.damaged" in disk.list_names(DIRECTORY), "what went is saved"
+    follow(mended, 4, 6)
+    assert opened(disk.another_process()).end_offset == 6

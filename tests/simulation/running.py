@@ -19,11 +19,13 @@ from typing import Final
 
 from .checker import check_book
 from .cluster import Cluster
-from .faults import CALM_US, FAULTS_US, FaultDriver, Plan, draw_plan
+from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Plan, draw_plan
 from .invariants import BrokenPromiseError
 from .users import Operation, User
 from .world import World
 
+SEEDS_FOR_EVERY_FAULT: Final = 500
+"""In so many seeds every kind of fault happens, or something is wrong with it."""
 HEAL_WITHIN_US: Final = 60_000_000
 """After healing: a leader, everybody's last operation answered, all logs equal."""
 
@@ -157,6 +159,10 @@ def run_many(seeds: range, workers: int) -> bool:
         print(f"so a seed breaks a promise in at most {3 / len(seeds):.2g} of cases (95 %)")
     for name, count in sorted(counts.items()):
         print(f"  {name:32} {count}")
+    never = [fault.value for fault in Fault if not counts[f"fault {fault.value}"]]
+    if never and len(seeds) >= SEEDS_FOR_EVERY_FAULT:
+        print(f"these faults never happened: {', '.join(never)}")
+        return False
     return not failed
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.faults import Fault
+from tests.simulation.faults import Fault, Hook, draw_plan
 from tests.simulation.running import run_seed
 from tests.support.report_lines import REPORT_LINE
 
@@ -26,8 +26,6 @@ FIRST = int(os.environ.get("RAFTLOG_SIM_FIRST", "0")) or secrets.randbelow(2**31
 """Every build looks at seeds that none has looked at."""
 PARTS = 8
 QUICK_SEEDS = range(1, 4)
-SEEDS_FOR_EVERY_FAULT = 20
-"""In so many seeds every kind of fault happens, but for one build in a million."""
 FAILED_ONCE: tuple[int, ...] = (19,)
 PLANTED: tuple[int, ...] = (32,)
 """Seeds in which a planted bug breaks a promise that no smaller test looks at."""
@@ -60,9 +58,12 @@ def test_no_promise_is_broken_in_seeds_that_nobody_has_run(
         f"{len(seeds)} seeds, {counts['committed record']} records, {counts['election']} elections"
     )
     record_property(REPORT_LINE, f"simulated clusters, part {part} from seed {FIRST}: {words}")
-    if len(seeds) >= SEEDS_FOR_EVERY_FAULT:
-        never = [fault.value for fault in Fault if not counts[f"fault {fault.value}"]]
-        assert not never, f"these faults never happened: {never}"
+
+
+def test_every_fault_and_every_hook_is_in_the_plans_of_so_many_seeds() -> None:
+    planned = [one for seed in range(200) for one in draw_plan(seed).faults]
+    assert {one.fault for one in planned} == set(Fault)
+    assert {one.hook for one in planned} == {None, *Hook}
 
 
 @pytest.mark.parametrize("seed", [8])

@@ -43,6 +43,8 @@ from .segment import ActiveSegment
 if TYPE_CHECKING:
     from .recovered import RecoveredLog
 
+DAMAGED_SUFFIX: Final = ".damaged"
+"""Of a segment that was set aside."""
 _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
@@ -234,8 +236,10 @@ class LogStore:
             self.directory.write_epochs(epochs)
             self.epochs = epochs
 
-    def begin_anew(self, snapshot_id: SnapshotId) -> None:
+    def begin_anew(self, snapshot_id: SnapshotId, *, is_damaged: bool = False) -> None:
         """Give up every record, and begin behind a snapshot that is further; durable on return.
+
+        Segments of a damaged log are kept under other names, for people.
 
         The files are closed, and to be recovered anew. A crash in the middle leaves a log that is
         still behind the snapshot, or has nothing: then it is begun anew again.
@@ -244,6 +248,8 @@ class LogStore:
         if self.recovery_point > snapshot_id.end_offset:
             self.write_recovery_point(snapshot_id.end_offset)  # what is given up is not missed
         listing = self.directory.listing()
+        if is_damaged:
+            self._set_aside(listing.segments)
         self._unlink_segments(listing.segments)
         self._unlink_producer_snapshots(lambda at: at != snapshot_id.end_offset)
         self.directory.sync()
@@ -355,6 +361,13 @@ class LogStore:
             return None
 
     # --- deleting ---------------------------------------------------------------------------------
+
+    def _set_aside(self, bases: Sequence[int]) -> None:
+        """Give segments another name, those at the end first."""
+        for base in reversed(bases):
+            path = self.directory.file(offset_name(base, LOG_SUFFIX))
+            self.directory.storage.rename(path, path + DAMAGED_SUFFIX)
+            self.directory.sync()
 
     def _unlink_segments(self, bases: Sequence[int]) -> None:
         """Delete segments at the log's end, given in their order."""

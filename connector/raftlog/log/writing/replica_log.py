@@ -78,6 +78,13 @@ class ReplicaLog(ReplicatedLog):
         """
         files = LogDirectory(storage, directory)
         files.withdraw(f"the log was damaged and cut at offset {end_offset}\n")
+        log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
+        if end_offset <= log.log_start_offset > 0:  # nothing is left: begin behind a snapshot
+            if not log.snapshots or log.snapshots[-1].end_offset < log.log_start_offset:
+                raise log.report.read_only or AssertionError("it is damaged")
+            log._begin_anew(log.snapshots[-1], now_ms, is_damaged=True)
+            return log
+        log.close()
         properties = files.read_properties()
         assert properties is not None, "the log is ours"
         cut_log_at(storage, directory, offset=end_offset, config=properties.config, now_ms=now_ms)
@@ -205,15 +212,27 @@ class ReplicaLog(ReplicatedLog):
             return
         newest = self.snapshots[-1]
         own = SnapshotId(epoch=self.last_fetched_epoch, end_offset=self._end_offset)
-        is_more_lost = self.is_read_only and self._store.recovery_point > newest.end_offset
-        if newest <= own or is_more_lost:
+        if newest <= own or self._has_lost_more_than(newest):
             return
+        self._begin_anew(newest, now_ms)
+
+    def _has_lost_more_than(self, snapshot_id: SnapshotId) -> bool:
+        """Whether something that was durable is gone, and is not in the snapshot either."""
+        if not self.is_read_only:
+            return False
+        published = self._directory.published()
+        synced = 0 if published is None else published.end_offset
+        return max(self._store.recovery_point, synced) > snapshot_id.end_offset
+
+    def _begin_anew(
+        self, snapshot_id: SnapshotId, now_ms: int, *, is_damaged: bool = False
+    ) -> None:
         with self._failing(also_full=True):
             self._directory.remove_clean_marker()
             self._directory.unpublish()
-            self._store.begin_anew(newest)
+            self._store.begin_anew(snapshot_id, is_damaged=is_damaged)
             self._recover(now_ms)
-            self._high_watermark = max(self._high_watermark, newest.end_offset)
+            self._high_watermark = max(self._high_watermark, snapshot_id.end_offset)
 
     def _append_one(self, data: bytes | memoryview, facts: BatchFacts, now_ms: int) -> None:
         super()._append_one(data, facts, now_ms)
