@@ -158,7 +158,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a copy whose log is older than a snapshot keeps its old records in front of it",
         path="connector/raftlog/log/writing/replica_log.py",
-        old="        if newest <= own or is_more_lost:\n",
+        old="        if newest <= own or self._has_lost_more_than(newest):\n",
         new="        if True:\n",
         tests=transcript("snapshots/a_follower_behind_the_start"),
     ),

@@ -386,7 +386,7 @@ class Node:
             return
         try:
             snapshot_id = log.snapshot_id_at(high_watermark)
-            writer = log.begin_snapshot(snapshot_id, now_ms=time_ms)
+            writer = replica.begin_snapshot(high_watermark, time_ms=time_ms)
             if writer is None:
                 return
             with writer:

@@ -64,6 +64,36 @@ def test_an_observer_that_has_caught_up_becomes_a_voter() -> None:
     wait(cluster, lambda: answers(cluster) == {"NONE": 1})
 
 
+def test_a_voter_that_does_not_know_yet_that_it_is_one_lets_others_be_elected() -> None:
+    """It follows a dead leader for ever, and never stands: its vote is needed all the same."""
+    cluster = started(observers=1)
+    old, new = leader_of(cluster), cluster.nodes[4]
+    old.change_voters(AddVoterRequest(voter=new.voter, timeout_ms=5_000))
+    rest = [one for one in cluster.nodes.values() if one not in (old, new)]
+    wait(cluster, lambda: voters_of(old) == (1, 2, 3, 4))
+    cluster.network.link(old.node_id, new.node_id).is_cut = True
+    cluster.network.reset(old.node_id, new.node_id)  # the record was on its way already
+    wait(cluster, lambda: all(voters_of(one) == (1, 2, 3, 4) for one in rest))
+    assert voters_of(new) == (1, 2, 3)
+    old.kill()
+    wait(cluster, lambda: cluster.is_level(without=old.node_id))
+    assert voters_of(new) == (1, 2, 3, 4)
+
+
+def test_a_voter_that_was_added_is_one_after_a_snapshot_too() -> None:
+    cluster = started(observers=1)
+    leader_of(cluster).change_voters(
+        AddVoterRequest(voter=cluster.nodes[4].voter, timeout_ms=5_000)
+    )
+    wait(cluster, lambda: answers(cluster) == {"NONE": 1} and cluster.is_level())
+    for node in cluster.nodes.values():
+        node.snapshot()
+        node.kill()
+        node.start()
+    wait(cluster, cluster.is_level)
+    assert all(voters_of(one) == (1, 2, 3, 4) for one in cluster.nodes.values())
+
+
 def test_a_voter_that_never_comes_is_given_up_and_others_may_join_then() -> None:
     cluster = started(observers=1)
     cut_off(cluster, cluster.nodes[4])

@@ -29,6 +29,7 @@ from raftlog.errors import (
 from raftlog.log.names import QUORUM_STATE_NAME
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.snapshot_writer import SnapshotWriter
 from raftlog.log.writing.sync_state import SyncTicket
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
@@ -176,6 +177,19 @@ class Replica:
                 self._carry_out(effect)
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
+
+    def begin_snapshot(self, end_offset: int, *, time_ms: int) -> SnapshotWriter | None:
+        """Begin a snapshot of what is committed below ``end_offset``, with its voters.
+
+        As ``ReplicatedLog.begin_snapshot``.
+        """
+        voters, kraft_version = self.core.voters_at(end_offset)
+        return self.log.begin_snapshot(
+            self.log.snapshot_id_at(end_offset),
+            now_ms=time_ms,
+            kraft_version=kraft_version,
+            voters=voters_record(voters) if kraft_version else None,
+        )
 
     def appended(self, *, now_ms: int, time_ms: int) -> list[Outgoing]:
         """Users' records were appended to ``log``, in the epoch that is led."""

@@ -133,6 +133,10 @@ class QuorumCore:
     def voters(self) -> VoterSet:
         return self._state.voter_set
 
+    def voters_at(self, end_offset: int) -> tuple[VoterSet, int]:
+        """The voters and the kraft.version of the log below ``end_offset``."""
+        return self._state.voters.at(end_offset)
+
     @property
     def high_watermark(self) -> int | None:
         """Everything below is committed; None while that is not known."""

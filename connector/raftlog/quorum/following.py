@@ -57,6 +57,7 @@ class Following:
             self._look_for_leader()
         elif isinstance(role, Follower) and not role.is_appending:
             if not state.may_stand and state.now_ms >= role.fetch_deadline_ms:
+                role.has_fetched = False  # whoever would lead instead may have its pre-vote
                 self._look_for_leader()  # it may be gone, and nobody tells an observer
                 return
             if not state.requests.is_ready(role.leader_id, state.now_ms):
