@@ -1,7 +1,8 @@
 """Seeded runs of whole clusters: nothing acknowledged is lost, nothing is written twice.
 
-``RAFTLOG_SIM_SEEDS=1000`` runs so many new seeds, ``RAFTLOG_SIM_FIRST=17`` from there on. A failing
-seed is replayed by ``make sim SEED=n``, and goes into ``FAILED_ONCE``.
+``make sim`` runs seeds that nobody has run; here ``RAFTLOG_SIM_FIRST=0`` does, and
+``RAFTLOG_SIM_SEEDS=1000`` so many. A failing seed is replayed by ``make sim SEED=n``, and goes into
+``FAILED_ONCE``.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from tests.support.report_lines import REPORT_LINE
 
 HOME = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("RAFTLOG_SIM_SEEDS", "200"))
-FIRST = int(os.environ.get("RAFTLOG_SIM_FIRST", "0")) or secrets.randbelow(2**31)
-"""Every build looks at seeds that none has looked at."""
+FIRST = int(os.environ.get("RAFTLOG_SIM_FIRST", "7000000")) or secrets.randbelow(2**31)
 PARTS = 8
 QUICK_SEEDS = range(1, 4)
 FAILED_ONCE: tuple[int, ...] = (19, 5_000_454)
@@ -47,7 +47,7 @@ def test_no_promise_is_broken_whatever_goes_wrong(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_promise_is_broken_in_seeds_that_nobody_has_run(
+def test_no_promise_is_broken_in_many_seeds(
     part: int, record_property: Callable[[str, object], None]
 ) -> None:
     counts: Counter[str] = Counter()
