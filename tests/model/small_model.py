@@ -49,6 +49,7 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader
+from raftlog.quorum.state import Beginning
 from raftlog.quorum.voters import Voter, VoterHistory, VoterSet
 from raftlog.types import FetchAnswer, ReplicaKey, SnapshotId
 
@@ -123,15 +124,15 @@ class ModelNode:
     def start(self) -> None:
         """Begin with what was written down, and nothing else."""
         self.sent, self.replies, self.committed = {}, [], 0
-        self.core = QuorumCore(
+        beginning = Beginning(
             me=Voter(key=ReplicaKey(self.node_id)),
             log=self.log,
             election=self.election,
             voters=VoterHistory(VOTERS),
             config=CONFIG,
             jitter_ms=no_jitter_ms,
-            now_ms=self.now_ms,
         )
+        self.core = QuorumCore(beginning, now_ms=self.now_ms)
         self.tell(TimePassed())
 
     def tell(self, event: Event) -> None:

@@ -30,7 +30,7 @@ from raftlog.quorum.effects import (
 from raftlog.quorum.events import Event, RequestReceived
 from raftlog.quorum.messages import FetchRequest, Response, VoteRequest, VoteResponse
 from raftlog.quorum.roles import RoleType
-from raftlog.quorum.state import ReplicaState
+from raftlog.quorum.state import Beginning, ReplicaState
 
 Step = Callable[..., list[Effect]]
 
@@ -122,9 +122,9 @@ def watching() -> Iterator[StepChecks]:
         change(state, role, *rest, **named)  # type: ignore[arg-type]
         checks.changes.add((old, type(state.role)))
 
-    def seen_begin(core: QuorumCore, **named: object) -> None:
-        begin(core, **named)  # type: ignore[arg-type]
-        checks.started(core, named["election"])  # type: ignore[arg-type]
+    def seen_begin(core: QuorumCore, beginning: Beginning, *, now_ms: int) -> None:
+        begin(core, beginning, now_ms=now_ms)
+        checks.started(core, beginning.election)
 
     QuorumCore.step = checked_step  # type: ignore[method-assign]
     ReplicaState._change = seen_change  # type: ignore[method-assign]

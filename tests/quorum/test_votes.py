@@ -61,7 +61,6 @@ def leader() -> Role:
         check_quorum_deadline_ms=0,
         begin_epoch_deadline_ms=0,
         progress=Progress(),
-        granting_voters=(),
     )
 
 

@@ -24,6 +24,7 @@ from raftlog.quorum.effects import (
     LeaderChanged,
     LeadershipConfirmed,
     Reply,
+    RoleChanged,
     Send,
     Tell,
 )
@@ -236,6 +237,9 @@ class Node:
             case LeadershipConfirmed(ticket):
                 assert self.appends is not None
                 self.appends.confirmed(ticket)
+            case RoleChanged():
+                role = outgoing.new.__name__.lower()
+                world.note(f"{self.node_id} {role} in epoch {outgoing.epoch}")
             case Tell(text):
                 world.note(f"{self.node_id} {text}")
 

@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Self, TypeAlias
+from typing import ClassVar, Final, Self, TypeAlias
 
 from raftlog.errors import (
     CorruptBatchError,
@@ -48,6 +48,7 @@ from raftlog.quorum.effects import (
     Reply,
     ReplyWithRecords,
     ReplyWithSnapshot,
+    RoleChanged,
     Send,
     StartSync,
     StoreSnapshotBytes,
@@ -64,6 +65,7 @@ from raftlog.quorum.events import (
     Truncated,
     VotersAppended,
 )
+from raftlog.quorum.state import Beginning
 from raftlog.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.storage.protocol import WritableStorage
@@ -90,13 +92,22 @@ class RunSync:
 
 
 Outgoing: TypeAlias = (
-    Send | Reply | LeaderChanged | AdvanceHighWatermark | LeadershipConfirmed | Tell | RunSync
+    Send
+    | Reply
+    | LeaderChanged
+    | RoleChanged
+    | AdvanceHighWatermark
+    | LeadershipConfirmed
+    | Tell
+    | RunSync
 )
 """What the driver has to do: speak to others, tell users, sync."""
 
 
 class Replica:
     """One node's part of a quorum. Not shared between threads."""
+
+    core_type: ClassVar[type[QuorumCore]] = QuorumCore
 
     def __init__(self, core: QuorumCore, log: ReplicaLog) -> None:
         self.core: Final = core
@@ -150,18 +161,17 @@ class Replica:
                 reason="it is missing, and there is a log beside it: whom this node voted for is "
                 "not known",
             )
-        core = QuorumCore(
+        beginning = Beginning(
             me=me,
             log=log,
             election=ElectionState(epoch=0) if written is None else election_state(written),
             voters=_voter_history(log, voters, kraft_version),
             config=config,
             jitter_ms=jitter_ms,
-            now_ms=now_ms,
             bootstrap=bootstrap,
             is_withdrawn=log.is_withdrawn,
         )
-        return cls(core, log)
+        return cls(cls.core_type(beginning, now_ms=now_ms), log)
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -214,7 +224,9 @@ class Replica:
     def _carry_out(self, effect: Effect) -> None:
         log = self.log
         match effect:
-            case Send() | Reply() | LeaderChanged() | LeadershipConfirmed() | Tell():
+            case (
+                Send() | Reply() | LeaderChanged() | RoleChanged() | LeadershipConfirmed() | Tell()
+            ):
                 self._outgoing.append(effect)
             case AdvanceHighWatermark(offset):
                 log.advance_high_watermark(offset)

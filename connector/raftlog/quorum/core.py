@@ -11,11 +11,9 @@ Kafka: ``KafkaRaftClient.poll`` and what it calls (KIP-595, 630, 853, 996).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import assert_never
 
-from .config import QuorumConfig
-from .effects import Effect, ElectionState, Reply
+from .effects import Effect, Reply
 from .elections import Elections
 from .events import (
     Appended,
@@ -36,7 +34,6 @@ from .events import (
 )
 from .following import Following
 from .leadership import Leadership
-from .log_view import LogView
 from .membership import Membership
 from .messages import (
     AddVoterRequest,
@@ -59,8 +56,8 @@ from .messages import (
 )
 from .request_book import Outstanding
 from .roles import Leader, Role
-from .state import ReplicaState
-from .voters import Endpoint, Voter, VoterHistory, VoterSet
+from .state import Beginning, ReplicaState
+from .voters import VoterSet
 
 
 class QuorumCore:
@@ -72,39 +69,12 @@ class QuorumCore:
        of the leader's own, which are told by ``Appended``.
     """
 
-    def __init__(
-        self,
-        *,
-        me: Voter,
-        log: LogView,
-        election: ElectionState,
-        voters: VoterHistory,
-        config: QuorumConfig,
-        jitter_ms: Callable[[int], int],
-        now_ms: int,
-        bootstrap: tuple[tuple[Endpoint, ...], ...] = (),
-        is_withdrawn: bool = False,
-    ) -> None:
-        """Begin as what was written down says.
-
-        ``is_withdrawn``: its log was damaged where it was durable, and it must not vote until it
-        has fetched everything again. ``bootstrap``: where an observer asks for the leader besides
-        at the voters it knows.
-        """
-        self._state = ReplicaState(
-            me=me,
-            log=log,
-            election=election,
-            voters=voters,
-            config=config,
-            jitter_ms=jitter_ms,
-            now_ms=now_ms,
-            is_withdrawn=is_withdrawn,
-        )
+    def __init__(self, beginning: Beginning, *, now_ms: int) -> None:
+        self._state = ReplicaState(beginning, now_ms=now_ms)
         self._elections = Elections(self._state)
         self._leadership = Leadership(self._state)
         self._membership = Membership(self._state)
-        self._following = Following(self._state, bootstrap)
+        self._following = Following(self._state, beginning.bootstrap)
 
     # --- what it is -------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from raftlog.types import OffsetAndEpoch, ReplicaKey, SnapshotId
 
 from .messages import FetchResponse, FetchSnapshotResponse, Request, Response
+from .roles import RoleType
 from .voters import Endpoint, VoterSet
 
 
@@ -163,6 +164,16 @@ class LeaderChanged:
     epoch_start_offset: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleChanged:
+    """This replica is something else now; ``old`` None: it begins. For people and for figures."""
+
+    old: RoleType | None
+    new: RoleType
+    epoch: int
+    leader_id: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class LeadershipConfirmed:
     """When this ticket was asked for, nobody led a later epoch."""
@@ -193,6 +204,7 @@ Effect: TypeAlias = (
     | InstallSnapshot
     | AdvanceHighWatermark
     | LeaderChanged
+    | RoleChanged
     | LeadershipConfirmed
     | Tell
 )

@@ -135,7 +135,6 @@ class Leader:
     check_quorum_deadline_ms: int
     begin_epoch_deadline_ms: int
     progress: Progress
-    granting_voters: tuple[ReplicaKey, ...]
     is_established: bool = False
     is_resign_requested: bool = False
     change: PendingChange | None = None

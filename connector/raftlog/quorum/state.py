@@ -11,6 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from raftlog.types import ReplicaKey
@@ -23,9 +24,9 @@ from .effects import (
     LeaderChanged,
     PersistElection,
     Reply,
+    RoleChanged,
     Send,
     StartSync,
-    Tell,
 )
 from .log_view import LogView
 from .messages import ErrorCode, FetchResponse, Request, Standing, VoterChangeResponse
@@ -39,42 +40,52 @@ from .roles import (
     Prospective,
     Resigned,
     Role,
+    RoleType,
     Unattached,
     Votes,
 )
 from .voters import NO_OFFSET, Endpoint, Voter, VoterHistory, VoterSet
 
 
-class ReplicaState:
-    """One replica between two steps. ``jitter_ms(n)`` draws a number from ``[0, n)``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a replica begins with: what it is, what was written down, and what it is given.
 
-    def __init__(
-        self,
-        *,
-        me: Voter,
-        log: LogView,
-        election: ElectionState,
-        voters: VoterHistory,
-        config: QuorumConfig,
-        jitter_ms: Callable[[int], int],
-        now_ms: int,
-        is_withdrawn: bool = False,
-    ) -> None:
-        self.me: Final = me
-        self.log: Final = log
-        self.voters: Final = voters
-        self.config: Final = config
+    ``jitter_ms(n)`` draws a number from ``[0, n)``. ``bootstrap``: where an observer asks for the
+    leader, besides at the voters that it knows. ``is_withdrawn``: its log was damaged where it was
+    durable, and it must not vote until it has fetched everything again.
+    """
+
+    me: Voter
+    log: LogView
+    election: ElectionState
+    voters: VoterHistory
+    config: QuorumConfig
+    jitter_ms: Callable[[int], int]
+    bootstrap: tuple[tuple[Endpoint, ...], ...] = ()
+    is_withdrawn: bool = False
+
+
+class ReplicaState:
+    """One replica between two steps."""
+
+    def __init__(self, beginning: Beginning, *, now_ms: int) -> None:
+        self.me: Final = beginning.me
+        self.log: Final = beginning.log
+        self.voters: Final = beginning.voters
+        self.config: Final = beginning.config
         self.requests: Final = RequestBook()
         self.now_ms = now_ms
         self.high_watermark: int | None = None
         self.is_shutting_down = False
-        self.is_withdrawn = is_withdrawn
+        self.is_withdrawn = beginning.is_withdrawn
         """It has lost what it vouched for, and neither votes nor stands until it has caught up."""
-        self.voted: ReplicaKey | None = election.voted
-        self._jitter_ms = jitter_ms
-        self._persisted = election
+        self.voted: ReplicaKey | None = beginning.election.voted
+        self._jitter_ms = beginning.jitter_ms
+        self._persisted = beginning.election
         self._effects: list[Effect] = []
-        self.role: Role = self._first_role(election)
+        self.role: Role = self._first_role(beginning.election)
+        self._tell_role(None)
         self._persist()
         self._tell_leader()
 
@@ -207,7 +218,6 @@ class ReplicaState:
                 check_quorum_deadline_ms=self.now_ms + self.config.check_quorum_timeout_ms,
                 begin_epoch_deadline_ms=self.now_ms,
                 progress=Progress(),
-                granting_voters=granting,
             )
         )
         voter_set, must_write_voters = self._voters_to_begin_with()
@@ -301,6 +311,7 @@ class ReplicaState:
         if voted is not None:
             self.voted = voted
         self.role = role
+        self._tell_role(type(old))
         self.requests.forget()
         self._persist()
         if isinstance(old, Leader):
@@ -338,7 +349,10 @@ class ReplicaState:
         start = role.epoch_start_offset if isinstance(role, Leader) else None
         leader_id = None if isinstance(role, Resigned) else role.leader_id
         self.emit(LeaderChanged(epoch=role.epoch, leader_id=leader_id, epoch_start_offset=start))
-        self.emit(Tell(f"{type(role).__name__.lower()} in epoch {role.epoch}"))
+
+    def _tell_role(self, old: RoleType | None) -> None:
+        role = self.role
+        self.emit(RoleChanged(old=old, new=type(role), epoch=role.epoch, leader_id=role.leader_id))
 
     # --- roles as they begin ----------------------------------------------------------------------
 
