@@ -1,7 +1,8 @@
 """Every error that raftlog raises: the page to import them from.
 
 Those of an append are told in ``append_errors``, those of writing rows in ``write_errors``, those
-of messages between processes in ``wire_errors``, the root of all in ``base_errors``.
+of messages between processes in ``wire_errors``, of a node that cannot start in ``node_errors``,
+the root of all in ``base_errors``.
 
 Rules of this file:
 
@@ -37,6 +38,10 @@ from .base_errors import RaftlogError as RaftlogError
 from .base_errors import place_text as _place
 from .change_errors import InvalidChangesError as InvalidChangesError
 from .change_errors import RefusedChange as RefusedChange
+from .node_errors import AlreadyFormattedError as AlreadyFormattedError
+from .node_errors import ConfigError as ConfigError
+from .node_errors import NotFormattedError as NotFormattedError
+from .node_errors import WrongDirectoryError as WrongDirectoryError
 from .wire_errors import FrameLengthError as FrameLengthError
 from .wire_errors import InexpressibleMessageError as InexpressibleMessageError
 from .wire_errors import MalformedMessageError as MalformedMessageError

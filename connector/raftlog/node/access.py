@@ -3,14 +3,33 @@
 Rules of this file:
 
 1. Rights come from what was proven on the connection, never from what a message says.
+2. With TLS everything is denied that the table does not give. Without it nobody can be told from
+   another, and everybody has every right of the listener: that is why such a listener is on
+   loopback only.
+3. A listener bounds what its callers may do: nobody is a replica on the one for clients, and
+   nobody reads or appends on the one for voters.
+4. A certificate that names several nodes proves none of them (CVE-2018-1288: who fetches under a
+   replica's id moves the high watermark).
 """
 
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from raftlog.wire import Listener
+
+if TYPE_CHECKING:
+    from .config import ListenerConfig
+
+ANONYMOUS: Final = "anonymous"
+"""Who has shown no certificate, in Kafka's word for it (Kafka: ``User:ANONYMOUS``)."""
+
+PeerCertificate: TypeAlias = Mapping[str, Any]
+"""What ``SSLSocket.getpeercert()`` gives: of a certificate that was verified."""
 
 
 class Rights(enum.Flag):
@@ -40,3 +59,121 @@ class Caller:
     listener: Listener
     rights: Rights
     client_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessTable:
+    """What certificates' names give.
+
+    Each of ``describe`` to ``admin`` holds patterns of names, where ``*`` stands for anything;
+    ``anonymous`` is meant by its own name alone, never by a pattern. READ, APPEND and ADMIN bring
+    DESCRIBE, as in Kafka. ``nodes``: the one name in a certificate that proves a node's id.
+    """
+
+    describe: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    append: tuple[str, ...] = ()
+    admin: tuple[str, ...] = ()
+    nodes: Mapping[int, str] | None = None
+
+    def rights_of(self, name: str) -> Rights:
+        """What a name is given, whatever the listener. Nothing for an empty one."""
+        given = Rights.NONE
+        for right, patterns in (
+            (Rights.DESCRIBE, self.describe),
+            (Rights.READ | Rights.DESCRIBE, self.read),
+            (Rights.APPEND | Rights.DESCRIBE, self.append),
+            (Rights.ADMIN | Rights.DESCRIBE, self.admin),
+        ):
+            if any(_matches(pattern, name) for pattern in patterns):
+                given |= right
+        return given
+
+    def node_of(self, certificate: PeerCertificate) -> int | None:
+        """The one node whose name a certificate bears; None if it bears none, or several."""
+        names = {name.lower() for name in certificate_names(certificate)}
+        proven = [node_id for node_id, name in (self.nodes or {}).items() if name.lower() in names]
+        return proven[0] if len(proven) == 1 else None
+
+
+def caller_of(
+    certificate: PeerCertificate | None,
+    listener: ListenerConfig,
+    access: AccessTable,
+    *,
+    client_id: str | None = None,
+) -> Caller:
+    """Who is at the other end of a connection to ``listener``.
+
+    ``certificate`` is the verified one of ``getpeercert()``; None if none was shown.
+    """
+    allowed = _rights_on(listener.listener)
+    if listener.tls is None:
+        return Caller(
+            name=ANONYMOUS,
+            node_id=None,
+            listener=listener.listener,
+            rights=allowed,
+            client_id=client_id,
+        )
+    name, node_id = ANONYMOUS, None
+    if certificate:
+        name = _principal(certificate)
+        node_id = access.node_of(certificate) if Listener.VOTERS in listener.listener else None
+    rights = access.rights_of(name)
+    if node_id is not None:
+        rights |= Rights.VOTE | Rights.DESCRIBE
+    elif listener.listener == Listener.VOTERS and Rights.ADMIN not in rights:
+        rights = Rights.NONE  # a client's certificate opens nothing there
+    return Caller(
+        name=name,
+        node_id=node_id,
+        listener=listener.listener,
+        rights=rights & allowed,
+        client_id=client_id,
+    )
+
+
+def certificate_names(certificate: PeerCertificate) -> tuple[str, ...]:
+    """What a certificate names its owner: the common name if there is one only, and the names for
+    DNS, without wildcards."""
+    names = [
+        value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS" and value
+    ]
+    common = _common_names(certificate)
+    if len(common) == 1:
+        names.insert(0, common[0])
+    return tuple(name for name in dict.fromkeys(names) if "*" not in name)
+
+
+def _principal(certificate: PeerCertificate) -> str:
+    """The common name; without one the only name for DNS; empty if it is not clear."""
+    common = _common_names(certificate)
+    names = common or list(certificate_names(certificate))
+    return names[0] if len(names) == 1 and _is_printable(names[0]) else ""
+
+
+def _common_names(certificate: PeerCertificate) -> list[str]:
+    subject: Iterable[Iterable[tuple[str, str]]] = certificate.get("subject", ())
+    return [value for part in subject for kind, value in part if kind == "commonName" and value]
+
+
+def _rights_on(listener: Listener) -> Rights:
+    """All that anybody may do on a listener."""
+    rights = Rights.DESCRIBE | Rights.ADMIN
+    if Listener.CLIENTS in listener:
+        rights |= Rights.READ | Rights.APPEND
+    if Listener.VOTERS in listener:
+        rights |= Rights.VOTE
+    return rights
+
+
+def _matches(pattern: str, name: str) -> bool:
+    if not name or (name == ANONYMOUS and pattern != ANONYMOUS):
+        return False
+    expression = ".*".join(map(re.escape, pattern.split("*")))
+    return re.fullmatch(expression, name) is not None
+
+
+def _is_printable(name: str) -> bool:
+    return name.isprintable()
