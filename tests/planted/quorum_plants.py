@@ -163,6 +163,15 @@ QUORUM_PLANTS: Final = (
         tests=transcript("snapshots/a_follower_behind_the_start"),
     ),
     Plant(
+        bug="retention forgets who votes",
+        path=f"{NODE}/replica.py",
+        old="(now_ms=time_ms, voters_at=self._voters_at)",
+        new="(now_ms=time_ms)",
+        tests=(
+            "tests/simulation/test_membership.py::test_voters_are_known_when_retention_has_forgotten_their_records",
+        ),
+    ),
+    Plant(
         bug="who looks for a new leader believes those who name the dead one",
         path=f"{QUORUM}/state.py",
         old="role.leader_id == leader_id and not from_leader:\n",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from raftlog.client.requests import Answer, AppendRequest, failed
 from raftlog.errors import AppendUnknownError, LogError
@@ -51,13 +51,17 @@ from raftlog.types import ReplicaKey
 from .invariants import Witness
 from .world import US_PER_MS, Network, World
 
-if TYPE_CHECKING:
-    from .users import User
-
 DIRECTORY: Final = "/data/orders-0"
 TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
 EPOCH_MS: Final = 1_700_000_000_000
 """The time of day when a run begins."""
+
+
+class Asker(Protocol):
+    """Who appends, and is told."""
+
+    def hear(self, target: int, attempt: int, answer: Answer, leader_id: int | None, /) -> None:
+        """An answer arrives at the node's end. ``leader_id``: who leads, as far as it knows."""
 
 
 @dataclass(slots=True)
@@ -402,6 +406,20 @@ class Node:
         cluster.count("snapshot")
         cluster.world.note(f"{self.node_id} snapshot {snapshot_id}")
 
+    def clean(self) -> None:
+        """Let retention forget what it does not keep."""
+        replica, cluster = self.replica, self._cluster
+        if replica is None or self.is_paused:
+            return
+        try:
+            if not replica.clean(time_ms=EPOCH_MS + cluster.world.now_ms):
+                return
+        except LogError as error:
+            cluster.world.note(f"{self.node_id} forgets nothing: {error.code}")
+            return
+        cluster.count("retention")
+        cluster.world.note(f"{self.node_id} begins at {replica.log.log_start_offset}")
+
     def change_voters(self, request: Request) -> None:
         """An operator asks this node to change who votes, and does not wait for the answer."""
         if self.replica is not None and not self.is_paused:
@@ -457,7 +475,7 @@ class Cluster:
         self.counts: dict[str, int] = {}
         self.watched: dict[tuple[int, int], Callable[[Response], None]] = {}
         self.nodes = {voter.key.node_id: Node(self, voter) for voter in everybody}
-        self._asked: dict[int, tuple[AppendRequest, User, int, int]] = {}
+        self._asked: dict[int, tuple[AppendRequest, Asker, int, int]] = {}
         self.on_hook: Callable[[str, Node], None] = lambda _hook, _node: None
         self.on_failure: Callable[[Node], None] = lambda _node: None
 
@@ -491,7 +509,7 @@ class Cluster:
         assert isinstance(response, VoterChangeResponse)
         self.count(f"voter change {response.error.name}")
 
-    def users_append(self, target: int, request: AppendRequest, user: User, attempt: int) -> None:
+    def users_append(self, target: int, request: AppendRequest, user: Asker, attempt: int) -> None:
         """A user's request arrives."""
         self._asked[id(request)] = (request, user, target, attempt)
         self.nodes[target].append(request)

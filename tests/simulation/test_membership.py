@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from raftlog.client.requests import Answer, AppendRequest, Done
+from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.messages import AddVoterRequest, ErrorCode, RemoveVoterRequest
 from raftlog.quorum.voters import Endpoint
 from raftlog.types import ReplicaKey
@@ -18,8 +20,20 @@ ANOTHER = "x" * 21 + "A"
 """A directory id that nobody has."""
 
 
-def started(*, observers: int = 0, is_dynamic: bool = True, nodes: int = 3) -> Cluster:
-    cluster = Cluster(World(7), node_count=nodes, observer_count=observers, is_dynamic=is_dynamic)
+def started(
+    *,
+    observers: int = 0,
+    is_dynamic: bool = True,
+    nodes: int = 3,
+    log_config: LogConfig | None = None,
+) -> Cluster:
+    cluster = Cluster(
+        World(7),
+        node_count=nodes,
+        observer_count=observers,
+        is_dynamic=is_dynamic,
+        log_config=log_config,
+    )
     cluster.start()
     wait(cluster, cluster.is_level)
     return cluster
@@ -33,6 +47,22 @@ def leader_of(cluster: Cluster) -> Node:
     leader = cluster.leader()
     assert leader is not None
     return leader
+
+
+class Teller:
+    """A user next to the leader, who counts what is done."""
+
+    def __init__(self, cluster: Cluster, node: Node) -> None:
+        self.done_count = 0
+        self._cluster, self._node = cluster, node
+
+    def append(self, value: bytes) -> None:
+        request = AppendRequest(records=(value,), deadline_ms=0)
+        self._cluster.users_append(self._node.node_id, request, self, 1)
+
+    def hear(self, _target: int, _attempt: int, answer: Answer, _leader_id: int | None) -> None:
+        assert isinstance(answer, Done)
+        self.done_count += 1
 
 
 def voters_of(node: Node) -> tuple[int, ...]:
@@ -92,6 +122,28 @@ def test_a_voter_that_was_added_is_one_after_a_snapshot_too() -> None:
         node.start()
     wait(cluster, cluster.is_level)
     assert all(voters_of(one) == (1, 2, 3, 4) for one in cluster.nodes.values())
+
+
+def test_voters_are_known_when_retention_has_forgotten_their_records() -> None:
+    little = LogConfig(segment_bytes=1_000, retention_bytes=2_000)
+    cluster = started(observers=1, log_config=little)
+    leader = leader_of(cluster)
+    leader.change_voters(AddVoterRequest(voter=cluster.nodes[4].voter, timeout_ms=5_000))
+    wait(cluster, lambda: answers(cluster) == {"NONE": 1} and cluster.is_level())
+    end_of_change = cluster.witness.end_offset
+    user = Teller(cluster, leader)
+    for _ in range(60):
+        user.append(b"x" * 100)
+    wait(cluster, lambda: user.done_count == 60 and cluster.is_level())
+    for node in cluster.nodes.values():
+        node.clean()
+        assert node.replica is not None
+        assert node.replica.log.log_start_offset > end_of_change
+        node.kill()
+        node.start()
+        assert voters_of(node) == (1, 2, 3, 4)
+        assert node.replica.begin_snapshot(end_of_change, time_ms=0) is None, "it is gone"
+    wait(cluster, cluster.is_level)
 
 
 def test_a_voter_that_never_comes_is_given_up_and_others_may_join_then() -> None:

@@ -68,6 +68,7 @@ from raftlog.quorum.events import (
 from raftlog.quorum.state import Beginning
 from raftlog.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.control import KRaftVoters
 from raftlog.storage.protocol import WritableStorage
 
 from .control_values import (
@@ -191,15 +192,33 @@ class Replica:
     def begin_snapshot(self, end_offset: int, *, time_ms: int) -> SnapshotWriter | None:
         """Begin a snapshot of what is committed below ``end_offset``, with its voters.
 
-        As ``ReplicatedLog.begin_snapshot``.
+        As ``ReplicatedLog.begin_snapshot``. None, too, if nobody knows any more who voted there:
+        there is a newer one.
         """
-        voters, kraft_version = self.core.voters_at(end_offset)
+        said = self._voters_at(end_offset)
+        if said is None:
+            return None
+        kraft_version, voters = said
         return self.log.begin_snapshot(
             self.log.snapshot_id_at(end_offset),
             now_ms=time_ms,
             kraft_version=kraft_version,
-            voters=voters_record(voters) if kraft_version else None,
+            voters=voters,
         )
+
+    def clean(self, *, time_ms: int) -> bool:
+        """Forget what retention does not keep; whether there was anything. To be called every few
+        minutes. As ``ReplicatedLog.clean``; a ``DiskFullError`` or ``LogLockedError`` changes
+        nothing: call again later."""
+        return self.log.clean(now_ms=time_ms, voters_at=self._voters_at)
+
+    def _voters_at(self, end_offset: int) -> tuple[int, KRaftVoters | None] | None:
+        """What a snapshot says of voters: with kraft.version 0 they are configured, not said."""
+        said = self.core.voters_at(end_offset)
+        if said is None:
+            return None
+        voters, kraft_version = said
+        return kraft_version, voters_record(voters) if kraft_version else None
 
     def appended(self, *, now_ms: int, time_ms: int) -> list[Outgoing]:
         """Users' records were appended to ``log``, in the epoch that is led."""

@@ -47,6 +47,7 @@ from .messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
     RemoveVoterRequest,
+    Standing,
     UpdateVoterRequest,
     VersionsRequest,
     VersionsResponse,
@@ -96,6 +97,11 @@ class QuorumCore:
         return self._state.standing.leader_id
 
     @property
+    def standing(self) -> Standing:
+        """The epoch and its leader, as far as others may be told of them."""
+        return self._state.standing
+
+    @property
     def is_leader(self) -> bool:
         return isinstance(self._state.role, Leader)
 
@@ -103,8 +109,11 @@ class QuorumCore:
     def voters(self) -> VoterSet:
         return self._state.voter_set
 
-    def voters_at(self, end_offset: int) -> tuple[VoterSet, int]:
-        """The voters and the kraft.version of the log below ``end_offset``."""
+    def voters_at(self, end_offset: int) -> tuple[VoterSet, int] | None:
+        """The voters and the kraft.version of the log below ``end_offset``.
+
+        None if that lies before what is known: there is a newer snapshot.
+        """
         return self._state.voters.at(end_offset)
 
     @property

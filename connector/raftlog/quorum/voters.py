@@ -139,11 +139,15 @@ class VoterHistory:
         self._sets = _from(self._sets, offset)
         self._versions = _from(self._versions, offset)
 
-    def at(self, end_offset: int) -> tuple[VoterSet, int]:
-        """Voters and kraft.version of the log below ``end_offset`` (a snapshot's)."""
-        voters = next(found for at, found in reversed(self._sets) if at < max(end_offset, 0))
-        version = next(found for at, found in reversed(self._versions) if at < max(end_offset, 0))
-        return voters, version
+    def at(self, end_offset: int) -> tuple[VoterSet, int] | None:
+        """Voters and kraft.version of the log below ``end_offset`` (a snapshot's).
+
+        None if that lies before what is known: there is a newer snapshot.
+        """
+        end_offset = max(end_offset, 0)
+        voters = next((found for at, found in reversed(self._sets) if at < end_offset), None)
+        version = next((found for at, found in reversed(self._versions) if at < end_offset), None)
+        return None if voters is None or version is None else (voters, version)
 
 
 def _from(history: list[tuple[int, _T]], offset: int) -> list[tuple[int, _T]]:

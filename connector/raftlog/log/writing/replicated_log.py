@@ -51,7 +51,7 @@ from .open_log import OpenLog
 from .properties import LogConfig, LogProperties
 from .segment import ActiveSegment
 from .snapshot_writer import SnapshotWriter
-from .upkeep import begin_behind, begin_snapshot, check_snapshot_id, clean
+from .upkeep import VotersAt, begin_behind, begin_snapshot, check_snapshot_id, clean
 
 LEADER_ID_DEFAULT: Final = 1
 ABORT_REASON: Final = "a later epoch began"
@@ -421,11 +421,11 @@ class ReplicatedLog(OpenLog):
                 tell=self._publish_start,
             )
 
-    def clean(self, *, now_ms: int) -> bool:
+    def clean(self, *, now_ms: int, voters_at: VotersAt | None = None) -> bool:
         """Forget what retention does not keep; whether there was anything.
 
-        The active segment is rolled first if all of it is too old. Raises ``LogLockedError`` while
-        a snapshot is being written.
+        The active segment is rolled first if all of it is too old. ``voters_at`` is what the log of
+        a quorum holds of voters. Raises ``LogLockedError`` while a snapshot is being written.
         """
         with self._changing():
             self._expire(now_ms)
@@ -436,6 +436,7 @@ class ReplicatedLog(OpenLog):
                 high_watermark=self.high_watermark,
                 now_ms=now_ms,
                 tell=self._publish_start,
+                voters_at=voters_at,
             )
 
     def _publish_start(self, offset: int) -> None:

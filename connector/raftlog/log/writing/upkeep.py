@@ -13,6 +13,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from raftlog.errors import (
     CorruptBatchError,
@@ -31,6 +32,9 @@ from .log_store import LogStore
 from .memory import LogMemory
 from .retention import OldSnapshot, snapshot_to_start_behind, start_after_retention
 from .snapshot_writer import SnapshotWriter, snapshot_head
+
+VotersAt: TypeAlias = Callable[[int], "tuple[int, KRaftVoters | None] | None"]
+"""The kraft.version and the voters of a quorum's log below an end offset; None: nobody knows."""
 
 
 def check_snapshot_id(
@@ -113,9 +117,18 @@ def begin_behind(
 
 
 def clean(
-    store: LogStore, *, high_watermark: int, now_ms: int, tell: Callable[[int], None]
+    store: LogStore,
+    *,
+    high_watermark: int,
+    now_ms: int,
+    tell: Callable[[int], None],
+    voters_at: VotersAt | None = None,
 ) -> bool:
-    """Forget what retention does not keep; whether there was anything. ``tell`` as above."""
+    """Forget what retention does not keep; whether there was anything. ``tell`` as above.
+
+    What goes may hold the records that say who votes, so a quorum's log says it by ``voters_at`` in
+    the snapshot that it begins behind. Where nobody knows, nothing goes.
+    """
     config = store.config
     if config.retention_ms is None and config.retention_bytes is None:
         return False
@@ -136,7 +149,18 @@ def clean(
     snapshot_id = SnapshotId(epoch=store.epochs.epoch_at(start - 1) or 0, end_offset=start)
     store.look_for_snapshots()
     if snapshot_id not in store.snapshots:
-        with begin_snapshot(store, snapshot_id, store.memory_at(start), now_ms=now_ms) as writer:
+        said = (None, None) if voters_at is None else voters_at(start)
+        if said is None:
+            return False
+        kraft_version, voters = said
+        with begin_snapshot(
+            store,
+            snapshot_id,
+            store.memory_at(start),
+            now_ms=now_ms,
+            kraft_version=kraft_version,
+            voters=voters,
+        ) as writer:
             writer.freeze()
     return begin_behind(store, snapshot_id, high_watermark=high_watermark, tell=tell)
 
