@@ -40,6 +40,7 @@ from .change_errors import InvalidChangesError as InvalidChangesError
 from .change_errors import RefusedChange as RefusedChange
 from .node_errors import AlreadyFormattedError as AlreadyFormattedError
 from .node_errors import ConfigError as ConfigError
+from .node_errors import NodeAddressError as NodeAddressError
 from .node_errors import NotFormattedError as NotFormattedError
 from .node_errors import WrongDirectoryError as WrongDirectoryError
 from .wire_errors import FrameLengthError as FrameLengthError

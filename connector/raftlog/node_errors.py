@@ -71,3 +71,19 @@ class WrongDirectoryError(LogError):
 
     def sentence(self) -> str:
         return f"{self.path} is another node's: {self.reason}; check which directory is whose"
+
+
+@dataclass(kw_only=True, eq=False)
+class NodeAddressError(RaftlogError):
+    """A node cannot listen where it was told to."""
+
+    host: str
+    port: int
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_NODE_ADDRESS"
+
+    def sentence(self) -> str:
+        return (
+            f"nobody can listen on {self.host}:{self.port}: {self.reason}; is another node running "
+            "there, and is the address one of this machine's?"
+        )

@@ -51,6 +51,11 @@ class Progress:
         replica.end_offset, replica.fetched_ms = end_offset, now_ms
         replica.leader_end_offset = leader_end_offset
 
+    @property
+    def replicas(self) -> tuple[ReplicaProgress, ...]:
+        """Everybody who has fetched and is remembered, voters and observers."""
+        return tuple(self._replicas.values())
+
     def find(self, key: ReplicaKey) -> ReplicaProgress | None:
         return self._replicas.get(key)
 

@@ -1,0 +1,304 @@
+"""A replica on one event loop: time, syncs, requests and appends go in, what it wants goes out.
+
+Rules of this file:
+
+1. Everything but a sync's own wait happens on the loop, so the replica is never shared. A sync runs
+   in a thread of its own, one at a time, for all that was appended before it began.
+2. The first ``LogError`` ends the replica: waiting appends are told that nobody knows what became
+   of them, and ``ended`` says why. Nothing is tried twice on a log that failed.
+3. Who waits for news is woken after every step that may be news, and looks for himself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from raftlog.client.clock import Clock
+from raftlog.client.requests import Answer, AppendRequest, failed
+from raftlog.errors import AppendUnknownError, LogError
+from raftlog.log.writing.sync_state import SyncTicket
+from raftlog.quorum.effects import (
+    AdvanceHighWatermark,
+    LeaderChanged,
+    LeadershipConfirmed,
+    Reply,
+    RoleChanged,
+    Send,
+    Tell,
+)
+from raftlog.quorum.events import Event, RequestDropped, RequestReceived, ShutDown, TimePassed
+from raftlog.quorum.messages import Request, Response
+from raftlog.quorum.roles import Leader, Resigned
+from raftlog.wire import LogIdentity
+
+from .leader_appends import LeaderAppends
+from .replica import Outgoing, Replica, RunSync
+
+News: TypeAlias = AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell
+"""What people and figures hear of."""
+_Act: TypeAlias = Callable[[int, int], list[Outgoing]]
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """Somebody who waits until something holds."""
+
+    is_due: Callable[[], bool]
+    future: asyncio.Future[bool]
+
+
+class Driver:
+    """One replica's events, in the order in which they happen. It belongs to the running loop."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        identity: LogIdentity,
+        *,
+        send: Callable[[Send], None],
+        hear: Callable[[News], None],
+        clock: Clock | None = None,
+    ) -> None:
+        """``send`` takes a request to another node, ``hear`` what people may want to know."""
+        self.replica: Final = replica
+        self.identity: Final = identity
+        self.ended: Final[asyncio.Future[LogError]] = asyncio.get_running_loop().create_future()
+        """Done when the replica has failed: with what ended it."""
+        self.sync_count = 0
+        self._clock = Clock() if clock is None else clock
+        self._send = send
+        self._hear = hear
+        self._loop = asyncio.get_running_loop()
+        self._appends = LeaderAppends(replica, self._answer)
+        self._futures: dict[AppendRequest, asyncio.Future[Answer]] = {}
+        self._replies: dict[int, Callable[[Response], None]] = {}
+        self._next_request_id = 1
+        self._waiters: list[_Waiter] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-sync")
+        self._syncing: asyncio.Future[None] | None = None
+        self._is_over = False
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return int(self._clock.now_ms())
+
+    def time_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the replica has ended, by a failure or by ``close``."""
+        return self._is_over
+
+    @property
+    def waiting_append_count(self) -> int:
+        return self._appends.waiting_count
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take part from now on."""
+        self.tell(TimePassed())
+
+    def tell(self, event: Event) -> None:
+        """Let the replica take an event, unless it is over."""
+        self.act(lambda now_ms, time_ms: self.replica.step(event, now_ms=now_ms, time_ms=time_ms))
+
+    def act(self, act: _Act) -> None:
+        """Do something to the replica, and then what it asks for."""
+        if self.is_over:
+            return
+        try:
+            outgoing = act(self.now_ms(), self.time_ms())
+        except LogError as error:
+            self._end(error)
+            return
+        is_news = False
+        for one in outgoing:
+            is_news = self._put_out(one) or is_news
+        if is_news:
+            self._appends.poll()
+        self._wake()
+        self._set_timer()
+
+    def receive(self, request: Request, reply: Callable[[Response], None]) -> int:
+        """Somebody asks; the number by which the question may be dropped. ``reply`` may be called
+        before this returns."""
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        self._replies[request_id] = reply
+        self.tell(RequestReceived(request_id, request))
+        return request_id
+
+    def is_waiting(self, request_id: int) -> bool:
+        """Whether a question is not answered yet."""
+        return request_id in self._replies
+
+    def drop(self, request_id: int) -> None:
+        """Whoever asked is gone."""
+        if self._replies.pop(request_id, None) is not None:
+            self.tell(RequestDropped(request_id))
+
+    async def ask(self, request: Request) -> Response:
+        """Ask the replica, as another one would."""
+        future: asyncio.Future[Response] = self._loop.create_future()
+
+        def reply(response: Response) -> None:
+            if not future.done():
+                future.set_result(response)
+
+        request_id = self.receive(request, reply)
+        try:
+            return await future
+        finally:
+            self.drop(request_id)
+
+    def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
+        """Append at this leader. It is placed, or refused, before this returns."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        if self.is_over:
+            future.set_result(self._unknown())
+            return future
+        self._futures[request] = future
+        self.act(
+            lambda now_ms, time_ms: self._appends.submit(request, now_ms=now_ms, time_ms=time_ms)
+        )
+        return future
+
+    async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
+        """Wait until something holds; False if it did not in time, or if the replica is over."""
+        if is_due():
+            return True
+        if timeout_ms <= 0 or self.is_over:
+            return False
+        waiter = _Waiter(is_due, self._loop.create_future())
+        self._waiters.append(waiter)
+        timer = self._loop.call_later(timeout_ms / 1000, self._give_up_waiting, waiter)
+        try:
+            return await waiter.future
+        finally:
+            timer.cancel()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def hand_over(self, *, timeout_ms: int) -> bool:
+        """Lead no more, and tell the voters; whether that was done in time."""
+        self.tell(ShutDown())
+        return await self.wait_until(
+            lambda: not isinstance(self.replica.core.role, Leader | Resigned),
+            timeout_ms=timeout_ms,
+        )
+
+    async def close(self) -> None:
+        """Close the log in order, unless it failed. What still waits is told that nobody knows."""
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._syncing is not None:
+            await asyncio.wait([self._syncing])
+            await asyncio.sleep(0)  # its end is told first
+        has_failed = self._is_over
+        self._end(None)
+        if not has_failed:
+            await self._loop.run_in_executor(self._sync_thread, self.replica.log.close)
+        self._sync_thread.shutdown()
+
+    def _end(self, error: LogError | None) -> None:
+        self._is_over = True
+        if error is not None and not self.ended.done():
+            self.ended.set_result(error)
+        self._appends.give_up("the node stops")
+        for request, future in list(self._futures.items()):
+            if not future.done():
+                future.set_result(self._unknown())
+            del self._futures[request]
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.future.done():
+                waiter.future.set_result(False)
+
+    def _unknown(self) -> Answer:
+        return failed(AppendUnknownError(path=self.replica.log.path, reason="the node stops"))
+
+    # --- doing ------------------------------------------------------------------------------------
+
+    def _put_out(self, outgoing: Outgoing) -> bool:
+        """Do one thing that the replica asks for; whether it is news for appends."""
+        match outgoing:
+            case Send():
+                self._send(outgoing)
+            case Reply(request_id, response):
+                reply = self._replies.pop(request_id, None)
+                if reply is not None:
+                    reply(response)
+            case RunSync(ticket):
+                self._run_sync(ticket)
+            case LeadershipConfirmed(ticket):
+                self._appends.confirmed(ticket)
+            case AdvanceHighWatermark() | LeaderChanged() | RoleChanged():
+                self._hear(outgoing)
+                return True
+            case Tell():
+                self._hear(outgoing)
+        return False
+
+    def _run_sync(self, ticket: SyncTicket) -> None:
+        assert self._syncing is None, "one sync at a time"
+        self.sync_count += 1
+        self._syncing = self._loop.run_in_executor(self._sync_thread, ticket.run)
+        self._syncing.add_done_callback(lambda done: self._synced(ticket, done))
+
+    def _synced(self, ticket: SyncTicket, done: asyncio.Future[None]) -> None:
+        self._syncing = None
+        error = done.exception()
+        if error is None:
+            self.act(
+                lambda now_ms, time_ms: self.replica.complete_sync(
+                    ticket, now_ms=now_ms, time_ms=time_ms
+                )
+            )
+        elif isinstance(error, LogError):
+            self.replica.fail_sync(ticket, error)
+            self._end(error)
+        else:
+            raise error
+
+    def _answer(self, request: AppendRequest, answer: Answer) -> None:
+        future = self._futures.pop(request, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.future.done() and waiter.is_due():
+                waiter.future.set_result(True)
+
+    def _give_up_waiting(self, waiter: _Waiter) -> None:
+        if not waiter.future.done():
+            waiter.future.set_result(False)
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.replica.core.next_deadline_ms
+        if deadline_ms == self._timer_ms and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ms = deadline_ms
+        if deadline_ms is not None:
+            delay_ms = max(deadline_ms - self.now_ms(), 0)
+            self._timer = self._loop.call_later(delay_ms / 1000, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer, self._timer_ms = None, None
+        self.tell(TimePassed())

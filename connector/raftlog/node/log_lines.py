@@ -1,0 +1,53 @@
+"""What a node says while it runs: one JSON object a line.
+
+Rules of this file:
+
+1. A line has ``time`` (UTC), ``level``, ``node``, ``event`` and the facts of the event; values of
+   records, keys and certificates' contents are never facts.
+2. What is said over and over, as of a peer that is not there, is said once in a while, with how
+   often it was not said.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+_REPEAT_S: Final = 10.0
+_REMEMBERED_MAX: Final = 1_000
+
+
+class LogLines:
+    """A node's lines on a stream."""
+
+    def __init__(
+        self, stream: TextIO, node_id: int, *, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream
+        self._node_id = node_id
+        self._now_s = now_s
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def say(self, event: str, *, level: str = "info", **facts: object) -> None:
+        """Write one line."""
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = {"time": moment, "level": level, "node": self._node_id, "event": event, **facts}
+        self._stream.write(json.dumps(line, default=str, ensure_ascii=False) + "\n")
+        self._stream.flush()
+
+    def say_rarely(self, event: str, about: str, reason: str) -> None:
+        """Write what may be said in bursts: of each event ``about`` somebody once in 10 seconds."""
+        now_s = self._now_s()
+        key = event, about
+        last_s, left_out = self._said.get(key, (now_s - _REPEAT_S, 0))
+        if now_s - last_s < _REPEAT_S:
+            self._said[key] = last_s, left_out + 1
+            return
+        if len(self._said) >= _REMEMBERED_MAX:
+            self._said.clear()
+        self._said[key] = now_s, 0
+        facts = {"left_out": left_out} if left_out else {}
+        self.say(event, level="warning", about=about, reason=reason, **facts)

@@ -1,0 +1,112 @@
+"""A node's figures in Prometheus' text format, over HTTP.
+
+Rules of this file:
+
+1. Figures are read when somebody asks, from numbers that the node keeps anyway.
+2. Names say their unit; what only grows ends in ``_total``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from threading import Thread
+from typing import Final
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from raftlog.errors import NodeAddressError
+from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+
+from .driver import Driver
+from .server import ServerFigures
+
+_ROLES: Final = (Unattached, Prospective, Candidate, Follower, Leader, Resigned)
+
+
+class NodeCollector(Collector):
+    """The figures of one node. Asked in another thread: it reads numbers, one at a time."""
+
+    def __init__(self, driver: Driver, server: ServerFigures, elections: Callable[[], int]) -> None:
+        self._driver = driver
+        self._server = server
+        self._elections = elections
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures as they are now."""
+        yield from self._log()
+        yield from self._quorum()
+        yield from self._connections()
+
+    def _log(self) -> Iterator[Metric]:
+        log = self._driver.replica.log
+        yield _gauge("log_start_offset", "The first offset of the log.", log.log_start_offset)
+        yield _gauge("log_end_offset", "Where the next record goes.", log.end_offset)
+        yield _gauge("synced_end_offset", "All below is durable here.", log.synced_end_offset)
+        yield _counter("syncs", "Syncs of the log that were begun.", self._driver.sync_count)
+
+    def _quorum(self) -> Iterator[Metric]:
+        core = self._driver.replica.core
+        role = type(core.role)
+        roles = GaugeMetricFamily("raftlog_role", "1 for what this node is.", labels=["role"])
+        for one in _ROLES:
+            roles.add_metric([one.__name__.lower()], float(one is role))
+        yield roles
+        yield _gauge("epoch", "The epoch of the quorum.", core.epoch)
+        leader_id = core.leader_id
+        yield _gauge(
+            "leader_id", "Who leads, -1 if unknown.", -1 if leader_id is None else leader_id
+        )
+        yield _gauge("high_watermark", "All below is committed.", core.high_watermark or 0)
+        yield _gauge("voters", "How many vote.", len(core.voters))
+        yield _gauge("withdrawn", "1 while it was damaged and catches up.", core.is_withdrawn)
+        yield _counter("elections", "How often this node led a new epoch.", self._elections())
+        yield _gauge(
+            "appends_waiting", "Appends without an answer.", self._driver.waiting_append_count
+        )
+        yield from _replicas(core.role)
+
+    def _connections(self) -> Iterator[Metric]:
+        figures = self._server
+        yield _gauge("connections", "Connections that are open.", figures.connections)
+        yield _counter(
+            "connections_refused", "Connections beyond a limit.", figures.refused_connections
+        )
+        requests = CounterMetricFamily("raftlog_requests", "Requests by kind.", labels=["api"])
+        for name, count in list(figures.requests.items()):
+            requests.add_metric([name.lower()], count)
+        yield requests
+
+
+def serve_metrics(host: str, port: int, collector: Collector) -> tuple[WSGIServer, Thread]:
+    """Answer over HTTP in a thread, until the server is shut down. Raises ``NodeAddressError``."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    try:
+        return start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise NodeAddressError(host=host, port=port, reason=reason) from None
+
+
+def _replicas(role: object) -> Iterator[Metric]:
+    """How far the others are, as a leader knows it."""
+    if not isinstance(role, Leader):
+        return
+    ends = GaugeMetricFamily(
+        "raftlog_replica_end_offset", "All below is durable at a replica.", labels=["replica"]
+    )
+    for replica in role.progress.replicas:
+        if replica.end_offset is not None:
+            ends.add_metric([str(replica.key.node_id)], replica.end_offset)
+    yield ends
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"raftlog_{name}", help_text, value=value)
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"raftlog_{name}", help_text, value=value)

@@ -1,0 +1,119 @@
+"""What other nodes ask over the wire, brought to the replica and back.
+
+Rules of this file:
+
+1. Who asks as a replica must have the right to vote, and where a certificate proves a node, it may
+   speak for that node alone: a fetch with a node's id acknowledges records in its name.
+2. Refusals say who leads as far as Kafka's answers have a place for it, and are told to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from raftlog.quorum.messages import (
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchSnapshotRequest,
+    RemoveVoterRequest,
+    Request,
+    Response,
+    UpdateVoterRequest,
+    VersionsRequest,
+    VoteRequest,
+)
+from raftlog.wire import (
+    ApiKey,
+    LogIdentity,
+    Refusal,
+    decode_request,
+    encode_refusal,
+    encode_response,
+)
+
+from .access import Caller, Rights
+from .connection import Asked, Connection
+from .driver import Driver
+
+NOBODY: Final = -1
+"""The replica id of who is no replica."""
+
+
+class QuorumRequests:
+    """Answers what replicas ask."""
+
+    def __init__(self, driver: Driver, hear: Callable[[str, str], None]) -> None:
+        self._driver = driver
+        self._hear = hear
+
+    @property
+    def _identity(self) -> LogIdentity:
+        return self._driver.identity
+
+    def handle(self, connection: Connection, asked: Asked) -> None:
+        """Ask the replica; its answer goes out when it comes. Raises ``MalformedMessageError``."""
+        header = asked.header
+        key, version = ApiKey(header.api_key), header.api_version
+        request = decode_request(key, version, asked.frame, self._identity, start=asked.body_start)
+        if not isinstance(request, Refusal) and not is_allowed(request, asked.caller):
+            request = Refusal(
+                api_key=key,
+                error=ErrorCode.cluster_authorization_failed,
+                reason="the caller has no right to it",
+            )
+        if isinstance(request, Refusal):
+            self._hear("refused", f"{connection.where} {key.name}: {request.reason}")
+            standing = self._driver.replica.core.standing
+            asked.answer(encode_refusal(request, version, standing, self._identity))
+            return
+        assert not isinstance(request, VersionsRequest), "a listener answers that"
+        if isinstance(request, AddVoterRequest | RemoveVoterRequest):
+            self._hear("voters", f"{connection.where} {asked.caller.name} asks {key.name}")
+        self._ask(connection, asked, request)
+
+    def _ask(self, connection: Connection, asked: Asked, request: Request) -> None:
+        version, key = asked.header.api_version, asked.header.api_key
+        numbers: list[int] = []
+
+        def reply(response: Response) -> None:
+            connection.requests_under_way.difference_update(numbers)
+            asked.answer(encode_response(key, version, response, self._identity))
+
+        number = self._driver.receive(request, reply)
+        numbers.append(number)
+        if self._driver.is_waiting(number):
+            connection.requests_under_way.add(number)
+
+
+def is_allowed(request: Request, caller: Caller) -> bool:
+    """Whether the caller may ask this, and in that name."""
+    match request:
+        case AddVoterRequest() | RemoveVoterRequest():
+            return Rights.ADMIN in caller.rights
+        case FetchSnapshotRequest() if request.replica.node_id == NOBODY:
+            return Rights.READ in caller.rights
+        case VersionsRequest():
+            return True
+        case _:
+            is_proven = caller.node_id is None or caller.node_id == _speaker(request)
+            return Rights.VOTE in caller.rights and is_proven
+
+
+def _speaker(request: Request) -> int | None:
+    """In whose name something is asked."""
+    match request:
+        case VoteRequest():
+            return request.candidate.node_id
+        case BeginQuorumEpochRequest() | EndQuorumEpochRequest():
+            return request.leader_id
+        case FetchRequest() | FetchSnapshotRequest():
+            return request.replica.node_id
+        case UpdateVoterRequest():
+            return request.voter.key.node_id
+        case _:
+            return None
