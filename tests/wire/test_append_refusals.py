@@ -1,0 +1,152 @@
+"""What became of an append comes back from the text of an answer as it was put in."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.errors import (
+    AppendUnknownError,
+    BufferAllocationError,
+    DiskFullError,
+    ForeignCommitError,
+    FutureEpochError,
+    InvalidAppendError,
+    InvalidProducerEpochError,
+    LogClosedError,
+    LogLockedError,
+    LogReadOnlyError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    RaftlogError,
+    RecordBatchTooLargeError,
+    StaleCommitError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.limits import STRING_BYTES_MAX
+from raftlog.wire.append_refusals import (
+    Appended,
+    appended_text,
+    parse_appended,
+    parse_refusal,
+    refusal_code,
+    refusal_text,
+)
+
+REFUSALS: list[tuple[RaftlogError, int]] = [
+    (UnexpectedEndOffsetError(required_base_offset=5, record_count=2, log_end_offset=9), 95),
+    (UnexpectedEndOffsetError(required_end_offset=5, record_count=1, log_end_offset=9), 95),
+    (NotLeaderError(epoch=4, current_epoch=4), 6),
+    (NotLeaderError(epoch=3, current_epoch=4), 74),
+    (FutureEpochError(epoch=5, current_epoch=4), 75),
+    (InvalidAppendError(reason="record 3: {it is} odd"), 87),
+    (RecordBatchTooLargeError(byte_count=9_000_000, byte_count_max=8_000_000), 10),
+    (BufferAllocationError(byte_count=1, byte_count_max=2), 19),
+    (
+        OutOfOrderSequenceError(
+            producer_id=2**40, producer_epoch=0, sequence=7, expected_sequence=5
+        ),
+        45,
+    ),
+    (
+        InvalidProducerEpochError(producer_id=1, producer_epoch=0, current_producer_epoch=2),
+        47,
+    ),
+    (StaleCommitError(application_id="a b", query_id='"q"', version=1, last_version=2), 90),
+    (
+        ForeignCommitError(
+            application_id="é\n]", query_id="{}", version=1, last_query_id=" ", last_version=2
+        ),
+        90,
+    ),
+    (LogClosedError(reason="the node stops"), 6),
+    (LogLockedError(path="raftlog-0", waited_ms=3), 19),
+    (LogReadOnlyError(path="0.log", reason="damage", remedy="repair it", offset=7), 56),
+    (AppendUnknownError(path="raftlog-0", reason="another node leads now"), 7),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), REFUSALS, ids=lambda one: type(one).__name__)
+def test_a_refusal_comes_back_with_all_its_facts(error: RaftlogError, code: int) -> None:
+    assert refusal_code(error) == code
+    text = refusal_text(error)
+    assert text.startswith(str(error))
+    found = parse_refusal(text)
+    assert type(found) is type(error)
+    assert all(
+        getattr(found, field.name) == getattr(error, field.name)
+        for field in dataclasses.fields(error)
+    )
+
+
+def test_a_path_of_the_node_stays_there() -> None:
+    error = AppendUnknownError(path="/var/lib/secret/raftlog-0", reason="the disk failed")
+    text = refusal_text(error)
+    assert "secret" not in text
+    found = parse_refusal(text)
+    assert isinstance(found, AppendUnknownError)
+    assert found.path == "raftlog-0"
+
+
+def test_the_token_s_refusal_says_wanted_and_next_available_to_people() -> None:
+    error = UnexpectedEndOffsetError(required_end_offset=5, record_count=1, log_end_offset=9)
+    assert "Wanted end offset 5, but next available was 9" in refusal_text(error)
+
+
+def test_an_error_that_no_append_raises_keeps_its_words_and_brings_no_facts() -> None:
+    error = DiskFullError(path="0.log", reason="no room")
+    assert refusal_text(error) == str(error)
+    assert refusal_text(DiskFullError(path="/srv/0.log", reason="no room")) == str(error)
+    assert refusal_code(error) == (-1 if error.kafka_code is None else error.kafka_code)
+    assert parse_refusal(str(error)) is None
+
+
+@pytest.mark.parametrize("was_duplicate", [False, True])
+def test_success_tells_epoch_and_duplicate(was_duplicate: bool) -> None:
+    told = Appended(7, was_duplicate)
+    assert parse_appended(appended_text(told)) == told
+    assert parse_refusal(appended_text(told)) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "[RAFTLOG_NOT_LEADER]",
+        "[RAFTLOG_NOT_LEADER] words",
+        "[RAFTLOG_NOT_LEADER] words {}",
+        '[RAFTLOG_NOT_LEADER] words {"epoch":1}',
+        '[RAFTLOG_NOT_LEADER] words {"epoch":1,"current_epoch":"2"}',
+        '[RAFTLOG_NOT_LEADER] words {"epoch":true,"current_epoch":2}',
+        '[RAFTLOG_NOT_LEADER] words {"epoch":1,"current_epoch":' + "9" * 30 + "}",
+        '[RAFTLOG_NOT_LEADER] words [{"epoch":1,"current_epoch":2}]',
+        '[RAFTLOG_NO_SUCH_CODE] words {"epoch":1,"current_epoch":2}',
+        "[RAFTLOG_NOT_LEADER] " + "[" * 5000,
+        'NOT_LEADER {"epoch":1,"current_epoch":2}',
+    ],
+)
+def test_text_that_is_not_ours_is_no_refusal(text: str | None) -> None:
+    assert parse_refusal(text) is None
+    assert parse_appended(text) is None
+
+
+def test_facts_of_a_later_release_are_passed_over() -> None:
+    found = parse_refusal('[RAFTLOG_NOT_LEADER] words {"epoch":1,"current_epoch":2,"leader":3}')
+    assert isinstance(found, NotLeaderError)
+    assert (found.epoch, found.current_epoch) == (1, 2)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_without_harm(text: str) -> None:
+    parse_refusal(text)
+    parse_appended(f"[RAFTLOG_APPENDED] {text}")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.text(min_size=1, max_size=40_000))
+def test_a_text_fits_into_a_string_of_the_protocol(reason: str, path: str) -> None:
+    error = AppendUnknownError(path=path, reason=reason)
+    assert len(refusal_text(error).encode(errors="replace")) <= STRING_BYTES_MAX
