@@ -105,6 +105,15 @@ def test_a_follower_behind_the_start_is_sent_the_newest_snapshot(
     assert log.validate(offset, epoch) == (SnapshotNeeded(snapshots[1]) if is_needed else Valid())
 
 
+def test_a_snapshot_that_is_older_than_the_logs_start_decides_nothing() -> None:
+    """One that lies there still: it is deleted after the log has begun anew behind another."""
+    older, first = SnapshotId(epoch=1, end_offset=3), SnapshotId(epoch=2, end_offset=10)
+    log = lineage((7, 10), start=10, end=11, snapshots=(older, first))
+    assert log.validate(10, 2) == Valid()
+    assert log.validate(10, 1) == SnapshotNeeded(first)
+    assert log.end_offset_for_epoch(2) == OffsetAndEpoch(epoch=2, offset=10)
+
+
 @pytest.mark.parametrize(
     ("leader", "cut_at"),
     [((0, 7), 7), ((0, 99), 45), ((4, 25), 25), ((4, 99), 30), ((5, 25), 30), ((7, 50), 45)],

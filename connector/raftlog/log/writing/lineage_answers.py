@@ -42,6 +42,12 @@ class Lineage:
                 return newest.epoch
         return 0
 
+    @property
+    def _first_snapshot(self) -> SnapshotId | None:
+        """The oldest snapshot that reaches the log's start; older ones may be there still."""
+        start = self.log_start_offset
+        return next((one for one in self.snapshots if one.end_offset >= start), None)
+
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
         """Where (exclusive) the newest epoch that is not above ``epoch`` ends in this log.
 
@@ -50,10 +56,9 @@ class Lineage:
         found = self.epochs.end_offset_for(epoch, self.log_end_offset)
         if found is None:
             return OffsetAndEpoch(epoch=self.last_fetched_epoch, offset=self.log_end_offset)
-        if self.snapshots and found.epoch == epoch:
-            oldest = self.snapshots[0]
-            if found.offset == oldest.end_offset:
-                return OffsetAndEpoch(epoch=oldest.epoch, offset=oldest.end_offset)
+        first = self._first_snapshot
+        if first is not None and found == OffsetAndEpoch(epoch=epoch, offset=first.end_offset):
+            return OffsetAndEpoch(epoch=first.epoch, offset=first.end_offset)
         return found
 
     def validate(self, offset: int, epoch: int) -> FetchAnswer:
@@ -62,12 +67,12 @@ class Lineage:
             return SnapshotNeeded(self.snapshots[-1])
         if offset == 0 and self.log_start_offset == 0:
             return Valid()
-        if self.snapshots:
-            oldest = self.snapshots[0]
+        first = self._first_snapshot
+        if first is not None:
             is_gone = (
                 offset < self.log_start_offset
-                or (offset == self.log_start_offset and epoch != oldest.epoch)
-                or epoch < oldest.epoch
+                or (offset == self.log_start_offset and epoch != first.epoch)
+                or epoch < first.epoch
             )
             if is_gone:
                 return SnapshotNeeded(self.snapshots[-1])

@@ -203,6 +203,7 @@ class ReplicaLog(ReplicatedLog):
             else:
                 self._store.look_for_snapshots()
                 self._begin_behind_newest_snapshot(now_ms)
+                self._store.forget_snapshots_before(snapshot_id)
                 return receiver
         raise damage
 
