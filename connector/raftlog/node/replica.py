@@ -27,6 +27,7 @@ from raftlog.errors import (
     LogGapError,
 )
 from raftlog.log.names import QUORUM_STATE_NAME
+from raftlog.log.writing.bootstrap import bootstrap_voters
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replica_log import ReplicaLog
 from raftlog.log.writing.snapshot_writer import SnapshotWriter
@@ -137,7 +138,8 @@ class Replica:
         bootstrap: tuple[tuple[Endpoint, ...], ...] = (),
     ) -> Self:
         """Open what is in a directory, or make it. ``voters`` and ``kraft_version`` hold as long as
-        the log says nothing else. ``now_ms`` is the quorum's clock, ``time_ms`` that of records.
+        the log says nothing else, nor the checkpoint that a dynamic quorum was formatted with.
+        ``now_ms`` is the quorum's clock, ``time_ms`` that of records.
 
         A log that is damaged where it was durable is cut there, what goes is saved, and the replica
         does not vote until it has caught up; the only voter's is ``LogReadOnlyError``. Raises
@@ -146,6 +148,9 @@ class Replica:
         log = ReplicaLog.open_or_create(
             storage, directory, config=log_config, topic_id=topic_id, now_ms=time_ms
         )
+        formatted = bootstrap_voters(storage, directory)
+        if formatted is not None:
+            voters, kraft_version = voter_set(formatted[0]), formatted[1]
         damage = log.report.read_only
         if damage is not None:
             if len(voters) == 1:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import ClassVar, Final
 
 from raftlog.errors import (
     DiskFailedError,
@@ -35,8 +35,6 @@ from .local import LocalFile, LocalStorage, translated
 from .local_locks import LocalLock, lock_descriptor
 
 _FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_FILE_MODE: Final = 0o666
-"""Less the process's umask, as any program makes its files: a log may be a group's."""
 _LINUX_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _MACOS_BOOT_ID: Final = ("sysctl", "-n", "kern.bootsessionuuid")
 
@@ -82,9 +80,13 @@ class WritableLocalFile(LocalFile):
 class WritableLocalStorage(LocalStorage):
     """The files of this machine, for reading and writing. Holds no state."""
 
+    file_mode: ClassVar[int] = 0o666
+    """Less the process's umask, as any program makes its files: a log may be a group's."""
+    directory_mode: ClassVar[int] = 0o777
+
     def create_file(self, path: str) -> WritableLocalFile:
         """Make an empty file that was not there."""
-        return WritableLocalFile(path, _open(path, os.O_CREAT | os.O_EXCL))
+        return WritableLocalFile(path, _open(path, os.O_CREAT | os.O_EXCL, self.file_mode))
 
     def open_for_writing(self, path: str) -> WritableLocalFile:
         """Open a file that is there; a directory, a pipe or a device is refused."""
@@ -96,7 +98,7 @@ class WritableLocalStorage(LocalStorage):
         """Make one directory; False if it was there."""
         with _errors_of(path):
             try:
-                os.mkdir(path)
+                os.mkdir(path, self.directory_mode)
             except FileExistsError:
                 if not os.path.isdir(path):
                     raise NotALogError(path=path, reason="a directory was expected there") from None
@@ -137,7 +139,7 @@ class WritableLocalStorage(LocalStorage):
 
     def try_lock(self, path: str) -> LocalLock | None:
         """Lock a file, made if need be; None if somebody holds it."""
-        descriptor = _open(path, os.O_CREAT)
+        descriptor = _open(path, os.O_CREAT, self.file_mode)
         is_ours = False
         try:
             with _errors_of(path):
@@ -163,9 +165,16 @@ class WritableLocalStorage(LocalStorage):
             ) from None
 
 
-def _open(path: str, more_flags: int = 0) -> int:
+class PrivateLocalStorage(WritableLocalStorage):
+    """The same, whose new files and directories are for their owner alone: a node's."""
+
+    file_mode = 0o600
+    directory_mode = 0o700
+
+
+def _open(path: str, more_flags: int = 0, mode: int = 0) -> int:
     with _errors_of(path):
-        return os.open(path, _FLAGS | more_flags, _FILE_MODE)
+        return os.open(path, _FLAGS | more_flags, mode)
 
 
 @contextmanager

@@ -1,0 +1,303 @@
+"""Make the directory of a node, once; and read whose directory it is.
+
+Rules of this file:
+
+1. What is there is never written over: a node that has voted and forgets it can elect a second
+   leader. ``meta.properties`` comes last, so what an earlier try left is no node's yet.
+2. Files are Kafka's: ``meta.properties``, and for a dynamic quorum the bootstrap checkpoint in the
+   partition's directory (Kafka: ``Formatter``, KIP-853). The nodes of a quorum are formatted apart,
+   so all that they must agree on follows from the cluster's id and from the command line.
+3. The partition's directory is made here and nowhere else: if it is gone later, so is what this
+   node has voted, and the node does not start.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+import uuid
+from typing import Final
+
+from raftlog.errors import (
+    AlreadyFormattedError,
+    CorruptFileError,
+    NotFormattedError,
+    OptionError,
+    WrongDirectoryError,
+)
+from raftlog.limits import BATCH_BYTES_MAX
+from raftlog.log.names import (
+    BOOTSTRAP_ID,
+    META_PROPERTIES_NAME,
+    checkpoint_name,
+    parse_partition_name,
+)
+from raftlog.log.small_files import (
+    MetaProperties,
+    encode_meta_properties,
+    parse_meta_properties,
+)
+from raftlog.log.writing.log_directory import LogDirectory
+from raftlog.log.writing.replacing import (
+    CHECKSUMS_NAME,
+    TEMPORARY_SUFFIX,
+    read_checked,
+    replace_checked,
+)
+from raftlog.log.writing.snapshot_writer import (
+    PART_SUFFIX,
+    SNAPSHOT_LOCK_NAME,
+    SnapshotWriter,
+)
+from raftlog.quorum.voters import VoterSet
+from raftlog.records.compression import Compression
+from raftlog.records.control import KRaftVersion, SnapshotHeader
+from raftlog.storage.local_writing import PrivateLocalStorage
+from raftlog.storage.protocol import Storage, WritableStorage
+from raftlog.types import (
+    CLUSTER_METADATA_TOPIC,
+    CLUSTER_METADATA_TOPIC_ID,
+    TopicPartition,
+)
+
+from .addresses import address_text, is_directory_id
+from .config import NodeConfig, voter_of
+from .control_values import voters_record
+
+NODE_LOCK_NAME: Final = ".lock"
+"""Kafka's: a node holds it as long as it runs."""
+_META_VERSION: Final = 1
+_KRAFT_VERSION: Final = 1
+_LEFTOVERS: Final = {
+    SNAPSHOT_LOCK_NAME,
+    checkpoint_name(BOOTSTRAP_ID),
+    f"{BOOTSTRAP_ID}-0{PART_SUFFIX}",
+}
+"""What a try that did not finish leaves in the partition's directory."""
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
+
+
+def format_directory(
+    config: NodeConfig,
+    *,
+    cluster_id: str,
+    initial_voters: VoterSet | None = None,
+    is_standalone: bool = False,
+    is_observer: bool = False,
+    storage: WritableStorage | None = None,
+    time_ms: int | None = None,
+) -> str:
+    """Make a node's directory. Durable on return; its directory id is returned.
+
+    One of ``initial_voters`` (each with its directory id), ``is_standalone`` (this node alone votes
+    at first) and ``is_observer`` (it is added later) is given unless voters are static. The
+    directory above must be there.
+
+    Raises ``AlreadyFormattedError``, and ``OptionError`` for what does not fit together: then
+    nothing was made. Also what storage raises; then format again.
+    """
+    _check_options(config, cluster_id, initial_voters, is_standalone, is_observer)
+    files = PrivateLocalStorage() if storage is None else storage
+    now_ms = time.time_ns() // 1_000_000 if time_ms is None else time_ms
+    directory_id = random_id()
+    if initial_voters is not None:
+        own = initial_voters.find(config.node_id)
+        assert own is not None, "it was checked"
+        directory_id = own.key.directory_id
+    if is_standalone:
+        initial_voters = VoterSet((voter_of(config, directory_id),))
+    directory = config.directory
+    files.make_directory(directory)
+    files.sync_directory(files.split(directory)[0])
+    lock = files.try_lock(files.join(directory, NODE_LOCK_NAME))
+    if lock is None:
+        raise AlreadyFormattedError(path=directory, reason="a node runs in it, or is formatted")
+    with lock:
+        _check_is_free(files, config)
+        partition = _partition_directory(files, config)
+        files.make_directory(partition)
+        files.sync_directory(directory)
+        if initial_voters is not None:
+            _write_bootstrap(files, partition, initial_voters, now_ms)
+        meta = MetaProperties(
+            version=_META_VERSION,
+            cluster_id=cluster_id,
+            node_id=config.node_id,
+            directory_id=directory_id,
+        )
+        data = encode_meta_properties(meta, written=_java_date(now_ms))
+        replace_checked(files, directory, {META_PROPERTIES_NAME: data})
+    return directory_id
+
+
+def read_identity(config: NodeConfig, storage: Storage) -> MetaProperties:
+    """Whose directory it is: cluster, node and directory id are all known.
+
+    Raises ``NotFormattedError``, ``WrongDirectoryError`` (of another node or topic, or its log is
+    gone), and ``CorruptFileError``.
+    """
+    directory = config.directory
+    path = storage.join(directory, META_PROPERTIES_NAME)
+    data = read_checked(storage, path)
+    if data is None:
+        raise NotFormattedError(path=directory)
+    meta = parse_meta_properties(data, path)
+    if meta.cluster_id is None or meta.directory_id is None or meta.node_id is None:
+        raise CorruptFileError(path=path, reason="it names no cluster, node or directory id")
+    if meta.node_id != config.node_id:
+        raise WrongDirectoryError(
+            path=directory,
+            reason=f"{META_PROPERTIES_NAME} says node {meta.node_id}, the configuration "
+            f"{config.node_id}",
+        )
+    names = storage.list_names(directory)
+    wanted = str(TopicPartition(config.topic, 0))
+    logs = [name for name in names if parse_partition_name(name) is not None]
+    if wanted not in logs:
+        there = f"there is {', '.join(logs)}" if logs else "it was taken away"
+        raise WrongDirectoryError(
+            path=directory,
+            reason=f"it has no log {wanted}, {there}; what a node has voted lies in its log, so a "
+            "node without it must get a new directory, and be added again",
+        )
+    return meta
+
+
+def random_id() -> str:
+    """A new id of a cluster or a directory (Kafka: ``Uuid.randomUuid``): no dash in front."""
+    while True:
+        text = _id_text(uuid.uuid4().bytes)
+        if not text.startswith("-"):
+            return text
+
+
+def topic_id_of(cluster_id: str, topic: str) -> str:
+    """The id of a cluster's log, the same on every node. Cluster metadata has Kafka's."""
+    if topic == CLUSTER_METADATA_TOPIC:
+        return CLUSTER_METADATA_TOPIC_ID
+    name = f"raftlog topic {cluster_id} {topic}"
+    counter = 0
+    while True:
+        digest = hashlib.sha256(f"{name} {counter}".encode()).digest()
+        text = _id_text(uuid.UUID(bytes=digest[:16], version=4).bytes)
+        if not text.startswith("-"):
+            return text
+        counter += 1
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+def _check_options(
+    config: NodeConfig,
+    cluster_id: str,
+    initial_voters: VoterSet | None,
+    is_standalone: bool,
+    is_observer: bool,
+) -> None:
+    if not is_directory_id(cluster_id):
+        raise OptionError(
+            option="--cluster-id",
+            reason="it has 22 letters, as `raftlog node random-uuid` prints them",
+        )
+    ways = [initial_voters is not None, is_standalone, is_observer].count(True)
+    if config.static_voters is not None:
+        if ways:
+            raise OptionError(
+                option="static_voters",
+                reason="the configuration says who votes, so leave out --standalone, "
+                "--initial-voters and --no-initial-voters; or take static_voters out of it",
+            )
+    elif ways != 1:
+        raise OptionError(
+            option="--standalone",
+            reason="say who votes: give one of --standalone, --initial-voters and "
+            "--no-initial-voters",
+        )
+    if is_standalone and config.voters is None:
+        raise OptionError(
+            option="--standalone",
+            reason="a voter needs a listener for voters in its configuration",
+        )
+    if initial_voters is not None:
+        _check_initial_voters(config, initial_voters)
+
+
+def _check_initial_voters(config: NodeConfig, voters: VoterSet) -> None:
+    option = "--initial-voters"
+    own = voters.find(config.node_id)
+    if own is None:
+        raise OptionError(
+            option=option,
+            reason=f"node {config.node_id} is not among them; one that is to be added later is "
+            "formatted with --no-initial-voters",
+        )
+    if any(not is_directory_id(voter.key.directory_id) for voter in voters):
+        raise OptionError(option=option, reason="each of them needs a directory id")
+    if config.voters is None:
+        raise OptionError(
+            option=option, reason="a voter needs a listener for voters in its configuration"
+        )
+    said = address_text(own.endpoints[0].host, own.endpoints[0].port)
+    advertised = address_text(config.voters.advertised_host, config.voters.advertised_port)
+    if said != advertised:
+        raise OptionError(
+            option=option,
+            reason=f"node {config.node_id} is said to be at {said}, and its listener for voters "
+            f"says {advertised}",
+        )
+
+
+def _check_is_free(files: WritableStorage, config: NodeConfig) -> None:
+    """Only what a try that did not finish leaves may be there."""
+    directory = config.directory
+    names = set(files.list_names(directory))
+    if META_PROPERTIES_NAME in names:
+        raise AlreadyFormattedError(path=directory, reason=f"it has a {META_PROPERTIES_NAME}")
+    partition = str(TopicPartition(config.topic, 0))
+    temporary = {META_PROPERTIES_NAME + TEMPORARY_SUFFIX, CHECKSUMS_NAME + TEMPORARY_SUFFIX}
+    strange = names - temporary - {NODE_LOCK_NAME, CHECKSUMS_NAME, partition}
+    if not strange and partition in names:
+        inside = files.list_names(_partition_directory(files, config))
+        strange = {f"{partition}/{name}" for name in inside if name not in _LEFTOVERS}
+    if strange:
+        raise AlreadyFormattedError(path=directory, reason=f"it holds {min(strange)}")
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def _write_bootstrap(files: WritableStorage, partition: str, voters: VoterSet, now_ms: int) -> None:
+    head = (
+        SnapshotHeader(last_contained_log_timestamp_ms=now_ms),
+        KRaftVersion(kraft_version=_KRAFT_VERSION),
+        voters_record(voters),
+    )
+    with SnapshotWriter(
+        LogDirectory(files, partition),
+        BOOTSTRAP_ID,
+        head,
+        now_ms=now_ms,
+        batch_bytes_max=BATCH_BYTES_MAX,
+        compression=Compression.NONE,
+        on_frozen=lambda _: None,
+    ) as writer:
+        writer.freeze()
+
+
+def _partition_directory(files: Storage, config: NodeConfig) -> str:
+    return files.join(config.directory, str(TopicPartition(config.topic, 0)))
+
+
+def _id_text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _java_date(time_ms: int) -> str:
+    """As ``java.util.Date`` says it, in whatever language this machine speaks."""
+    at = time.gmtime(time_ms // 1000)
+    clock = f"{at.tm_hour:02d}:{at.tm_min:02d}:{at.tm_sec:02d}"
+    day, month = _DAYS[at.tm_wday], _MONTHS[3 * at.tm_mon - 3 : 3 * at.tm_mon]
+    return f"{day} {month} {at.tm_mday:02d} {clock} UTC {at.tm_year}"
