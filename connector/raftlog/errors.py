@@ -47,6 +47,7 @@ from .wire_errors import FrameLengthError as FrameLengthError
 from .wire_errors import InexpressibleMessageError as InexpressibleMessageError
 from .wire_errors import MalformedMessageError as MalformedMessageError
 from .wire_errors import NoCommonVersionError as NoCommonVersionError
+from .wire_errors import SilentRefusalError as SilentRefusalError
 from .wire_errors import UnservedApiError as UnservedApiError
 from .wire_errors import WireError as WireError
 from .write_errors import CommitMessageError as CommitMessageError

@@ -116,3 +116,15 @@ class InexpressibleMessageError(WireError):
 
     def sentence(self) -> str:
         return f"{self.api} version {self.version}, field {self.field}: {self.reason}"
+
+
+@dataclass(kw_only=True, eq=False)
+class SilentRefusalError(WireError):
+    """An append that wanted no answer (acks 0) failed. That its connection is closed is the only
+    way to tell its writer."""
+
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_SILENT_REFUSAL"
+
+    def sentence(self) -> str:
+        return f"an append without an answer failed: {self.reason}; close this connection"

@@ -16,7 +16,6 @@ Rules of this file:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
 from dataclasses import dataclass
@@ -132,9 +131,10 @@ def parse_refusal(text: str | None) -> RaftlogError | None:
         return None
     told = found[1]
     facts: dict[str, Any] = {}
+    hints = get_type_hints(kind)
     for field in _fields(kind):
         if field.name in told:
-            if not _fits(told[field.name], _hints(kind)[field.name]):
+            if not _fits(told[field.name], hints[field.name]):
                 return None
             facts[field.name] = told[field.name]
         elif field.default is dataclasses.MISSING:
@@ -179,8 +179,3 @@ def _fits(value: object, hint: Any) -> bool:
 
 def _fields(kind: type[RaftlogError]) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(kind)
-
-
-@functools.cache
-def _hints(kind: type[RaftlogError]) -> dict[str, Any]:
-    return get_type_hints(kind)

@@ -1,1 +1,8 @@
 """What a node answers to clients: Kafka's requests, on one log."""
+
+from __future__ import annotations
+
+from .client_apis import ClientApis
+from .last_answer import LastAnswer
+
+__all__ = ["ClientApis", "LastAnswer"]

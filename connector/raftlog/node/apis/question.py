@@ -1,0 +1,24 @@
+"""One request on its way to who answers it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from raftlog.node.access import Caller
+
+from .cluster_view import ClusterView
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True, eq=False)
+class Question(Generic[R]):
+    """A decoded request, in its version, and who asks. ``is_last`` is set by who answers: the
+    caller must look for another node, so the connection is closed."""
+
+    view: ClusterView
+    version: int
+    request: R
+    caller: Caller
+    is_last: bool = field(default=False, init=False)
