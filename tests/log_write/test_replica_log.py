@@ -200,9 +200,14 @@ def test_damage_in_what_was_durable_is_cut_and_the_copy_is_withdrawn_until_it_re
 
 def test_control_records_of_an_epoch_stand_in_its_first_batch() -> None:
     log = opened(new_disk())
-    log.begin_epoch(3, (*HEAD, KRaftVersion(kraft_version=1)), now_ms=NOW_MS)
-    (batch,) = log.control_batches()
-    assert (batch.leader_epoch, batch.base_offset, batch.next_offset) == (3, 0, 2)
+    head = (*HEAD, KRaftVersion(kraft_version=1))
+    log.begin_epoch(3, head, now_ms=NOW_MS)
+    assert (log.epoch, log.end_offset) == (3, 2)
+    assert list(log.control_records()) == log.take_control_records() == list(enumerate(head))
+    assert log.take_control_records() == [], "each is given once"
+    follow(log, 2, 4)
+    assert list(log.control_records()) == list(enumerate(head))
+    assert log.take_control_records() == []
 
 
 def test_damage_below_the_start_of_a_copy_lets_it_begin_anew_behind_its_snapshot() -> None:

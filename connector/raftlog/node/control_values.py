@@ -14,7 +14,6 @@ from raftlog.log.small_files import QuorumState
 from raftlog.quorum.effects import BeginEpoch, ElectionState
 from raftlog.quorum.events import VotersAppended
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
-from raftlog.records.batch import RecordBatch
 from raftlog.records.control import (
     ControlRecord,
     KRaftVersion,
@@ -22,7 +21,6 @@ from raftlog.records.control import (
     LeaderChange,
     LeaderChangeVoter,
     VoterEndpoint,
-    decode_control,
 )
 from raftlog.records.control import Voter as VoterRecord
 from raftlog.types import ZERO_UUID, ReplicaKey
@@ -73,17 +71,13 @@ def voter_set(record: KRaftVoters) -> VoterSet:
     )
 
 
-def voters_in(batches: Iterable[RecordBatch]) -> Iterator[VotersAppended]:
-    """What control batches say of voters and kraft.version, in order."""
-    for batch in batches:
-        if not batch.is_control:
-            continue
-        for record in batch.records():
-            control = decode_control(record.key, record.value)
-            if isinstance(control, KRaftVoters):
-                yield VotersAppended(record.offset, voters=voter_set(control))
-            elif isinstance(control, KRaftVersion):
-                yield VotersAppended(record.offset, kraft_version=control.kraft_version)
+def voters_in(records: Iterable[tuple[int, ControlRecord]]) -> Iterator[VotersAppended]:
+    """What control records, given with their offsets, say of voters and kraft.version."""
+    for offset, control in records:
+        if isinstance(control, KRaftVoters):
+            yield VotersAppended(offset, voters=voter_set(control))
+        elif isinstance(control, KRaftVersion):
+            yield VotersAppended(offset, kraft_version=control.kraft_version)
 
 
 def quorum_state(state: ElectionState) -> QuorumState:

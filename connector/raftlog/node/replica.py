@@ -11,9 +11,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self, TypeAlias
 
@@ -64,11 +63,9 @@ from raftlog.quorum.events import (
     SnapshotRefused,
     SyncCompleted,
     Truncated,
-    VotersAppended,
 )
 from raftlog.quorum.state import Beginning
 from raftlog.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
-from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import KRaftVoters
 from raftlog.storage.protocol import WritableStorage
 
@@ -80,10 +77,6 @@ from .control_values import (
     voters_in,
     voters_record,
 )
-
-_LENGTH_AND_ATTRIBUTES: Final = struct.Struct(">8xi9xh")
-"""Of a batch: its length, and the attributes whose bit 5 says that it is a control batch."""
-_CONTROL_BIT: Final = 1 << 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +268,11 @@ class Replica:
         log, now_ms = self.log, self._now_ms
         match effect:
             case BeginEpoch():
-                start = log.end_offset
                 log.begin_epoch(effect.epoch, epoch_head(effect, self.core.node_id), now_ms=now_ms)
-                self._events.append(Appended(self._voters_from(start)))
+                self._note_appended()
             case AppendVoters():
-                start = log.end_offset
                 log.append_control([voters_record(effect.voter_set)], now_ms=now_ms)
-                self._events.append(Appended(self._voters_from(start)))
+                self._note_appended()
             case AppendAsFollower():
                 self._append_as_follower(effect)
             case TruncateToEndOfEpoch(diverging):
@@ -295,16 +286,17 @@ class Replica:
                 raise AssertionError(f"an effect that nobody carries out: {effect}")
 
     def _append_as_follower(self, effect: AppendAsFollower) -> None:
-        log = self.log
         try:
-            end = log.append_as_follower(
+            self.log.append_as_follower(
                 effect.records, leader_epoch=effect.leader_epoch, now_ms=self._now_ms
             )
         except (CorruptBatchError, LogGapError, DivergedLogError, FutureEpochError) as error:
             self._events.append(AppendRefused(error.sentence()))
             return
-        batches = _control_batches(effect.records, end)
-        self._events.append(Appended(tuple(voters_in(batches))))
+        self._note_appended()
+
+    def _note_appended(self) -> None:
+        self._events.append(Appended(tuple(voters_in(self.log.take_control_records()))))
 
     def _install_snapshot(self, effect: InstallSnapshot) -> None:
         try:
@@ -330,23 +322,6 @@ class Replica:
             self._is_syncing = True
             self._outgoing.append(RunSync(self.log.start_sync()))
 
-    def _voters_from(self, offset: int) -> tuple[VotersAppended, ...]:
-        data = self.log.read_bytes(offset, 0)
-        return tuple(voters_in(_control_batches(data, self.log.end_offset)))
-
-
-def _control_batches(data: bytes, end_offset: int) -> Iterator[RecordBatch]:
-    """The control batches among whole batches that were checked, below ``end_offset``."""
-    position = 0
-    while position + _LENGTH_AND_ATTRIBUTES.size <= len(data):
-        length, attributes = _LENGTH_AND_ATTRIBUTES.unpack_from(data, position)
-        if attributes & _CONTROL_BIT:
-            batch = read_batch(data, position)
-            if isinstance(batch, TornTail) or batch.base_offset >= end_offset:
-                return
-            yield batch
-        position += 12 + length
-
 
 def _voter_history(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> VoterHistory:
     """What the log says of voters, snapshot first; before that what configuration says."""
@@ -355,7 +330,7 @@ def _voter_history(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> Vot
     if head is not None:
         offset, named, version = head
         history.restart(offset, None if named is None else voter_set(named), version)
-    for found in voters_in(log.control_batches()):
+    for found in voters_in(log.control_records()):
         if found.voters is not None:
             history.add_voters(found.offset, found.voters)
         if found.kraft_version is not None:

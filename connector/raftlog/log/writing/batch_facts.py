@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -158,6 +159,11 @@ def batch_facts(batch: RecordBatch, values: ValueKind) -> BatchFacts:
         markers=markers,
         control=control,
     )
+
+
+def control_of(facts: BatchFacts) -> Iterator[tuple[int, ControlRecord]]:
+    """The control records of a batch with their offsets."""
+    return enumerate(facts.control, facts.base_offset)
 
 
 # --- the name of a commit, both ways --------------------------------------------------------------

@@ -17,12 +17,11 @@ from typing import Self
 from raftlog.errors import CorruptSnapshotError
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, checkpoint_name
 from raftlog.log.small_files import QuorumState
-from raftlog.records.batch import RecordBatch
 from raftlog.records.control import ControlRecord, KRaftVoters
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
-from .batch_facts import BatchFacts
+from .batch_facts import BatchFacts, batch_facts, control_of
 from .batch_headers import header_at
 from .located import read_batches
 from .log_directory import LogDirectory
@@ -40,6 +39,7 @@ class ReplicaLog(ReplicatedLog):
         super().__init__(directory, config, is_single=is_single)
         self._receiver: SnapshotReceiver | None = None
         self._recent = RecentBatches()
+        self._control: list[tuple[int, ControlRecord]] = []
 
     @classmethod
     def open_or_create(
@@ -147,14 +147,20 @@ class ReplicaLog(ReplicatedLog):
         voters, version = snapshot_voters(first)
         return newest.end_offset - 1, voters, version
 
-    def control_batches(self) -> Iterator[RecordBatch]:
-        """The control batches behind the newest snapshot, in order."""
+    def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
+        """The control records behind the newest snapshot with their offsets, in order."""
         start = self.log_start_offset
         if self.snapshots:
             start = max(start, self.snapshots[-1].end_offset)
         if start < self._end_offset:
-            batches = self._store.batches(start, self._end_offset)
-            yield from (batch for batch in batches if batch.is_control)
+            for batch in self._store.batches(start, self._end_offset):
+                if batch.is_control:
+                    yield from control_of(batch_facts(batch, self.config.values))
+
+    def take_control_records(self) -> list[tuple[int, ControlRecord]]:
+        """The control records that were appended since the last time, with their offsets."""
+        taken, self._control = self._control, []
+        return taken
 
     # --- what it does -----------------------------------------------------------------------------
 
@@ -238,6 +244,7 @@ class ReplicaLog(ReplicatedLog):
     def _append_one(self, data: bytes | memoryview, facts: BatchFacts, now_ms: int) -> None:
         super()._append_one(data, facts, now_ms)
         self._recent.add(facts.base_offset, bytes(data))
+        self._control += control_of(facts)
 
     def _recover(self, now_ms: int) -> None:
         self._recent.clear()
