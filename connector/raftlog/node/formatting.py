@@ -132,13 +132,14 @@ def format_directory(
     return directory_id
 
 
-def read_identity(config: NodeConfig, storage: Storage) -> MetaProperties:
+def read_identity(config: NodeConfig, storage: Storage | None = None) -> MetaProperties:
     """Whose directory it is: cluster, node and directory id are all known.
 
     Raises ``NotFormattedError``, ``WrongDirectoryError`` (of another node or topic, or its log is
     gone), and ``CorruptFileError``.
     """
     directory = config.directory
+    storage = PrivateLocalStorage() if storage is None else storage
     path = storage.join(directory, META_PROPERTIES_NAME)
     data = read_checked(storage, path)
     if data is None:

@@ -21,11 +21,16 @@ from typing import BinaryIO, Final, TextIO
 
 from raftlog import __version__
 from raftlog.errors import (
+    AlreadyFormattedError,
+    ConfigError,
     LogAccessError,
     LogNotFoundError,
+    NodeAddressError,
     NotALogError,
+    NotFormattedError,
     OptionError,
     RaftlogError,
+    WrongDirectoryError,
 )
 
 from .output import Console, Output, OutputFailedError
@@ -36,7 +41,17 @@ EXIT_WRONG_CALL: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
 
-_CALLERS_MISTAKES: Final = (LogAccessError, LogNotFoundError, NotALogError, OptionError)
+_CALLERS_MISTAKES: Final = (
+    AlreadyFormattedError,
+    ConfigError,
+    LogAccessError,
+    LogNotFoundError,
+    NodeAddressError,
+    NotALogError,
+    NotFormattedError,
+    OptionError,
+    WrongDirectoryError,
+)
 
 HELP: Final = """\
 usage: raftlog COMMAND PATH [OPTION ...]
@@ -55,6 +70,9 @@ commands for logs of your own (raftlog.open), never for Kafka's:
   configure  print or change a log's settings
   repair     mend what a crash left; give up what is damaged
 
+a log of your own that several machines keep:
+  node       run a node of a quorum, see `raftlog node --help`
+
 PATH is a metadata directory, a node's log directory, a partition's directory, a .log segment,
 a .checkpoint, or several voters' directories of one cluster, comma-separated or as a glob.
 
@@ -68,7 +86,7 @@ examples:
 Exit codes: 0 done, 1 damaged or not there, 2 wrong call or unreadable path.
 """
 
-COMMANDS: Final = ("cat", "state", "diff", "check", "snapshot", "configure", "repair")
+COMMANDS: Final = ("cat", "state", "diff", "check", "snapshot", "configure", "repair", "node")
 
 
 def main(
@@ -113,7 +131,15 @@ def _run(argv: Sequence[str], output: Output, console: Console) -> int:
     if name == "--version":
         output.text(f"raftlog {__version__}\n")
         return 0
-    command = _command(name)
+    if name == "node":
+        if rest[:1] in (["-h"], ["--help"], ["help"]):
+            from .node import HELP as NODE_HELP
+
+            output.text(NODE_HELP)
+            return 0
+        command, rest = _node_command(rest[0] if rest else None), rest[1:]
+    else:
+        command = _command(name)
     parser = command.parser()
     if not {"-h", "--help"}.isdisjoint(rest):
         output.text(parser.format_help())
@@ -156,6 +182,30 @@ def _command(name: str) -> ModuleType:
     usage = HELP.partition("\n")[0] + "\n"
     hint = nearest(name, COMMANDS) or "the commands are " + ", ".join(COMMANDS)
     raise WrongCallError("raftlog", usage, f"no command {name!r}; {hint}")
+
+
+def _node_command(name: str | None) -> ModuleType:
+    match name:
+        case "format":
+            from . import node_format
+
+            return node_format
+        case "start":
+            from . import node_start
+
+            return node_start
+        case "random-uuid":
+            from . import node_random_uuid
+
+            return node_random_uuid
+    from .node import COMMANDS as NODE_COMMANDS
+    from .node import HELP as NODE_HELP
+
+    usage = NODE_HELP.partition("\n")[0] + "\n"
+    if name is None:
+        raise WrongCallError("raftlog node", usage, "a command is missing")
+    hint = nearest(name, NODE_COMMANDS) or "the commands are " + ", ".join(NODE_COMMANDS)
+    raise WrongCallError("raftlog node", usage, f"no command {name!r}; {hint}")
 
 
 def _say(error: RaftlogError, output: Output, console: Console) -> int:

@@ -38,7 +38,7 @@ class WrongCallError(Exception):
 class Parser(argparse.ArgumentParser):
     """What one command takes. ``--help`` is ``main``'s: it knows where to print."""
 
-    def __init__(self, command: str, about: str, examples: str) -> None:
+    def __init__(self, command: str, about: str, examples: str, *, takes_path: bool = True) -> None:
         examples = textwrap.indent(textwrap.dedent(examples).strip(), "  ")
         super().__init__(
             prog=f"raftlog {command}",
@@ -48,7 +48,8 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
             allow_abbrev=False,
         )
-        self.add_argument("path", metavar="PATH", help="what to read, see `raftlog --help`")
+        if takes_path:
+            self.add_argument("path", metavar="PATH", help="what to read, see `raftlog --help`")
 
     def add_redaction(self) -> None:
         """The options of every command that prints values."""
