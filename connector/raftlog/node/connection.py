@@ -31,6 +31,7 @@ from raftlog.wire import (
 )
 
 from .access import Caller
+from .request_budget import RequestBudget
 
 ANSWER_BYTES_WAITING_MAX: Final = 16 * 1024 * 1024
 """How much of what was answered may wait for a slow reader before nothing more is asked of us."""
@@ -67,9 +68,10 @@ class Connection(asyncio.Protocol):
         introduce: Callable[[asyncio.Transport], Caller | None],
         handle: Callable[[Connection, Asked], None],
         closed: Callable[[Connection], None],
-        hear: Callable[[str, str], None],
+        hear: Callable[[str, str, str], None],
         frame_bytes_max: Callable[[Caller], int],
         in_flight_max: int,
+        budget: RequestBudget,
     ) -> None:
         """``introduce`` says who it is; None: nobody that may stay. ``handle`` is given every
         question, ``closed`` is told once; ``hear`` takes what a peer did wrong."""
@@ -85,6 +87,7 @@ class Connection(asyncio.Protocol):
         self._hear = hear
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
+        self._budget = budget
         self._splitter: FrameSplitter | None = None
         self._transport: asyncio.Transport | None = None
         self._turns: deque[_Turn] = deque()
@@ -122,8 +125,11 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._frames.clear()
+        self._budget.forget(self._take_frames)
         for task in self.tasks:
             task.cancel()
+        turns, self._turns = self._turns, deque()
+        self._budget.give(sum(turn.byte_count for turn in turns))
         self._closed(self)
 
     def pause_writing(self) -> None:
@@ -143,6 +149,11 @@ class Connection(asyncio.Protocol):
     def in_flight_count(self) -> int:
         return len(self._turns)
 
+    @property
+    def answer_bytes_waiting(self) -> int:
+        """How much the peer has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def finish(self) -> None:
         """Take no more questions, and close when those that are under way are answered."""
         self._is_finishing = True
@@ -157,10 +168,17 @@ class Connection(asyncio.Protocol):
     def _take_frames(self) -> None:
         while self._frames and self._may_take():
             self._take(self._frames.popleft())
+        if self._frames and not self._budget.has_room:
+            self._budget.wait(self._take_frames)
         self._pause_or_resume()
 
     def _may_take(self) -> bool:
-        return len(self._turns) < self._in_flight_max and self._is_writable and self.is_open
+        return (
+            len(self._turns) < self._in_flight_max
+            and self._budget.has_room
+            and self._is_writable
+            and self.is_open
+        )
 
     def _pause_or_resume(self) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -183,6 +201,7 @@ class Connection(asyncio.Protocol):
             self._end("refused", error.sentence())
             return
         self._turns.append(turn)
+        self._budget.take(turn.byte_count)
         if isinstance(received, UnknownApiVersions):
             head = encode_response_header(received.correlation_id, ApiKey.API_VERSIONS, 0)
             self._answered(turn, head, encode_versions_refusal())
@@ -210,16 +229,17 @@ class Connection(asyncio.Protocol):
 
     def _flush(self) -> None:
         ready: list[bytes] = []
-        has_room = False
+        byte_count = 0
         while self._turns and self._turns[0].is_answered:
-            data = self._turns.popleft().data
-            has_room = True
-            if data is not None:
-                ready.append(data)
-        if not has_room:
-            return
+            turn = self._turns.popleft()
+            byte_count += turn.byte_count
+            if turn.data is not None:
+                ready.append(turn.data)
+        if not byte_count:
+            return  # an older question is not answered yet
         if ready and self._transport is not None and not self._transport.is_closing():
             self._transport.write(b"".join(ready) if len(ready) > 1 else ready[0])
+        self._budget.give(byte_count)
         self._close_if_finished()
         if self._frames or not self._is_reading:
             asyncio.get_running_loop().call_soon(self._take_frames)
@@ -229,7 +249,7 @@ class Connection(asyncio.Protocol):
         self._end("refused", reason)
 
     def _end(self, what: str, reason: str) -> None:
-        self._hear(what, f"{self.where}: {reason}")
+        self._hear(what, self.where, reason)
         self._frames.clear()
         if self._transport is not None:
             self._transport.close()

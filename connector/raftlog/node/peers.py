@@ -55,11 +55,12 @@ class Peers:
         client_id: str,
         software_version: str,
         tell: Callable[[Event], None],
-        hear: Callable[[str], None],
+        hear: Callable[[int, str], None],
         tls: Callable[[int], ssl.SSLContext | None],
         frame_bytes_max: int,
     ) -> None:
-        """``tls`` gives what proves the node of an id, ``hear`` takes a line for people."""
+        """``tls`` gives what proves the node of an id, ``hear`` takes what went wrong with a
+        node, for people."""
         self._identity = identity
         self._client_id = client_id
         self._software_version = software_version
@@ -103,7 +104,7 @@ class Peers:
 
     def _fail(self, asked: Send, reason: str, *, is_version_unsupported: bool = False) -> None:
         what = request_api_key(asked.request).name
-        self._hear(f"node {asked.node_id} was asked {what} in vain: {reason}")
+        self._hear(asked.node_id, f"asked in vain for {what}: {reason}")
         self._tell(SendFailed(asked.correlation_id, is_version_unsupported=is_version_unsupported))
 
     async def _answer(self, asked: Send) -> Response | Refusal:

@@ -47,7 +47,7 @@ NOBODY: Final = -1
 class QuorumRequests:
     """Answers what replicas ask."""
 
-    def __init__(self, driver: Driver, hear: Callable[[str, str], None]) -> None:
+    def __init__(self, driver: Driver, hear: Callable[[str, str, str], None]) -> None:
         self._driver = driver
         self._hear = hear
 
@@ -67,13 +67,13 @@ class QuorumRequests:
                 reason="the caller has no right to it",
             )
         if isinstance(request, Refusal):
-            self._hear("refused", f"{connection.where} {key.name}: {request.reason}")
+            self._hear("refused", connection.where, f"{key.name}: {request.reason}")
             standing = self._driver.replica.core.standing
             asked.answer(encode_refusal(request, version, standing, self._identity))
             return
         assert not isinstance(request, VersionsRequest), "a listener answers that"
         if isinstance(request, AddVoterRequest | RemoveVoterRequest):
-            self._hear("voters", f"{connection.where} {asked.caller.name} asks {key.name}")
+            self._hear("voters", connection.where, f"{asked.caller.name} asks {key.name}")
         self._ask(connection, asked, request)
 
     def _ask(self, connection: Connection, asked: Asked, request: Request) -> None:

@@ -292,6 +292,10 @@ class ReplicaState:
         return False
 
     def election_deadline_ms(self) -> int:
+        """When it stands for election unless it hears of a leader. The only voter has nobody to
+        wait for."""
+        if self.is_voter and len(self.voter_set) == 1:
+            return self.now_ms
         timeout_ms = self.config.election_timeout_ms
         return self.now_ms + timeout_ms + self._jitter_ms(timeout_ms)
 

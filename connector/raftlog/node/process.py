@@ -1,0 +1,288 @@
+"""A node from start to end: its directory is locked, its log opened, its doors too, until a signal.
+
+Rules of this file:
+
+1. SIGTERM and SIGINT hand leadership over, let what is under way be answered, and close the log in
+   order; a second one does not wait. SIGHUP reads the certificates again.
+2. A log that fails ends the process: whoever runs it starts it again, and recovery looks at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TextIO
+
+from raftlog import __version__
+from raftlog.client.clock import Clock
+from raftlog.errors import LogError, LogLockedError, RaftlogError
+from raftlog.log.small_files import MetaProperties
+from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, RoleChanged, Send, Tell
+from raftlog.quorum.events import Event
+from raftlog.quorum.roles import Leader
+from raftlog.quorum.voters import VoterSet
+from raftlog.storage.local_writing import PrivateLocalStorage
+from raftlog.types import TopicPartition
+from raftlog.wire import LogIdentity
+
+from .access import Caller, caller_of
+from .addresses import CONTROLLER_NAME
+from .apis.client_apis import ClientApis
+from .config import ListenerConfig, NodeConfig, voter_of
+from .driver import Driver, News
+from .formatting import NODE_LOCK_NAME, read_identity, topic_id_of
+from .log_lines import LogLines
+from .metrics import NodeCollector, serve_metrics
+from .peers import Peers
+from .replica import Replica
+from .server import Door, Server
+from .tls import TlsContexts
+
+EXIT_FAILED: Final = 1
+HAND_OVER_MS: Final = 5_000
+LAST_ANSWERS_MS: Final = 2_000
+CLEAN_INTERVAL_S: Final = 300.0
+"""How often retention is looked at (Kafka: ``log.retention.check.interval.ms``)."""
+
+
+def run_node(config: NodeConfig, *, stream: TextIO | None = None) -> int:
+    """Run a node until a signal ends it; the exit code. Lines go to ``stream``, or stderr.
+
+    Raises what is wrong before it serves: ``NotFormattedError``, ``WrongDirectoryError``,
+    ``ConfigError``, ``LogLockedError`` (another process runs there), ``NodeAddressError`` and what
+    opening a log raises.
+    """
+    lines = LogLines(sys.stderr if stream is None else stream, config.node_id)
+    storage = PrivateLocalStorage()
+    meta = read_identity(config, storage)
+    with _locked(storage, config):
+        return asyncio.run(_run(config, meta, storage, lines))
+
+
+@contextlib.contextmanager
+def _locked(storage: PrivateLocalStorage, config: NodeConfig) -> Iterator[None]:
+    lock = storage.try_lock(storage.join(config.directory, NODE_LOCK_NAME))
+    if lock is None:
+        raise LogLockedError(path=config.directory, waited_ms=0)
+    with lock:
+        yield
+
+
+async def _run(
+    config: NodeConfig, meta: MetaProperties, storage: PrivateLocalStorage, lines: LogLines
+) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    tls = TlsContexts(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, partial(_reload, tls, lines))
+    node = Node(config, meta, storage, tls=tls, lines=lines)
+    try:
+        await node.start()
+        node.driver.ended.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+        if node.driver.ended.done():
+            error = node.driver.ended.result()
+            lines.say("failed", level="error", reason=str(error))
+            return EXIT_FAILED
+        lines.say("stopping")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)  # the next one ends the process
+        await node.hand_over()
+        return 0
+    finally:
+        await node.close()
+        lines.say("stopped")
+
+
+def _reload(tls: TlsContexts, lines: LogLines) -> None:
+    try:
+        tls.reload()
+    except RaftlogError as error:
+        lines.say("certificates", level="error", reason=f"the old ones are kept: {error}")
+    else:
+        lines.say("certificates", reason="read again")
+
+
+@dataclass(slots=True)
+class _Counts:
+    elections: int = 0
+
+
+class Node:
+    """One node on the running loop."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        meta: MetaProperties,
+        storage: PrivateLocalStorage,
+        *,
+        tls: TlsContexts,
+        lines: LogLines,
+        clock: Clock | None = None,
+    ) -> None:
+        """Opens the log. Raises what ``Replica.open`` raises."""
+        self._config = config
+        self._lines = lines
+        self._tls = tls
+        self._counts = _Counts()
+        clock = Clock() if clock is None else clock
+        assert meta.cluster_id is not None, "it was read"
+        assert meta.directory_id is not None, "it was read"
+        self.log_identity: Final = LogIdentity(
+            topic=config.topic,
+            topic_id=topic_id_of(meta.cluster_id, config.topic),
+            cluster_id=meta.cluster_id,
+            listener_name=CONTROLLER_NAME,
+        )
+        replica = Replica.open(
+            storage,
+            storage.join(config.directory, str(TopicPartition(config.topic, 0))),
+            me=voter_of(config, meta.directory_id),
+            voters=VoterSet(()) if config.static_voters is None else config.static_voters,
+            kraft_version=1 if config.static_voters is None else 0,
+            log_config=config.log,
+            topic_id=self.log_identity.topic_id,
+            config=config.quorum,
+            jitter_ms=random.SystemRandom().randrange,
+            bootstrap=tuple((endpoint,) for endpoint in config.bootstrap_servers),
+            now_ms=int(clock.now_ms()),
+            time_ms=clock.wall_ms(),
+        )
+        self.driver: Final = Driver(
+            replica, self.log_identity, send=self._send, hear=self._heard, clock=clock
+        )
+        self._peers = Peers(
+            self.log_identity,
+            client_id=f"raftlog-{config.node_id}",
+            software_version=__version__,
+            tell=self._tell,
+            hear=self._heard_of_peer,
+            tls=tls.for_peer,
+            frame_bytes_max=config.limits.frame_bytes_max,
+        )
+        self.server: Final = Server(
+            self.driver,
+            ClientApis(self.driver),
+            [self._door(listener) for listener in config.listeners],
+            config.limits,
+            self._heard_from_outside,
+        )
+        self._cleaning: asyncio.TimerHandle | None = None
+        self._stop_metrics: Callable[[], None] = lambda: None
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve. Raises ``NodeAddressError``."""
+        config, log = self._config, self.driver.replica.log
+        if config.metrics is not None:
+            collector = NodeCollector(
+                self.driver, self.server.figures, lambda: self._counts.elections
+            )
+            http, _ = serve_metrics(config.metrics.host, config.metrics.port, collector)
+
+            def stop_metrics() -> None:
+                http.shutdown()
+                http.server_close()
+
+            self._stop_metrics = stop_metrics
+        self.server.listen()
+        self._lines.say(
+            "started",
+            version=__version__,
+            cluster=self.log_identity.cluster_id,
+            directory=config.directory,
+            listeners=[listener.address for listener in config.listeners],
+            log_start_offset=log.log_start_offset,
+            end_offset=log.end_offset,
+        )
+        for cut in log.report.cut:
+            self._lines.say("cut", level="warning", path=cut.path, saved_as=cut.saved_as)
+        self.driver.start()
+        self._clean_later()
+
+    async def hand_over(self) -> None:
+        """Lead no more, and let no new request in."""
+        if not await self.driver.hand_over(timeout_ms=HAND_OVER_MS):
+            self._lines.say("stopping", level="warning", reason="nobody took leadership over")
+
+    async def close(self) -> None:
+        """Answer what is under way, and close the log in order."""
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+        await self.server.close(timeout_ms=LAST_ANSWERS_MS)
+        await self._peers.close()
+        await self.driver.close()
+        self._stop_metrics()
+
+    def _clean_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._cleaning = loop.call_later(CLEAN_INTERVAL_S, self._clean)
+
+    def _clean(self) -> None:
+        try:
+            if self.driver.replica.clean(time_ms=self.driver.time_ms()):
+                start = self.driver.replica.log.log_start_offset
+                self._lines.say("cleaned", log_start_offset=start)
+        except LogError as error:
+            self._lines.say("cleaned", level="warning", reason=str(error))
+        self._clean_later()
+
+    # --- between the parts ------------------------------------------------------------------------
+
+    def _door(self, listener: ListenerConfig) -> Door:
+        def introduce(tls: ssl.SSLObject | None) -> Caller:
+            certificate = None if tls is None else tls.getpeercert()
+            return caller_of(certificate, listener, self._config.access)
+
+        return Door(
+            host=listener.host,
+            port=listener.port,
+            listener=listener.listener,
+            introduce=introduce,
+            tls=lambda: self._tls.for_listener(listener),
+        )
+
+    def _send(self, asked: Send) -> None:
+        self._peers.send(asked)
+
+    def _tell(self, event: Event) -> None:
+        self.driver.tell(event)
+
+    # --- what people hear -------------------------------------------------------------------------
+
+    def _heard(self, news: News) -> None:
+        match news:
+            case RoleChanged():
+                if news.new is Leader:
+                    self._counts.elections += 1
+                self._lines.say(
+                    "role",
+                    old=None if news.old is None else news.old.__name__.lower(),
+                    new=news.new.__name__.lower(),
+                    epoch=news.epoch,
+                    leader=news.leader_id,
+                )
+            case LeaderChanged():
+                self._lines.say("leader", epoch=news.epoch, leader=news.leader_id)
+            case Tell(text):
+                self._lines.say_rarely("replica", "replica", text)
+            case AdvanceHighWatermark():
+                pass  # a figure, not a line
+
+    def _heard_of_peer(self, node_id: int, reason: str) -> None:
+        self._lines.say_rarely("peer", str(node_id), reason)
+
+    def _heard_from_outside(self, event: str, where: str, reason: str) -> None:
+        host = where.rpartition(":")[0] or where
+        self._lines.say_rarely(event, host, f"{where}: {reason}")

@@ -1,0 +1,288 @@
+"""The sockets of a node: who may connect, how many, and who answers what they ask.
+
+Rules of this file:
+
+1. A connection is counted, by address too, before a byte of it is read; TLS has a bounded time for
+   its handshake, and a peer that is silent for long is sent away.
+2. What replicas ask goes to the replica, what clients ask to ``ClientApis``; a fetch goes by the
+   replica id that it names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Final
+
+from raftlog.errors import NodeAddressError, WireError
+from raftlog.wire import (
+    QUORUM_APIS,
+    ApiKey,
+    Listener,
+    decode,
+    encode_versions_response,
+    wide,
+)
+
+from .access import Caller
+from .apis.client_apis import ClientApis
+from .apis.last_answer import LastAnswer
+from .config import LimitsConfig
+from .connection import Asked, Connection
+from .driver import Driver
+from .quorum_requests import QuorumRequests
+from .request_budget import RequestBudget
+
+_BACKLOG: Final = 1024
+_PAUSE_WITHOUT_DESCRIPTORS_S: Final = 0.1
+_IDLE_LOOKS: Final = 4
+"""How often within the idle time silent connections are looked for."""
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_REPLICA_STATE_FROM: Final = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """One address to listen on. ``tls`` is asked for each connection, so that certificates may
+    change; ``introduce`` says who the peer is by its certificate, or lets nobody in."""
+
+    host: str
+    port: int
+    listener: Listener
+    introduce: Callable[[ssl.SSLObject | None], Caller | None]
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None
+
+
+@dataclass(slots=True)
+class ServerFigures:
+    """For people and metrics."""
+
+    connections: int = 0
+    refused_connections: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
+
+
+class Server:
+    """Everything that listens. It belongs to the running loop."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        apis: ClientApis,
+        doors: list[Door],
+        limits: LimitsConfig,
+        hear: Callable[[str, str, str], None],
+    ) -> None:
+        self.figures: Final = ServerFigures()
+        self._driver = driver
+        self._apis = apis
+        self._quorum = QuorumRequests(driver, hear)
+        self._doors = doors
+        self._limits = limits
+        self._budget = RequestBudget(limits.queued_bytes_max)
+        self._hear = hear
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """Those that are open."""
+        return tuple(self._connections)
+
+    # --- listening --------------------------------------------------------------------------------
+
+    def listen(self) -> list[int]:
+        """Listen on every door; the ports. Raises ``NodeAddressError``."""
+        for door in self._doors:
+            self._sockets.append(_listening(door.host, door.port))
+        for door, listening in zip(self._doors, self._sockets, strict=True):
+            self._start(self._accept(door, listening))
+        self._start(self._send_silent_away())
+        return [one.getsockname()[1] for one in self._sockets]
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self, *, timeout_ms: int) -> None:
+        """Let nobody in, answer what is under way as far as there is time, and close."""
+        for task in list(self._tasks):
+            task.cancel()
+        for listening in self._sockets:
+            listening.close()
+        for connection in list(self._connections):
+            connection.finish()
+        deadline_s = self._loop.time() + timeout_ms / 1000
+        while self._connections and self._loop.time() < deadline_s:
+            await asyncio.sleep(0.005)
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def _accept(self, door: Door, listening: socket.socket) -> None:
+        while True:
+            try:
+                peer, address = await self._loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTOR:
+                    self._hear("refused", "everybody", f"no descriptor is left: {error.strerror}")
+                    await asyncio.sleep(_PAUSE_WITHOUT_DESCRIPTORS_S)
+                    continue
+                raise
+            host = str(address[0])
+            if not self._may_enter(host):
+                self.figures.refused_connections += 1
+                peer.close()
+                continue
+            self._by_address[host] += 1
+            self.figures.connections += 1
+            self._start(self._let_in(door, peer, host, f"{host}:{address[1]}"))
+
+    def _may_enter(self, host: str) -> bool:
+        limits = self._limits
+        return (
+            self.figures.connections < limits.connections_max
+            and self._by_address[host] < limits.connections_per_address_max
+        )
+
+    async def _let_in(self, door: Door, peer: socket.socket, host: str, where: str) -> None:
+        """Shake hands. From then on the connection is its own."""
+        is_known = False
+
+        def closed(connection: Connection) -> None:
+            self._connections.discard(connection)
+            for number in connection.requests_under_way:
+                self._driver.drop(number)
+            self._left(host)
+
+        def introduce(transport: asyncio.Transport) -> Caller | None:
+            nonlocal is_known
+            is_known = True
+            caller = door.introduce(transport.get_extra_info("ssl_object"))
+            if caller is None:
+                self._hear("refused", where, "nobody knows who it is")
+            return caller
+
+        connection = Connection(
+            where=where,
+            introduce=introduce,
+            handle=self._handle,
+            closed=closed,
+            hear=self._hear,
+            frame_bytes_max=self._frame_bytes_max,
+            in_flight_max=self._limits.requests_in_flight_max,
+            budget=self._budget,
+        )
+        self._connections.add(connection)
+        tls = door.tls()
+        try:
+            peer.setblocking(False)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                peer,
+                ssl=tls,
+                ssl_handshake_timeout=self._limits.handshake_ms / 1000 if tls else None,
+            )
+        except (OSError, ssl.SSLError) as error:
+            self._hear("refused", where, str(error) or "it left")
+        finally:
+            if not is_known:
+                peer.close()
+                self._connections.discard(connection)
+                self._left(host)
+
+    def _left(self, host: str) -> None:
+        self.figures.connections -= 1
+        self._by_address[host] -= 1
+        if self._by_address[host] <= 0:
+            del self._by_address[host]
+
+    def _frame_bytes_max(self, caller: Caller) -> int:
+        limits = self._limits
+        return limits.frame_bytes_max if caller.rights else limits.stranger_frame_bytes_max
+
+    async def _send_silent_away(self) -> None:
+        idle_s = self._limits.idle_ms / 1000
+        while True:
+            await asyncio.sleep(idle_s / _IDLE_LOOKS)
+            now_s = self._loop.time()
+            for connection in list(self._connections):
+                if not connection.in_flight_count and now_s - connection.last_asked_s > idle_s:
+                    connection.finish()
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def _handle(self, connection: Connection, asked: Asked) -> None:
+        """Have a question answered. Raises ``MalformedMessageError``."""
+        key = ApiKey(asked.header.api_key)
+        self.figures.requests[key.name] += 1
+        if key is ApiKey.API_VERSIONS:
+            asked.answer(self._versions(asked))
+        elif key in QUORUM_APIS and not _is_from_consumer(key, asked):
+            self._quorum.handle(connection, asked)
+        else:
+            task = self._loop.create_task(self._answer(connection, asked))
+            connection.tasks.add(task)
+            task.add_done_callback(connection.tasks.discard)
+
+    async def _answer(self, connection: Connection, asked: Asked) -> None:
+        header = asked.header
+        try:
+            body = await self._apis.answer(
+                header.api_key, header.api_version, asked.frame, asked.body_start, asked.caller
+            )
+        except WireError as error:
+            connection.refuse(error.sentence())
+            return
+        asked.answer(body)
+        if isinstance(body, LastAnswer):
+            connection.finish()
+
+    def _versions(self, asked: Asked) -> bytes:
+        core = self._driver.replica.core
+        known = core.voters_at(core.high_watermark or 0)
+        return encode_versions_response(
+            asked.header.api_version,
+            asked.caller.listener,
+            kraft_version=None if known is None else known[1],
+            features_epoch=core.high_watermark,
+        )
+
+
+def _is_from_consumer(key: ApiKey, asked: Asked) -> bool:
+    """Whether a fetch comes from somebody who is no replica."""
+    if key is not ApiKey.FETCH:
+        return False
+    version = asked.header.api_version
+    request = decode(wide.FetchRequest, version, asked.frame, start=asked.body_start)
+    has_state = version >= _REPLICA_STATE_FROM
+    return (request.replica_state.replica_id if has_state else request.replica_id) < 0
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens; the first address that a name has. Raises ``NodeAddressError``."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        with contextlib.ExitStack() as unless_it_works:
+            unless_it_works.callback(listening.close)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+            listening.setblocking(False)
+            unless_it_works.pop_all()
+        return listening
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise NodeAddressError(host=host, port=port, reason=reason) from None

@@ -1,0 +1,205 @@
+"""What a node does with whoever connects to its port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from raftlog.node.request_budget import RequestBudget
+from raftlog.quorum.messages import FetchRequest
+from raftlog.types import ReplicaKey
+from raftlog.wire import ApiKey, decode_versions_response, encode_request
+from tests.support.served_node import RawConnection, ServedNode, served_node
+
+
+def with_node(home: Path, check: Callable[[ServedNode], Awaitable[None]], extra: str = "") -> None:
+    """Run a check against a node that leads."""
+
+    async def run() -> None:
+        async with served_node(home, extra) as node:
+            await check(node)
+
+    asyncio.run(run())
+
+
+def parked_fetch(node: ServedNode, max_wait_ms: int) -> bytes:
+    """A fetch of a replica that has everything: it waits for news."""
+    replica = node.node.driver.replica
+    request = FetchRequest(
+        replica=ReplicaKey(7),
+        epoch=replica.core.epoch,
+        fetch_offset=replica.log.end_offset,
+        last_fetched_epoch=replica.log.last_fetched_epoch,
+        max_bytes=1000,
+        max_wait_ms=max_wait_ms,
+        high_watermark=replica.core.high_watermark,
+    )
+    return encode_request(request, 17, node.node.log_identity)
+
+
+async def still_serves(node: ServedNode) -> None:
+    async with await node.connect() as other:
+        other.ask_versions(9)
+        assert (await other.answer(ApiKey.API_VERSIONS, 3))[0] == 9
+
+
+def test_answers_leave_in_the_order_of_the_questions(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 100), 1)
+            connection.ask_versions(2)
+            assert (await connection.answer(ApiKey.FETCH, 17))[0] == 1
+            assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 2
+
+    with_node(tmp_path, check)
+
+
+def test_a_fetch_whose_asker_left_is_dropped(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        role = node.node.driver.replica.core.role
+        async with await node.connect() as connection:
+            connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
+            connection.ask_versions(2)
+            while not role.parked:  # type: ignore[union-attr]
+                await asyncio.sleep(0)
+        while role.parked:  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+
+    with_node(tmp_path, check)
+
+
+async def _closes(connection: RawConnection, node: ServedNode) -> None:
+    assert await connection.next_frame() is None
+    assert node.lines("refused")
+    await still_serves(node)
+
+
+def test_a_frame_that_is_too_long_closes_the_connection_before_it_is_read(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            connection.writer.write((2**30).to_bytes(4, "big"))
+            await _closes(connection, node)
+        assert "announces a frame" in node.lines("refused")[0]["reason"]
+
+    with_node(tmp_path, check)
+
+
+def test_bytes_that_are_no_request_close_the_connection(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            connection.ask(ApiKey.FETCH, 17, b"\xff\xff\xff")
+            await _closes(connection, node)
+
+    with_node(tmp_path, check)
+
+
+def test_a_request_that_is_not_served_closes_the_connection(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            header = (11).to_bytes(2, "big") + bytes(2) + bytes(4) + b"\xff\xff"  # JoinGroup
+            connection.writer.write(len(header).to_bytes(4, "big") + header)
+            await _closes(connection, node)
+
+    with_node(tmp_path, check)
+
+
+def test_versions_are_told_to_whoever_speaks_a_newer_protocol(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            header = (18).to_bytes(2, "big") + (99).to_bytes(2, "big") + bytes(4) + b"\xff\xff"
+            connection.writer.write(len(header).to_bytes(4, "big") + header)
+            _, body = await connection.answer(ApiKey.API_VERSIONS, 0)
+            assert decode_versions_response(3, body).is_version_refused
+
+    with_node(tmp_path, check)
+
+
+def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as first, await node.connect() as second:
+            for connection in (first, second):
+                connection.ask_versions()
+                await connection.answer(ApiKey.API_VERSIONS, 3)
+            async with await node.connect() as third:
+                assert await third.next_frame() is None
+            first.ask_versions(5)
+            assert (await first.answer(ApiKey.API_VERSIONS, 3))[0] == 5
+        assert node.node.server.figures.refused_connections == 1
+
+    with_node(tmp_path, check, "[limits]\nconnections_per_address_max = 2\n")
+
+
+def test_who_is_silent_for_long_is_sent_away(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            assert await connection.next_frame() is None
+
+    with_node(tmp_path, check, "[limits]\nidle_ms = 40\n")
+
+
+def test_no_more_questions_are_taken_than_may_be_under_way(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 200), 1)
+            for number in range(2, 40):
+                connection.ask_versions(number)
+            await connection.writer.drain()
+            most = 0
+            numbers = []
+            while len(numbers) < 39:
+                most = max(most, *(one.in_flight_count for one in node.node.server.connections))
+                key, version = (ApiKey.API_VERSIONS, 3) if numbers else (ApiKey.FETCH, 17)
+                numbers.append((await connection.answer(key, version))[0])
+            assert numbers == list(range(1, 40))
+            assert most <= 4
+
+    with_node(tmp_path, check, "[limits]\nrequests_in_flight_max = 4\n")
+
+
+def test_a_slow_reader_makes_nobody_keep_its_answers(tmp_path: Path) -> None:
+    """A connection that asks and never reads is asked nothing more after a while, and the node
+    goes on with others."""
+
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            loop = asyncio.get_running_loop()
+            end_s = loop.time() + 1
+            connection.writer.transport.set_write_buffer_limits(high=2**14)
+            for number in range(200_000):
+                connection.ask_versions(number)
+                if number % 100 == 0:
+                    if loop.time() > end_s:
+                        break
+                    try:
+                        await asyncio.wait_for(connection.writer.drain(), 0.2)
+                    except TimeoutError:
+                        break
+            await still_serves(node)
+            waiting = [one.answer_bytes_waiting for one in node.node.server.connections]
+            assert max(waiting) < 40 * 2**20
+
+    with_node(tmp_path, check)
+
+
+def test_a_budget_of_bytes_lets_one_large_question_in_and_wakes_those_who_wait() -> None:
+    budget, woken = RequestBudget(100), []
+    budget.take(1000)
+    assert not budget.has_room
+    budget.wait(lambda: woken.append("first"))
+    budget.give(950)
+    assert woken == ["first"]
+    assert budget.has_room
+
+
+def test_a_budget_forgets_who_has_left() -> None:
+    budget, woken = RequestBudget(1), []
+
+    def go_on() -> None:
+        woken.append(1)
+
+    budget.take(5)
+    budget.wait(go_on)
+    budget.forget(go_on)
+    budget.give(5)
+    assert woken == []

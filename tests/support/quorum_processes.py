@@ -1,0 +1,214 @@
+"""Nodes of a quorum as real processes, to be asked, killed, stopped and started again.
+
+Rules of this file:
+
+1. A node is started as people start it: ``raftlog node format``, then ``raftlog node start``.
+2. Waiting is for something that is looked at, and bounded: a test that waits in vain says for what,
+   and what the nodes said last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from raftlog.node.formatting import random_id
+
+T = TypeVar("T")
+PATIENCE_S: Final = 30.0
+"""How long anything may take on a busy machine before a test calls it broken."""
+_LOOK_S: Final = 0.01
+COMMAND: Final = (sys.executable, "-m", "raftlog_state.cli")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listened on a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def eventually(look: Callable[[], T], what: str, *, patience_s: float = PATIENCE_S) -> T:
+    """Look until there is something; what it is. An ``AssertionError`` says what was waited for."""
+    end = time.monotonic() + patience_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {patience_s:.0f} s in vain: {what}")
+        time.sleep(_LOOK_S)
+
+
+class NodeProcess:
+    """One node: its directory and configuration, and its process while it runs."""
+
+    def __init__(self, home: Path, node_id: int, port: int, *, extra: str = "") -> None:
+        self.node_id: Final = node_id
+        self.port: Final = port
+        self.home: Final = home
+        self.directory: Final = home / "data"
+        self.config: Final = home / "node.toml"
+        self.lines_path: Final = home / "lines.json"
+        self.directory_id = random_id()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.wrapper: Sequence[str] = ()
+        """What the process is started under, as ``unshare``."""
+        home.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(
+            f'[node]\nid = {node_id}\ndirectory = "data"\n'
+            f'[listeners.both]\naddress = "127.0.0.1:{port}"\n{extra}'
+        )
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def voter(self) -> str:
+        """As ``--initial-voters`` takes it."""
+        return f"{self.node_id}@{self.address}:{self.directory_id}"
+
+    def format(self, cluster_id: str, *options: str) -> None:
+        """Make its directory."""
+        run_raftlog(
+            "node", "format", "--config", str(self.config), "--cluster-id", cluster_id, *options
+        )
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        assert self.process is None, "it runs"
+        with self.lines_path.open("ab") as lines:
+            self.process = subprocess.Popen(
+                [*self.wrapper, *COMMAND, "node", "start", "--config", str(self.config)],
+                stderr=lines,
+                stdout=lines,
+                stdin=subprocess.DEVNULL,
+            )
+        eventually(self._answers, f"node {self.node_id} listens\n{self.last_lines()}")
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"node {self.node_id} ended at once:\n{self.last_lines()}")
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self) -> None:
+        """The process ends without a word."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """Stop it in order; its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self.process = self.process, None
+        assert process is not None, "it runs"
+        process.send_signal(number)
+        return process.wait(PATIENCE_S)
+
+    def pause(self) -> None:
+        """The process stands still."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Everything that it said, of all its lives."""
+        found = []
+        for line in self.lines_path.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                found.append({"event": "not JSON", "text": line})
+        return found
+
+    def last_lines(self, count: int = 20) -> str:
+        if not self.lines_path.exists():
+            return ""
+        return "\n".join(self.lines_path.read_text().splitlines()[-count:])
+
+
+class QuorumProcesses:
+    """Several nodes of one cluster. Use it in a ``with`` statement: it leaves no process behind."""
+
+    def __init__(self, home: Path, node_count: int = 3, *, extra: str = "") -> None:
+        self.home: Final = home
+        self.cluster_id: Final = random_id()
+        self.extra: Final = extra
+        ports = free_ports(node_count)
+        self.nodes: Final = [
+            NodeProcess(home / f"node-{at}", at, port, extra=extra)
+            for at, port in enumerate(ports, start=1)
+        ]
+
+    def __enter__(self) -> Self:
+        voters = ",".join(node.voter for node in self.nodes)
+        for node in self.nodes:
+            node.format(self.cluster_id, "--initial-voters", voters)
+        for node in self.nodes:
+            node.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for node in self.nodes:
+            if node.process is not None:
+                node.process.send_signal(signal.SIGCONT)
+                node.kill()
+        if error is not None and hasattr(error, "add_note"):
+            for node in self.nodes:
+                error.add_note(f"--- node {node.node_id} said last\n{node.last_lines()}")
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.address for node in self.nodes)
+
+    def running(self) -> Iterator[NodeProcess]:
+        return (node for node in self.nodes if node.is_running)
+
+    def new_node(self) -> NodeProcess:
+        """A node that nobody knows yet."""
+        (port,) = free_ports(1)
+        node_id = max(node.node_id for node in self.nodes) + 1
+        node = NodeProcess(self.home / f"node-{node_id}", node_id, port, extra=self.extra)
+        self.nodes.append(node)
+        return node
+
+    def node(self, node_id: int) -> NodeProcess:
+        return next(node for node in self.nodes if node.node_id == node_id)
+
+
+def run_raftlog(*words: str) -> str:
+    """Run the command line; what it printed. An ``AssertionError`` holds what it said of errors."""
+    done = subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S, env=os.environ
+    )
+    assert done.returncode == 0, f"raftlog {' '.join(words)}: {done.stderr}"
+    return done.stdout

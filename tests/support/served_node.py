@@ -1,0 +1,137 @@
+"""A node of one voter in the test's own loop, and connections that say whatever a test wants.
+
+Rules of this file:
+
+1. The node is the real one, on real files and a real socket of loopback; only its process is the
+   test's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Self
+
+from raftlog.node.config import NodeConfig, parse_config
+from raftlog.node.formatting import format_directory, random_id, read_identity
+from raftlog.node.log_lines import LogLines
+from raftlog.node.process import Node
+from raftlog.node.tls import TlsContexts
+from raftlog.storage.local_writing import PrivateLocalStorage
+from raftlog.wire import (
+    ApiKey,
+    FrameSplitter,
+    RequestHeader,
+    decode_response_header,
+    encode_request_header,
+    encode_versions_request,
+    frame,
+)
+
+from .quorum_processes import free_ports
+
+PATIENCE_S = 20.0
+
+
+class ServedNode:
+    """A node that leads its quorum of one."""
+
+    def __init__(self, node: Node, config: NodeConfig, lines: io.StringIO) -> None:
+        self.node = node
+        self.config = config
+        self._lines = lines
+
+    @property
+    def port(self) -> int:
+        return self.config.listeners[0].port
+
+    def lines(self, event: str) -> list[dict[str, Any]]:
+        """What it said of an event."""
+        found = [json.loads(line) for line in self._lines.getvalue().splitlines()]
+        return [line for line in found if line["event"] == event]
+
+    async def connect(self) -> RawConnection:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        return RawConnection(reader, writer)
+
+
+class RawConnection:
+    """Bytes to a node and back."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._splitter = FrameSplitter(2**27, "the node")
+        self._frames: list[bytes] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+    def ask(self, key: ApiKey, version: int, body: bytes, correlation_id: int = 1) -> None:
+        """Send one request."""
+        header = RequestHeader(
+            api_key=key, api_version=version, correlation_id=correlation_id, client_id="test"
+        )
+        self.writer.write(frame(encode_request_header(header), body))
+
+    def ask_versions(self, correlation_id: int = 1) -> None:
+        body = encode_versions_request(3, software="test", software_version="1")
+        self.ask(ApiKey.API_VERSIONS, 3, body, correlation_id)
+
+    async def next_frame(self) -> bytes | None:
+        """The next answer's frame; None if the node closed the connection instead."""
+        while not self._frames:
+            try:
+                data = await asyncio.wait_for(self._reader.read(2**16), PATIENCE_S)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            self._frames += self._splitter.feed(data)
+        return self._frames.pop(0)
+
+    async def answer(self, key: ApiKey, version: int) -> tuple[int, bytes]:
+        """Correlation id and body of the next answer, which is to a request of this kind."""
+        data = await self.next_frame()
+        assert data is not None, "the node closed the connection"
+        correlation_id, start = decode_response_header(data, key, version)
+        return correlation_id, data[start:]
+
+
+@contextlib.asynccontextmanager
+async def served_node(home: Path, extra: str = "") -> AsyncIterator[ServedNode]:
+    """A node that leads; closed in order at the end. ``extra`` is added to its configuration."""
+    (port,) = free_ports(1)
+    config = parse_config(
+        f'[node]\nid = 1\ndirectory = "{home / "data"}"\n'
+        f'[listeners.both]\naddress = "127.0.0.1:{port}"\n{extra}',
+        "node.toml",
+    )
+    storage = PrivateLocalStorage()
+    format_directory(config, cluster_id=random_id(), is_standalone=True)
+    lines = io.StringIO()
+    node = Node(
+        config,
+        read_identity(config, storage),
+        storage,
+        tls=TlsContexts(config),
+        lines=LogLines(lines, config.node_id),
+    )
+    try:
+        await node.start()
+        core = node.driver.replica.core
+        assert await node.driver.wait_until(
+            lambda: core.is_leader and bool(core.high_watermark), timeout_ms=20_000
+        )
+        yield ServedNode(node, config, lines)
+    finally:
+        await node.close()
