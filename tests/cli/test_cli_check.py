@@ -464,9 +464,10 @@ def test_a_checkpoint_that_the_log_denies_is_found(whole_log: Path) -> None:
 
 def test_a_checkpoint_of_another_epoch_is_found(whole_log: Path) -> None:
     path = whole_log / "00000000000000001762-0000000002.checkpoint"
-    path.rename(whole_log / "00000000000000001762-0000000003.checkpoint")
+    renamed = path.rename(whole_log / "00000000000000001762-0000000003.checkpoint")
     found = damage_of(whole_log)
-    assert (found["kind"], found["offset"]) == ("checkpoint", 1762)
+    assert (found["kind"], found["path"]) == ("checkpoint", str(renamed))
+    assert "epoch 2" in found["reason"]
 
 
 def test_replay_begins_again_behind_damage(whole_log: Path) -> None:

@@ -205,7 +205,7 @@ def test_control_records_of_an_epoch_stand_in_its_first_batch() -> None:
     assert (log.epoch, log.end_offset) == (3, 2)
     assert list(log.control_records()) == log.take_control_records() == list(enumerate(head))
     assert log.take_control_records() == [], "each is given once"
-    follow(log, 2, 4)
+    follow(log, 2, 4, epoch=3)
     assert list(log.control_records()) == list(enumerate(head))
     assert log.take_control_records() == []
 

@@ -52,7 +52,7 @@ class SnapshotReader:
 
     @property
     def kraft_version(self) -> int:
-        """0 (voters from configuration) unless it says otherwise."""
+        """0 (voters from configuration) unless it says otherwise: 0 is never written."""
         versions = (one for one in self._header() if isinstance(one, KRaftVersion))
         return max((one.kraft_version for one in versions), default=0)
 
@@ -120,9 +120,9 @@ class SnapshotReader:
             raise self._damaged(end_position, "it does not end with a SnapshotFooter record")
 
     def _check_epochs(self, batches: BatchColumns) -> None:
-        """Every batch of a checkpoint of ours is of the epoch in its name; no CRC covers it."""
+        """Every batch is of the epoch in the name, as Kafka writes them; no CRC covers it."""
         wrong = np.flatnonzero(batches.leader_epoch != self.snapshot_id.epoch)
-        if self._files.listing.is_embedded and len(wrong):
+        if len(wrong):
             at = int(wrong[0])
             epoch = int(batches.leader_epoch[at])
             raise self._damaged(int(batches.position[at]), f"its batch is of epoch {epoch}")

@@ -8,13 +8,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-from raftlog.errors import CorruptBatchError, CorruptFileError, LogNotFoundError
+from raftlog.errors import CorruptFileError, CorruptSnapshotError, SegmentVanishedError
+from raftlog.log.files import LogFiles
 from raftlog.log.names import BOOTSTRAP_ID, checkpoint_name
+from raftlog.log.snapshot import SnapshotReader
 from raftlog.records.control import KRaftVoters
 from raftlog.storage.protocol import Storage
-
-from .located import read_batches
-from .snapshot_receiver import snapshot_voters
 
 
 def bootstrap_voters(storage: Storage, directory: str) -> tuple[KRaftVoters, int] | None:
@@ -24,16 +23,14 @@ def bootstrap_voters(storage: Storage, directory: str) -> tuple[KRaftVoters, int
     """
     path = storage.join(directory, checkpoint_name(BOOTSTRAP_ID))
     try:
-        with storage.open_file(path) as file:
-            batches = list(read_batches(file, 0, file.byte_count()))
-        if not batches or not all(batch.is_control for batch in (batches[0], batches[-1])):
-            raise CorruptFileError(path=path, reason="it is not whole")
-        voters, version = snapshot_voters(batches[0])
-    except LogNotFoundError:
+        reader = SnapshotReader(LogFiles.of_checkpoint(storage, path, BOOTSTRAP_ID), BOOTSTRAP_ID)
+        for _ in reader.batches():
+            pass
+    except SegmentVanishedError:  # there is none
         return None
-    except CorruptBatchError as error:
+    except CorruptSnapshotError as error:
         reason = f"{error.reason}; it says who voted at first: take the copy of another node"
         raise CorruptFileError(path=path, reason=reason, position=error.position) from None
-    if voters is None or version is None:
+    if reader.voters is None or not reader.kraft_version:
         return None
-    return voters, version
+    return reader.voters, reader.kraft_version

@@ -15,21 +15,21 @@ from collections.abc import Iterator, Sequence
 from typing import Self
 
 from raftlog.errors import CorruptSnapshotError
+from raftlog.log.files import LogFiles
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, checkpoint_name
 from raftlog.log.small_files import QuorumState
+from raftlog.log.snapshot import SnapshotReader
 from raftlog.records.control import ControlRecord, KRaftVoters
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
 from .batch_facts import BatchFacts, batch_facts, control_of
-from .batch_headers import header_at
-from .located import read_batches
 from .log_directory import LogDirectory
 from .properties import LogConfig
 from .recent_batches import RecentBatches
 from .repair import cut_log_at
 from .replicated_log import ReplicatedLog
-from .snapshot_receiver import SnapshotReceiver, snapshot_voters
+from .snapshot_receiver import SnapshotReceiver
 
 
 class ReplicaLog(ReplicatedLog):
@@ -140,12 +140,9 @@ class ReplicaLog(ReplicatedLog):
         if not self.snapshots:
             return None
         newest = self.snapshots[-1]
-        path = self._directory.file(checkpoint_name(newest))
-        with self._directory.storage.open_file(path) as file:
-            head = header_at(file, 0, file.byte_count())
-            first = next(read_batches(file, 0, head.end_position))
-        voters, version = snapshot_voters(first)
-        return newest.end_offset - 1, voters, version
+        files = LogFiles.of_directory(self._directory.storage, self.path)
+        reader = SnapshotReader(files, newest)
+        return newest.end_offset - 1, reader.voters, reader.kraft_version or None
 
     def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
         """The control records behind the newest snapshot with their offsets, in order."""

@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-1. It lies under ``<name>-0.checkpoint.part`` until it was read through: every batch sound, a header
-   first, a footer last, all of the epoch in its name. Then it is synced and renamed.
+1. It lies under ``<name>-0.checkpoint.part`` until ``SnapshotReader`` has read it through and found
+   it whole. Then it is synced and renamed.
 2. One is written at a time, as in ``snapshot_writer``, whose lock and names these are.
 """
 
@@ -12,20 +12,14 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from raftlog.errors import CorruptBatchError, CorruptSnapshotError, LogError, LogNotFoundError
+from raftlog.errors import LogError, LogNotFoundError
+from raftlog.log.files import LogFiles
 from raftlog.log.names import checkpoint_name
-from raftlog.records.batch import RecordBatch
-from raftlog.records.control import (
-    KRaftVersion,
-    KRaftVoters,
-    SnapshotFooter,
-    SnapshotHeader,
-    decode_control,
-)
+from raftlog.log.snapshot import SnapshotReader
+from raftlog.records.control import KRaftVoters
 from raftlog.storage.protocol import WritableFile
 from raftlog.types import SnapshotId
 
-from .located import read_batches
 from .log_directory import LogDirectory
 from .snapshot_writer import PART_SUFFIX
 
@@ -63,7 +57,7 @@ class SnapshotReceiver:
         file = self._file
         assert file is not None, "it is neither kept nor dropped"
         try:
-            self._check(file)
+            self._check()
             file.sync()
         except LogError:
             self.drop()
@@ -89,45 +83,13 @@ class SnapshotReceiver:
             self._file.close()
             self._file = None
 
-    # --- whether it is one ------------------------------------------------------------------------
-
-    def _check(self, file: WritableFile) -> None:
-        last: RecordBatch | None = None
-        try:
-            for batch in read_batches(file, 0, file.byte_count()):
-                if batch.base_offset != (0 if last is None else last.next_offset):
-                    raise self._damaged("its offsets are not in order")
-                if batch.leader_epoch != self.snapshot_id.epoch:
-                    raise self._damaged(f"a batch of it is of epoch {batch.leader_epoch}")
-                if last is None:
-                    self._read_head(batch)
-                last = batch
-        except CorruptBatchError as error:
-            raise self._damaged(error.reason) from None
-        if last is None or not last.is_control:
-            raise self._damaged("it does not end with a footer")
-        if not any(isinstance(one, SnapshotFooter) for one in _controls(last)):
-            raise self._damaged("it does not end with a footer")
-
-    def _read_head(self, batch: RecordBatch) -> None:
-        controls = _controls(batch) if batch.is_control else []
-        if not controls or not isinstance(controls[0], SnapshotHeader):
-            raise self._damaged("it does not begin with a header")
-        self.voters, self.kraft_version = snapshot_voters(batch)
-
-    def _damaged(self, reason: str) -> CorruptSnapshotError:
-        return CorruptSnapshotError(
-            path=self._directory.file(self._name), position=0, reason=reason
+    def _check(self) -> None:
+        """Read it through, and keep what it says of voters. Raises ``CorruptSnapshotError``."""
+        directory = self._directory
+        files = LogFiles.of_checkpoint(
+            directory.storage, directory.file(self._name), self.snapshot_id
         )
-
-
-def _controls(batch: RecordBatch) -> list[object]:
-    return [decode_control(record.key, record.value) for record in batch.records()]
-
-
-def snapshot_voters(head: RecordBatch) -> tuple[KRaftVoters | None, int | None]:
-    """What the first batch of a checkpoint says of voters and kraft.version, if anything."""
-    controls = _controls(head)
-    voters = next((one for one in controls if isinstance(one, KRaftVoters)), None)
-    versions = (one.kraft_version for one in controls if isinstance(one, KRaftVersion))
-    return voters, next(versions, None)
+        reader = SnapshotReader(files, self.snapshot_id)
+        for _ in reader.batches():
+            pass
+        self.voters, self.kraft_version = reader.voters, reader.kraft_version or None
