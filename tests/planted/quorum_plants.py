@@ -172,6 +172,16 @@ QUORUM_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="whether a damaged log is the only one is what configuration says",
+        path=f"{NODE}/replica.py",
+        old="_voters_left(log, voters, kraft_version).node_ids ==",
+        new="voters.node_ids ==",
+        tests=(
+            "tests/simulation/test_membership.py::test_who_is_the_only_voter_is_what_its_damaged_log_says",
+            "tests/simulation/test_membership.py::test_who_is_left_alone_does_not_start_on_a_damaged_log",
+        ),
+    ),
+    Plant(
         bug="who looks for a new leader believes those who name the dead one",
         path=f"{QUORUM}/state.py",
         old="role.leader_id == leader_id and not from_leader:\n",

@@ -12,7 +12,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.messages import AddVoterRequest, ErrorCode, RemoveVoterRequest
 from raftlog.quorum.voters import Endpoint
 from raftlog.types import ReplicaKey
-from tests.simulation.cluster import Cluster, Node
+from tests.simulation.cluster import DIRECTORY, Cluster, Node
 from tests.simulation.world import World
 
 LONG_US = 30_000_000
@@ -86,6 +86,11 @@ def answers(cluster: Cluster) -> dict[str, int]:
     }
 
 
+def wait_for_changes(cluster: Cluster, count: int) -> None:
+    """So many changes were asked for, and all are done."""
+    wait(cluster, lambda: answers(cluster) == {"NONE": count} and cluster.is_level())
+
+
 def test_an_observer_that_has_caught_up_becomes_a_voter() -> None:
     cluster = started(observers=1)
     leader = leader_of(cluster)
@@ -144,6 +149,42 @@ def test_voters_are_known_when_retention_has_forgotten_their_records() -> None:
         assert voters_of(node) == (1, 2, 3, 4)
         assert node.replica.begin_snapshot(end_of_change, time_ms=0) is None, "it is gone"
     wait(cluster, cluster.is_level)
+
+
+def damaged(cluster: Cluster, node: Node) -> None:
+    """Let a node die, its last record rot, and start it again."""
+    user = Teller(cluster, leader_of(cluster))
+    user.append(b"x" * 100)
+    wait(cluster, lambda: user.done_count == 1 and cluster.is_level())
+    node.kill()
+    log = node.disk.files()[f"{DIRECTORY}/00000000000000000000.log"]
+    assert node.flip_durable_bit(8 * (len(log) - 10))
+    node.start()
+
+
+def test_who_is_the_only_voter_is_what_its_damaged_log_says() -> None:
+    """It was configured alone and others have joined: they have what it has lost."""
+    cluster = started(nodes=1, observers=2)
+    node = leader_of(cluster)
+    for joining in (2, 3):
+        node.change_voters(AddVoterRequest(voter=cluster.nodes[joining].voter, timeout_ms=5_000))
+        wait_for_changes(cluster, joining - 1)
+    damaged(cluster, node)
+    assert node.is_hurt
+    wait(cluster, lambda: cluster.is_level() and not node.is_hurt)
+    assert voters_of(node) == (1, 2, 3)
+
+
+def test_who_is_left_alone_does_not_start_on_a_damaged_log() -> None:
+    """Three were configured and two are gone: nobody else has what it has lost."""
+    cluster = started()
+    node = leader_of(cluster)
+    others = [one for one in cluster.nodes.values() if one is not node]
+    for count, gone in enumerate(others, 1):
+        node.change_voters(RemoveVoterRequest(voter=gone.voter.key))
+        wait_for_changes(cluster, count)
+    damaged(cluster, node)
+    assert not node.is_alive
 
 
 def test_a_voter_that_never_comes_is_given_up_and_others_may_join_then() -> None:

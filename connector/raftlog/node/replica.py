@@ -135,7 +135,8 @@ class Replica:
         ``now_ms`` is the quorum's clock, ``time_ms`` that of records.
 
         A log that is damaged where it was durable is cut there, what goes is saved, and the replica
-        does not vote until it has caught up; the only voter's is ``LogReadOnlyError``. Raises
+        does not vote until it has caught up; the only voter's, by what is left of the log, is
+        ``LogReadOnlyError``. Raises
         ``CorruptFileError`` if nobody knows any more whom this replica voted for.
         """
         log = ReplicaLog.open_or_create(
@@ -146,10 +147,11 @@ class Replica:
             voters, kraft_version = voter_set(formatted[0]), formatted[1]
         damage = log.report.read_only
         if damage is not None:
-            if len(voters) == 1:
-                raise damage  # nobody else has what is gone
             end_offset = log.end_offset
+            is_alone = _voters_left(log, voters, kraft_version).node_ids == (me.key.node_id,)
             log.close()
+            if is_alone:
+                raise damage  # nobody else has what is gone
             log = ReplicaLog.open_damaged(storage, directory, end_offset=end_offset, now_ms=time_ms)
             if log.report.read_only is not None:
                 raise log.report.read_only
@@ -336,3 +338,11 @@ def _voter_history(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> Vot
         if found.kraft_version is not None:
             history.add_kraft_version(found.offset, found.kraft_version)
     return history
+
+
+def _voters_left(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> VoterSet:
+    """Who votes, as far as a damaged log still says it."""
+    try:
+        return _voter_history(log, voters, kraft_version).latest
+    except (CorruptBatchError, CorruptFileError):
+        return voters

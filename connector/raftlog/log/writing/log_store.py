@@ -98,12 +98,13 @@ class LogStore:
         self.log_start_offset = recovered.log_start_offset
         self.recovery_point = recovered.recovery_point
         self.look_for_snapshots()
-        if recovered.report.read_only is not None:
-            return
+        is_read_only = recovered.report.read_only is not None
         self.sealed = [
             SealedSegment(one.base_offset, one.end_offset, one.byte_count, one.max_timestamp_ms)
-            for one in recovered.segments[:-1]
+            for one in (recovered.segments if is_read_only else recovered.segments[:-1])
         ]
+        if is_read_only:
+            return
         if not recovered.segments:
             self.directory.remove_clean_marker()
             self._active = self._created(recovered.end_offset)
@@ -265,14 +266,17 @@ class LogStore:
         """Whether a batch begins at ``offset``, or the log ends there."""
         if offset == end_offset:
             return True
+        return self._segment_of(offset) is not None and self.boundary_at(offset) == offset
+
+    def boundary_at(self, offset: int) -> int:
+        """The base offset of the batch that holds ``offset``, which lies in the log."""
         found = self._segment_of(offset)
-        if found is None:
-            return False
+        assert found is not None, "it lies in the log"
         base_offset, byte_count = found
         _, boundary, _ = boundary_at_or_below(
             self.directory.storage, self.directory.path, base_offset, byte_count, offset
         )
-        return boundary == offset
+        return boundary
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
         """The batches in [start_offset, end_offset), both batch boundaries, each CRC checked."""
@@ -345,8 +349,9 @@ class LogStore:
 
     def _segment_of(self, offset: int) -> tuple[int, int] | None:
         """Base offset and size of the segment that holds ``offset``."""
-        if offset >= self.active.base_offset:
-            return self.active.base_offset, self.active.byte_count
+        active = self._active  # None in a log that can only be read
+        if active is not None and offset >= active.base_offset:
+            return active.base_offset, active.byte_count
         for segment in reversed(self.sealed):
             if offset >= segment.base_offset:
                 return segment.base_offset, segment.byte_count
