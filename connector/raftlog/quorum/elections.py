@@ -174,41 +174,41 @@ class Elections:
 
     def on_begin_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
         state = self._state
-        error = ErrorCode.NONE
-        if request.leader_id < 0 or request.epoch < 0 or request.leader_id == state.node_id:
-            error = ErrorCode.INVALID_REQUEST
-        elif request.epoch < state.epoch:
-            error = ErrorCode.FENCED_LEADER_EPOCH
-        else:
-            state.take_up(
-                Standing(
-                    epoch=request.epoch,
-                    leader_id=request.leader_id,
-                    leader_endpoints=request.leader_endpoints,
-                ),
-                from_leader=True,
-            )
-            if request.voter is not None and request.voter.node_id != state.node_id:
-                error = ErrorCode.INVALID_VOTER_KEY
-        state.emit(
-            Reply(request_id, BeginQuorumEpochResponse(standing=state.standing, error=error))
+        said = Standing(
+            epoch=request.epoch,
+            leader_id=request.leader_id,
+            leader_endpoints=request.leader_endpoints,
         )
+        error = self._hear_leader(said, from_leader=True)
+        is_for_another = request.voter is not None and request.voter.node_id != state.node_id
+        if error is ErrorCode.NONE and is_for_another:
+            error = ErrorCode.INVALID_VOTER_KEY
+        response = BeginQuorumEpochResponse(standing=state.standing, error=error)
+        state.emit(Reply(request_id, response))
 
     def on_end_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
         state = self._state
-        error = ErrorCode.NONE
-        if request.leader_id < 0 or request.epoch < 0 or request.leader_id == state.node_id:
-            error = ErrorCode.INVALID_REQUEST
-        elif request.epoch < state.epoch:
-            error = ErrorCode.FENCED_LEADER_EPOCH
-        else:
-            state.take_up(Standing(epoch=request.epoch, leader_id=request.leader_id))
-            role = state.role
-            if isinstance(role, Follower) and role.leader_id == request.leader_id:
-                role.fetch_deadline_ms = min(
-                    role.fetch_deadline_ms, state.now_ms + self._stand_after_ms(request)
-                )
+        said = Standing(epoch=request.epoch, leader_id=request.leader_id)
+        error = self._hear_leader(said, from_leader=False)
+        role = state.role
+        is_followed = isinstance(role, Follower) and role.leader_id == request.leader_id
+        if error is ErrorCode.NONE and is_followed:
+            assert isinstance(role, Follower)
+            stand_ms = state.now_ms + self._stand_after_ms(request)
+            role.fetch_deadline_ms = min(role.fetch_deadline_ms, stand_ms)
         state.emit(Reply(request_id, EndQuorumEpochResponse(standing=state.standing, error=error)))
+
+    def _hear_leader(self, said: Standing, *, from_leader: bool) -> ErrorCode:
+        """Take up what somebody says of himself, who led or leads an epoch."""
+        state = self._state
+        if said.leader_id is None or said.leader_id < 0 or said.epoch < 0:
+            return ErrorCode.INVALID_REQUEST
+        if said.leader_id == state.node_id:
+            return ErrorCode.INVALID_REQUEST
+        if said.epoch < state.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        state.take_up(said, from_leader=from_leader)
+        return ErrorCode.NONE
 
     def _stand_after_ms(self, request: EndQuorumEpochRequest) -> int:
         """At once if it is the leader's first choice; the others wait, so as not to compete."""

@@ -6,7 +6,9 @@ Rules of this file:
    other process writes here, and readers ask the node.
 2. The log begins anew behind a snapshot that is further than it, at any opening too (Kafka:
    ``truncateToLatestSnapshot``): so installing one is giving it its name, and opening the log.
-3. Damage below the durable mark makes the log read-only; a replica does not start on it.
+3. Damage below the durable mark makes the log read-only. Then it is for the replica to say whether
+   others have what is gone: ``open_damaged`` cuts it, and the copy is withdrawn until it has caught
+   up.
 """
 
 from __future__ import annotations
