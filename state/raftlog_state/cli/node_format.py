@@ -10,7 +10,6 @@ from .parser import Parser
 
 if TYPE_CHECKING:
     from raftlog.node.config import NodeConfig
-    from raftlog.node.formatting import MetaProperties
     from raftlog.quorum.voters import VoterSet
 
 ABOUT = """
@@ -81,10 +80,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     except AlreadyFormattedError:
         if not arguments.ignore_formatted:
             raise
-    meta = _identity(config, arguments.cluster_id)
-    output.line(f"cluster.id={meta.cluster_id}")
-    output.line(f"node.id={meta.node_id}")
-    output.line(f"directory.id={meta.directory_id}")
+    output.lines(_identity(config, arguments.cluster_id))
     return 0
 
 
@@ -100,8 +96,8 @@ def _initial_voters(text: str | None) -> VoterSet | None:
         raise OptionError(option="--initial-voters", reason=str(error)) from None
 
 
-def _identity(config: NodeConfig, cluster_id: str | None) -> MetaProperties:
-    """What the directory says, which must be of this cluster."""
+def _identity(config: NodeConfig, cluster_id: str | None) -> tuple[str, ...]:
+    """What the directory says, which must be of this cluster, in the words of its file."""
     from raftlog.errors import WrongClusterError
     from raftlog.node.formatting import read_identity
 
@@ -111,4 +107,8 @@ def _identity(config: NodeConfig, cluster_id: str | None) -> MetaProperties:
         raise WrongClusterError(
             path=config.directory, expected_cluster_id=cluster_id, cluster_id=meta.cluster_id
         )
-    return meta
+    return (
+        f"cluster.id={meta.cluster_id}",
+        f"node.id={meta.node_id}",
+        f"directory.id={meta.directory_id}",
+    )

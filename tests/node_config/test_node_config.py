@@ -1,0 +1,272 @@
+"""A node's TOML file: what it says, and every way in which it can be wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import raftlog.node.config as config_module
+from raftlog.errors import ConfigError
+from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.config import LimitsConfig, NodeConfig, parse_config, read_config, voter_of
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.voters import Endpoint
+from raftlog.types import ReplicaKey
+from raftlog.wire import Listener
+
+PATH = "/etc/raftlog/node.toml"
+NODE = '[node]\nid = 1\ndirectory = "data"\n'
+BOTH = '[listeners.both]\naddress = "127.0.0.1:9192"\n'
+CLIENTS = '[listeners.clients]\naddress = "127.0.0.1:9192"\n'
+VOTERS = '[listeners.voters]\naddress = "127.0.0.1:9193"\n'
+TLS = 'tls = { certificate = "n.pem", key = "n.key", ca = "ca.pem" }\n'
+SMALLEST = NODE + BOTH
+
+
+def documented() -> str:
+    """The file that the docstring shows."""
+    assert config_module.__doc__ is not None
+    found = re.search(r"```toml\n(.*?)```", config_module.__doc__, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def with_static_voters(*voters: str) -> str:
+    return f"{NODE}static_voters = {list(voters)}\n{BOTH}"
+
+
+def test_the_smallest_file_is_three_lines() -> None:
+    config = parse_config(SMALLEST, PATH)
+    assert config.node_id == 1
+    assert config.directory == "/etc/raftlog/data"
+    assert config.topic == "raftlog"
+    assert config.static_voters is None
+    assert (config.quorum, config.log, config.limits) == (
+        QuorumConfig(),
+        LogConfig(),
+        LimitsConfig(),
+    )
+    assert config.clients is config.voters is not None
+    assert config.clients.listener == Listener.CLIENTS | Listener.VOTERS
+    assert config.listeners == (config.clients,)
+
+
+def test_the_documented_file_is_one_that_is_read() -> None:
+    config = parse_config(documented(), PATH)
+    assert config.topic == "decisions"
+    assert config.bootstrap_servers[0] == Endpoint("CONTROLLER", "10.0.0.1", 9193)
+    assert config.clients is not None
+    assert config.voters is not None
+    assert config.clients.tls is not None
+    assert config.clients.tls.key == "/etc/raftlog/clients/log-1.key"
+    assert (config.clients.advertised_host, config.voters.advertised_host) == (
+        "log-1.example",
+        "10.0.0.1",
+    )
+    assert config.access.append == ("jobs-*",)
+    assert config.access.nodes == {1: "log-1.example", 2: "log-2.example", 3: "log-3.example"}
+    assert config.metrics is not None
+    # What it calls defaults are the defaults.
+    assert (config.quorum, config.log, config.limits) == (
+        QuorumConfig(),
+        LogConfig(),
+        LimitsConfig(),
+    )
+
+
+def test_voters_hear_of_both_listeners() -> None:
+    config = parse_config(NODE + CLIENTS + 'advertised = "log-1:19192"\n' + VOTERS, PATH)
+    voter = voter_of(config, "AbCdEfGhIjKlMnOpQrStUg")
+    assert voter.key == ReplicaKey(1, "AbCdEfGhIjKlMnOpQrStUg")
+    assert voter.endpoints == (
+        Endpoint("CONTROLLER", "127.0.0.1", 9193),
+        Endpoint("CLIENTS", "log-1", 19192),
+    )
+
+
+def test_static_voters_are_kafka_s() -> None:
+    config = parse_config(with_static_voters("2@[::1]:9193", "1@127.0.0.1:9192"), PATH)
+    assert config.static_voters is not None
+    assert config.static_voters.node_ids == (1, 2)
+    found = config.static_voters.find(2)
+    assert found is not None
+    assert found.endpoints == (Endpoint("CONTROLLER", "::1", 9193),)
+
+
+def test_settings_have_the_names_of_their_fields() -> None:
+    text = SMALLEST + (
+        '[log]\nvalues = "kraft"\ncompression = "zstd"\nretention_ms = -1\nlinger_ms = 5\n'
+        "[quorum]\nfetch_timeout_ms = 700\n[limits]\nidle_ms = 9\n"
+    )
+    config = parse_config(text, PATH)
+    assert config.log.values == ValueKind.KRAFT
+    assert (config.log.retention_ms, config.log.linger_ms) == (None, 5)
+    assert (config.quorum.fetch_timeout_ms, config.limits.idle_ms) == (700, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("", "node", "missing"),
+        ("[node]\n" + BOTH, "node.id", "missing"),
+        ("node = 3\n", "node", "a table was expected"),
+        ("[node]\nid = 1\n" + BOTH, "node.directory", "missing"),
+        ('[node]\nid = "1"\ndirectory = "d"\n' + BOTH, "node.id", "a whole number"),
+        ('[node]\nid = true\ndirectory = "d"\n' + BOTH, "node.id", "a whole number"),
+        ('[node]\nid = -1\ndirectory = "d"\n' + BOTH, "node.id", "from 0 to 2147483647"),
+        ('[node]\nid = 1\ndirectory = ""\n' + BOTH, "node.directory", "text in quotes"),
+        (NODE + "topic = 'a/b'\n" + BOTH, "node.topic", "1 to 249 letters"),
+        (NODE + "topic = '..'\n" + BOTH, "node.topic", "1 to 249 letters"),
+        (NODE + "topics = 'a'\n" + BOTH, "node.topics", "did you mean topic?"),
+        (NODE + "bootstrap_servers = 'a:1'\n" + BOTH, "node.bootstrap_servers", "a list of texts"),
+        (NODE + "bootstrap_servers = ['a']\n" + BOTH, "node.bootstrap_servers", "'a': an address"),
+        (NODE + "allow_plaintext_beyond_loopback = 1\n" + BOTH, "loopback", "true or false"),
+        (NODE, "listeners", "[listeners.clients] and [listeners.voters]"),
+        (NODE + "[listeners]\n", "listeners", "[listeners.clients] and [listeners.voters]"),
+        (NODE + BOTH + CLIENTS, "listeners.both", "it stands alone"),
+        (NODE + "[listeners.client]\n", "listeners.client", "did you mean clients?"),
+        (NODE + "[listeners.both]\n", "listeners.both.address", "missing"),
+        (NODE + BOTH.replace(":9192", ""), "both.address", "HOST:PORT"),
+        (NODE + BOTH.replace("9192", "0"), "both.address", "from 1 to 65535"),
+        (NODE + BOTH.replace("9192", "65536"), "both.address", "from 1 to 65535"),
+        (NODE + BOTH.replace("9192", "٣"), "both.address", "from 1 to 65535"),
+        (NODE + BOTH.replace("127.0.0.1", "::1"), "both.address", "in brackets"),
+        (NODE + BOTH.replace("127.0.0.1", "[::g]"), "both.address", "no IPv6 address"),
+        (NODE + BOTH.replace("127.0.0.1", "a b"), "both.address", "no host"),
+        (NODE + BOTH + "advertised = '0.0.0.0:1'\n", "both.advertised", "every address"),
+        (NODE + BOTH + "port = 1\n", "listeners.both.port", "no such key"),
+        (NODE + BOTH + "tls = true\n", "listeners.both.tls", "a table was expected"),
+        (NODE + BOTH + "tls = { key = 'k' }\n", "listeners.both.tls.certificate", "missing"),
+        (
+            NODE + BOTH + TLS.replace(" }", ", client_certificates = 'optional' }"),
+            "listeners.both.tls.client_certificates",
+            "voters always show theirs",
+        ),
+        (
+            NODE + CLIENTS + TLS.replace(" }", ", client_certificates = 'none' }"),
+            "listeners.clients.tls.client_certificates",
+            'one of "required", "optional"',
+        ),
+        (NODE + CLIENTS + VOTERS.replace("9193", "9192"), "listeners", "is there twice"),
+        (SMALLEST + "[metrics]\naddress = '127.0.0.1:9192'\n", "listeners", "is there twice"),
+        (SMALLEST + "[metrics]\n", "metrics.address", "missing"),
+        (SMALLEST + "[quorum]\nfetch_timeout_ms = 0\n", "quorum.fetch_timeout_ms", "from 1"),
+        (SMALLEST + "[quorum]\nfetch_timeout = 9\n", "quorum.fetch_timeout", "did you mean"),
+        (SMALLEST + "[limits]\nidle_ms = 1.5\n", "limits.idle_ms", "a whole number"),
+        (SMALLEST + "[limits]\nframe_bytes_max = 100000\n", "frame_bytes_max", "a batch"),
+        (
+            SMALLEST + "[limits]\nstranger_frame_bytes_max = 200000000\n",
+            "limits.stranger_frame_bytes_max",
+            "above frame_bytes_max",
+        ),
+        (SMALLEST + "[log]\nbatch_bytes_max = 5\n", "log.batch_bytes_max", "from 1024"),
+        (SMALLEST + "[log]\nsegment_bytes = -1\n", "log.segment_bytes", "from 61"),
+        (SMALLEST + "[log]\nvalues = 'json'\n", "log.values", 'one of "bytes", "msgpack", "kraft"'),
+        (SMALLEST + "[log]\ncompression = 4\n", "log.compression", "one of"),
+        (SMALLEST + "[log]\nretention = 4\n", "log.retention", "did you mean retention"),
+        (SMALLEST + "[other]\n", "other", "no such key"),
+        (SMALLEST + "[access]\nread = ['a']\n", "access", "without TLS nobody proves a name"),
+        (SMALLEST + "[access.nodes]\n1 = 'a'\n", "access", "without TLS nobody proves a name"),
+        (NODE + BOTH + TLS, "access.nodes.1", "missing"),
+        (NODE + BOTH + TLS + "[access]\nread = 'a'\n", "access.read", "a list of texts"),
+        (NODE + BOTH + TLS + "[access]\nread = ['']\n", "access.read", "a name is empty"),
+        (NODE + BOTH + TLS + "[access]\nreads = ['a']\n", "access.reads", "did you mean read?"),
+        (NODE + BOTH + TLS + "[access.nodes]\na = 'a'\n", "access.nodes.a", "NODE_ID ="),
+        (NODE + BOTH + TLS + "[access.nodes]\n1 = 'a*'\n", "access.nodes.1", "without '*'"),
+        (NODE + BOTH + TLS + "[access.nodes]\n1 = 'a'\n2 = 'A'\n", "nodes.2", "neither"),
+        (with_static_voters(), "node.static_voters", "somebody has to vote"),
+        (with_static_voters("127.0.0.1:9192"), "node.static_voters", "is not ID@HOST:PORT"),
+        (with_static_voters("1@127.0.0.1"), "node.static_voters", "HOST:PORT"),
+        (with_static_voters("1@a:1", "1@b:1"), "node.static_voters", "node id 1 is there twice"),
+        (with_static_voters("1@a:1", "2@a:1"), "node.static_voters", "one address"),
+        (with_static_voters("1@a:1"), "node.static_voters", "says 127.0.0.1:9192"),
+        (
+            NODE + "static_voters = ['1@127.0.0.1:9193']\n" + CLIENTS,
+            "listeners.voters",
+            "among the static voters",
+        ),
+    ],
+)
+def test_a_mistake_names_its_key_and_what_is_expected(text: str, key: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, PATH)
+    assert caught.value.path == PATH
+    assert (caught.value.key or "").endswith(key)
+    assert words in caught.value.reason
+    assert PATH in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [QuorumConfig, LimitsConfig, LogConfig])
+def test_every_setting_refuses_what_is_not_its_kind(kind: type) -> None:
+    table = {QuorumConfig: "quorum", LimitsConfig: "limits", LogConfig: "log"}[kind]
+    for one in fields(kind):
+        for wrong in ("'text'", "1.5", "true", "[]", "{}", "-2"):
+            text = f"{SMALLEST}[{table}]\n{one.name} = {wrong}\n"
+            with pytest.raises(ConfigError) as caught:
+                parse_config(text, PATH)
+            assert caught.value.key == f"{table}.{one.name}"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "[::]", "log-1.example", "128.0.0.1"])
+def test_nobody_is_reached_from_elsewhere_without_tls(host: str) -> None:
+    advertised = 'advertised = "log-1:9192"\n'
+    text = NODE + BOTH.replace("127.0.0.1", host) + advertised
+    with pytest.raises(ConfigError, match=r"can be reached from elsewhere, so it needs \[list"):
+        parse_config(text, PATH)
+    with_tls = text + TLS + "[access.nodes]\n1 = 'log-1'\n"
+    assert parse_config(with_tls, PATH).clients is not None
+    override = NODE + "allow_plaintext_beyond_loopback = true\n"
+    assert parse_config(text.replace(NODE, override), PATH).clients is not None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "[::1]", "localhost", "LOCALHOST"])
+def test_loopback_needs_no_tls(host: str) -> None:
+    assert parse_config(NODE + BOTH.replace("127.0.0.1", host), PATH).clients is not None
+
+
+def test_metrics_have_no_tls_and_stay_on_loopback() -> None:
+    text = SMALLEST + "[metrics]\naddress = '0.0.0.0:9194'\n"
+    with pytest.raises(ConfigError, match=r"metrics\.address: 0\.0\.0\.0 can be reached"):
+        parse_config(text, PATH)
+
+
+def test_plaintext_for_clients_beside_tls_for_voters_is_refused_beyond_loopback() -> None:
+    voters = VOTERS + TLS + "[access.nodes]\n1 = 'log-1'\n"
+    assert parse_config(NODE + CLIENTS + voters, PATH).clients is not None
+    with pytest.raises(ConfigError, match=r"\[listeners\.clients\.tls\]"):
+        parse_config(NODE + CLIENTS.replace("127.0.0.1", "10.0.0.1") + voters, PATH)
+
+
+def test_a_file_is_read_and_paths_begin_where_it_lies(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(SMALLEST)
+    config = read_config(path)
+    assert isinstance(config, NodeConfig)
+    assert config.directory == str(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"[node\n", "it is not TOML"),
+        (b"\xff\xfe", "it is not UTF-8"),
+        (b"#" * (1024 * 1024 + 1), "larger than"),
+        (b"a = " + b"[" * 20_000, "it is not TOML"),
+    ],
+)
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=words):
+        read_config(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.toml", tmp_path, os.path.join(tmp_path, "a\0b")):
+        with pytest.raises(ConfigError, match="it cannot be read"):
+            read_config(path)
