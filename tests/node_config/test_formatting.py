@@ -1,0 +1,362 @@
+"""A node's directory is made once, as Kafka makes it, and says whose it is."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raftlog.errors import (
+    AlreadyFormattedError,
+    CorruptFileError,
+    DiskFailedError,
+    DiskFullError,
+    LogNotFoundError,
+    NotFormattedError,
+    OptionError,
+    WrongDirectoryError,
+)
+from raftlog.node import Replica
+from raftlog.node.addresses import parse_initial_voters
+from raftlog.node.config import NodeConfig, parse_config, voter_of
+from raftlog.node.formatting import (
+    NODE_LOCK_NAME,
+    format_directory,
+    random_id,
+    read_identity,
+    topic_id_of,
+)
+from raftlog.quorum.voters import VoterSet
+from raftlog.storage.protocol import WritableStorage
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.types import ReplicaKey
+
+CLUSTER_ID = "UBxqW7I0Tziuuu-k2lOaxw"
+BOOTSTRAP = "00000000000000000000-0000000000.checkpoint"
+TIME_MS = 1_795_301_564_853
+KAFKA_VOTERS = "1@127.0.0.1:19093:CrUad84nR8KvMEpDpKrwbw,2@127.0.0.1:19094:AbCdEfGhIjKlMnOpQrStUg"
+KAFKA_CHECKPOINT = bytes.fromhex(
+    "0000000000000000000000ce0000000002a7f43768002000000002000001a2004feb8e000001a2004feb8effff"
+    "ffffffffffffffffffffffff000000032a0000000800000003160000000001a2004feb5100001e000002080000"
+    "00050a000000010000ea010000040800000006d401000003000000010ab51a77ce2747c2af304a43a4aaf06f02"
+    "0b434f4e54524f4c4c45520a3132372e302e302e314a95000000000100000000000201b09d11f1a12232a53273"
+    "a942b4ad52020b434f4e54524f4c4c45520a3132372e302e302e314a9600000000010000000000000000000000"
+    "030000003f000000000244fccb33002000000000000001a2004feba5000001a2004feba5ffffffffffffffffff"
+    "ffffffffff000000011a00000008000000040600000000"
+)
+"""Of `kafka-storage format --initial-controllers` with those voters (Kafka 4.3.1)."""
+KAFKA_HEADER_MS, KAFKA_BATCH_MS, KAFKA_FOOTER_MS = 0x1A2004FEB51, 0x1A2004FEB8E, 0x1A2004FEBA5
+
+
+def config_of(node_id: int = 1, *, more: str = "", topic: str = "raftlog") -> NodeConfig:
+    return parse_config(
+        f'[node]\nid = {node_id}\ndirectory = "/node"\ntopic = "{topic}"\n{more}'
+        f'[listeners.voters]\naddress = "127.0.0.1:{19092 + node_id}"\n',
+        "/node.toml",
+    )
+
+
+CONFIG = config_of()
+STATIC = config_of(more='static_voters = ["1@127.0.0.1:19093", "2@127.0.0.1:19094"]\n')
+
+
+def opened(disk: WritableStorage, config: NodeConfig) -> Replica:
+    """The replica as a node opens it."""
+    meta = read_identity(config, disk)
+    assert meta.cluster_id is not None
+    assert meta.directory_id is not None
+    return Replica.open(
+        disk,
+        f"{config.directory}/{config.topic}-0",
+        me=voter_of(config, meta.directory_id),
+        voters=config.static_voters or VoterSet(()),
+        kraft_version=0 if config.static_voters else 1,
+        log_config=config.log,
+        topic_id=topic_id_of(meta.cluster_id, config.topic),
+        config=config.quorum,
+        jitter_ms=random.Random(1).randrange,
+        now_ms=0,
+        time_ms=TIME_MS,
+    )
+
+
+def test_a_node_alone_is_its_quorum_s_only_voter() -> None:
+    disk = SimulatedDisk()
+    directory_id = format_directory(
+        CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk, time_ms=TIME_MS
+    )
+    meta = read_identity(CONFIG, disk)
+    assert (meta.cluster_id, meta.node_id, meta.directory_id) == (CLUSTER_ID, 1, directory_id)
+    replica = opened(disk, CONFIG)
+    assert list(replica.core.voters) == [voter_of(CONFIG, directory_id)]
+    assert replica.log.end_offset == 0
+
+
+def test_initial_voters_are_the_quorum_of_each_of_them() -> None:
+    voters = parse_initial_voters(KAFKA_VOTERS)
+    for node_id in (1, 2):
+        disk, config = SimulatedDisk(), config_of(node_id)
+        format_directory(config, cluster_id=CLUSTER_ID, initial_voters=voters, storage=disk)
+        assert opened(disk, config).core.voters == voters
+        own = voters.find(node_id)
+        assert own is not None
+        assert read_identity(config, disk).directory_id == own.key.directory_id
+
+
+def test_the_checkpoint_is_kafka_s_byte_for_byte() -> None:
+    disk = SimulatedDisk()
+    format_directory(
+        CONFIG,
+        cluster_id=CLUSTER_ID,
+        initial_voters=parse_initial_voters(KAFKA_VOTERS),
+        storage=disk,
+        time_ms=KAFKA_HEADER_MS,
+    )
+    ours = disk.files()[f"/node/raftlog-0/{BOOTSTRAP}"]
+    assert len(ours) == len(KAFKA_CHECKPOINT)
+    # Kafka asks the clock three times; what the times and the checksums over them are is left out.
+    times = [KAFKA_HEADER_MS, KAFKA_BATCH_MS, KAFKA_FOOTER_MS]
+    assert _without_times(ours, [KAFKA_HEADER_MS]) == _without_times(KAFKA_CHECKPOINT, times)
+
+
+def _without_times(data: bytes, times_ms: list[int]) -> bytes:
+    for time_ms in times_ms:
+        data = data.replace(time_ms.to_bytes(8, "big"), bytes(8))
+    second = 12 + int.from_bytes(data[8:12], "big")
+    for batch in (0, second):
+        data = data[: batch + 17] + bytes(4) + data[batch + 21 :]
+    return data
+
+
+def test_the_file_that_says_whose_it_is_is_kafka_s() -> None:
+    disk = SimulatedDisk()
+    directory_id = format_directory(
+        CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk, time_ms=TIME_MS
+    )
+    assert disk.files()["/node/meta.properties"].decode() == (
+        "#\n#Sat Nov 21 22:52:44 UTC 2026\n"
+        f"node.id=1\ndirectory.id={directory_id}\nversion=1\ncluster.id={CLUSTER_ID}\n"
+    )
+
+
+def test_static_voters_and_nodes_that_are_added_later_have_no_checkpoint() -> None:
+    for config, is_observer in ((STATIC, False), (CONFIG, True)):
+        disk = SimulatedDisk()
+        format_directory(config, cluster_id=CLUSTER_ID, is_observer=is_observer, storage=disk)
+        assert disk.list_names("/node/raftlog-0") == []
+        replica = opened(disk, config)
+        assert replica.core.voters == (config.static_voters or VoterSet(()))
+
+
+def test_what_is_formatted_is_left_as_it_is() -> None:
+    disk = SimulatedDisk()
+    format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
+    before = disk.files()
+    with pytest.raises(AlreadyFormattedError, match=r"has a meta\.properties"):
+        format_directory(CONFIG, cluster_id=random_id(), is_standalone=True, storage=disk)
+    assert disk.files() == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/node/notes.txt",
+        "/node/raftlog-0/00000000000000000000.log",
+        "/node/raftlog-0/quorum-state",
+        "/node/other-0/quorum-state",
+        "/node/bootstrap.checkpoint",
+    ],
+)
+def test_nothing_of_somebody_else_is_touched(path: str) -> None:
+    disk = SimulatedDisk()
+    disk.put(path, b"precious")
+    with pytest.raises(AlreadyFormattedError, match=r"it holds "):
+        format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
+    files = disk.files()
+    assert files.pop(path) == b"precious"
+    assert set(files) <= {f"/node/{NODE_LOCK_NAME}"}
+
+
+def test_a_directory_in_which_a_node_runs_is_not_formatted() -> None:
+    disk = SimulatedDisk()
+    disk.make_directory("/node")
+    lock = disk.another_process().try_lock(f"/node/{NODE_LOCK_NAME}")
+    assert lock is not None
+    with pytest.raises(AlreadyFormattedError, match="a node runs in it"):
+        format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
+
+
+def test_the_directory_above_must_be_there() -> None:
+    config = replace(CONFIG, directory="/nowhere/node")
+    with pytest.raises(LogNotFoundError, match="/nowhere"):
+        format_directory(config, cluster_id=CLUSTER_ID, is_standalone=True, storage=SimulatedDisk())
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "words"),
+    [
+        (CONFIG, {}, "say who votes"),
+        (CONFIG, {"is_standalone": True, "is_observer": True}, "say who votes"),
+        (STATIC, {"is_standalone": True}, "the configuration says who votes"),
+        (STATIC, {"is_observer": True}, "the configuration says who votes"),
+        (CONFIG, {"is_standalone": True, "cluster_id": "short"}, "it has 22 letters"),
+        (CONFIG, {"is_standalone": True, "cluster_id": "A" * 22}, "it has 22 letters"),
+        (replace(CONFIG, voters=None), {"is_standalone": True}, "a voter needs a listener"),
+        (config_of(3), {"initial_voters": parse_initial_voters(KAFKA_VOTERS)}, "not among them"),
+        (
+            CONFIG,
+            {"initial_voters": parse_initial_voters(KAFKA_VOTERS.replace("19093", "1"))},
+            "its listener for voters says 127.0.0.1:19093",
+        ),
+        (CONFIG, {"initial_voters": STATIC.static_voters}, "needs a directory id"),
+    ],
+)
+def test_what_does_not_fit_together_makes_nothing(
+    config: NodeConfig, options: dict[str, object], words: str
+) -> None:
+    disk = SimulatedDisk()
+    with pytest.raises(OptionError, match=words):
+        format_directory(config, **{"cluster_id": CLUSTER_ID, "storage": disk, **options})  # type: ignore[arg-type]
+    assert not disk.files()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is not ID@HOST:PORT:DIRECTORY_ID"),
+        ("1@127.0.0.1:1", "a directory id has 22 letters"),
+        ("1@127.0.0.1:1:AAAAAAAAAAAAAAAAAAAAAA", "a directory id has 22 letters"),
+        ("1@127.0.0.1:1:CrUad84nR8KvMEpDpKrwbx", "a directory id has 22 letters"),
+        ("one@127.0.0.1:1:CrUad84nR8KvMEpDpKrwbw", "is not ID@"),
+        ("99999999999@127.0.0.1:1:CrUad84nR8KvMEpDpKrwbw", "is not ID@"),
+        ("1@127.0.0.1:0:CrUad84nR8KvMEpDpKrwbw", "from 1 to 65535"),
+        (KAFKA_VOTERS + ",1@127.0.0.1:3:CrUad84nR8KvMEpDpKrwbA", "node id 1 is there twice"),
+        (KAFKA_VOTERS + ",3@127.0.0.1:3:CrUad84nR8KvMEpDpKrwbw", "one directory id"),
+        (KAFKA_VOTERS + ",3@127.0.0.1:19093:CrUad84nR8KvMEpDpKrwbA", "one address"),
+        (KAFKA_VOTERS + ",", "is not ID@"),
+    ],
+)
+def test_initial_voters_are_written_as_kafka_writes_them(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_initial_voters(text)
+
+
+# --- whose directory it is ------------------------------------------------------------------------
+
+
+def formatted(config: NodeConfig = CONFIG) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    format_directory(config, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
+    return disk
+
+
+def test_a_node_starts_in_its_own_directory_only() -> None:
+    disk = formatted()
+    with pytest.raises(WrongDirectoryError, match=r"says node 1, the configuration 2"):
+        read_identity(config_of(2), disk)
+    with pytest.raises(WrongDirectoryError, match=r"no log other-0, there is raftlog-0"):
+        read_identity(config_of(topic="other"), disk)
+    with pytest.raises(NotFormattedError, match=r"raftlog node format"):
+        read_identity(replace(CONFIG, directory="/else"), disk)
+
+
+def test_a_node_whose_log_was_taken_away_does_not_start_as_one_that_never_voted() -> None:
+    disk = formatted()
+    disk.rename("/node/raftlog-0", "/node/kept-elsewhere")
+    with pytest.raises(WrongDirectoryError, match=r"what a node has voted lies in its log"):
+        read_identity(CONFIG, disk)
+
+
+def test_damage_of_what_formatting_wrote_is_found() -> None:
+    for name in ("/node/meta.properties", f"/node/raftlog-0/{BOOTSTRAP}"):
+        byte_count = len(formatted().files()[name])
+        for at in range(0, byte_count, 7):
+            disk = formatted()
+            disk.flip_bit(name, 8 * at + at % 8)
+            try:
+                voters = opened(disk, CONFIG).core.voters
+            except CorruptFileError:
+                continue
+            assert voters.node_ids == (1,)
+
+
+# --- what cuts it short ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [CONFIG, STATIC], ids=["dynamic", "static"])
+def test_a_format_that_was_cut_short_is_none_and_is_done_again(config: NodeConfig) -> None:
+    is_alone = config is CONFIG
+
+    def format_it(disk: SimulatedDisk) -> str:
+        return format_directory(
+            config, cluster_id=CLUSTER_ID, is_standalone=is_alone, storage=disk, time_ms=TIME_MS
+        )
+
+    disk = SimulatedDisk()
+    recording = disk.record()
+    first_id = format_it(disk)
+    finished = 0
+    for state in recording.states():
+        after = SimulatedDisk.after(state)
+        try:
+            directory_id = format_it(after)
+        except AlreadyFormattedError:
+            finished += 1
+            directory_id = first_id
+        assert read_identity(config, after).directory_id == directory_id, str(state)
+        voters = opened(after, config).core.voters
+        if is_alone:
+            assert [one.key for one in voters] == [ReplicaKey(1, directory_id)], str(state)
+        else:
+            assert voters == config.static_voters
+    assert finished
+    assert state.cut == len(recording.operations)
+
+
+def test_a_format_that_the_disk_cut_short_is_done_again() -> None:
+    for fault in ("sync", "write", "room"):
+        disk = SimulatedDisk()
+        if fault == "room":
+            disk.full_at(200)
+        else:
+            (disk.fail_sync_once if fault == "sync" else disk.fail_write_once)("*meta*")
+        with pytest.raises((DiskFailedError, DiskFullError)):
+            format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
+        with pytest.raises(NotFormattedError):
+            read_identity(CONFIG, disk)
+        disk.full_at(None)
+        disk.crash()
+        format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
+        assert opened(disk, CONFIG).core.voters.node_ids == (1,)
+
+
+# --- real files, and ids --------------------------------------------------------------------------
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    config = replace(CONFIG, directory=str(tmp_path / "node"))
+    mask = os.umask(0)
+    try:
+        format_directory(config, cluster_id=CLUSTER_ID, is_standalone=True)
+    finally:
+        os.umask(mask)
+    assert read_identity(config).cluster_id == CLUSTER_ID
+    for path in (tmp_path / "node", *(tmp_path / "node").rglob("*")):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if path.name == BOOTSTRAP:
+            assert mode == 0o400
+        else:
+            assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_the_nodes_of_a_cluster_agree_on_the_id_of_their_log() -> None:
+    ids = {topic_id_of(CLUSTER_ID, topic) for topic in ("raftlog", "raftlog2")}
+    ids |= {topic_id_of(random_id(), "raftlog") for _ in range(200)}
+    assert len(ids) == 202
+    assert all(len(one) == 22 and not one.startswith("-") for one in ids)
+    assert topic_id_of(CLUSTER_ID, "raftlog") == topic_id_of(CLUSTER_ID, "raftlog")
+    assert topic_id_of(CLUSTER_ID, "__cluster_metadata") == "AAAAAAAAAAAAAAAAAAAAAQ"
