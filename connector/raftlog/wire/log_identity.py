@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Final, cast
 
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import Records, i16, i32, i32Timedelta, i64, u16
+from kio.static.primitive import Records, i8, i16, i32, i32Timedelta, i64, u16
 
 from raftlog.quorum.messages import Standing
 from raftlog.quorum.voters import Endpoint
@@ -119,6 +119,10 @@ def duration(value_ms: int) -> i32Timedelta:
 def node(value: int | None) -> BrokerId:
     """A node id; -1 for none."""
     return cast("BrokerId", or_minus_one(value))
+
+
+def int8(value: int) -> i8:
+    return cast("i8", value)
 
 
 def int16(value: int) -> i16:

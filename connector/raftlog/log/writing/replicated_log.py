@@ -39,11 +39,12 @@ from raftlog.records.control import (
     encode_control,
 )
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
-from raftlog.records.record import NewRecord
+from raftlog.records.record import NewRecord, Record
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import FetchAnswer, OffsetAndEpoch, SnapshotId
 
 from .batch_facts import BatchFacts, ValueKind, batch_facts
+from .by_time import first_record_since, newest_time_ms
 from .lineage_answers import Lineage
 from .located import read_batches
 from .log_directory import LogDirectory
@@ -364,6 +365,23 @@ class ReplicatedLog(OpenLog):
                 self._directory.unpublish()
             self._store.cut_from(offset)
             self._recover(now_ms)
+
+    # --- looking up -------------------------------------------------------------------------------
+
+    def base_offset_at(self, offset: int) -> int:
+        """The base offset of the batch that holds ``offset``, which lies in the log."""
+        return self._store.boundary_at(offset)
+
+    def first_record_since(self, timestamp_ms: int, *, end_offset: int) -> Record | None:
+        """The first record below ``end_offset`` (a batch boundary) that is not older."""
+        start_offset = self.log_start_offset
+        return first_record_since(
+            self._store, timestamp_ms, start_offset=start_offset, end_offset=end_offset
+        )
+
+    def newest_time_ms(self) -> int:
+        """The greatest time of any batch; -1 for none."""
+        return newest_time_ms(self._store)
 
     # --- snapshots and retention ------------------------------------------------------------------
 

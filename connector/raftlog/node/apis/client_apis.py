@@ -12,16 +12,33 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest
+from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
+from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.list_offsets.v11.request import ListOffsetsRequest
+from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
+
 from raftlog.errors import UnservedApiError
 from raftlog.node.access import Caller
 from raftlog.node.log_service import LogService
 from raftlog.quorum.voters import Endpoint
 from raftlog.wire import ApiKey, decode, encode, wide
 
+from .cluster import answer_describe_cluster, answer_describe_quorum
 from .cluster_view import ClusterView
+from .configs import answer_describe_configs
+from .epoch_ends import answer_offset_for_leader_epoch
+from .fetch import answer_fetch
+from .groups import answer_find_coordinator, answer_offset_fetch
 from .last_answer import LastAnswer
+from .list_offsets import answer_list_offsets
 from .metadata import answer_metadata
+from .produce import answer_produce
+from .producer_ids import ProducerIds
 from .question import Question
+from .topic_partitions import answer_describe_topic_partitions
 
 _Answerer: TypeAlias = Callable[[Question[Any]], Awaitable[object]]
 
@@ -36,7 +53,24 @@ class ClientApis:
         it (static voters), by node id."""
         self._view: Final = ClusterView(node, endpoints or {})
         self._answerers: Final[dict[int, tuple[type[Any], _Answerer]]] = {
+            ApiKey.PRODUCE: (wide.ProduceRequest, answer_produce),
+            ApiKey.FETCH: (wide.FetchRequest, answer_fetch),
+            ApiKey.LIST_OFFSETS: (ListOffsetsRequest, answer_list_offsets),
             ApiKey.METADATA: (wide.MetadataRequest, answer_metadata),
+            ApiKey.OFFSET_FETCH: (wide.OffsetFetchRequest, answer_offset_fetch),
+            ApiKey.FIND_COORDINATOR: (wide.FindCoordinatorRequest, answer_find_coordinator),
+            ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest, ProducerIds().answer),
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: (
+                OffsetForLeaderEpochRequest,
+                answer_offset_for_leader_epoch,
+            ),
+            ApiKey.DESCRIBE_CONFIGS: (DescribeConfigsRequest, answer_describe_configs),
+            ApiKey.DESCRIBE_QUORUM: (DescribeQuorumRequest, answer_describe_quorum),
+            ApiKey.DESCRIBE_CLUSTER: (DescribeClusterRequest, answer_describe_cluster),
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
+                DescribeTopicPartitionsRequest,
+                answer_describe_topic_partitions,
+            ),
         }
 
     async def answer(

@@ -1,0 +1,231 @@
+"""DescribeCluster and DescribeQuorum: who there is, who leads, how far each replica is.
+
+Rules of this file:
+
+1. Brokers are described where clients listen, controllers where voters do; a listener for both
+   describes either (KIP-919). What it does not describe is MISMATCHED_ENDPOINT_TYPE.
+2. How far the replicas are only the leader knows. Another node says so and closes the connection,
+   so that the tool asks the next one: Kafka's brokers forward the question, ours send away.
+3. Kafka's tools ask for ``__cluster_metadata``, whatever the log is called: both names are taken,
+   and the one that was asked for is answered.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.describe_cluster.v2 import request as asked_cluster
+from kio.schema.describe_cluster.v2 import response as told_cluster
+from kio.schema.describe_quorum.v2 import request as asked_quorum
+from kio.schema.describe_quorum.v2 import response as told
+from kio.schema.errors import ErrorCode
+from kio.schema.types import TopicName
+
+from raftlog.quorum.progress import ReplicaProgress
+from raftlog.quorum.roles import Leader
+from raftlog.types import CLUSTER_METADATA_TOPIC, ReplicaKey
+from raftlog.wire import Listener
+from raftlog.wire.log_identity import (
+    PARTITION,
+    directory_of,
+    duration,
+    int8,
+    int32,
+    int64,
+    node,
+    or_minus_one,
+    port,
+)
+
+from .cluster_view import ClusterView, may_describe, operations
+from .question import Question
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+_LISTENERS: Final = {_BROKERS: Listener.CLIENTS, _CONTROLLERS: Listener.VOTERS}
+_NODES_FROM: Final = 2
+_TYPES_FROM: Final = 1
+
+
+# --- DescribeCluster ------------------------------------------------------------------------------
+
+
+async def answer_describe_cluster(
+    question: Question[asked_cluster.DescribeClusterRequest],
+) -> told_cluster.DescribeClusterResponse:
+    view, request, caller = question.view, question.request, question.caller
+    kind = int(request.endpoint_type)
+    if question.version < _TYPES_FROM and Listener.CLIENTS not in caller.listener:
+        kind = _CONTROLLERS
+    error, text = ErrorCode.none, None
+    if kind not in _LISTENERS:
+        error, text = ErrorCode.unsupported_endpoint_type, f"no endpoint is of type {kind}"
+    elif _LISTENERS[kind] not in caller.listener:
+        error = ErrorCode.mismatched_endpoint_type
+        text = f"this listener is for {caller.listener}"
+    if error is not ErrorCode.none:
+        return _cluster(view, error=error, text=text, kind=kind)
+    is_asked = request.include_cluster_authorized_operations
+    found = view.brokers() if kind == _BROKERS else view.controllers()
+    leader_id = view.leader_id()
+    if all(one.node_id != leader_id for one in found):
+        leader_id = None
+    return told_cluster.DescribeClusterResponse(
+        throttle_time=duration(0),
+        error_code=ErrorCode.none,
+        endpoint_type=int8(kind),
+        cluster_id=view.identity.cluster_id,
+        controller_id=node(leader_id),
+        brokers=tuple(
+            told_cluster.DescribeClusterBroker(
+                broker_id=node(one.node_id),
+                host=one.host,
+                port=int32(one.port),
+                is_fenced=False,
+            )
+            for one in found
+        ),
+        cluster_authorized_operations=int32(operations(caller, is_asked=is_asked)),
+    )
+
+
+def _cluster(
+    view: ClusterView, *, error: ErrorCode, text: str | None, kind: int
+) -> told_cluster.DescribeClusterResponse:
+    return told_cluster.DescribeClusterResponse(
+        throttle_time=duration(0),
+        error_code=error,
+        error_message=text,
+        endpoint_type=int8(kind),
+        cluster_id=view.identity.cluster_id,
+        brokers=(),
+    )
+
+
+# --- DescribeQuorum -------------------------------------------------------------------------------
+
+_Q = Question[asked_quorum.DescribeQuorumRequest]
+
+
+async def answer_describe_quorum(question: _Q) -> told.DescribeQuorumResponse:
+    view = question.view
+    role = view.core.role
+    if not may_describe(question.caller):
+        return _quorum_error(ErrorCode.cluster_authorization_failed)
+    if not _is_our_log(question):
+        return told.DescribeQuorumResponse(
+            error_code=ErrorCode.none,
+            error_message=None,
+            topics=tuple(_unknown(topic) for topic in question.request.topics),
+            nodes=(),
+        )
+    if not isinstance(role, Leader):
+        question.is_last = True
+        return _quorum_error(ErrorCode.not_leader_or_follower)
+    topic = told.TopicData(
+        topic_name=question.request.topics[0].topic_name,
+        partitions=(_partition(view, role),),
+    )
+    has_nodes = question.version >= _NODES_FROM
+    return told.DescribeQuorumResponse(
+        error_code=ErrorCode.none,
+        error_message=None,
+        topics=(topic,),
+        nodes=_nodes(view) if has_nodes else (),
+    )
+
+
+def _is_our_log(question: _Q) -> bool:
+    """Whether exactly the partition that this quorum keeps is asked for."""
+    topics = question.request.topics
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        return False
+    names = (question.view.identity.topic, CLUSTER_METADATA_TOPIC)
+    return topics[0].topic_name in names and topics[0].partitions[0].partition_index == PARTITION
+
+
+def _unknown(topic: asked_quorum.TopicData) -> told.TopicData:
+    return told.TopicData(
+        topic_name=TopicName(topic.topic_name),
+        partitions=tuple(
+            told.PartitionData(
+                partition_index=partition.partition_index,
+                error_code=ErrorCode.unknown_topic_or_partition,
+                error_message=None,
+                leader_id=node(None),
+                leader_epoch=int32(-1),
+                high_watermark=int64(-1),
+                current_voters=(),
+                observers=(),
+            )
+            for partition in topic.partitions
+        ),
+    )
+
+
+def _partition(view: ClusterView, role: Leader) -> told.PartitionData:
+    core = view.core
+    voters = tuple(
+        _own_state(view, voter.key)
+        if voter.key.node_id == core.node_id
+        else _state(view, voter.key, role.progress.voter(core.voters, voter.key.node_id))
+        for voter in core.voters
+    )
+    observers = tuple(
+        _state(view, progress.key, progress) for progress in role.progress.observers(core.voters)
+    )
+    return told.PartitionData(
+        partition_index=int32(PARTITION),
+        error_code=ErrorCode.none,
+        error_message=None,
+        leader_id=node(core.node_id),
+        leader_epoch=int32(role.epoch),
+        high_watermark=int64(view.high_watermark if role.is_established else -1),
+        current_voters=voters,
+        observers=observers,
+    )
+
+
+def _own_state(view: ClusterView, key: ReplicaKey) -> told.ReplicaState:
+    now_ms = int64(view.node.time_ms())
+    return told.ReplicaState(
+        replica_id=node(key.node_id),
+        replica_directory_id=directory_of(key),
+        log_end_offset=int64(view.node.replica.log.end_offset),
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+
+
+def _state(
+    view: ClusterView, key: ReplicaKey, progress: ReplicaProgress | None
+) -> told.ReplicaState:
+    """Times of the quorum's clock are told as times of day."""
+    if progress is None:
+        progress = ReplicaProgress(key=key)
+    ahead_ms = view.node.time_ms() - view.node.now_ms()
+    fetched_ms, caught_up_ms = progress.fetched_ms, progress.caught_up_ms
+    return told.ReplicaState(
+        replica_id=node(key.node_id),
+        replica_directory_id=directory_of(progress.key),
+        log_end_offset=int64(or_minus_one(progress.end_offset)),
+        last_fetch_timestamp=int64(-1 if fetched_ms is None else fetched_ms + ahead_ms),
+        last_caught_up_timestamp=int64(-1 if caught_up_ms is None else caught_up_ms + ahead_ms),
+    )
+
+
+def _nodes(view: ClusterView) -> tuple[told.Node, ...]:
+    return tuple(
+        told.Node(
+            node_id=node(voter.key.node_id),
+            listeners=tuple(
+                told.Listener(name=one.name, host=one.host, port=port(one.port))
+                for one in voter.endpoints
+            ),
+        )
+        for voter in view.core.voters
+    )
+
+
+def _quorum_error(error: ErrorCode) -> told.DescribeQuorumResponse:
+    return told.DescribeQuorumResponse(error_code=error, error_message=None, topics=(), nodes=())

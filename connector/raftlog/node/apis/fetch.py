@@ -1,0 +1,257 @@
+"""Fetch for consumers: committed batches, waiting for them if need be.
+
+Rules of this file:
+
+1. A consumer sees below the high watermark, and with read_committed below the last stable offset.
+   It gets whole batches, from the one that holds its offset: one at least, whatever its size, then
+   what fits (KIP-74).
+2. It may wait as long as it says for as many bytes as it says. An error is answered at once, and so
+   is a change of leaders.
+3. There are no sessions: who asks for one gets none (id 0), and who goes on with one is told that
+   it is not there (KIP-227).
+4. Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v18 import request as asked
+from kio.schema.fetch.v18 import response as told
+
+from raftlog.errors import LogError
+from raftlog.limits import BATCH_BYTES_MAX, LOG_OVERHEAD_BYTES
+from raftlog.node.access import Rights
+from raftlog.types import OffsetAndEpoch
+from raftlog.wire import wide
+from raftlog.wire.log_identity import data_bytes, duration, int32, int64, milliseconds, node
+
+from .cluster_view import ClusterView
+from .question import Question
+
+_TOPIC_IDS_FROM: Final = 13
+_LEADER_FROM: Final = 12
+_ENDPOINTS_FROM: Final = 16
+_READ_COMMITTED: Final = 1
+_FIRST_EPOCHS: Final = (0, -1)
+"""Epochs of a session that is to begin, and of no session."""
+_WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+_BASE_AND_LENGTH: Final = struct.Struct(">qi")
+ANSWER_BYTES_MAX: Final = BATCH_BYTES_MAX
+"""What one answer holds at most, unless its first batch is larger."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Part:
+    """One partition that is asked for, and what was found for it last."""
+
+    topic: wide.FetchTopic
+    asked: asked.FetchPartition
+    error: ErrorCode = ErrorCode.none
+    diverging: OffsetAndEpoch | None = None
+    records: bytes = b""
+    end_offset: int = -1
+    """Up to where it may read."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether waiting changes nothing."""
+        return self.error is not ErrorCode.none or self.diverging is not None
+
+
+async def answer_fetch(question: Question[wide.FetchRequest]) -> wide.FetchResponse:
+    view, request = question.view, question.request
+    if request.session_epoch not in _FIRST_EPOCHS:
+        return _response((), ErrorCode.fetch_session_id_not_found)
+    parts = [
+        _Part(topic=topic, asked=partition)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+    def is_due() -> bool:
+        return _look(question, parts)
+
+    if not is_due():
+        await view.node.wait_until(is_due, timeout_ms=milliseconds(request.max_wait))
+    _read(question, parts, request.max_bytes)
+    return _told(question, parts)
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+def _look(question: Question[wide.FetchRequest], parts: list[_Part]) -> bool:
+    """Whether there is something to say now, rather than to wait for more."""
+    min_bytes = question.request.min_bytes
+    if not parts or min_bytes <= 0:
+        _look_at_all(question, parts)
+        return True
+    before = [(part.end_offset, part.is_final) for part in parts]
+    _look_at_all(question, parts)
+    if any(part.is_final for part in parts):
+        return True
+    if before == [(part.end_offset, part.is_final) for part in parts]:
+        return False
+    if min_bytes == 1:
+        return any(part.asked.fetch_offset < part.end_offset for part in parts)
+    _read(question, parts, min_bytes)
+    return sum(len(part.records) for part in parts) >= min(min_bytes, ANSWER_BYTES_MAX)
+
+
+def _look_at_all(question: Question[wide.FetchRequest], parts: list[_Part]) -> None:
+    view = question.view
+    for part in parts:
+        part.error = _error(question, part)
+        part.diverging = None
+        if part.error is not ErrorCode.none:
+            continue
+        if part.asked.last_fetched_epoch >= 0:
+            part.diverging, part.error = _divergence(view, part.asked)
+        part.end_offset = _readable_end(view, question.request.isolation_level)
+
+
+def _error(question: Question[wide.FetchRequest], part: _Part) -> ErrorCode:
+    view, partition = question.view, part.asked
+    if Rights.READ not in question.caller.rights:
+        return ErrorCode.topic_authorization_failed
+    if question.version >= _TOPIC_IDS_FROM:
+        error = view.id_error(part.topic.topic_id, partition.partition)
+    else:
+        error = view.name_error(part.topic.topic, partition.partition)
+    if error is ErrorCode.none:
+        error = view.leader_error(partition.current_leader_epoch)
+    if error is not ErrorCode.none:
+        return error
+    log = view.node.replica.log
+    if partition.fetch_offset < log.log_start_offset or partition.fetch_offset > log.end_offset:
+        return ErrorCode.offset_out_of_range
+    return ErrorCode.none
+
+
+def _divergence(
+    view: ClusterView, partition: asked.FetchPartition
+) -> tuple[OffsetAndEpoch | None, ErrorCode]:
+    """Where the consumer's log and this one part, if they do."""
+    log = view.node.replica.log
+    end = log.epochs.end_offset_for(partition.last_fetched_epoch, log.end_offset)
+    if end is None:
+        return None, ErrorCode.offset_out_of_range
+    if end.epoch < partition.last_fetched_epoch or end.offset < partition.fetch_offset:
+        return end, ErrorCode.none
+    return None, ErrorCode.none
+
+
+def _readable_end(view: ClusterView, isolation_level: int) -> int:
+    if isolation_level != _READ_COMMITTED:
+        return view.high_watermark
+    return view.node.replica.log.memory.last_stable_offset(view.high_watermark)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _read(question: Question[wide.FetchRequest], parts: list[_Part], max_bytes: int) -> None:
+    """Take as many bytes as fit; of the first partition that has any, one batch at least."""
+    left = min(max(max_bytes, 0), ANSWER_BYTES_MAX)
+    is_first = True
+    for part in parts:
+        part.records = b""
+        if part.is_final or part.asked.fetch_offset >= part.end_offset:
+            continue
+        byte_count_max = min(left, max(part.asked.partition_max_bytes, 0))
+        try:
+            data = _batches(question.view, part.asked.fetch_offset, part.end_offset, byte_count_max)
+        except LogError:  # damage, or the disk: another node has the records too
+            part.error = ErrorCode.kafka_storage_error
+            continue
+        if not is_first and len(data) > byte_count_max:
+            continue
+        part.records = data
+        left -= min(len(data), left)
+        is_first = False
+
+
+def _batches(view: ClusterView, offset: int, end_offset: int, byte_count_max: int) -> bytes:
+    """Whole batches from the one that holds ``offset``, below ``end_offset``."""
+    log = view.node.replica.log
+    data = log.read_bytes(offset, byte_count_max)
+    if not data:
+        data = log.read_bytes(log.base_offset_at(offset), byte_count_max)
+    position = 0
+    while position + _BASE_AND_LENGTH.size <= len(data):
+        base_offset, length = _BASE_AND_LENGTH.unpack_from(data, position)
+        after = position + length + LOG_OVERHEAD_BYTES
+        if base_offset >= end_offset or after > len(data):
+            break
+        position = after
+    return data[:position]
+
+
+# --- answering ------------------------------------------------------------------------------------
+
+
+def _told(question: Question[wide.FetchRequest], parts: list[_Part]) -> wide.FetchResponse:
+    view = question.view
+    topics: list[wide.FetchedTopic] = []
+    at = 0
+    for topic in question.request.topics:
+        count = len(topic.partitions)
+        topics.append(
+            wide.FetchedTopic(
+                topic_id=topic.topic_id,
+                topic=topic.topic,
+                partitions=tuple(_partition(question, part) for part in parts[at : at + count]),
+            )
+        )
+        at += count
+    response = _response(tuple(topics))
+    leader = view.leader()
+    sends_elsewhere = any(part.error in _WITH_LEADER for part in parts)
+    if leader is None or not sends_elsewhere or question.version < _ENDPOINTS_FROM:
+        return response
+    endpoint = told.NodeEndpoint(
+        node_id=node(leader.node_id), host=leader.host, port=int32(leader.port)
+    )
+    return wide.FetchResponse(
+        throttle_time=response.throttle_time,
+        error_code=response.error_code,
+        responses=response.responses,
+        node_endpoints=(endpoint,),
+    )
+
+
+def _partition(question: Question[wide.FetchRequest], part: _Part) -> told.PartitionData:
+    view, is_known = question.view, part.error is ErrorCode.none
+    is_committed = question.request.isolation_level == _READ_COMMITTED
+    leader, diverging = told.LeaderIdAndEpoch(), told.EpochEndOffset()
+    if part.error in _WITH_LEADER and question.version >= _LEADER_FROM:
+        leader = told.LeaderIdAndEpoch(
+            leader_id=node(view.leader_id()), leader_epoch=int32(view.core.epoch)
+        )
+    if part.diverging is not None:
+        diverging = told.EpochEndOffset(
+            epoch=int32(part.diverging.epoch), end_offset=int64(part.diverging.offset)
+        )
+    log = view.node.replica.log
+    stable = log.memory.last_stable_offset(view.high_watermark) if is_known else -1
+    return told.PartitionData(
+        partition_index=part.asked.partition,
+        error_code=part.error,
+        high_watermark=int64(view.high_watermark if is_known else -1),
+        last_stable_offset=int64(stable),
+        log_start_offset=int64(log.log_start_offset if is_known else -1),
+        diverging_epoch=diverging,
+        current_leader=leader,
+        aborted_transactions=() if is_committed and is_known else None,
+        records=data_bytes(part.records),
+    )
+
+
+def _response(
+    topics: tuple[wide.FetchedTopic, ...], error: ErrorCode = ErrorCode.none
+) -> wide.FetchResponse:
+    return wide.FetchResponse(throttle_time=duration(0), error_code=error, responses=topics)

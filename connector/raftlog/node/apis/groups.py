@@ -1,0 +1,219 @@
+"""FindCoordinator and OffsetFetch: what a named commit's application asks.
+
+Rules of this file:
+
+1. A group stands for an application id. Its committed offset is the version of its last commit, the
+   metadata beside it the query id, the leader epoch that of the commit's batch; -1 and "" if the
+   log remembers none.
+2. The leader answers, once what it tells is committed and a majority has said that it still leads:
+   whoever decides by it what to write next must not be told of the past.
+3. There is no membership of groups and there are no transactions: their coordinators are refused
+   for good.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6 import response as found_coordinator
+from kio.schema.offset_fetch.v10 import response as told
+
+from raftlog.client.requests import AppendRequest, Failed
+from raftlog.wire import wide
+from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node
+
+from .cluster_view import may_describe
+from .question import Question
+
+_KEYS_FROM: Final = 4
+_GROUPS_FROM: Final = 8
+_TOPIC_IDS_FROM: Final = 10
+_GROUP_ERROR_FROM: Final = 2
+CONFIRM_MS: Final = 5_000
+"""How long a leader may take to find out that it still is one."""
+
+
+class _Kind(enum.IntEnum):
+    """Whose coordinator is looked for."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+# --- FindCoordinator ------------------------------------------------------------------------------
+
+
+async def answer_find_coordinator(
+    question: Question[wide.FindCoordinatorRequest],
+) -> wide.FindCoordinatorResponse:
+    request = question.request
+    has_keys = question.version >= _KEYS_FROM
+    keys = request.coordinator_keys if has_keys else (request.key,)
+    found = tuple(_coordinator(question, key) for key in keys)
+    if has_keys:
+        return wide.FindCoordinatorResponse(throttle_time=duration(0), coordinators=found)
+    (only,) = found
+    return wide.FindCoordinatorResponse(
+        throttle_time=duration(0),
+        coordinators=(),
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+def _coordinator(
+    question: Question[wide.FindCoordinatorRequest], key: str
+) -> found_coordinator.Coordinator:
+    leader = question.view.leader()
+    error, text = ErrorCode.none, None
+    match question.request.key_type:
+        case _Kind.GROUP if not may_describe(question.caller):
+            error = ErrorCode.group_authorization_failed
+        case _Kind.GROUP if leader is None:
+            error, text = ErrorCode.coordinator_not_available, "no leader is known"
+        case _Kind.GROUP:
+            pass
+        case _Kind.TRANSACTION:
+            error = ErrorCode.transactional_id_authorization_failed
+            text = "producers' transactions are not served"
+        case _:
+            error, text = ErrorCode.invalid_request, "there are coordinators of groups alone"
+    if error is not ErrorCode.none or leader is None:
+        return found_coordinator.Coordinator(
+            key=key,
+            node_id=node(None),
+            host="",
+            port=int32(-1),
+            error_code=error,
+            error_message=text,
+        )
+    return found_coordinator.Coordinator(
+        key=key,
+        node_id=node(leader.node_id),
+        host=leader.host,
+        port=int32(leader.port),
+        error_code=error,
+        error_message=None,
+    )
+
+
+# --- OffsetFetch ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    version: int = -1
+    query_id: str = ""
+    epoch: int = -1
+
+
+_Q = Question[wide.OffsetFetchRequest]
+
+
+async def answer_offset_fetch(question: _Q) -> wide.OffsetFetchResponse:
+    request = question.request
+    groups = request.groups
+    if question.version < _GROUPS_FROM:
+        groups = (wide.OffsetFetchGroup(group_id=request.group_id, topics=request.topics),)
+    commits = [_last_commit(question, group.group_id) for group in groups]
+    error = await _confirmed(question)
+    answers = tuple(
+        _group(question, group, commit, error)
+        for group, commit in zip(groups, commits, strict=True)
+    )
+    if question.version >= _GROUPS_FROM:
+        return wide.OffsetFetchResponse(throttle_time=duration(0), groups=answers)
+    (only,) = answers
+    return wide.OffsetFetchResponse(
+        throttle_time=duration(0), groups=(), topics=only.topics, error_code=only.error_code
+    )
+
+
+async def _confirmed(question: _Q) -> ErrorCode:
+    """Wait until all that was in the log is committed, and this is known to be the leader still."""
+    view = question.view
+    if not may_describe(question.caller):
+        return ErrorCode.group_authorization_failed
+    if not view.is_leader:
+        return ErrorCode.not_coordinator
+    deadline_ms = view.node.now_ms() + CONFIRM_MS
+    check = AppendRequest(records=(), epoch=view.core.epoch, deadline_ms=deadline_ms)
+    answer = view.node.append(check)
+    if not answer.done():
+        await view.node.wait_until(answer.done, timeout_ms=CONFIRM_MS)
+    if not answer.done():
+        return ErrorCode.coordinator_load_in_progress
+    return ErrorCode.not_coordinator if isinstance(answer.result(), Failed) else ErrorCode.none
+
+
+def _last_commit(question: _Q, application_id: str) -> _Commit:
+    log = question.view.node.replica.log
+    last = log.memory.last_commit(application_id)
+    if last is None:
+        return _Commit()
+    epoch = log.epochs.epoch_at(last.base_offset)
+    return _Commit(last.name.version, last.name.query_id, -1 if epoch is None else epoch)
+
+
+def _group(
+    question: _Q, group: wide.OffsetFetchGroup, commit: _Commit, error: ErrorCode
+) -> wide.FetchedOffsetsGroup:
+    """Before version 2 a group's error has no place of its own: each partition has it."""
+    has_place = question.version >= _GROUP_ERROR_FROM
+    topics = _topics(question, group, commit, ErrorCode.none if has_place else error)
+    if error is not ErrorCode.none and has_place:
+        topics = ()
+    return wide.FetchedOffsetsGroup(group_id=group.group_id, topics=topics, error_code=error)
+
+
+def _topics(
+    question: _Q, group: wide.OffsetFetchGroup, commit: _Commit, error: ErrorCode
+) -> tuple[wide.FetchedOffsetsTopic, ...]:
+    identity = question.view.identity
+    if group.topics is None:  # all that is committed
+        if commit.version < 0:
+            return ()
+        return (
+            wide.FetchedOffsetsTopic(
+                topic_id=question.view.topic_uuid,
+                name=name(identity.topic),
+                partitions=(_partition(PARTITION, commit, error),),
+            ),
+        )
+    return tuple(_topic(question, topic, commit, error) for topic in group.topics)
+
+
+def _topic(
+    question: _Q, topic: wide.OffsetFetchTopic, commit: _Commit, error: ErrorCode
+) -> wide.FetchedOffsetsTopic:
+    view = question.view
+    partitions = []
+    for index in topic.partition_indexes:
+        if question.version >= _TOPIC_IDS_FROM:
+            missing = view.id_error(topic.topic_id, index)
+        else:
+            missing = view.name_error(topic.name, index)
+        if missing is ErrorCode.none:
+            partitions.append(_partition(index, commit, error))
+        else:  # nothing was ever committed for it
+            is_unknown_id = missing is ErrorCode.unknown_topic_id
+            partitions.append(_partition(index, _Commit(), missing if is_unknown_id else error))
+    return wide.FetchedOffsetsTopic(
+        topic_id=topic.topic_id, name=topic.name, partitions=tuple(partitions)
+    )
+
+
+def _partition(index: int, commit: _Commit, error: ErrorCode) -> told.OffsetFetchResponsePartitions:
+    return told.OffsetFetchResponsePartitions(
+        partition_index=int32(index),
+        committed_offset=int64(commit.version),
+        committed_leader_epoch=int32(commit.epoch),
+        metadata=commit.query_id,
+        error_code=error,
+    )

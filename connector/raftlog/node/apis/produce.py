@@ -1,0 +1,224 @@
+"""Produce: appends, one batch for a partition, placed in the order in which they came.
+
+Rules of this file:
+
+1. Every append waits for its commit, whatever acks says; acks 0 only gets no answer, and if it
+   fails its connection is closed.
+2. All is placed before anything is waited for. What was not answered within the request's time may
+   yet be committed: REQUEST_TIMED_OUT, as in Kafka.
+3. A repeat that the log knows is answered with the offsets that it got then: stock clients take
+   Kafka's DUPLICATE_SEQUENCE_NUMBER for success too, but without the offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from kio.schema.errors import ErrorCode
+from kio.schema.produce.v13 import request as asked
+from kio.schema.produce.v13 import response as told
+
+from raftlog.client.requests import Answer, AppendResult, Failed, failed
+from raftlog.errors import (
+    AppendUnknownError,
+    CorruptBatchError,
+    InvalidAppendError,
+    LogError,
+    NotLeaderError,
+    SilentRefusalError,
+)
+from raftlog.node.access import Rights
+from raftlog.records.compression import Compression
+from raftlog.wire import wide
+from raftlog.wire.append_refusals import Appended, appended_text, refusal_code, refusal_text
+from raftlog.wire.log_identity import duration, int32, int64, milliseconds, node, or_minus_one
+
+from .cluster_view import ClusterView
+from .produced_batch import append_request, read_header
+from .question import Question
+
+_TOPIC_IDS_FROM: Final = 13
+_ZSTD_FROM: Final = 7
+_TEXT_FROM: Final = 8
+_ACKS: Final = (-1, 0, 1)
+_CODES: Final = {int(one): one for one in ErrorCode}
+_WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An append that never was: Kafka's code, and why."""
+
+    error: ErrorCode
+    text: str | None = None
+
+
+_Placed: TypeAlias = asyncio.Future[Answer] | Refused
+
+
+async def answer_produce(
+    question: Question[wide.ProduceRequest],
+) -> wide.ProduceResponse | None:
+    view, request = question.view, question.request
+    placed = [
+        [_place(question, topic, partition) for partition in topic.partition_data]
+        for topic in request.topic_data
+    ]
+    until_ms = view.node.now_ms() + max(milliseconds(request.timeout), 0)
+    topics = [
+        wide.ProducedTopic(
+            topic_id=topic.topic_id,
+            name=topic.name,
+            partition_responses=tuple(
+                [
+                    _told(question, partition.index, await _outcome(view, one, until_ms))
+                    for partition, one in zip(topic.partition_data, appends, strict=True)
+                ]
+            ),
+        )
+        for topic, appends in zip(request.topic_data, placed, strict=True)
+    ]
+    if request.acks == 0:
+        _raise_if_failed(topics)
+        return None
+    return wide.ProduceResponse(
+        responses=tuple(topics),
+        throttle_time=duration(0),
+        node_endpoints=_endpoints(view, topics),
+    )
+
+
+# --- placing --------------------------------------------------------------------------------------
+
+
+def _place(
+    question: Question[wide.ProduceRequest],
+    topic: wide.ProduceTopic,
+    partition: asked.PartitionProduceData,
+) -> _Placed:
+    """Have one batch appended, or say why not."""
+    view, request = question.view, question.request
+    error = _error(question, topic.topic_id, topic.name, partition.index)
+    if error is not ErrorCode.none:
+        return Refused(error)
+    if not view.is_leader:
+        epoch = view.core.epoch
+        return _refused(NotLeaderError(epoch=epoch, current_epoch=epoch))
+    log = view.node.replica.log
+    data = partition.records
+    if not data:
+        return _refused(InvalidAppendError(reason="a request holds one batch for a partition"))
+    try:
+        header = read_header(data, byte_count_max=log.config.batch_bytes_max)
+        if header.compression is Compression.ZSTD and question.version < _ZSTD_FROM:
+            return Refused(ErrorCode.unsupported_compression_type)
+        deadline_ms = view.node.now_ms() + milliseconds(request.timeout)
+        append = append_request(data, header, log.config, deadline_ms=deadline_ms)
+    except LogError as refusal:
+        return _refused(refusal)
+    return view.node.append(append)
+
+
+def _error(
+    question: Question[wide.ProduceRequest],
+    topic_id: uuid.UUID | None,
+    name: str,
+    partition: int,
+) -> ErrorCode:
+    """Why nothing may be appended there by this caller in this way."""
+    view, request = question.view, question.request
+    if request.acks not in _ACKS:
+        return ErrorCode.invalid_required_acks
+    if Rights.APPEND not in question.caller.rights:
+        return ErrorCode.topic_authorization_failed
+    if request.transactional_id is not None:
+        return ErrorCode.transactional_id_authorization_failed
+    if question.version >= _TOPIC_IDS_FROM:
+        return view.id_error(topic_id, partition)
+    return view.name_error(name, partition)
+
+
+def _refused(error: LogError) -> Refused:
+    code = ErrorCode.corrupt_message
+    if not isinstance(error, CorruptBatchError):
+        code = _CODES.get(refusal_code(error), ErrorCode.unknown_server_error)
+    return Refused(code, refusal_text(error))
+
+
+# --- answering ------------------------------------------------------------------------------------
+
+
+async def _outcome(view: ClusterView, placed: _Placed, until_ms: int) -> Answer | Refused:
+    if isinstance(placed, Refused):
+        return placed
+    if not placed.done():
+        await view.node.wait_until(placed.done, timeout_ms=until_ms - view.node.now_ms())
+    if placed.done():
+        return placed.result()
+    reason = "it was not committed in the time that was given"
+    return failed(AppendUnknownError(path=view.node.replica.log.path, reason=reason))
+
+
+def _told(
+    question: Question[wide.ProduceRequest], index: int, outcome: Answer | Refused
+) -> told.PartitionProduceResponse:
+    view = question.view
+    if isinstance(outcome, Failed):
+        code = _CODES.get(refusal_code(outcome.error), ErrorCode.unknown_server_error)
+        outcome = Refused(code, refusal_text(outcome.error))
+    if isinstance(outcome, Refused):
+        leader = told.LeaderIdAndEpoch()
+        if outcome.error in _WITH_LEADER:
+            leader = told.LeaderIdAndEpoch(
+                leader_id=node(view.leader_id()), leader_epoch=int32(view.core.epoch)
+            )
+        return told.PartitionProduceResponse(
+            index=int32(index),
+            error_code=outcome.error,
+            base_offset=int64(-1),
+            log_append_time=None,
+            record_errors=(),
+            error_message=outcome.text,
+            current_leader=leader,
+        )
+    result = outcome.value
+    assert isinstance(result, AppendResult), "an append was asked for"
+    return told.PartitionProduceResponse(
+        index=int32(index),
+        error_code=ErrorCode.none,
+        base_offset=int64(result.base_offset),
+        log_append_time=None,
+        log_start_offset=int64(or_minus_one(view.node.replica.log.log_start_offset)),
+        record_errors=(),
+        error_message=appended_text(Appended(result.epoch, result.was_duplicate))
+        if question.version >= _TEXT_FROM
+        else None,
+    )
+
+
+def _endpoints(
+    view: ClusterView, topics: Sequence[wide.ProducedTopic]
+) -> tuple[told.NodeEndpoint, ...]:
+    """Where the leader listens, if an answer sends the client there."""
+    leader = view.leader()
+    is_asked = any(
+        one.current_leader.leader_id >= 0 for topic in topics for one in topic.partition_responses
+    )
+    if leader is None or not is_asked:
+        return ()
+    endpoint = told.NodeEndpoint(
+        node_id=node(leader.node_id), host=leader.host, port=int32(leader.port)
+    )
+    return (endpoint,)
+
+
+def _raise_if_failed(topics: Sequence[wide.ProducedTopic]) -> None:
+    for topic in topics:
+        for one in topic.partition_responses:
+            if one.error_code is not ErrorCode.none:
+                reason = one.error_message or one.error_code.name
+                raise SilentRefusalError(reason=reason)

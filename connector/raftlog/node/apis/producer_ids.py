@@ -1,0 +1,63 @@
+"""InitProducerId: an id for an idempotent producer, unique without being stored.
+
+Rules of this file:
+
+1. An id is (leader epoch << 32) | counter. A node leads an epoch once: only the leader gives ids.
+2. Any node is asked. One that does not lead says COORDINATOR_LOAD_IN_PROGRESS, which every client
+   tries again (Kafka: ``TransactionManager.InitProducerIdHandler``; librdkafka:
+   ``rd_kafka_idemp_request_pid_failed``), and closes the connection, so that it is another node
+   that is asked then.
+3. There are no transactions: who names one is refused for good.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
+from kio.schema.types import ProducerId
+
+from raftlog.node.access import Rights
+from raftlog.wire.log_identity import duration, int16
+
+from .question import Question
+
+_COUNTER_BITS: Final = 32
+
+
+class ProducerIds:
+    """The ids that one node has given."""
+
+    def __init__(self) -> None:
+        self._epoch = -1
+        self._next = 0
+
+    async def answer(self, question: Question[InitProducerIdRequest]) -> InitProducerIdResponse:
+        view = question.view
+        if Rights.APPEND not in question.caller.rights:
+            return _response(ErrorCode.cluster_authorization_failed)
+        if question.request.transactional_id is not None:
+            return _response(ErrorCode.transactional_id_authorization_failed)
+        if not view.is_leader:
+            question.is_last = True
+            return _response(ErrorCode.coordinator_load_in_progress)
+        return _response(ErrorCode.none, self._take(view.core.epoch))
+
+    def _take(self, epoch: int) -> int:
+        if epoch != self._epoch:
+            self._epoch, self._next = epoch, 0
+        taken = (epoch << _COUNTER_BITS) | self._next
+        self._next += 1
+        assert self._next < 1 << _COUNTER_BITS, "four thousand million producers in one epoch"
+        return taken
+
+
+def _response(error: ErrorCode, producer_id: int = -1) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        throttle_time=duration(0),
+        error_code=error,
+        producer_id=cast("ProducerId", producer_id),
+        producer_epoch=int16(-1 if producer_id < 0 else 0),
+    )
