@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from raftlog.client.clock import Clock
 from raftlog.client.requests import Answer, AppendRequest, failed
-from raftlog.errors import AppendUnknownError, LogError
+from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
 from raftlog.log.writing.sync_state import SyncTicket
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
@@ -171,6 +171,21 @@ class Driver:
             lambda now_ms, time_ms: self._appends.submit(request, now_ms=now_ms, time_ms=time_ms)
         )
         return future
+
+    def clean(self) -> bool:
+        """Forget what retention does not keep; whether there was anything.
+
+        Raises ``DiskFullError`` and ``LogLockedError``: then nothing has changed.
+        """
+        if self.is_over:
+            return False
+        try:
+            return self.replica.clean(time_ms=self.time_ms())
+        except (DiskFullError, LogLockedError):
+            raise
+        except LogError as error:
+            self._end(error)
+            return False
 
     async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
         """Wait until something holds; False if it did not in time, or if the replica is over."""

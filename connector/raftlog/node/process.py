@@ -22,7 +22,7 @@ from typing import Final, TextIO
 
 from raftlog import __version__
 from raftlog.client.clock import Clock
-from raftlog.errors import LogError, LogLockedError, RaftlogError
+from raftlog.errors import DiskFullError, LogLockedError, RaftlogError
 from raftlog.log.small_files import MetaProperties
 from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, RoleChanged, Send, Tell
 from raftlog.quorum.events import Event
@@ -231,10 +231,10 @@ class Node:
 
     def _clean(self) -> None:
         try:
-            if self.driver.replica.clean(time_ms=self.driver.time_ms()):
+            if self.driver.clean():
                 start = self.driver.replica.log.log_start_offset
                 self._lines.say("cleaned", log_start_offset=start)
-        except LogError as error:
+        except (DiskFullError, LogLockedError) as error:
             self._lines.say("cleaned", level="warning", reason=str(error))
         self._clean_later()
 
