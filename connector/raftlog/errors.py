@@ -2,7 +2,7 @@
 
 Those of an append are told in ``append_errors``, those of writing rows in ``write_errors``, those
 of messages between processes in ``wire_errors``, of a node that cannot start in ``node_errors``,
-the root of all in ``base_errors``.
+of a quorum's clients in ``remote_errors``, the root of all in ``base_errors``.
 
 Rules of this file:
 
@@ -43,6 +43,10 @@ from .node_errors import ConfigError as ConfigError
 from .node_errors import NodeAddressError as NodeAddressError
 from .node_errors import NotFormattedError as NotFormattedError
 from .node_errors import WrongDirectoryError as WrongDirectoryError
+from .remote_errors import AccessDeniedError as AccessDeniedError
+from .remote_errors import NodeRefusedError as NodeRefusedError
+from .remote_errors import NotRemoteError as NotRemoteError
+from .remote_errors import QuorumUnavailableError as QuorumUnavailableError
 from .wire_errors import FrameLengthError as FrameLengthError
 from .wire_errors import InexpressibleMessageError as InexpressibleMessageError
 from .wire_errors import MalformedMessageError as MalformedMessageError

@@ -93,11 +93,13 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class KafkaNode:
-    """A combined node that is running: clients' address, data directory, the jars it runs from."""
+    """A combined node that is running: clients' address, data directory, the jars it runs from,
+    and the address of its controller."""
 
     bootstrap: str
     log_dir: Path
     jars: Path
+    controller: str
 
     def admin(self, *actions: str) -> Any:
         """Run actions of Admin.java against the node; the last one's JSON answer."""
@@ -145,7 +147,8 @@ def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
         "-c",
         str(config),
     )
-    with _started(config, KafkaNode(f"127.0.0.1:{client}", log_dir, jars)) as node:
+    here = KafkaNode(f"127.0.0.1:{client}", log_dir, jars, f"127.0.0.1:{controller}")
+    with _started(config, here) as node:
         yield node
 
 
@@ -156,7 +159,8 @@ def booted(data: Path) -> Iterator[KafkaNode]:
     config = data.parent / "server.properties"
     quorum = f"controller.quorum.voters=1@127.0.0.1:{controller}"
     config.write_text(_properties(data, client, controller, quorum))
-    with _started(config, KafkaNode(f"127.0.0.1:{client}", data, kafka_jars())) as node:
+    here = KafkaNode(f"127.0.0.1:{client}", data, kafka_jars(), f"127.0.0.1:{controller}")
+    with _started(config, here) as node:
         yield node
 
 

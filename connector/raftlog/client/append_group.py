@@ -86,7 +86,7 @@ class AppendGroup:
         records = request.records
         has_markers = self._log.config.values is ValueKind.KRAFT and self._check_markers(request)
         if records and request.commit is not None:
-            records = _named(records, request.commit, self._log.config.values)
+            records = named_records(records, request.commit, self._log.config.values)
         if request.is_atomic or request.stands_alone:
             last_offset = self._append_atomic(request, epoch, records)
         elif records:
@@ -184,7 +184,7 @@ class AppendGroup:
         )
 
 
-def _named(
+def named_records(
     records: tuple[RecordToAppend, ...], name: CommitName, values: ValueKind
 ) -> tuple[RecordToAppend, ...]:
     """The records of a batch that names its commit."""

@@ -77,6 +77,8 @@ def words_of(basis: EndBasis, tail: Tail | None, *, holdback_ms: int = 0) -> str
             )
         case EndBasis.EMBEDDED:
             words = "what the writers of this embedded log have synced: committed"
+        case EndBasis.HIGH_WATERMARK:
+            words = "the high watermark, as the leader of the quorum told it: committed"
         case EndBasis.FILE:
             words = "the end of this one file"
         case EndBasis.MAJORITY:

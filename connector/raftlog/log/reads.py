@@ -30,6 +30,7 @@ class SourceKind(enum.Enum):
     SEGMENT = "segment"
     CHECKPOINT = "checkpoint"
     VOTERS = "voters"
+    QUORUM = "quorum"
 
 
 class Isolation(enum.Enum):
@@ -52,6 +53,8 @@ class EndBasis(enum.Enum):
     """What a majority of the voters holds: committed."""
     EMBEDDED = "embedded"
     """What the writers of an embedded log have synced: committed."""
+    HIGH_WATERMARK = "high_watermark"
+    """What the leader of a quorum says is committed."""
     FILE = "file"
     """The end of the one file that was given."""
 

@@ -1,0 +1,48 @@
+"""Addresses of nodes as people write them: ``host:port``, separated by commas (Kafka:
+``bootstrap.servers``).
+
+Rules of this file: an address of IPv6 stands in brackets, and the port is always said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.errors import OptionError
+
+BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
+_PORT_MAX: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """The addresses, each once, in their order. Raises ``OptionError``."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise OptionError(option=BOOTSTRAP_SERVERS, reason="it is empty; give host:port,host:port")
+    return tuple(dict.fromkeys(map(_address, parts)))
+
+
+def _address(text: str) -> Address:
+    host, separator, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        separator = ""  # an IPv6 address whose last part is no port
+    is_number = port.isascii() and port.isdigit()
+    if not separator or not host or not is_number or not 0 < int(port) <= _PORT_MAX:
+        reason = f"{text[:80]!r} is not host:port (of IPv6: [address]:port)"
+        raise OptionError(option=BOOTSTRAP_SERVERS, reason=reason)
+    return Address(host, int(port))

@@ -1,0 +1,126 @@
+"""Read on from an offset of a quorum's log: fetch after fetch becomes pieces, as a file does.
+
+Rules of this file:
+
+1. Memory is bounded by one fetch, or by one batch where that is larger. Nothing above the high
+   watermark is given out, whatever a leader sends: Kafka's controllers send more.
+2. What was whole is given out first; the error comes behind it. A leader's bytes are checked as a
+   file's are: a node's memory and the network lie between its disk and us.
+3. Offsets follow each other without a gap, as in every log that Raft keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from raftlog.errors import CorruptBatchError, DataLossError, LogGapError
+from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_BATCH_BYTES_MAX
+from raftlog.log.pieces import P, Reading
+from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
+
+from .quorum import Fetched, Quorum
+
+EMPTY_LOOKS_MAX: Final = 50
+"""How often a leader may send nothing of what is committed before that is loss."""
+WAIT_MS: Final = 100
+
+
+def read_pieces(
+    quorum: Quorum, reading: Reading[P], start_offset: int, end_offset: int
+) -> Iterator[P]:
+    """The batches that overlap [start_offset, end_offset), which must be committed.
+
+    Raises ``CorruptBatchError``, ``LogGapError``, ``DataLossError`` behind what was whole, and what
+    asking a quorum raises.
+    """
+    next_offset, is_first = start_offset, True
+    wanted = byte_count = max(reading.chunk_bytes, BATCH_HEADER_BYTES)
+    looks = 0
+    while next_offset < end_offset:
+        fetched = quorum.fetch(next_offset, byte_count_max=wanted, wait_ms=WAIT_MS if looks else 0)
+        _check_there(quorum, fetched, next_offset, end_offset)
+        high_watermark = fetched.high_watermark or 0
+        if not fetched.data or high_watermark <= next_offset:
+            looks += 1
+            if looks > EMPTY_LOOKS_MAX:
+                raise _truncated(quorum, next_offset, end_offset)
+            continue
+        looks = 0
+        piece = reading.read(
+            fetched.data,
+            path=quorum.path,
+            file_position=0,
+            start_offset=next_offset,
+            end_offset=min(end_offset, high_watermark),
+        )
+        if not len(piece.batches):
+            if piece.error is not None:
+                raise piece.error
+            larger = _first_batch_byte_count(fetched.data)
+            if larger is None or larger <= wanted:
+                reason = "the leader sent no whole batch of what was asked for"
+                raise CorruptBatchError(reason=reason, path=quorum.path, offset=next_offset)
+            wanted = larger
+            continue
+        wanted = byte_count
+        count, gap = _in_order(piece, next_offset, quorum.path, is_first=is_first)
+        if count:
+            next_offset, is_first = int(piece.batches.next_offset[count - 1]), False
+            yield piece if gap is None else reading.first(piece, count)
+        if gap is not None:
+            raise gap
+        if piece.error is not None:
+            raise piece.error
+
+
+def _check_there(quorum: Quorum, fetched: Fetched, offset: int, end_offset: int) -> None:
+    """Raise ``DataLossError`` if a range that was committed cannot be fetched any more."""
+    is_deleted = fetched.log_start_offset > offset or fetched.snapshot_id is not None
+    if is_deleted:
+        raise DataLossError(
+            path=quorum.path,
+            condition="OFFSETS_DELETED",
+            reason=f"offset {offset} is gone: the log begins at {fetched.log_start_offset} now",
+            remedy="begin at a snapshot or at the first offset of the log",
+        )
+    if fetched.is_out_of_range or fetched.diverging is not None:
+        raise _truncated(quorum, offset, end_offset)
+
+
+def _truncated(quorum: Quorum, offset: int, end_offset: int) -> DataLossError:
+    return DataLossError(
+        path=quorum.path,
+        condition="LOG_TRUNCATED",
+        reason=f"the log does not reach offset {offset} now, and records up to {end_offset} were "
+        "to be read",
+        remedy="what is committed is never taken back: this is another log, plan the read again",
+    )
+
+
+def _in_order(
+    piece: P, next_offset: int, path: str, *, is_first: bool
+) -> tuple[int, LogGapError | None]:
+    """How many leading batches follow each other, and what is wrong with the next one."""
+    batches = piece.batches
+    begins = int(batches.base_offset[0])
+    expected_first = min(begins, next_offset) if is_first else next_offset
+    count = batches.in_order_count(expected_first)
+    if count == len(batches):
+        return count, None
+    expected = int(batches.next_offset[count - 1]) if count else expected_first
+    return count, LogGapError(
+        path=path,
+        position=None,
+        expected_offset=expected,
+        offset=int(batches.base_offset[count]),
+    )
+
+
+def _first_batch_byte_count(data: bytes) -> int | None:
+    """How many bytes the batch claims that a fetch begins with; None if that cannot be."""
+    if len(data) < LENGTH_POSITION + BATCH_LENGTH.size:
+        return None
+    (length,) = BATCH_LENGTH.unpack_from(data, LENGTH_POSITION)
+    byte_count = int(length) + LOG_OVERHEAD_BYTES
+    return byte_count if BATCH_HEADER_BYTES <= byte_count <= READ_BATCH_BYTES_MAX else None

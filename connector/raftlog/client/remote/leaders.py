@@ -1,0 +1,280 @@
+"""Who leads the log now, and the connections to the nodes.
+
+Rules of this file:
+
+1. All addresses that are known are asked at once, those that were given and those that nodes told:
+   the first that knows a leader is believed, unless it is one that has just been found wanting;
+   then the newest epoch wins, for an old leader may not know yet that it is one no more.
+2. Two kinds of nodes are known by what they serve: those with Metadata, and Kafka's controllers,
+   which tell by DescribeCluster and DescribeQuorum (KIP-919).
+3. Who may not be let in is not asked again: ``AccessDeniedError`` ends the search.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kio.schema.describe_cluster.v2.response import DescribeClusterResponse
+from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
+
+from raftlog.errors import (
+    AccessDeniedError,
+    NodeRefusedError,
+    QuorumUnavailableError,
+    WireError,
+)
+from raftlog.types import CLUSTER_METADATA_TOPIC
+from raftlog.wire import ApiKey, wide
+from raftlog.wire.log_identity import uuid_or_none
+
+from . import messages
+from .addresses import Address
+from .connection import Connection, ConnectionLostError
+from .messages import TopicIdentity
+
+ASK_TIMEOUT_S: Final = 2.0
+"""How long one node may take to connect, or to say who leads."""
+GRACE_S: Final = 0.3
+"""How long a better answer is waited for where the first one is of a leader that failed."""
+PAUSE_FIRST_S: Final = 0.02
+PAUSE_LONGEST_S: Final = 0.4
+_METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
+_ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 58))
+"""Kafka's codes for who may not: topic, group, cluster, and failures to authenticate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The node that leads, as somebody told it, and a connection to it."""
+
+    log: TopicIdentity
+    node_id: int
+    epoch: int
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What one node says."""
+
+    log: TopicIdentity
+    leader_id: int
+    epoch: int
+    nodes: Mapping[int, Address]
+
+
+class Leaders:
+    """The nodes of one quorum. Lives on the loop of one thread."""
+
+    def __init__(self, bootstrap: tuple[Address, ...], context: ssl.SSLContext | None) -> None:
+        self.path: Final = ",".join(map(str, bootstrap))
+        self._bootstrap = bootstrap
+        self._context = context
+        self._nodes: dict[int, Address] = {}
+        self._connections: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Lock] = {}
+        self._leader: Leader | None = None
+        self._distrusted_epoch = -1
+        self._searching = asyncio.Lock()
+        self._said = "nobody was asked yet"
+        self._missed_since: float | None = None
+
+    @property
+    def said(self) -> str:
+        """What went wrong last."""
+        return self._said
+
+    async def leader(self, until: float) -> Leader:
+        """The leader; looked for until the loop's time ``until``, if it is not known.
+
+        Raises ``QuorumUnavailableError``, ``AccessDeniedError``, and ``NodeRefusedError`` if the
+        nodes keep no log of ours.
+        """
+        pause_s = PAUSE_FIRST_S
+        if self._leader is None and self._missed_since is None:
+            self._missed_since = asyncio.get_running_loop().time()
+        async with self._searching:
+            while self._leader is None or not self._leader.connection.is_open:
+                self._leader = None
+                try:
+                    async with asyncio.timeout_at(until):
+                        self._leader = await self._find()
+                        if self._leader is None:
+                            await asyncio.sleep(pause_s * (0.5 + random.random() / 2))
+                except TimeoutError:
+                    raise self.unavailable() from None
+                pause_s = min(pause_s * 2, PAUSE_LONGEST_S)
+            return self._leader
+
+    def works(self) -> None:
+        """The leader has answered."""
+        self._missed_since = None
+
+    def distrust(self, leader: Leader, reason: str, *, is_lost: bool = False) -> None:
+        """Look for a leader again. Unless only the connection was lost, it is another's turn."""
+        self._said = reason
+        if self._missed_since is None:
+            self._missed_since = asyncio.get_running_loop().time()
+        if self._leader is leader:
+            self._leader = None
+            self._distrusted_epoch = leader.epoch if not is_lost else leader.epoch - 1
+
+    def unavailable(self) -> QuorumUnavailableError:
+        """What is told to who waited for nothing: for how long no leader has answered."""
+        since, now = self._missed_since, asyncio.get_running_loop().time()
+        waited_s = 0.0 if since is None else now - since
+        return QuorumUnavailableError(
+            path=self.path, waited_ms=round(waited_s * 1000), reason=self._said
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close("its owner closed it")
+        self._connections.clear()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    async def _find(self) -> Leader | None:
+        told = await self._ask_around()
+        if told is None:
+            return None
+        self._nodes = dict(told.nodes)
+        address = told.nodes.get(told.leader_id)
+        if address is None:
+            self._said = f"node {told.leader_id} leads, and nobody told where it listens"
+            return None
+        try:
+            connection = await self._connection(address)
+        except ConnectionLostError as error:
+            self._said = f"node {told.leader_id} leads: {error}"
+            return None
+        return Leader(told.log, told.leader_id, told.epoch, connection)
+
+    async def _ask_around(self) -> _Told | None:
+        """The best that anybody tells, as soon as it is good enough."""
+        addresses = tuple(dict.fromkeys((*self._nodes.values(), *self._bootstrap)))
+        asking = {asyncio.ensure_future(self._told_by(address)) for address in addresses}
+        best: _Told | None = None
+        timeout_s: float | None = None
+        problem: AccessDeniedError | NodeRefusedError | None = None
+        try:
+            while asking:
+                done, asking = await asyncio.wait(
+                    asking, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break
+                for one in done:
+                    try:
+                        told = one.result()
+                    except (AccessDeniedError, NodeRefusedError) as error:
+                        problem = error
+                        continue
+                    if told is not None and (best is None or told.epoch > best.epoch):
+                        best = told
+                if best is not None and best.epoch > self._distrusted_epoch:
+                    break
+                timeout_s = GRACE_S if best is not None else None
+        finally:
+            for one in asking:
+                one.cancel()
+        if best is None and problem is not None:
+            raise problem
+        return best
+
+    async def _told_by(self, address: Address) -> _Told | None:
+        """What one node says of the leader; None if it knows none, or cannot be asked."""
+        try:
+            connection = await self._connection(address)
+            if connection.serves(ApiKey.METADATA):
+                return await self._metadata(connection)
+            return await self._controllers(connection)
+        except ConnectionLostError as error:
+            self._said = str(error)
+        except WireError as error:
+            self._said = error.sentence()
+        return None
+
+    async def _metadata(self, connection: Connection) -> _Told | None:
+        answer = await connection.ask(
+            ApiKey.METADATA,
+            messages.metadata_request(),
+            wide.MetadataResponse,
+            timeout_s=ASK_TIMEOUT_S,
+        )
+        _check_access(connection, "Metadata", int(answer.error_code))
+        topics = [one for one in answer.topics if not one.is_internal]
+        if len(topics) != 1 or topics[0].name is None:
+            what = f"it keeps {len(topics)} topics, and a quorum of raftlog keeps one"
+            raise NodeRefusedError(
+                path=str(connection.address), api="Metadata", error=0, reason=what
+            )
+        topic = topics[0]
+        _check_access(connection, "Metadata", int(topic.error_code))
+        partition = next((one for one in topic.partitions if one.partition_index == 0), None)
+        if partition is None or partition.leader_id < 0:
+            self._said = f"{connection.address} knows no leader"
+            return None
+        return _Told(
+            TopicIdentity(str(topic.name), topic.topic_id, answer.cluster_id, False),
+            int(partition.leader_id),
+            int(partition.leader_epoch),
+            {int(one.node_id): Address(one.host, int(one.port)) for one in answer.brokers},
+        )
+
+    async def _controllers(self, connection: Connection) -> _Told | None:
+        cluster = await connection.ask(
+            ApiKey.DESCRIBE_CLUSTER,
+            messages.controllers_request(),
+            DescribeClusterResponse,
+            timeout_s=ASK_TIMEOUT_S,
+        )
+        _check_access(connection, "DescribeCluster", int(cluster.error_code))
+        nodes = {
+            node_id: Address(host, port)
+            for node_id, (host, port) in messages.controllers_of(cluster).items()
+        }
+        answer = await connection.ask(
+            ApiKey.DESCRIBE_QUORUM,
+            messages.quorum_request(),
+            DescribeQuorumResponse,
+            timeout_s=ASK_TIMEOUT_S,
+        )
+        error, quorum = messages.quorum_of(answer)
+        _check_access(connection, "DescribeQuorum", error)
+        if quorum is None or quorum.leader_id < 0 or (error and not quorum.leader_epoch):
+            self._said = f"{connection.address} knows no leader (Kafka's error {error})"
+            if int(cluster.controller_id) >= 0:
+                self._nodes = self._nodes | nodes  # ask that one the next time
+            return None
+        log = TopicIdentity(
+            CLUSTER_METADATA_TOPIC, uuid_or_none(_METADATA_TOPIC_ID), cluster.cluster_id, True
+        )
+        return _Told(log, int(quorum.leader_id), int(quorum.leader_epoch), nodes)
+
+    async def _connection(self, address: Address) -> Connection:
+        """An open connection to an address; one is made at a time."""
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            known = self._connections.get(address)
+            if known is not None and known.is_open:
+                return known
+            made = await Connection.open(address, self._context, timeout_s=ASK_TIMEOUT_S)
+            self._connections[address] = made
+            return made
+
+
+def is_access_error(error: int) -> bool:
+    """Whether Kafka's code says that this caller may not."""
+    return error in _ACCESS_ERRORS
+
+
+def _check_access(connection: Connection, api: str, error: int) -> None:
+    if is_access_error(error):
+        reason = f"{api} is not allowed to this caller (Kafka's error {error})"
+        raise AccessDeniedError(path=str(connection.address), reason=reason)

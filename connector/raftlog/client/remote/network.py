@@ -1,0 +1,93 @@
+"""The one thread of a client that talks to nodes, and how other threads ask it.
+
+Rules of this file:
+
+1. Everything of the network happens on this thread's loop; nothing of it is touched elsewhere.
+2. It is a daemon, and belongs to its process: in a fork it does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class NetworkThread:
+    """A thread and its loop, from the first question to ``stop``. Safe for threads."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+        self.process_id = os.getpid()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on the loop and wait for it. Interrupted, it is given up."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C, say: nobody waits for it any more
+            future.cancel()
+            raise
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin something on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._running_loop())
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call something on the loop, soon."""
+        self._running_loop().call_soon_threadsafe(function)
+
+    def stop(self) -> None:
+        """Give up whatever is going on, and end. Stopping twice is allowed."""
+        if os.getpid() != self.process_id:
+            return
+        with self._lock:
+            self._is_stopped = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None or not thread.is_alive():
+            return
+        with contextlib.suppress(RuntimeError):  # it ended meanwhile
+            loop.call_soon_threadsafe(loop.stop)
+        if thread is not threading.current_thread():
+            thread.join()
+
+    @property
+    def is_this_thread(self) -> bool:
+        return self._thread is threading.current_thread()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._is_stopped:
+                raise RuntimeError("the network thread was stopped")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name=self._name, daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, then end what it left undone."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()

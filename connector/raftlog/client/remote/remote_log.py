@@ -1,0 +1,382 @@
+"""Read a quorum's log over the network: a log like any other, which ends at its high watermark.
+
+Rules of this file:
+
+1. Its end is known, not guessed: the leader tells the high watermark, and what lies below is
+   committed for good. So nothing is held back, and the end never falls.
+2. Two kinds of nodes: a quorum of raftlog's, and Kafka's controllers with the cluster's metadata.
+   What the one kind does not serve is found by reading (times, transactions).
+3. A quorum of raftlog's takes no producer's transaction: in a partition everything is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from raftlog.errors import DataLossError, OffsetOutOfRangeError, QuorumUnavailableError
+from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.log.cursor import Tail
+from raftlog.log.ends import Placed, not_before, words_of
+from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.outcomes import Outcomes
+from raftlog.log.pieces import ReadBatches, ReadHeaders, ReadScans
+from raftlog.log.reader import LogReader
+from raftlog.log.reads import (
+    EndBasis,
+    Isolation,
+    LogKind,
+    OffsetSlice,
+    ReadEnd,
+    ReadPlan,
+    SourceKind,
+)
+from raftlog.log.slices import split_range
+from raftlog.log.small_files import MetaProperties, QuorumState
+from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.transactions import TransactionSpan, spread
+from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.records.batch import RecordBatch
+from raftlog.records.columns import BatchColumns, Column, Scan
+from raftlog.types import SnapshotId
+
+from . import messages
+from .fetching import read_pieces
+from .history import MarkerHistory
+from .lineage import epochs_of
+from .quorum import Quorum
+from .snapshot_files import snapshot_files
+
+_LOOKS_MAX: Final = 100
+_LOOK_WAIT_MS: Final = 100
+_ONE_BATCH: Final = ReadHeaders(chunk_bytes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """Where the log lies, as the leader told it at one moment."""
+
+    start_offset: int
+    high_watermark: int
+    stable_offset: int
+    snapshots: tuple[SnapshotId, ...] = ()
+
+
+class RemoteLog(LogReader):
+    """The log of a quorum. Shares the connections of ``quorum``."""
+
+    def __init__(self, quorum: Quorum) -> None:
+        identity = quorum.identity()
+        self.path = quorum.path
+        self.topic = identity.topic
+        self.partition = messages.PARTITION
+        self.source = SourceKind.QUORUM
+        is_metadata = identity.is_controller
+        if not is_metadata:
+            is_metadata = quorum.settings().values is ValueKind.KRAFT
+        self.kind = LogKind.METADATA if is_metadata else LogKind.PARTITION
+        self._quorum = quorum
+        self._identity = identity
+        self._known: _Extent | None = None
+        self._epochs: EpochCache | None = None
+        self._known_epochs = EpochCache()
+        self._history: MarkerHistory | None = None
+        self._backlog: MarkerHistory | None = None
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._extent().start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The high watermark: what lies behind it is not committed, and cannot be read."""
+        return self._extent().high_watermark
+
+    @property
+    def is_ours(self) -> bool:
+        return not self._identity.is_controller
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """Of a controller the newest one; a quorum of raftlog's sends its own to replicas only."""
+        return self._extent().snapshots
+
+    @property
+    def epochs(self) -> EpochCache:
+        if self._epochs is None:
+            start_offset = self.log_start_offset
+            self._epochs = epochs_of(self._quorum, self._known_epochs, start_offset)
+            self._known_epochs = self._epochs
+        return self._epochs
+
+    @property
+    def tail(self) -> Tail | None:
+        return None
+
+    @property
+    def meta_properties(self) -> MetaProperties | None:
+        return None
+
+    @property
+    def quorum_state(self) -> QuorumState | None:
+        return None
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self._identity.cluster_id
+
+    # --- what happened meanwhile ------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        self._known = None
+        self._epochs = None
+
+    def _extent(self) -> _Extent:
+        if self._known is None:
+            self._known = (
+                self._extent_of_controller()
+                if self._identity.is_controller
+                else self._extent_of_partition()
+            )
+        return self._known
+
+    def _extent_of_partition(self) -> _Extent:
+        high_watermark = self._quorum.offset_at(messages.LATEST_TIMESTAMP)
+        stable_offset = self._quorum.offset_at(messages.LATEST_TIMESTAMP, is_committed_only=True)
+        start_offset = self._quorum.offset_at(messages.EARLIEST_TIMESTAMP)
+        assert high_watermark is not None, "a leader tells it or says that it does not know yet"
+        return _Extent(start_offset or 0, high_watermark, stable_offset or 0)
+
+    def _extent_of_controller(self) -> _Extent:
+        """By fetches alone: the one from offset 0 is answered with the newest checkpoint."""
+        for _ in range(_LOOKS_MAX):
+            first = self._quorum.fetch(0, byte_count_max=1)
+            if first.high_watermark is None:
+                self._quorum.fetch(messages.BEYOND_EVERY_LOG, wait_ms=_LOOK_WAIT_MS)
+                continue
+            high_watermark = first.high_watermark
+            snapshots = () if first.snapshot_id is None else (first.snapshot_id,)
+            # Offset 0 itself cannot be fetched beside a checkpoint; a leader's record lies there.
+            start_offset = max(first.log_start_offset, 1 if snapshots else 0)
+            return _Extent(start_offset, high_watermark, high_watermark, snapshots)
+        raise QuorumUnavailableError(
+            path=self.path, waited_ms=0, reason="the leader does not know what is committed yet"
+        )
+
+    # --- planning ---------------------------------------------------------------------------------
+
+    def read_end(
+        self,
+        *,
+        isolation: Isolation,
+        holdback_ms: int = 0,
+        now_ms: int | None = None,
+        previous: ReadEnd | None = None,
+    ) -> ReadEnd:
+        del holdback_ms, now_ms  # nothing is held back: what is committed is known
+        extent = self._extent()
+        offset = extent.high_watermark
+        words = [words_of(EndBasis.HIGH_WATERMARK, None)]
+        if isolation is Isolation.READ_COMMITTED:
+            stable = min(self._stable_end(extent), offset)
+            if stable < offset:
+                words.append(f"the transaction that begins at offset {stable} is not decided")
+            offset = stable
+        found = ReadEnd(
+            offset, self._epoch_before(offset), EndBasis.HIGH_WATERMARK, "; ".join(words)
+        )
+        placed = Placed(self.path, extent.start_offset, extent.high_watermark, self.epochs)
+        return not_before(found, previous, placed)
+
+    def _epoch_before(self, offset: int) -> int:
+        for snapshot_id in self.snapshots:
+            if snapshot_id.end_offset == offset:
+                return snapshot_id.epoch
+        return self.epochs.epoch_at(offset - 1) or 0
+
+    def _stable_end(self, extent: _Extent) -> int:
+        if self.kind is LogKind.PARTITION:
+            return extent.stable_offset
+        end_offset = extent.high_watermark
+        if end_offset <= extent.start_offset:
+            return end_offset
+        history = self._history
+        if history is None:
+            history = self._history = self._begin(end_offset)
+        history.follow(end_offset)
+        return max(history.book.stable_end(end_offset), extent.start_offset)
+
+    def plan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        isolation: Isolation,
+        max_slices: int = 1,
+        max_records_per_slice: int | None = None,
+        with_producers: bool = True,
+    ) -> ReadPlan:
+        del with_producers  # rule 3
+        if start_offset >= end_offset:
+            return ReadPlan(start_offset, start_offset, ())
+        self._check_range(start_offset, end_offset)
+        spans = self._spans(start_offset, end_offset, isolation)
+        ranges = split_range(
+            start_offset,
+            end_offset,
+            self._find_batch,
+            max_slices=max_slices,
+            max_records=max_records_per_slice,
+        )
+        slices = tuple(
+            OffsetSlice(start, end, touching)
+            for (start, end), touching in zip(ranges, spread(spans, ranges), strict=True)
+        )
+        return ReadPlan(start_offset, end_offset, slices)
+
+    def next_boundary(
+        self,
+        start_offset: int,
+        *,
+        end_offset: int,
+        max_records: int | None = None,
+        max_bytes: int | None = None,
+    ) -> int:
+        if start_offset >= end_offset or (max_records is None and max_bytes is None):
+            return end_offset
+        self._check_range(start_offset, end_offset)
+        boundary = end_offset
+        if max_records is not None and start_offset + max_records < end_offset:
+            boundary = self._find_batch(start_offset + max_records)[0]
+        if max_bytes is not None:
+            boundary = min(boundary, self._within_bytes(start_offset, boundary, max_bytes))
+        if boundary <= start_offset:
+            boundary = self._find_batch(start_offset)[1]
+        return self._outside_transactions(start_offset, boundary, end_offset)
+
+    def _within_bytes(self, start_offset: int, end_offset: int, max_bytes: int) -> int:
+        boundary, left = start_offset, max_bytes
+        reading = ReadHeaders(chunk_bytes=READ_CHUNK_BYTES)
+        for piece in read_pieces(self._quorum, reading, start_offset, end_offset):
+            fits = np.cumsum(piece.batches.byte_count, dtype=np.int64) <= left
+            if fits.any():
+                boundary = int(piece.batches.next_offset[fits][-1])
+            if not fits.all():
+                return boundary
+            left -= int(piece.batches.byte_count.sum(dtype=np.int64))
+        return end_offset
+
+    def _outside_transactions(self, start_offset: int, boundary: int, end_offset: int) -> int:
+        """The last allowed end up to a boundary between batches; else the first one behind it."""
+        if self.kind is LogKind.PARTITION:
+            return boundary
+        book = self._covering(start_offset, boundary).book
+        stable = book.stable_end(boundary)
+        if stable > start_offset:
+            return stable
+        for span in book.spans(start_offset, boundary, with_committed=True):
+            if span.marker_offset is not None and span.first_offset < boundary:
+                after = self._find_batch(span.marker_offset)[1]
+                if book.stable_end(after) >= after:
+                    return min(after, end_offset)
+        return end_offset
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
+        if not self._identity.is_controller:
+            return self._quorum.offset_at(max(timestamp_ms, 0))
+        columns = Column.OFFSET | Column.TIMESTAMP
+        for piece in self.scan(self.log_start_offset, self.log_end_offset, columns=columns):
+            assert piece.records.timestamp_ms is not None, "it was asked for"
+            assert piece.records.offset is not None, "it was asked for"
+            late = np.flatnonzero(piece.records.timestamp_ms.to_numpy() >= timestamp_ms)
+            if len(late):
+                return int(piece.records.offset[int(late[0])].as_py())
+        return None
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        start_offset: int,
+        end_offset: int,
+        *,
+        columns: Column = Column.ALL_BUT_HEADERS,
+        chunk_bytes: int = READ_CHUNK_BYTES,
+    ) -> Iterator[Scan]:
+        reading = ReadScans(columns, chunk_bytes)
+        yield from read_pieces(self._quorum, reading, start_offset, end_offset)
+
+    def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+        reading = ReadBatches(READ_CHUNK_BYTES)
+        for piece in read_pieces(self._quorum, reading, start_offset, end_offset):
+            yield from piece.objects
+
+    def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
+        return Outcomes((), end_offset)
+
+    def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
+        return SnapshotReader(snapshot_files(self._quorum, snapshot_id), snapshot_id)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _find_batch(self, offset: int) -> tuple[int, int]:
+        """Base and next offset of the batch that holds ``offset``."""
+        batches: BatchColumns
+        for piece in read_pieces(self._quorum, _ONE_BATCH, offset, offset + 1):
+            batches = piece.batches
+            return int(batches.base_offset[0]), int(batches.next_offset[0])
+        return offset, self.log_end_offset
+
+    def _spans(
+        self, start_offset: int, end_offset: int, isolation: Isolation
+    ) -> tuple[TransactionSpan, ...]:
+        if self.kind is LogKind.PARTITION:
+            return ()
+        book = self._covering(start_offset, end_offset).book
+        if isolation is Isolation.READ_COMMITTED:
+            problem = book.first_problem(start_offset, end_offset)
+            if problem is not None:
+                raise problem
+        return book.spans(start_offset, end_offset, with_committed=True)
+
+    def _covering(self, start_offset: int, end_offset: int) -> MarkerHistory:
+        """A history that knows every transaction that touches the range."""
+        for history in (self._history, self._backlog):
+            if history is not None and history.knows_from(start_offset):
+                break
+        else:
+            history = self._backlog = self._begin(start_offset)
+        if history is self._backlog:
+            history.book.forget_ended_before(start_offset)
+        history.settle(end_offset, self.log_end_offset)
+        return history
+
+    def _begin(self, before_offset: int) -> MarkerHistory:
+        """Behind the newest checkpoint that ends at or below an offset, or at the log's start."""
+        start_offset = self.log_start_offset
+        for snapshot_id in reversed(self.snapshots):
+            if start_offset <= snapshot_id.end_offset <= before_offset:
+                return MarkerHistory(self._quorum, snapshot_id.end_offset, is_gone_before=False)
+        return MarkerHistory(self._quorum, start_offset, is_gone_before=start_offset > 1)
+
+    def _check_range(self, start_offset: int, end_offset: int) -> None:
+        extent = self._extent()
+        if start_offset < extent.start_offset:
+            raise DataLossError(
+                path=self.path,
+                condition="OFFSETS_DELETED",
+                reason=f"offset {start_offset} is gone: the log begins at {extent.start_offset}",
+                remedy="begin at a snapshot or at the first offset of the log",
+            )
+        if end_offset > extent.high_watermark:
+            raise OffsetOutOfRangeError(
+                path=self.path,
+                offset=end_offset,
+                log_start_offset=extent.start_offset,
+                log_end_offset=extent.high_watermark,
+            )

@@ -1,0 +1,413 @@
+"""Appends on their way to the leader: which batches they become, and what an answer means. Pure.
+
+Rules of this file:
+
+1. A sending is one batch, and is repeated as it is but for base offset and leader epoch, which lie
+   outside its CRC: so whoever gets it twice knows it by its commit's name or its producer.
+2. It states the epoch of the leader that it is sent to. So of appends that follow each other none
+   is taken by a later leader when the one before it was refused by an earlier one.
+3. A batch whose first answer was lost may be in the log. A refusal that a repetition gets says that
+   it is not only where identity was looked at before what was refused (``AppendGroup``); where the
+   caller's epoch was, the same batch is sent under the present epoch and a token that never holds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from raftlog.client.append_group import named_records
+from raftlog.client.requests import AppendRequest, AppendResult
+from raftlog.errors import (
+    AccessDeniedError,
+    AppendUnknownError,
+    BufferAllocationError,
+    FutureEpochError,
+    InvalidAppendError,
+    LogClosedError,
+    LogLockedError,
+    NodeRefusedError,
+    NotLeaderError,
+    QuorumUnavailableError,
+    RaftlogError,
+    RecordBatchTooLargeError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.limits import MIB
+from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp
+from raftlog.records.compression import Compression
+from raftlog.records.encoding import RecordToAppend
+from raftlog.records.new_batch import seal_batch
+from raftlog.records.record import Header, NewRecord
+from raftlog.wire.append_refusals import parse_refusal
+
+from .leaders import is_access_error
+
+TAKE_OVER_HEADER: Final = "raftlog.take-over"
+"""Beside a commit's name: the query id whose place it takes, as UTF-8."""
+MERGED_BYTES_MAX: Final = MIB
+"""How large a batch of several appends grows: larger ones save nothing more."""
+MERGED_REQUESTS_MAX: Final = 4096
+IMPOSSIBLE_OFFSET: Final = 2**62
+"""No log ends there: a token that never holds."""
+_SEQUENCES: Final = 2**31
+_PLACE: Final = struct.Struct(">q4xi")
+"""Base offset, length (left as it is) and leader epoch."""
+_RETRIABLE: Final = frozenset((3, 5, 6, 8, 9, 13, 14, 15, 16, 19, 74, 75, 76, 100, 103, 104))
+"""Kafka's codes after which nothing was appended, and another try may help."""
+_UNKNOWN: Final = frozenset((7, 20))
+"""Kafka's codes after which nobody knows (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What a client must know of the log: the same as ``LogConfig`` has under these names."""
+
+    values: ValueKind
+    batch_bytes_max: int
+    compression: Compression
+    linger_ms: int = 0
+
+
+@dataclass(slots=True)
+class Lane:
+    """A producer id of the client's own, for one batch at a time (KIP-98)."""
+
+    producer_id: int
+    producer_epoch: int
+    next_sequence: int = 0
+
+    def stamp(self) -> ProducerStamp:
+        return ProducerStamp(self.producer_id, self.producer_epoch, self.next_sequence)
+
+    def advance(self, record_count: int) -> None:
+        """A batch was stamped; a negative count takes it back, as it was not appended."""
+        self.next_sequence = (self.next_sequence + record_count) % _SEQUENCES
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Sending:
+    """One batch. ``base_offset`` is what it requires, -1 for nothing.
+
+    ``epoch`` is that of its caller; None: whatever the leader's is. ``is_uncertain``: a try of it
+    may have been taken. ``refusal``: the caller's epoch was refused, and the batch is sent only to
+    learn whether an earlier try was taken.
+    """
+
+    requests: tuple[AppendRequest, ...]
+    data: bytearray
+    record_count: int
+    base_offset: int = -1
+    epoch: int | None = None
+    lane: Lane | None = None
+    is_uncertain: bool = False
+    refusal: RaftlogError | None = None
+    last_problem: str = ""
+    split: Split | None = None
+
+    def stamped(self, leader_epoch: int) -> bytes:
+        """The batch as it is sent to the leader of this epoch."""
+        base_offset, epoch = self.base_offset, self.epoch
+        if self.refusal is not None:
+            base_offset, epoch = IMPOSSIBLE_OFFSET, None
+        _PLACE.pack_into(self.data, 0, base_offset, leader_epoch if epoch is None else epoch)
+        return bytes(self.data)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for it."""
+        return any(not request.future.done() for request in self.requests)
+
+    def finish(self, base_offset: int, epoch: int, *, was_duplicate: bool) -> None:
+        """Tell everybody where the records are."""
+        if self.split is not None:
+            self.split.add(base_offset, self.record_count, epoch)
+            return
+        for request in self.requests:
+            count = self.record_count if len(self.requests) == 1 else len(request.records)
+            result = AppendResult(base_offset, base_offset + count - 1, epoch, was_duplicate)
+            base_offset += count
+            if not request.future.done():
+                request.future.set_result(result)
+
+    def fail(self, error: RaftlogError) -> None:
+        """Tell everybody why not."""
+        if self.split is not None:
+            self.split.fail(error)
+            return
+        for request in self.requests:
+            fail_request(request, error)
+
+
+class Split:
+    """An append that is too large for one batch: it is done when all of its batches are."""
+
+    def __init__(self, request: AppendRequest, part_count: int) -> None:
+        self._request = request
+        self._left = part_count
+        self._first: int | None = None
+        self._end: int = 0
+
+    def add(self, base_offset: int, record_count: int, epoch: int) -> None:
+        self._left -= 1
+        self._first = base_offset if self._first is None else min(self._first, base_offset)
+        self._end = max(self._end, base_offset + record_count)
+        if not self._left and not self._request.future.done():
+            self._request.future.set_result(AppendResult(self._first, self._end - 1, epoch))
+
+    def fail(self, error: RaftlogError) -> None:
+        if self._first is not None and not isinstance(error, AppendUnknownError):
+            reason = f"its records below offset {self._end} were appended, and then: {error}"
+            error = AppendUnknownError(path=getattr(error, "path", "") or "the log", reason=reason)
+        fail_request(self._request, error)
+
+
+def fail_request(request: AppendRequest, error: RaftlogError) -> None:
+    """Each caller gets an error of his own."""
+    if not request.future.done():
+        kind, (_, facts) = type(error), error.__reduce__()[1]
+        request.future.set_exception(kind(**facts))
+
+
+# --- requests become batches ----------------------------------------------------------------------
+
+
+def may_share(request: AppendRequest) -> bool:
+    """Whether other appends may be in its batch."""
+    return not request.stands_alone and request.epoch is None and bool(request.records)
+
+
+def records_on_the_wire(request: AppendRequest, values: ValueKind) -> tuple[RecordToAppend, ...]:
+    """With the name of their commit as the log writes it, and the way over another's."""
+    if request.commit is None or not request.records:
+        return request.records
+    records = named_records(request.records, request.commit, values)
+    if request.take_over_from is None:
+        return records
+    header = Header(TAKE_OVER_HEADER, request.take_over_from.encode())
+    first = records[0]
+    if isinstance(first, bytes):
+        first = NewRecord(None, first)
+    return (replace(first, headers=(*first.headers, header)), *records[1:])
+
+
+def needs_lane(request: AppendRequest) -> bool:
+    """Whether it is known by nothing of its own when it comes again."""
+    return bool(request.records) and request.commit is None and request.producer is None
+
+
+def merged(
+    requests: Sequence[AppendRequest], settings: LogSettings, now_ms: int, lane: Lane
+) -> Sending | None:
+    """One batch of appends that may share one; None if they are too large for it."""
+    builder = _builder(settings, now_ms, lane.stamp())
+    for request in requests:
+        encoded = builder.encode(request.records)
+        if encoded is None:
+            return None
+        builder.add(encoded)
+    lane.advance(builder.record_count)
+    return Sending(
+        requests=tuple(requests),
+        data=bytearray(builder.build(-1, -1)),
+        record_count=builder.record_count,
+        lane=lane,
+    )
+
+
+def alone(request: AppendRequest, settings: LogSettings, now_ms: int, lane: Lane | None) -> Sending:
+    """The batch of one append. Raises ``RecordBatchTooLargeError``."""
+    records = records_on_the_wire(request, settings.values)
+    stamp = request.producer or (NO_PRODUCER if lane is None else lane.stamp())
+    if records:
+        builder = _builder(settings, now_ms, stamp)
+        builder.append(records)
+        data = builder.build(-1, -1)
+    else:
+        data = _empty_batch(now_ms)
+    if lane is not None:
+        lane.advance(len(records))
+    return Sending(
+        requests=(request,),
+        data=bytearray(data),
+        record_count=len(records),
+        base_offset=required_base_offset(request, len(records)),
+        epoch=request.epoch,
+        lane=lane,
+    )
+
+
+def split_up(
+    request: AppendRequest, settings: LogSettings, now_ms: int, lane: Lane
+) -> list[Sending]:
+    """The batches of an append that is too large for one: the last of them gives the lane back.
+
+    They follow each other in one producer's sequences, so that none is taken without those before
+    it. Raises ``RecordBatchTooLargeError`` if one record alone is too large.
+    """
+    parts = _parts(request.records, settings, now_ms)
+    split = Split(request, len(parts))
+    sendings = []
+    for records in parts:
+        builder = _builder(settings, now_ms, lane.stamp())
+        builder.append(records)
+        lane.advance(len(records))
+        sendings.append(
+            Sending(
+                requests=(request,),
+                data=bytearray(builder.build(-1, -1)),
+                record_count=len(records),
+                split=split,
+            )
+        )
+    sendings[-1].lane = lane
+    return sendings
+
+
+def _parts(
+    records: Sequence[RecordToAppend], settings: LogSettings, now_ms: int
+) -> list[Sequence[RecordToAppend]]:
+    parts = []
+    start = 0
+    while start < len(records):
+        builder = _builder(settings, now_ms, NO_PRODUCER)
+        count = builder.count_that_fits(records, start)
+        if count == 0:
+            builder.append(records[start : start + 1])  # raises, unless its codec makes it fit
+            count = 1
+        parts.append(records[start : start + count])
+        start += count
+    return parts
+
+
+def required_base_offset(request: AppendRequest, record_count: int) -> int:
+    """The token as the wire has it; -1 for none. Two that contradict each other never hold."""
+    base = request.required_base_offset
+    if request.required_end_offset is None:
+        return -1 if base is None else min(base, IMPOSSIBLE_OFFSET)
+    of_end = request.required_end_offset - record_count + 1
+    if of_end < 0 or base not in (None, of_end):
+        return IMPOSSIBLE_OFFSET
+    return min(of_end, IMPOSSIBLE_OFFSET)
+
+
+def _builder(settings: LogSettings, now_ms: int, stamp: ProducerStamp) -> BatchBuilder:
+    return BatchBuilder(
+        base_timestamp_ms=now_ms,
+        byte_count_max=settings.batch_bytes_max,
+        compression=settings.compression,
+        producer=stamp,
+    )
+
+
+def _empty_batch(now_ms: int) -> bytes:
+    """A header that only checks."""
+    return seal_batch(
+        b"",
+        base_offset=-1,
+        leader_epoch=-1,
+        byte_count_max=MIB,
+        compression=Compression.NONE,
+        flags=0,
+        last_offset_delta=0,
+        base_timestamp_ms=now_ms,
+        max_timestamp_ms=now_ms,
+        producer=(-1, -1, -1),
+        record_count=0,
+    )
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendAgain:
+    """Nobody refused it for good. ``is_uncertain``: it may have been taken."""
+
+    reason: str
+    is_uncertain: bool = False
+    is_leader_gone: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It is not in the log, and will not be."""
+
+    error: RaftlogError
+
+
+@dataclass(frozen=True, slots=True)
+class AskWhether:
+    """The caller's epoch is over; whether an earlier try was taken is to be found out."""
+
+    error: RaftlogError
+
+
+Judged = SendAgain | Refused | AskWhether
+_PASSING: Final = (LogClosedError, BufferAllocationError, LogLockedError)
+_LOOKED_AT_LATER: Final = (UnexpectedEndOffsetError, RecordBatchTooLargeError, InvalidAppendError)
+"""Refusals that come behind the question whether the log has the batch already."""
+
+
+def judged(sending: Sending, code: int, text: str | None, path: str) -> Judged:
+    """What an answer with an error means. ``path`` stands for the quorum in errors."""
+    error = parse_refusal(text)
+    if isinstance(error, AppendUnknownError) or (error is None and code in _UNKNOWN):
+        return SendAgain(text or f"Kafka's error {code}", is_uncertain=True, is_leader_gone=False)
+    if isinstance(error, NotLeaderError | FutureEpochError):
+        return _judged_epoch(sending, error)
+    if isinstance(error, _PASSING):
+        return SendAgain(str(error), is_leader_gone=isinstance(error, LogClosedError))
+    if error is None and code in _RETRIABLE:
+        return SendAgain(text or f"Kafka's error {code}", is_leader_gone=code != 19)
+    if error is None:
+        error = _foreign_refusal(code, text, path)
+    if sending.refusal is not None and isinstance(error, UnexpectedEndOffsetError):
+        return Refused(sending.refusal)
+    if sending.is_uncertain and not isinstance(error, _LOOKED_AT_LATER):
+        reason = f"an answer was lost, and asked again the leader said: {error.sentence()}"
+        return Refused(AppendUnknownError(path=path, reason=reason))
+    return Refused(_as_asked(sending, error))
+
+
+def _judged_epoch(sending: Sending, error: NotLeaderError | FutureEpochError) -> Judged:
+    is_node_behind = isinstance(error, NotLeaderError) and error.epoch == error.current_epoch
+    if sending.epoch is None or sending.refusal is not None or is_node_behind:
+        return SendAgain(str(error))
+    error = replace(error, epoch=sending.epoch)
+    return AskWhether(error) if sending.is_uncertain else Refused(error)
+
+
+def _foreign_refusal(code: int, text: str | None, path: str) -> RaftlogError:
+    if is_access_error(code):
+        reason = text or f"appending is not allowed to this caller (Kafka's error {code})"
+        return AccessDeniedError(path=path, reason=reason)
+    return NodeRefusedError(path=path, api="Produce", error=code, reason=text or "it says no more")
+
+
+def _as_asked(sending: Sending, error: RaftlogError) -> RaftlogError:
+    """A refused token in the words of who gave it: the wire knows base offsets only."""
+    if not isinstance(error, UnexpectedEndOffsetError):
+        return error
+    request, end = sending.requests[0], error.log_end_offset
+    wanted_end, wanted_base = request.required_end_offset, request.required_base_offset
+    next_available = end + sending.record_count - 1
+    return UnexpectedEndOffsetError(
+        required_end_offset=None if wanted_end == next_available else wanted_end,
+        required_base_offset=None if wanted_base == end else wanted_base,
+        record_count=sending.record_count,
+        log_end_offset=end,
+    )
+
+
+def unknown_or_unavailable(
+    sending: Sending, unavailable: Callable[[], QuorumUnavailableError], path: str
+) -> RaftlogError:
+    """What is said when time is up."""
+    if not sending.is_uncertain:
+        return unavailable()
+    reason = sending.last_problem or "no answer came in time"
+    return AppendUnknownError(path=path, reason=reason)

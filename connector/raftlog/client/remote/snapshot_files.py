@@ -1,0 +1,107 @@
+"""The checkpoints of a quorum as files: read by position, fetched piece by piece (KIP-630)."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+from raftlog.errors import LogNotFoundError, SegmentVanishedError
+from raftlog.limits import MIB
+from raftlog.log.files import LogFiles
+from raftlog.log.names import Listing, parse_checkpoint_name
+from raftlog.types import SnapshotId
+
+from .quorum import Quorum
+
+_FETCH_BYTES: Final = 1 * MIB
+
+
+def snapshot_files(quorum: Quorum, snapshot_id: SnapshotId) -> LogFiles:
+    """The files of a log that holds this checkpoint alone."""
+    return LogFiles(_Snapshots(quorum), quorum.path, Listing(snapshots=(snapshot_id,)))
+
+
+class _Snapshots:
+    """A storage (``storage.protocol.Storage``) of nothing but a quorum's checkpoints."""
+
+    def __init__(self, quorum: Quorum) -> None:
+        self._quorum = quorum
+
+    def list_names(self, directory: str) -> list[str]:
+        raise LogNotFoundError(path=directory)
+
+    def open_file(self, path: str) -> _SnapshotFile:
+        snapshot_id = parse_checkpoint_name(self.split(path)[1])
+        if snapshot_id is None:
+            raise LogNotFoundError(path=path)
+        return _SnapshotFile(self._quorum, path, snapshot_id)
+
+    def is_directory(self, path: str) -> bool:
+        raise LogNotFoundError(path=path)
+
+    def join(self, directory: str, name: str) -> str:
+        return f"{directory}/{name}"
+
+    def split(self, path: str) -> tuple[str, str]:
+        directory, _, name = path.rpartition("/")
+        return directory, name
+
+    def expand(self, pattern: str) -> list[str]:
+        return []
+
+
+class _SnapshotFile:
+    """One checkpoint. What was fetched last is kept, for it is read in small steps."""
+
+    def __init__(self, quorum: Quorum, path: str, snapshot_id: SnapshotId) -> None:
+        self._quorum = quorum
+        self._path = path
+        self._snapshot_id = snapshot_id
+        self._kept = b""
+        self._kept_from = 0
+        self._size: int | None = None
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def byte_count(self) -> int:
+        if self._size is None:
+            self._fetch(0)
+        assert self._size is not None, "a fetch says it"
+        return self._size
+
+    def read_at(self, position: int, byte_count: int) -> bytes:
+        end = min(position + byte_count, self.byte_count())
+        parts: list[bytes] = []
+        while position < end:
+            if not self._kept_from <= position < self._kept_from + len(self._kept):
+                self._fetch(position)
+            at = position - self._kept_from
+            part = self._kept[at : at + end - position]
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+        return b"".join(parts)
+
+    def _fetch(self, position: int) -> None:
+        found = self._quorum.snapshot_bytes(self._snapshot_id, position, _FETCH_BYTES)
+        if found is None:
+            raise SegmentVanishedError(path=self._path)
+        self._kept, self._size = found
+        self._kept_from = position
+
+    def close(self) -> None:
+        self._kept = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
