@@ -1,0 +1,1 @@
+"""What a node answers to clients."""

@@ -1,0 +1,326 @@
+"""Nodes that answer clients: real replicas on simulated disks, one process, virtual time.
+
+Rules of this file:
+
+1. Messages between nodes arrive at once, and syncs are done at once, unless they are held. Time
+   passes when a test says so.
+2. Whoever waits for news is woken after every step of his node, as by the real driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from raftlog.client.requests import Answer, AppendRequest
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.access import Caller, Rights
+from raftlog.node.apis import ClientApis, LastAnswer
+from raftlog.node.leader_appends import LeaderAppends
+from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.effects import (
+    AdvanceHighWatermark,
+    LeaderChanged,
+    LeadershipConfirmed,
+    Reply,
+    Send,
+)
+from raftlog.quorum.events import (
+    Event,
+    RequestReceived,
+    Resign,
+    ResponseReceived,
+    SendFailed,
+    TimePassed,
+)
+from raftlog.quorum.messages import Request, Response
+from raftlog.quorum.roles import Leader
+from raftlog.quorum.voters import Endpoint, Voter, VoterSet
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.types import ReplicaKey
+from raftlog.wire import ApiKey, Listener, LogIdentity, decode, encode
+
+TOPIC: Final = "orders"
+TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
+CLUSTER_ID: Final = "AAAAAAAAAAAAAAAAAAAAxQ"
+TIME_MS: Final = 1_700_000_000_000
+ALL_RIGHTS: Final = Rights.DESCRIBE | Rights.READ | Rights.APPEND | Rights.ADMIN | Rights.VOTE
+_TURNS: Final = 50
+T = TypeVar("T")
+
+
+def caller(
+    rights: Rights = ALL_RIGHTS, listener: Listener = Listener.CLIENTS | Listener.VOTERS
+) -> Caller:
+    return Caller(name="somebody", node_id=None, listener=listener, rights=rights)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    is_due: Callable[[], bool]
+    future: asyncio.Future[bool]
+    deadline_ms: int
+
+
+class Node:
+    """One node: the part of it that answering needs."""
+
+    def __init__(self, cluster: Cluster, voter: Voter, log_config: LogConfig) -> None:
+        self.node_id: Final = voter.key.node_id
+        self.disk = SimulatedDisk(self.node_id)
+        self.disk.make_directory("/data")
+        self.disk.sync_directory("/")
+        self.is_sync_held = False
+        self.is_cut_off = False
+        self._cluster = cluster
+        self._held: list[RunSync] = []
+        self._replies: dict[int, Callable[[Response], None]] = {}
+        self._next_request_id = 1
+        self._futures: dict[AppendRequest, asyncio.Future[Answer]] = {}
+        self._waiters: list[_Waiter] = []
+        self.replica = Replica.open(
+            self.disk,
+            f"/data/{TOPIC}-0",
+            me=voter,
+            voters=cluster.voters,
+            kraft_version=1,
+            log_config=log_config,
+            topic_id=TOPIC_ID,
+            config=QuorumConfig(),
+            jitter_ms=lambda bound: (self.node_id * 97) % bound,
+            now_ms=cluster.now_ms,
+            time_ms=self.time_ms(),
+        )
+        self._appends = LeaderAppends(self.replica, self._answer)
+        self.apis = ClientApis(self)
+
+    # --- what answering needs ---------------------------------------------------------------------
+
+    @property
+    def identity(self) -> LogIdentity:
+        return LogIdentity(topic=TOPIC, topic_id=TOPIC_ID, cluster_id=CLUSTER_ID)
+
+    def now_ms(self) -> int:
+        return self._cluster.now_ms
+
+    def time_ms(self) -> int:
+        return TIME_MS + self._cluster.now_ms
+
+    def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._futures[request] = future
+        self._do(lambda now, time: self._appends.submit(request, now_ms=now, time_ms=time))
+        return future
+
+    async def ask(self, request: Request) -> Response:
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.receive(request, future.set_result)
+        return await future
+
+    async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
+        if is_due():
+            return True
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(is_due, future, self.now_ms() + timeout_ms)
+        self._waiters.append(waiter)
+        self._wake()
+        return await future
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self.replica.core.role, Leader)
+
+    def tell(self, event: Event) -> None:
+        self._do(lambda now, time: self.replica.step(event, now_ms=now, time_ms=time))
+
+    def receive(self, request: Request, reply: Callable[[Response], None]) -> None:
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        self._replies[request_id] = reply
+        self.tell(RequestReceived(request_id, request))
+
+    def let_syncs_go(self) -> None:
+        self.is_sync_held = False
+        held, self._held = self._held, []
+        for one in held:
+            self._run(one)
+
+    def _do(self, act: Callable[[int, int], list[Outgoing]]) -> None:
+        for one in act(self.now_ms(), self.time_ms()):
+            self._put_out(one)
+        self._wake()
+        self._cluster.deliver()
+
+    def _put_out(self, outgoing: Outgoing) -> None:
+        match outgoing:
+            case Send():
+                self._cluster.carry(self, outgoing)
+            case Reply(request_id, response):
+                reply = self._replies.pop(request_id)
+                reply(response)
+            case RunSync():
+                if self.is_sync_held:
+                    self._held.append(outgoing)
+                else:
+                    self._cluster.later(lambda: self._run(outgoing))
+            case LeadershipConfirmed(ticket):
+                self._appends.confirmed(ticket)
+            case AdvanceHighWatermark() | LeaderChanged():
+                self._appends.poll()
+            case _:
+                pass
+
+    def _run(self, sync: RunSync) -> None:
+        sync.ticket.run()
+        ticket = sync.ticket
+        self._do(lambda now, time: self.replica.complete_sync(ticket, now_ms=now, time_ms=time))
+
+    def _answer(self, request: AppendRequest, answer: Answer) -> None:
+        future = self._futures.pop(request)
+        if not future.done():
+            future.set_result(answer)
+
+    def _wake(self) -> None:
+        for waiter in list(self._waiters):
+            if waiter.future.done():
+                self._waiters.remove(waiter)
+            elif waiter.is_due():
+                waiter.future.set_result(True)
+            elif self.now_ms() >= waiter.deadline_ms:
+                waiter.future.set_result(False)
+
+    # --- asking it --------------------------------------------------------------------------------
+
+    def start(self, key: ApiKey, version: int, request: Any, who: Caller) -> asyncio.Task[Any]:
+        """Ask what a connection would ask: it is begun before this returns to the loop again."""
+        frame = b"head" + encode(request, version)
+        work = self.apis.answer(key, version, frame, 4, who)
+        return asyncio.get_running_loop().create_task(work)
+
+    async def ask_client(
+        self, key: ApiKey, version: int, request: Any, kind: type[T], who: Caller | None = None
+    ) -> T:
+        """The answer to a request that is answered without time passing."""
+        task = self.start(key, version, request, caller() if who is None else who)
+        await settle()
+        assert task.done(), "it waits"
+        return answer_of(task, kind, version)
+
+
+class Cluster:
+    """Some nodes, and what is on its way between them."""
+
+    def __init__(self, count: int = 1, config: LogConfig | None = None) -> None:
+        self.now_ms = 0
+        self._due: deque[Callable[[], None]] = deque()
+        self._is_delivering = False
+        self.voters = VoterSet.of(
+            Voter(
+                key=ReplicaKey(at, f"AAAAAAAAAAAAAAAAAAAAA{chr(ord('A') + 4 * at)}"),
+                endpoints=(
+                    Endpoint("CONTROLLER", f"node{at}", 9000 + at),
+                    Endpoint("CLIENTS", f"node{at}.public", 9100 + at),
+                ),
+            )
+            for at in range(1, count + 1)
+        )
+        self.nodes = [Node(self, voter, config or LogConfig()) for voter in self.voters]
+
+    @property
+    def leader(self) -> Node:
+        """The leader of the latest epoch."""
+        found = [node for node in self.nodes if node.is_leader]
+        return max(found, key=lambda node: node.replica.core.epoch)
+
+    @property
+    def follower(self) -> Node:
+        return next(node for node in self.nodes if not node.is_leader)
+
+    def elect(self) -> Node:
+        """Let time pass until somebody leads, and everybody knows."""
+        for node in self.nodes:
+            node.tell(TimePassed())
+        for _ in range(100):
+            if any(node.is_leader for node in self.nodes) and self._agree():
+                return self.leader
+            self.pass_time(100)
+        raise AssertionError("nobody is elected")
+
+    def _agree(self) -> bool:
+        epochs = {node.replica.core.epoch for node in self.nodes if not node.is_cut_off}
+        return len(epochs) == 1 and bool(self.leader.replica.core.high_watermark)
+
+    def pass_time(self, time_ms: int) -> None:
+        """Let time pass, in small steps."""
+        until_ms = self.now_ms + time_ms
+        while self.now_ms < until_ms:
+            self.now_ms = min(self.now_ms + 50, until_ms)
+            for node in self.nodes:
+                node.tell(TimePassed())
+
+    def change_leader(self) -> Node:
+        """Make another node lead."""
+        old = self.leader
+        epoch = old.replica.core.epoch
+        old.tell(Resign(epoch))
+        for _ in range(100):
+            self.pass_time(100)
+            found = [node for node in self.nodes if node.is_leader]
+            if found and self.leader.replica.core.epoch > epoch and self._agree():
+                return self.leader
+        raise AssertionError("nobody is elected")
+
+    # --- what is on its way -----------------------------------------------------------------------
+
+    def later(self, act: Callable[[], None]) -> None:
+        self._due.append(act)
+
+    def carry(self, source: Node, sent: Send) -> None:
+        target = next(node for node in self.nodes if node.node_id == sent.node_id)
+        if source.is_cut_off or target.is_cut_off:
+            self._due.append(lambda: source.tell(SendFailed(sent.correlation_id)))
+            return
+
+        def reply(response: Response) -> None:
+            received = ResponseReceived(sent.correlation_id, response)
+            if not (source.is_cut_off or target.is_cut_off):
+                self._due.append(lambda: source.tell(received))
+
+        self._due.append(lambda: target.receive(sent.request, reply))
+
+    def deliver(self) -> None:
+        if self._is_delivering:
+            return
+        self._is_delivering = True
+        try:
+            while self._due:
+                self._due.popleft()()
+        finally:
+            self._is_delivering = False
+
+
+async def settle() -> None:
+    """Let everything happen that needs no time."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
+def answer_of(task: asyncio.Task[Any], kind: type[T], version: int) -> T:
+    """What an answer says."""
+    body = task.result()
+    assert isinstance(body, bytes)
+    return decode(kind, version, bytes(body))
+
+
+def is_last(task: asyncio.Task[Any]) -> bool:
+    return isinstance(task.result(), LastAnswer)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
