@@ -13,18 +13,26 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-SCRIPTS = ("decode.py", "typed_records.py", "append.py", "spark_read.py", "spark_write.py")
+SCRIPTS = (
+    "decode.py",
+    "typed_records.py",
+    "append.py",
+    "quorum.py",
+    "spark_read.py",
+    "spark_write.py",
+)
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
-def measure(script: str) -> list[dict[str, Any]]:
+def measure(script: str, options: list[str]) -> list[dict[str, Any]]:
     print(f"running {script}", file=sys.stderr, flush=True)
-    command = [sys.executable, str(HERE / script), "--json"]
+    command = [sys.executable, str(HERE / script), "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         print(done.stderr[-2000:], file=sys.stderr)
@@ -61,9 +69,26 @@ def bring_kafka() -> None:
         kafka_jars()
 
 
+def bring_etcd(directory: Path) -> list[str]:
+    """Options that name etcd: the one that is installed, or Debian's package, taken apart."""
+    if shutil.which("etcd"):
+        return []
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        return []
+    try:
+        subprocess.run(["apt-get", "download", "etcd-server"], cwd=directory, check=True)
+        (package,) = directory.glob("etcd-server_*.deb")
+        subprocess.run(["dpkg", "-x", str(package), str(directory / "root")], check=True)
+    except (subprocess.CalledProcessError, ValueError):
+        return []
+    return ["--etcd", str(directory / "root/usr/bin/etcd")]
+
+
 def main() -> None:
     bring_kafka()
-    rows = [row for script in SCRIPTS for row in measure(script)]
+    with tempfile.TemporaryDirectory() as directory:
+        options = {"quorum.py": bring_etcd(Path(directory))}
+        rows = [row for script in SCRIPTS for row in measure(script, options.get(script, []))]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     page = HERE / "README.md"
     before, _, rest = page.read_text().partition(BEGIN)

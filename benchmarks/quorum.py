@@ -1,0 +1,370 @@
+"""Append to three real nodes on this machine: raftlog's quorum beside etcd's.
+
+    python benchmarks/quorum.py [--appends N] [--rounds N] [--kills N] [--etcd PATH] [--json]
+
+One appender or 64, each with a connection of its own that waits for its last append: 100 random
+bytes, acknowledged when a majority has synced them. raftlog is spoken to by Produce, etcd by its
+HTTP gateway (a put of a new key each), both by the same few lines of asyncio in one process; rounds
+of the two alternate on the same disk. etcd is taken from `--etcd` or the PATH (Debian's package
+`etcd-server`), and left out where there is none. Its members sync what they write as ours do.
+
+Failover: the leader is killed (SIGKILL) while somebody appends; the time is from the kill to the
+first append that is acknowledged after it. Both have their own defaults: raftlog a fetch timeout of
+2 s and elections of 1 s, as KRaft; etcd an election timeout of 1 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import json
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from kio.schema.produce.v13 import request as produce  # noqa: E402
+from tests.support.quorum_processes import (  # noqa: E402
+    NodeProcess,
+    QuorumProcesses,
+    eventually,
+    free_ports,
+)
+
+from raftlog.records import BatchBuilder  # noqa: E402
+from raftlog.wire import (  # noqa: E402
+    ApiKey,
+    FrameSplitter,
+    RequestHeader,
+    decode,
+    decode_response_header,
+    encode,
+    encode_request_header,
+    frame,
+    wide,
+)
+
+VALUE_BYTES = 100
+APPENDERS = 64
+TOPIC = "raftlog"
+PRODUCE_VERSION = 11
+ETCD = "etcd, three members, HTTP gateway"
+Row = dict[str, Any]
+
+
+def row(what: str, ours: float, unit: str, against: float | None = None, other: str = "") -> Row:
+    """One line for the table of all benchmarks."""
+    return {"what": what, "ours": ours, "against": against, "unit": unit, "other": other or None}
+
+
+class System(Protocol):
+    """Three nodes that can be appended to."""
+
+    name: str
+
+    async def connect(self) -> Callable[[bytes], Awaitable[bool]]:
+        """A connection to the leader: appends a value, and says whether it was acknowledged."""
+        ...
+
+    def kill_leader(self) -> Callable[[], None]:
+        """Kill the leader's process; what is returned starts it again."""
+        ...
+
+
+# --- raftlog --------------------------------------------------------------------------------------
+
+
+class OurQuorum:
+    """Three nodes of raftlog."""
+
+    name = "raftlog"
+
+    def __init__(self, home: Path) -> None:
+        self._nodes = QuorumProcesses(home)
+
+    def __enter__(self) -> OurQuorum:
+        self._nodes.__enter__()
+        eventually(lambda: self._leader(), "a leader")
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._nodes.__exit__(*error)
+
+    def _leader(self) -> NodeProcess | None:
+        """The newest that said it leads, if it runs."""
+        found = [
+            (line["epoch"], line["node"])
+            for node in self._nodes.nodes
+            for line in node.lines()
+            if line["event"] == "role" and line["new"] == "leader"
+        ]
+        if not found:
+            return None
+        node = self._nodes.node(max(found)[1])
+        return node if node.is_running else None
+
+    async def connect(self) -> Callable[[bytes], Awaitable[bool]]:
+        leader = self._leader()
+        if leader is None:
+            raise ConnectionError("nobody leads")
+        reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
+        splitter = FrameSplitter(2**24, "the node")
+
+        async def append(value: bytes) -> bool:
+            header = RequestHeader(
+                api_key=ApiKey.PRODUCE, api_version=PRODUCE_VERSION, correlation_id=1
+            )
+            writer.write(frame(encode_request_header(header), produced(value)))
+            frames: list[bytes] = []
+            while not frames:
+                data = await reader.read(2**16)
+                if not data:
+                    raise ConnectionError("closed")
+                frames = splitter.feed(data)
+            _, start = decode_response_header(frames[0], ApiKey.PRODUCE, PRODUCE_VERSION)
+            answer = decode(wide.ProduceResponse, PRODUCE_VERSION, frames[0], start=start)
+            return int(answer.responses[0].partition_responses[0].error_code) == 0
+
+        return append
+
+    def kill_leader(self) -> Callable[[], None]:
+        leader = eventually(lambda: self._leader(), "a leader")
+        leader.kill()
+        return leader.start
+
+
+def produced(value: bytes) -> bytes:
+    """The body of a Produce request with one record."""
+    builder = BatchBuilder(base_timestamp_ms=time.time_ns() // 1_000_000, byte_count_max=2**20)
+    builder.append([value])
+    partition: Any = produce.PartitionProduceData(index=0, records=builder.build(0, -1))
+    topic: Any = wide.ProduceTopic(name=TOPIC, topic_id=None, partition_data=(partition,))
+    wait: Any = timedelta(seconds=30)
+    return encode(
+        wide.ProduceRequest(transactional_id=None, acks=-1, timeout=wait, topic_data=(topic,)),
+        PRODUCE_VERSION,
+    )
+
+
+# --- etcd -----------------------------------------------------------------------------------------
+
+
+class Etcd:
+    """Three members of etcd."""
+
+    name = ETCD
+
+    def __init__(self, home: Path, program: str) -> None:
+        self._program = program
+        self._home = home
+        ports = free_ports(6)
+        self._clients, self._peers = ports[:3], ports[3:]
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * 3
+        self._next_key = 0
+
+    def __enter__(self) -> Etcd:
+        for at in range(3):
+            self._start(at)
+        eventually(lambda: asyncio.run(self._leader()) is not None, "etcd has a leader")
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for process in self._processes:
+            if process is not None:
+                process.kill()
+                process.wait()
+
+    def _start(self, at: int) -> None:
+        peers = ",".join(f"m{n}=http://127.0.0.1:{port}" for n, port in enumerate(self._peers))
+        client, peer = (f"http://127.0.0.1:{ports[at]}" for ports in (self._clients, self._peers))
+        self._home.mkdir(parents=True, exist_ok=True)
+        with (self._home / f"m{at}.log").open("ab") as lines:
+            self._processes[at] = subprocess.Popen(
+                [
+                    self._program,
+                    *("--name", f"m{at}", "--data-dir", str(self._home / f"m{at}")),
+                    *("--listen-client-urls", client, "--advertise-client-urls", client),
+                    *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+                    *("--initial-cluster", peers, "--initial-cluster-state", "new"),
+                    *("--log-level", "error"),
+                ],
+                stdout=lines,
+                stderr=lines,
+            )
+
+    async def _leader(self) -> int | None:
+        """Which member leads, as a running one says."""
+        for at, port in enumerate(self._clients):
+            process = self._processes[at]
+            if process is None or process.poll() is not None:
+                continue
+            with contextlib.suppress(OSError, KeyError, ValueError, EOFError):
+                post = await _http(port)
+                said = json.loads(await post("/v3/maintenance/status", b"{}"))
+                if said.get("leader") == said["header"]["member_id"]:
+                    return at
+        return None
+
+    async def connect(self) -> Callable[[bytes], Awaitable[bool]]:
+        at = await self._leader()
+        if at is None:
+            raise ConnectionError("nobody leads")
+        post = await _http(self._clients[at])
+
+        async def append(value: bytes) -> bool:
+            self._next_key += 1
+            key = base64.b64encode(b"%012d" % self._next_key).decode()
+            body = json.dumps({"key": key, "value": base64.b64encode(value).decode()}).encode()
+            return b'"revision"' in await post("/v3/kv/put", body)
+
+        return append
+
+    def kill_leader(self) -> Callable[[], None]:
+        at = eventually(lambda: [one for one in [_run(self._leader())] if one is not None], "a")[0]
+        process = self._processes[at]
+        assert process is not None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        return lambda: self._start(at)
+
+
+def _run(work: Any) -> Any:
+    """Run a coroutine although a loop may run in this thread."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+async def _http(port: int) -> Callable[[str, bytes], Awaitable[bytes]]:
+    """A connection that stays open: posts a body, gives the answer's."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+
+    async def post(path: str, body: bytes) -> bytes:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = int(answer.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        return await reader.readexactly(length)
+
+    return post
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+async def rate_of(system: System, appenders: int, count: int, seed: int) -> tuple[float, float]:
+    """Appends a second of so many connections, and the median time of one in milliseconds."""
+    chance = random.Random(seed)
+    connections = [await system.connect() for _ in range(appenders)]
+    times: list[float] = []
+
+    async def work(append: Callable[[bytes], Awaitable[bool]], each: int) -> None:
+        for _ in range(each):
+            start = time.perf_counter()
+            if not await append(chance.randbytes(VALUE_BYTES)):
+                raise SystemExit(f"{system.name} refused an append")
+            times.append(1000 * (time.perf_counter() - start))
+
+    start = time.perf_counter()
+    await asyncio.gather(*(work(one, count // appenders) for one in connections))
+    elapsed = time.perf_counter() - start
+    return len(times) / elapsed, statistics.median(times)
+
+
+async def failover_s(system: System) -> float:
+    """From the death of the leader to the next acknowledged append."""
+    append = await system.connect()
+    await append(b"before")
+    start_again = await asyncio.to_thread(system.kill_leader)
+    start = time.perf_counter()
+    while True:
+        try:
+            append = await asyncio.wait_for(system.connect(), 1)
+            if await asyncio.wait_for(append(b"after"), 1):
+                break
+        except (OSError, EOFError, TimeoutError, ValueError, IndexError):
+            await asyncio.sleep(0.005)
+    elapsed = time.perf_counter() - start
+    await asyncio.to_thread(start_again)
+    return elapsed
+
+
+def measure_rates(systems: list[System], count: int, rounds: int) -> Iterator[Row]:
+    figures: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for at in range(rounds + 1):
+        for system in systems:
+            for appenders in (1, APPENDERS):
+                appends = count if appenders > 1 else max(count // 20, 100)
+                found = asyncio.run(rate_of(system, appenders, appends, at))
+                if at:  # the first round warms up
+                    figures.setdefault((system.name, appenders), []).append(found)
+
+    def median(name: str, appenders: int, which: int) -> float | None:
+        found = figures.get((name, appenders))
+        return statistics.median(one[which] for one in found) if found else None
+
+    for appenders in (1, APPENDERS):
+        ours, theirs = (median(name, appenders, 0) for name in (OurQuorum.name, ETCD))
+        plural = "" if appenders == 1 else "s"
+        what = f"durable appends on three nodes, {appenders} client{plural}"
+        yield row(what, ours or 0, "appends/s", theirs, ETCD if theirs else "")
+    ours, theirs = (median(name, 1, 1) for name in (OurQuorum.name, ETCD))
+    yield row("an append on three nodes, 1 client, median", ours or 0, "ms", theirs, ETCD)
+
+
+def measure_failovers(systems: list[System], kills: int) -> Iterator[Row]:
+    found = {
+        system.name: sorted(asyncio.run(failover_s(system)) for _ in range(kills))
+        for system in systems
+    }
+    for words, at in (("median", kills // 2), ("longest", kills - 1)):
+        ours = found[OurQuorum.name][at]
+        theirs = found[ETCD][at] if ETCD in found else None
+        yield row(
+            f"failover after SIGKILL of the leader, {words} of {kills}", ours, "s", theirs, ETCD
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--appends", type=int, default=6_400)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--etcd", default=shutil.which("etcd"))
+    parser.add_argument("--directory", default=None)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    from benchmarks.append import measure_disk
+
+    with (
+        tempfile.TemporaryDirectory(dir=options.directory) as name,
+        contextlib.ExitStack() as stack,
+    ):
+        home = Path(name)
+        systems: list[System] = [stack.enter_context(OurQuorum(home / "raftlog"))]
+        if options.etcd:
+            systems.append(stack.enter_context(Etcd(home / "etcd", options.etcd)))
+        rows = [*measure_disk(home)]
+        rows += measure_rates(systems, options.appends, options.rounds)
+        if options.kills:
+            rows += measure_failovers(systems, options.kills)
+        for one in rows:
+            print(json.dumps(one) if options.json else f"{one['what']}: {one}")
+
+
+if __name__ == "__main__":
+    main()
