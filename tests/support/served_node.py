@@ -108,13 +108,16 @@ class RawConnection:
 
 
 @contextlib.asynccontextmanager
-async def served_node(home: Path, extra: str = "") -> AsyncIterator[ServedNode]:
-    """A node that leads; closed in order at the end. ``extra`` is added to its configuration."""
-    (port,) = free_ports(1)
+async def served_node(
+    home: Path, extra: str = "", *, listeners: str | None = None
+) -> AsyncIterator[ServedNode]:
+    """A node that leads; closed in order at the end. ``extra`` is added to its configuration, and
+    ``listeners`` stands there in place of one for all."""
+    if listeners is None:
+        (port,) = free_ports(1)
+        listeners = f'[listeners.both]\naddress = "127.0.0.1:{port}"\n'
     config = parse_config(
-        f'[node]\nid = 1\ndirectory = "{home / "data"}"\n'
-        f'[listeners.both]\naddress = "127.0.0.1:{port}"\n{extra}',
-        "node.toml",
+        f'[node]\nid = 1\ndirectory = "{home / "data"}"\n{listeners}{extra}', "node.toml"
     )
     storage = PrivateLocalStorage()
     format_directory(config, cluster_id=random_id(), is_standalone=True)

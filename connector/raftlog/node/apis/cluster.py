@@ -58,7 +58,9 @@ async def answer_describe_cluster(
     if question.version < _TYPES_FROM and Listener.CLIENTS not in caller.listener:
         kind = _CONTROLLERS
     error, text = ErrorCode.none, None
-    if kind not in _LISTENERS:
+    if not may_describe(caller):
+        error = ErrorCode.cluster_authorization_failed
+    elif kind not in _LISTENERS:
         error, text = ErrorCode.unsupported_endpoint_type, f"no endpoint is of type {kind}"
     elif _LISTENERS[kind] not in caller.listener:
         error = ErrorCode.mismatched_endpoint_type
