@@ -1,7 +1,9 @@
 """raftlog: a KRaft replicated log as records, columns and files. Knows neither Spark nor tables.
 
-``raftlog.open(path)`` opens a log of one's own, to append to and to read. What it needs is imported
-when it is first asked for.
+``raftlog.open(path)`` opens a log of one's own, to append to and to read;
+``raftlog.connect("host:port,host:port")`` does so with the log of a quorum, and
+``raftlog.follow("host:port")`` reads the metadata of a Kafka cluster from its live controllers.
+What they need is imported when it is first asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .client.embedded import EmbeddedLog
     from .client.embedded import open_embedded as open  # noqa: A004 - as `raftlog.open`
+    from .client.remote.following import follow
+    from .client.remote.handle import ConnectedLog, connect
     from .client.repairing import repair_log as repair
     from .client.requests import AppendResult
     from .log.writing.batch_facts import CommitName, ValueKind
@@ -20,10 +24,13 @@ __version__ = "0.1.0"
 __all__ = [
     "AppendResult",
     "CommitName",
+    "ConnectedLog",
     "EmbeddedLog",
     "LogConfig",
     "ValueKind",
     "__version__",
+    "connect",
+    "follow",
     "open",
     "repair",
 ]
@@ -31,9 +38,12 @@ __all__ = [
 _HOMES = {
     "AppendResult": ("raftlog.client.requests", "AppendResult"),
     "CommitName": ("raftlog.log.writing.batch_facts", "CommitName"),
+    "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
     "EmbeddedLog": ("raftlog.client.embedded", "EmbeddedLog"),
     "LogConfig": ("raftlog.log.writing.properties", "LogConfig"),
     "ValueKind": ("raftlog.log.writing.batch_facts", "ValueKind"),
+    "connect": ("raftlog.client.remote.handle", "connect"),
+    "follow": ("raftlog.client.remote.following", "follow"),
     "open": ("raftlog.client.embedded", "open_embedded"),
     "repair": ("raftlog.client.repairing", "repair_log"),
 }

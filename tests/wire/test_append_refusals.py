@@ -106,7 +106,7 @@ def test_an_error_that_no_append_raises_keeps_its_words_and_brings_no_facts() ->
 
 @pytest.mark.parametrize("was_duplicate", [False, True])
 def test_success_tells_epoch_and_duplicate(was_duplicate: bool) -> None:
-    told = Appended(7, was_duplicate)
+    told = Appended(7, was_duplicate, 12)
     assert parse_appended(appended_text(told)) == told
     assert parse_refusal(appended_text(told)) is None
 

@@ -78,11 +78,13 @@ _NUMBER_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an answer without an error cannot say elsewhere: the epoch of the records, and whether
-    the log had them already."""
+    """What an answer without an error cannot say elsewhere: the epoch of the records, whether the
+    log had them already, and the offset of the last of them: of a commit that is named again, that
+    of the one which was appended then."""
 
     epoch: int
     was_duplicate: bool
+    last_offset: int
 
 
 # --- a node writes --------------------------------------------------------------------------------
@@ -108,7 +110,7 @@ def refusal_text(error: RaftlogError) -> str:
 def appended_text(appended: Appended) -> str:
     """The text of an answer to an append that is done."""
     what = "The log had this already" if appended.was_duplicate else "Appended"
-    facts = {"epoch": appended.epoch, "was_duplicate": appended.was_duplicate}
+    facts = dataclasses.asdict(appended)
     return _with_facts(f"[{_APPENDED}] {what}", facts)
 
 
@@ -145,10 +147,11 @@ def parse_refusal(text: str | None) -> RaftlogError | None:
 def parse_appended(text: str | None) -> Appended | None:
     """What ``appended_text`` was given; None if the text is not from there."""
     match _parsed(text):
-        case (code, {"epoch": int(epoch), "was_duplicate": bool(was_duplicate)}) if (
-            code == _APPENDED and _fits(epoch, int)
-        ):
-            return Appended(epoch, was_duplicate)
+        case (
+            code,
+            {"epoch": epoch, "was_duplicate": bool(was_duplicate), "last_offset": last_offset},
+        ) if code == _APPENDED and _fits(epoch, int) and _fits(last_offset, int):
+            return Appended(epoch, was_duplicate, last_offset)
         case _:
             return None
 

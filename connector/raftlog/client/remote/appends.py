@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
@@ -96,6 +97,25 @@ class Appends:
                 self._network.call(self._sender.close)
             wait((life,))
         _running.discard(self)
+
+    def close_later(self, then: Callable[[], None]) -> None:
+        """Take no more, wait for nothing, and call ``then`` when all has its answer."""
+        if os.getpid() != self._network.process_id:
+            return
+        with self._changed:
+            self._is_closed = True
+            life = self._life
+            if life is not None and not life.done():
+                self._network.call(self._sender.close)
+
+        def ended(_: Future[None]) -> None:
+            _running.discard(self)
+            then()
+
+        if life is None:
+            then()
+        else:
+            life.add_done_callback(ended)
 
     def _hand_over(self) -> None:
         with self._changed:

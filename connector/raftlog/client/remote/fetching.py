@@ -76,16 +76,22 @@ def read_pieces(
 
 def _check_there(quorum: Quorum, fetched: Fetched, offset: int, end_offset: int) -> None:
     """Raise ``DataLossError`` if a range that was committed cannot be fetched any more."""
-    is_deleted = fetched.log_start_offset > offset or fetched.snapshot_id is not None
-    if is_deleted:
-        raise DataLossError(
-            path=quorum.path,
-            condition="OFFSETS_DELETED",
-            reason=f"offset {offset} is gone: the log begins at {fetched.log_start_offset} now",
-            remedy="begin at a snapshot or at the first offset of the log",
-        )
+    if fetched.log_start_offset > offset or fetched.snapshot_id is not None:
+        raise _deleted(quorum, offset, fetched.log_start_offset)
     if fetched.is_out_of_range or fetched.diverging is not None:
+        start_offset = quorum.start_offset(fetched)
+        if offset < start_offset:
+            raise _deleted(quorum, offset, start_offset)
         raise _truncated(quorum, offset, end_offset)
+
+
+def _deleted(quorum: Quorum, offset: int, start_offset: int) -> DataLossError:
+    return DataLossError(
+        path=quorum.path,
+        condition="OFFSETS_DELETED",
+        reason=f"offset {offset} is gone: the log begins at {start_offset} now",
+        remedy="begin at a snapshot or at the first offset of the log",
+    )
 
 
 def _truncated(quorum: Quorum, offset: int, end_offset: int) -> DataLossError:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
 from raftlog.client.clock import Clock
-from raftlog.client.requests import AppendRequest
+from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import (
     AccessDeniedError,
     AppendUnknownError,
@@ -359,12 +359,9 @@ class Sender:
             return
         code = int(partition.error_code)
         if not code:
-            told = parse_appended(partition.error_message)
-            epoch = leader.epoch if told is None else told.epoch
-            was_duplicate = told is not None and told.was_duplicate
             self._leaders.works()
             self._give_back(sending)
-            sending.finish(int(partition.base_offset), epoch, was_duplicate=was_duplicate)
+            sending.finish(_result(leader, sending, partition))
             return
         verdict = judged(sending, code, partition.error_message, self._leaders.path)
         if isinstance(verdict, Refused):
@@ -446,3 +443,14 @@ class Sender:
 
     def _unavailable(self) -> QuorumUnavailableError:
         return self._leaders.unavailable()
+
+
+def _result(leader: Leader, sending: Sending, partition: Any) -> AppendResult:
+    """What an answer without an error says."""
+    base_offset = int(partition.base_offset)
+    told = parse_appended(partition.error_message)
+    if told is None:  # an older node
+        return AppendResult(base_offset, base_offset + sending.record_count - 1, leader.epoch)
+    # A repetition that only the client made is none to its caller, who asked once.
+    was_duplicate = told.was_duplicate and sending.is_named
+    return AppendResult(base_offset, told.last_offset, told.epoch, was_duplicate)

@@ -54,8 +54,9 @@ MERGED_REQUESTS_MAX: Final = 4096
 IMPOSSIBLE_OFFSET: Final = 2**62
 """No log ends there: a token that never holds."""
 _SEQUENCES: Final = 2**31
-_PLACE: Final = struct.Struct(">q4xi")
-"""Base offset, length (left as it is) and leader epoch."""
+_BASE_OFFSET: Final = struct.Struct(">q")
+_LEADER_EPOCH: Final = struct.Struct(">i")
+_LEADER_EPOCH_POSITION: Final = struct.calcsize(">qi")
 _RETRIABLE: Final = frozenset((3, 5, 6, 8, 9, 13, 14, 15, 16, 19, 74, 75, 76, 100, 103, 104))
 """Kafka's codes after which nothing was appended, and another try may help."""
 _UNKNOWN: Final = frozenset((7, 20))
@@ -113,7 +114,9 @@ class Sending:
         base_offset, epoch = self.base_offset, self.epoch
         if self.refusal is not None:
             base_offset, epoch = IMPOSSIBLE_OFFSET, None
-        _PLACE.pack_into(self.data, 0, base_offset, leader_epoch if epoch is None else epoch)
+        epoch = leader_epoch if epoch is None else epoch
+        _BASE_OFFSET.pack_into(self.data, 0, base_offset)
+        _LEADER_EPOCH.pack_into(self.data, _LEADER_EPOCH_POSITION, epoch)
         return bytes(self.data)
 
     @property
@@ -121,17 +124,25 @@ class Sending:
         """Whether anybody still waits for it."""
         return any(not request.future.done() for request in self.requests)
 
-    def finish(self, base_offset: int, epoch: int, *, was_duplicate: bool) -> None:
+    @property
+    def is_named(self) -> bool:
+        """Whether it is known by a name of its caller's."""
+        first = self.requests[0]
+        return first.commit is not None or first.producer is not None
+
+    def finish(self, result: AppendResult) -> None:
         """Tell everybody where the records are."""
         if self.split is not None:
-            self.split.add(base_offset, self.record_count, epoch)
+            self.split.add(result)
             return
+        if len(self.requests) == 1:
+            _answer(self.requests[0], result)
+            return
+        base_offset = result.base_offset
         for request in self.requests:
-            count = self.record_count if len(self.requests) == 1 else len(request.records)
-            result = AppendResult(base_offset, base_offset + count - 1, epoch, was_duplicate)
-            base_offset += count
-            if not request.future.done():
-                request.future.set_result(result)
+            last_offset = base_offset + len(request.records) - 1
+            _answer(request, replace(result, base_offset=base_offset, last_offset=last_offset))
+            base_offset = last_offset + 1
 
     def fail(self, error: RaftlogError) -> None:
         """Tell everybody why not."""
@@ -151,18 +162,25 @@ class Split:
         self._first: int | None = None
         self._end: int = 0
 
-    def add(self, base_offset: int, record_count: int, epoch: int) -> None:
+    def add(self, result: AppendResult) -> None:
+        """One batch is in the log."""
         self._left -= 1
-        self._first = base_offset if self._first is None else min(self._first, base_offset)
-        self._end = max(self._end, base_offset + record_count)
-        if not self._left and not self._request.future.done():
-            self._request.future.set_result(AppendResult(self._first, self._end - 1, epoch))
+        if self._first is None:
+            self._first = result.base_offset
+        self._end = result.end_offset
+        if not self._left:
+            _answer(self._request, replace(result, base_offset=self._first))
 
     def fail(self, error: RaftlogError) -> None:
         if self._first is not None and not isinstance(error, AppendUnknownError):
             reason = f"its records below offset {self._end} were appended, and then: {error}"
             error = AppendUnknownError(path=getattr(error, "path", "") or "the log", reason=reason)
         fail_request(self._request, error)
+
+
+def _answer(request: AppendRequest, result: AppendResult) -> None:
+    if not request.future.done():
+        request.future.set_result(result)
 
 
 def fail_request(request: AppendRequest, error: RaftlogError) -> None:

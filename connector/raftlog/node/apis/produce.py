@@ -194,7 +194,9 @@ def _told(
         log_append_time=None,
         log_start_offset=int64(or_minus_one(view.node.replica.log.log_start_offset)),
         record_errors=(),
-        error_message=appended_text(Appended(result.epoch, result.was_duplicate))
+        error_message=appended_text(
+            Appended(result.epoch, result.was_duplicate, result.last_offset)
+        )
         if question.version >= _TEXT_FROM
         else None,
     )

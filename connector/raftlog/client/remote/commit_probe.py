@@ -1,0 +1,95 @@
+"""Where the last named commit of an application id lies, found out by three questions.
+
+Rules of this file:
+
+1. OffsetFetch tells the version and the query, and nothing of offsets. So the commit is appended
+   once more, under a token that never holds: identity is looked at first, and a log that has it
+   answers with the offset of then. Nothing can be written by this.
+2. Its batch tells the rest. Whoever commits meanwhile makes us begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from raftlog.client.requests import AppendRequest
+from raftlog.errors import (
+    ForeignCommitError,
+    InvalidAppendError,
+    QuorumUnavailableError,
+    StaleCommitError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.log.writing.batch_facts import CommitName, ValueKind
+from raftlog.log.writing.commits import LastCommit
+from raftlog.records.batch import RecordBatch, read_batch
+
+from .quorum import Quorum
+from .sendings import IMPOSSIBLE_OFFSET
+
+LOOKS_MAX: Final = 100
+_ANY_VALUE: Final = {
+    ValueKind.BYTES: b"",
+    ValueKind.MSGPACK: b"\x93\x00\x00\x90",  # [0, 0, []]
+    ValueKind.KRAFT: b"\x01\x00\x00",  # frame version 1, api key 0, version 0
+}
+
+
+def last_commit(
+    quorum: Quorum,
+    values: ValueKind,
+    application_id: str,
+    deadline_ms: float,
+    submit: Callable[[AppendRequest], None],
+) -> LastCommit | None:
+    """The last commit of an application id, if the log remembers one.
+
+    Raises what asking a quorum and appending to it raise.
+    """
+    for _ in range(LOOKS_MAX):
+        told = quorum.last_commit(application_id)
+        if told is None:
+            return None
+        name = CommitName(application_id, told.query_id, told.version)
+        base_offset = _base_offset(name, values, deadline_ms, submit)
+        batch = None if base_offset is None else _batch_at(quorum, base_offset)
+        if batch is not None:
+            return LastCommit(name, batch.base_offset, batch.last_offset, batch.max_timestamp_ms)
+    raise QuorumUnavailableError(
+        path=quorum.path, waited_ms=0, reason=f"{application_id!r} commits all the time"
+    )
+
+
+def _base_offset(
+    name: CommitName,
+    values: ValueKind,
+    deadline_ms: float,
+    submit: Callable[[AppendRequest], None],
+) -> int | None:
+    """Where the log has it; None if it is the last one no more."""
+    request = AppendRequest(
+        records=(_ANY_VALUE[values],),
+        required_base_offset=IMPOSSIBLE_OFFSET,
+        is_atomic=True,
+        commit=name,
+        deadline_ms=deadline_ms,
+    )
+    submit(request)
+    try:
+        return request.future.result().base_offset
+    except (ForeignCommitError, StaleCommitError, UnexpectedEndOffsetError, InvalidAppendError):
+        return None
+
+
+def _batch_at(quorum: Quorum, base_offset: int) -> RecordBatch | None:
+    """The batch that begins there; None if it is gone meanwhile."""
+    byte_count_max = 1
+    while True:
+        fetched = quorum.fetch(base_offset, byte_count_max=byte_count_max)
+        if not fetched.data:
+            return None
+        batch = read_batch(fetched.data, path=quorum.path)
+        if isinstance(batch, RecordBatch):
+            return batch if batch.base_offset == base_offset else None
+        byte_count_max = max(2 * len(fetched.data), 1024)

@@ -1,0 +1,47 @@
+"""``raftlog.follow``: the metadata of a Kafka cluster, read from its live controllers.
+
+Rules of this file:
+
+1. Only reading: Kafka offers nobody a door to append to this log by.
+"""
+
+from __future__ import annotations
+
+import os
+
+from raftlog.client.arguments import milliseconds
+
+from .addresses import parse_addresses
+from .quorum import TIMEOUT_MS_DEFAULT, Quorum
+from .remote_log import RemoteLog
+from .tls import TlsOptions
+
+
+def follow(
+    bootstrap: str,
+    *,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_certificate: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+    tls_key_password: str | None = None,
+    timeout_ms: float = TIMEOUT_MS_DEFAULT,
+) -> RemoteLog:
+    """Read the log of the nodes at ``host:port,host:port``: a ``LogReader`` as of a directory.
+
+    Kafka's controllers (``controller.quorum.bootstrap.servers``), or the nodes of a quorum of
+    raftlog's. Options are those of ``connect``. One thread uses it; it ends with its last user.
+
+    Raises ``OptionError``, ``QuorumUnavailableError``, ``AccessDeniedError``, ``NodeRefusedError``.
+    """
+    tls = TlsOptions(
+        ca=_path(tls_ca),
+        certificate=_path(tls_certificate),
+        key=_path(tls_key),
+        key_password=tls_key_password,
+    )
+    wait_ms = milliseconds(timeout_ms, "timeout_ms")
+    return RemoteLog(Quorum(parse_addresses(bootstrap), tls, timeout_ms=wait_ms))
+
+
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)

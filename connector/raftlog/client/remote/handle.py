@@ -1,0 +1,353 @@
+"""The door to a quorum: the same calls as an embedded log's, answered by whoever leads.
+
+Rules of this file:
+
+1. A handle may be shared by threads. After a fork it reads by connections of its own, and refuses
+   to append.
+2. An append that may have been taken is asked for again until its deadline, and never written
+   twice: what has no name or producer of its own gets one of the client's.
+3. What only a node can do to its log is ``NotRemoteError``.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+from raftlog.client.arguments import (
+    commit_name,
+    isolation_of,
+    milliseconds,
+    offset_or_none,
+    producer_stamp,
+    text_or_none,
+    whole_number,
+)
+from raftlog.client.clock import Clock
+from raftlog.client.embedded import TIMEOUT_MS_DEFAULT
+from raftlog.client.requests import AppendRequest, AppendResult
+from raftlog.client.user_records import UserRecord, new_records
+from raftlog.errors import NotRemoteError, OptionError
+from raftlog.log.reads import Isolation
+from raftlog.log.writing.batch_facts import CommitName, ValueKind
+from raftlog.log.writing.commits import Commits, LastCommit
+from raftlog.records.builder import ProducerStamp
+from raftlog.types import SnapshotId
+
+from .addresses import parse_addresses
+from .appends import Appends
+from .commit_probe import last_commit
+from .quorum import Quorum
+from .sender import Sender
+from .sendings import LogSettings
+from .tls import TlsOptions
+
+if TYPE_CHECKING:
+    from raftlog.client.reading import LogReading
+
+    from .remote_log import RemoteLog
+
+_AT_NODES: Final = "a node of the quorum does it by its configuration; see `raftlog node --help`"
+
+
+def connect(
+    bootstrap: str,
+    *,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_certificate: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
+    tls_key_password: str | None = None,
+    timeout_ms: float = TIMEOUT_MS_DEFAULT,
+    clock: Clock | None = None,
+) -> ConnectedLog:
+    """Connect to the log of a quorum: ``connect("host1:9092,host2:9092")``.
+
+    One address is enough to find the others, several survive a node that is down. With ``tls_ca``
+    (the CA of the nodes' certificates) connections are encrypted and nodes must prove themselves;
+    ``tls_certificate`` and ``tls_key`` prove this client. All are files in PEM form.
+
+    ``timeout_ms`` bounds every question but appends, which have their own.
+
+    Raises ``OptionError``, ``QuorumUnavailableError``, ``AccessDeniedError``, and
+    ``NodeRefusedError`` if what answers is no quorum of raftlog's.
+    """
+    tls = TlsOptions(
+        ca=_path(tls_ca),
+        certificate=_path(tls_certificate),
+        key=_path(tls_key),
+        key_password=tls_key_password,
+    )
+    wait_ms = milliseconds(timeout_ms, "timeout_ms")
+    quorum = Quorum(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
+    try:
+        return ConnectedLog(quorum, Clock() if clock is None else clock)
+    except BaseException:
+        quorum.close()
+        raise
+
+
+class ConnectedLog:
+    """A quorum's log. ``raftlog.connect`` makes it; close it, or use it in a ``with`` statement."""
+
+    def __init__(self, quorum: Quorum, clock: Clock) -> None:
+        self.path = quorum.path
+        """The addresses that were given."""
+        self._quorum = quorum
+        self._clock = clock
+        self._settings: LogSettings = quorum.settings()
+        identity = quorum.identity()
+        self._topic = identity.topic
+        self._cluster_id = identity.cluster_id
+        network = quorum.network
+        sender = Sender(quorum.leaders, self._settings, clock)
+        self._appends = Appends(self.path, network, sender, clock)
+        weakref.finalize(self, _end, self._appends, quorum).atexit = False
+
+    def __repr__(self) -> str:
+        return f"ConnectedLog({self.path!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait for the answers to what was appended, and disconnect. Closing twice is allowed."""
+        self._appends.close()
+        self._quorum.close()
+
+    # --- what it is -------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def partition(self) -> int:
+        return 0
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster that the nodes were formatted for."""
+        return self._cluster_id
+
+    @property
+    def values(self) -> ValueKind:
+        """What its values are."""
+        return self._settings.values
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """What one batch may hold, its header included."""
+        return self._settings.batch_bytes_max
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is kept."""
+        return self._log().log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last committed record."""
+        return self._log().log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The same: only what is committed can be seen."""
+        return self.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset up to which every transaction is decided."""
+        return self._log().read_end(isolation=Isolation.READ_COMMITTED).offset
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """None that a client could read: nodes send theirs to replicas only."""
+        return self._log().snapshots
+
+    def _log(self) -> RemoteLog:
+        """The log as it is now: made for one question, for a reader is one thread's."""
+        from .remote_log import RemoteLog
+
+        return RemoteLog(self._quorum)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        from_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
+    ) -> LogReading:
+        """The committed records from an offset on (the log's first), up to where it ends now.
+
+        As ``EmbeddedLog.read``.
+        """
+        isolation = isolation_of(isolation)
+        first, last = offset_or_none(from_offset, "from_offset"), end_offset
+        log = self._log()
+        start_offset = log.log_start_offset if first is None else first
+        end = log.read_end(isolation=isolation).offset
+        if last is not None:
+            end = min(end, whole_number(last, "end_offset"))
+        from raftlog.client.reading import LogReading
+
+        return LogReading(self._log, start_offset, end, isolation)
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: UserRecord | Iterable[UserRecord],
+        *,
+        epoch: int | None = None,
+        required_end_offset: int | None = None,
+        required_base_offset: int | None = None,
+        atomic: bool = False,
+        commit: CommitName | tuple[str, str, int] | None = None,
+        take_over_from: str | None = None,
+        producer: ProducerStamp | tuple[int, int, int] | None = None,
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    ) -> AppendResult:
+        """Append records and return when they are committed.
+
+        As ``EmbeddedLog.append``; ``timeout_ms`` bounds all of it. Records that are too many for
+        one batch are spread over several, between which others may append; then the result tells
+        the first and the last offset. Raises besides what an embedded log does, with nothing
+        changed: ``QuorumUnavailableError``, ``AccessDeniedError``, ``NodeRefusedError``. And
+        ``AppendUnknownError`` only if the outcome could not be found out in time.
+        """
+        future = self.append_async(
+            records,
+            epoch=epoch,
+            required_end_offset=required_end_offset,
+            required_base_offset=required_base_offset,
+            atomic=atomic,
+            commit=commit,
+            take_over_from=take_over_from,
+            producer=producer,
+            timeout_ms=timeout_ms,
+        )
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C, say: what was not sent shall not be
+            future.cancel()
+            raise
+
+    def append_async(
+        self,
+        records: UserRecord | Iterable[UserRecord],
+        *,
+        epoch: int | None = None,
+        required_end_offset: int | None = None,
+        required_base_offset: int | None = None,
+        atomic: bool = False,
+        commit: CommitName | tuple[str, str, int] | None = None,
+        take_over_from: str | None = None,
+        producer: ProducerStamp | tuple[int, int, int] | None = None,
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+    ) -> Future[AppendResult]:
+        """Append as ``append`` does, and return at once with a future that ends as it would.
+
+        Appends of one thread are made in its order. What cannot be meant is raised here, and so is
+        a handle that is closed, or has no room for what waits (``BufferAllocationError``).
+        """
+        request = AppendRequest(
+            records=new_records(records, self.values),
+            epoch=offset_or_none(epoch, "epoch"),
+            required_end_offset=offset_or_none(required_end_offset, "required_end_offset"),
+            required_base_offset=offset_or_none(required_base_offset, "required_base_offset"),
+            is_atomic=atomic,
+            commit=commit_name(commit),
+            take_over_from=text_or_none(take_over_from, "take_over_from"),
+            producer=producer_stamp(producer),
+            deadline_ms=self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms"),
+        )
+        request.check()
+        self._submit(request)
+        return request.future
+
+    def last_commit(
+        self, application_id: str, *, timeout_ms: int = TIMEOUT_MS_DEFAULT
+    ) -> LastCommit | None:
+        """The last named commit of an application id, if the log remembers one."""
+        if not isinstance(application_id, str):
+            raise OptionError(option="application_id", reason="it must be text")
+        deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
+        return last_commit(self._quorum, self.values, application_id, deadline_ms, self._submit)
+
+    def _submit(self, request: AppendRequest) -> None:
+        """Queue an append. One without a record has nowhere to say its commit's name."""
+        if request.commit is None or request.records:
+            self._appends.submit(request)
+            return
+        name = request.commit
+        known = last_commit(
+            self._quorum, self.values, name.application_id, request.deadline_ms, self._submit
+        )
+        commits = Commits(() if known is None else (known,))
+        duplicate = commits.check(name, take_over_from=request.take_over_from)
+        if duplicate is not None:
+            first, last = duplicate.base_offset, duplicate.last_offset
+            epoch = self._log().epochs.epoch_at(first) or 0
+            request.future.set_result(AppendResult(first, last, epoch, was_duplicate=True))
+        elif request.has_token or request.epoch is not None:
+            self._appends.submit(replace(request, commit=None, take_over_from=None))
+        else:
+            end, epoch = self.end_offset, self._quorum.leader_epoch()
+            request.future.set_result(AppendResult(end, end - 1, epoch))
+
+    # --- what a node does -------------------------------------------------------------------------
+
+    def claim(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> NoReturn:
+        """Not here: epochs of a quorum begin with an election."""
+        del timeout_ms
+        raise NotRemoteError(
+            what="claiming the log",
+            remedy="a quorum begins an epoch when it elects a leader; append under an epoch that "
+            "an earlier append was answered with, to be refused after the next election",
+        )
+
+    def snapshot(self, *args: object, **kwargs: object) -> NoReturn:
+        """Not here: each node writes its own."""
+        del args, kwargs
+        raise NotRemoteError(what="writing a snapshot", remedy=_AT_NODES)
+
+    def read_snapshot(self, snapshot_id: SnapshotId | None = None) -> NoReturn:
+        """Not here: nodes send theirs to replicas only."""
+        del snapshot_id
+        raise NotRemoteError(
+            what="reading a snapshot", remedy="read a node's directory with raftlog.open"
+        )
+
+    def clean(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> NoReturn:
+        """Not here: each node does it by itself."""
+        del timeout_ms
+        raise NotRemoteError(what="deleting what retention does not keep", remedy=_AT_NODES)
+
+    def run(self, operation: Callable[..., Any], timeout_ms: int = TIMEOUT_MS_DEFAULT) -> NoReturn:
+        """Not here: the log's files are the nodes'."""
+        del operation, timeout_ms
+        raise NotRemoteError(what="doing something to the log's files", remedy=_AT_NODES)
+
+
+def _end(appends: Appends, quorum: Quorum) -> None:
+    """What is done if nobody closes a handle: what was queued is still sent."""
+    appends.close_later(quorum.close)
+
+
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)
