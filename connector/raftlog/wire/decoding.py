@@ -101,14 +101,16 @@ def decode(
     *,
     start: int = 0,
     elements_max: int = WIRE_ELEMENTS_MAX,
+    may_trail: bool = False,
 ) -> T:
     """The message of this version as a ``target`` (kio's newest class of it, or one of ``wide``).
 
-    The body begins at ``start``, where the header ends; bytes behind the body are an error.
+    The body begins at ``start``, where the header ends; bytes behind the body are an error, unless
+    they ``may_trail``.
     """
     cursor = Cursor(data, target.__name__, version, start=start, elements_max=elements_max)
     value: T = _reader(target, version)(cursor)
-    if cursor.position != cursor.end:
+    if cursor.position != cursor.end and not may_trail:
         cursor.fail(f"{cursor.end - cursor.position} bytes stand behind the message")
     return value
 

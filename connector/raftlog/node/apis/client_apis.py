@@ -4,7 +4,9 @@ Rules of this file:
 
 1. A request is decoded, handed to the one who answers its kind, and the answer encoded. Who answers
    knows neither frames nor versions, but where Kafka's meaning changed with them.
-2. An append is placed before the first ``await``: requests of one connection keep their order.
+2. Bytes behind a request are passed over, as Kafka's brokers do: librdkafka 2.16 leaves three
+   behind Metadata of all topics.
+3. An append is placed before the first ``await``: requests of one connection keep their order.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class ClientApis:
             listener = str(caller.listener)
             raise UnservedApiError(api_key=api_key, version=version, listener=listener)
         kind, answerer = entry
-        request = decode(kind, version, frame, start=body_start)
+        request = decode(kind, version, frame, start=body_start, may_trail=True)
         question = Question(self._view, version, request, caller)
         response = await answerer(question)
         if response is None:
