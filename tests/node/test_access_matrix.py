@@ -9,20 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from raftlog.node.access import Rights
-from raftlog.records.builder import BatchBuilder
-from raftlog.records.record import NewRecord
 from raftlog.wire import APIS, ApiKey, Listener, decode_response_header
-from raftlog.wire.log_identity import uuid_or_none
 from tests.support.certificates import Authority, KeyPair
+from tests.support.dangerous_requests import RECORD, Claim, Kind, kinds
 from tests.support.plain_messages import answered, error_codes, request_body
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, ServedNode, served_node
@@ -30,35 +26,13 @@ from tests.support.served_node import RawConnection, ServedNode, served_node
 pytestmark = pytest.mark.slow
 
 WRONG_CLUSTER = "AbCdEfGhIjKlMnOpQrStUg"
-OTHER_DIRECTORY = "CrUad84nR8KvMEpDpKrwbw"
 REFUSED = {29, 30, 31, 53, 104}
 """No right to the topic, the group, the cluster, transactions; another cluster."""
 CLIENTS, VOTERS = Listener.CLIENTS, Listener.VOTERS
+BOTH = CLIENTS | VOTERS
+ANYBODY = -2
+"""Whose id is not looked at: nobody can prove one."""
 NONE, DESCRIBE = Rights.NONE, Rights.DESCRIBE
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a message says of who sends it. ``is_harmless``: nothing would come of it."""
-
-    node: ServedNode
-    port: Listener
-    speaker: int
-    cluster_id: str
-    is_harmless: bool
-
-    @property
-    def epoch(self) -> int:
-        """One that is over, or one that would depose the leader."""
-        return 0 if self.is_harmless else self.node.node.driver.replica.core.epoch + 10
-
-    @property
-    def topic_id(self) -> Any:
-        return uuid_or_none(self.node.node.log_identity.topic_id)
-
-    @property
-    def endpoint(self) -> dict[str, Any]:
-        return {"name": "CONTROLLER", "host": "127.0.0.1", "port": 1}
 
 
 @dataclass(frozen=True)
@@ -76,203 +50,6 @@ class Identity:
     node_id: int | None = None
     speaker: int = 2
     cluster_id: str | None = None
-
-
-def batch() -> bytes:
-    builder = BatchBuilder(base_timestamp_ms=0)
-    builder.append([NewRecord(None, b"a record")])
-    return bytes(builder.build(0, 0))
-
-
-def _produce(claim: Claim) -> dict[str, Any]:
-    partition = {"index": 0, "records": batch()}
-    topic = {"topic_id": claim.topic_id, "partition_data": [partition]}
-    return {"acks": -1, "timeout": timedelta(seconds=20), "topic_data": [topic]}
-
-
-def _fetch(claim: Claim, replica_id: int) -> dict[str, Any]:
-    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10_000}
-    partition["current_leader_epoch"] = claim.node.node.driver.replica.core.epoch
-    if replica_id >= 0:
-        # An acknowledgement: all there is, and more.
-        partition["fetch_offset"] = claim.node.node.driver.replica.log.end_offset
-        partition["last_fetched_epoch"] = partition["current_leader_epoch"]
-    return {
-        "cluster_id": claim.cluster_id,
-        "max_bytes": 10_000,
-        "replica_state": {"replica_id": replica_id},
-        "topics": [{"topic_id": claim.topic_id, "partitions": [partition]}],
-    }
-
-
-def _vote(claim: Claim) -> dict[str, Any]:
-    partition = {
-        "partition_index": 0,
-        "replica_epoch": max(claim.epoch, 1),  # in the first one this node has voted
-        "replica_id": claim.speaker,
-        "last_offset_epoch": claim.epoch,
-        "last_offset": 0 if claim.is_harmless else 10**9,
-        "pre_vote": False,
-    }
-    topics = [{"topic_name": "raftlog", "partitions": [partition]}]
-    return {"cluster_id": claim.cluster_id, "voter_id": 1, "topics": topics}
-
-
-def _begin(claim: Claim) -> dict[str, Any]:
-    partition = {"partition_index": 0, "leader_id": claim.speaker, "leader_epoch": claim.epoch}
-    topics = [{"topic_name": "raftlog", "partitions": [partition]}]
-    return {
-        "cluster_id": claim.cluster_id,
-        "voter_id": 1,
-        "topics": topics,
-        "leader_endpoints": [claim.endpoint],
-    }
-
-
-def _end(claim: Claim) -> dict[str, Any]:
-    partition = {"partition_index": 0, "leader_id": claim.speaker, "leader_epoch": claim.epoch}
-    topics = [{"topic_name": "raftlog", "partitions": [partition]}]
-    return {
-        "cluster_id": claim.cluster_id,
-        "topics": topics,
-        "leader_endpoints": [claim.endpoint],
-    }
-
-
-def _fetch_snapshot(claim: Claim) -> dict[str, Any]:
-    partition = {
-        "partition": 0,
-        "current_leader_epoch": claim.node.node.driver.replica.core.epoch,
-        "snapshot_id": {"end_offset": 0, "epoch": 0},
-    }
-    return {
-        "cluster_id": claim.cluster_id,
-        "replica_id": claim.speaker,
-        "max_bytes": 10_000,
-        "topics": [{"name": "raftlog", "partitions": [partition]}],
-    }
-
-
-def _add_voter(claim: Claim) -> dict[str, Any]:
-    return {
-        "cluster_id": claim.cluster_id,
-        "timeout": timedelta(seconds=20),
-        "voter_id": 1 if claim.is_harmless else 3,  # 1 is one already
-        "voter_directory_id": uuid_or_none(OTHER_DIRECTORY),
-        "listeners": [claim.endpoint],
-    }
-
-
-def _remove_voter(claim: Claim) -> dict[str, Any]:
-    own = claim.node.node.driver.replica.core.voters.find(1)
-    assert own is not None
-    directory_id = OTHER_DIRECTORY if claim.is_harmless else own.key.directory_id
-    return {
-        "cluster_id": claim.cluster_id,
-        "voter_id": 1,
-        "voter_directory_id": uuid_or_none(directory_id),
-    }
-
-
-def _update_voter(claim: Claim) -> dict[str, Any]:
-    own = claim.node.node.driver.replica.core.voters.find(1)
-    assert own is not None
-    return {
-        "cluster_id": claim.cluster_id,
-        "current_leader_epoch": claim.node.node.driver.replica.core.epoch,
-        "voter_id": claim.speaker,
-        "voter_directory_id": uuid_or_none(own.key.directory_id),
-        "listeners": [claim.endpoint],
-        "k_raft_version_feature": {"min_supported_version": 0, "max_supported_version": 1},
-    }
-
-
-def _topics(claim: Claim, **partition: Any) -> list[dict[str, Any]]:
-    return [{"name": "raftlog", "partitions": [{"partition_index": 0, **partition}]}]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One request: its right, and what it says."""
-
-    name: str
-    key: ApiKey
-    right: Rights
-    values: Callable[[Claim], dict[str, Any]]
-    names_speaker: bool = False
-    codes: tuple[int, ...] = ()
-    """What the harmless form of it is answered."""
-
-    @property
-    def names_cluster(self) -> bool:
-        return self.right in (Rights.VOTE, Rights.ADMIN)
-
-
-def kinds() -> list[Kind]:
-    key = ApiKey
-    return [
-        Kind("Produce", key.PRODUCE, Rights.APPEND, _produce),
-        Kind("Fetch of a consumer", key.FETCH, Rights.READ, lambda claim: _fetch(claim, -1)),
-        Kind("ListOffsets", key.LIST_OFFSETS, DESCRIBE, lambda c: {"topics": _topics(c)}),
-        Kind("Metadata", key.METADATA, DESCRIBE, lambda _: {"topics": [{"name": "raftlog"}]}),
-        Kind(
-            "OffsetFetch",
-            key.OFFSET_FETCH,
-            DESCRIBE,
-            lambda _: {"groups": [{"group_id": "app", "topics": None}]},
-        ),
-        Kind(
-            "FindCoordinator", key.FIND_COORDINATOR, DESCRIBE, lambda _: {"coordinator_keys": "a"}
-        ),
-        Kind("InitProducerId", key.INIT_PRODUCER_ID, Rights.APPEND, _init_producer_id),
-        Kind(
-            "OffsetForLeaderEpoch",
-            key.OFFSET_FOR_LEADER_EPOCH,
-            DESCRIBE,
-            lambda _: {"topics": [{"topic": "raftlog", "partitions": [{"leader_epoch": 1}]}]},
-        ),
-        Kind(
-            "DescribeConfigs",
-            key.DESCRIBE_CONFIGS,
-            DESCRIBE,
-            lambda _: {"resources": [{"resource_type": 2, "resource_name": "raftlog"}]},
-        ),
-        Kind("DescribeQuorum", key.DESCRIBE_QUORUM, DESCRIBE, _describe_quorum),
-        Kind("DescribeCluster", key.DESCRIBE_CLUSTER, DESCRIBE, _describe_cluster),
-        Kind(
-            "DescribeTopicPartitions",
-            key.DESCRIBE_TOPIC_PARTITIONS,
-            DESCRIBE,
-            lambda _: {"topics": [{"name": "raftlog"}]},
-        ),
-        Kind("Vote", key.VOTE, Rights.VOTE, _vote, True),
-        Kind("BeginQuorumEpoch", key.BEGIN_QUORUM_EPOCH, Rights.VOTE, _begin, True, (74,)),
-        Kind("EndQuorumEpoch", key.END_QUORUM_EPOCH, Rights.VOTE, _end, True, (74,)),
-        Kind(
-            "Fetch of a replica",
-            key.FETCH,
-            Rights.VOTE,
-            lambda claim: _fetch(claim, claim.speaker),
-            names_speaker=True,
-        ),
-        Kind("FetchSnapshot", key.FETCH_SNAPSHOT, Rights.VOTE, _fetch_snapshot, True, (98,)),
-        Kind("UpdateRaftVoter", key.UPDATE_RAFT_VOTER, Rights.VOTE, _update_voter, True, (127,)),
-        Kind("AddRaftVoter", key.ADD_RAFT_VOTER, Rights.ADMIN, _add_voter, codes=(126,)),
-        Kind("RemoveRaftVoter", key.REMOVE_RAFT_VOTER, Rights.ADMIN, _remove_voter, codes=(127,)),
-    ]
-
-
-def _init_producer_id(_: Claim) -> dict[str, Any]:
-    return {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
-
-
-def _describe_cluster(claim: Claim) -> dict[str, Any]:
-    return {"endpoint_type": 2 if claim.port is VOTERS else 1}
-
-
-def _describe_quorum(_: Claim) -> dict[str, Any]:
-    partitions = [{"partition_index": 0}]
-    return {"topics": [{"topic_name": "raftlog", "partitions": partitions}]}
 
 
 class Authorities:
@@ -332,6 +109,30 @@ class Authorities:
             ),
         ]
 
+    def identities_at_one_port(self) -> list[Identity]:
+        """The same where clients and voters share a port, which has the voters' CA."""
+        voters = self.voters
+        jobs = Rights.APPEND | DESCRIBE
+        replica = Rights.VOTE | DESCRIBE
+        return [
+            Identity("no certificate", BOTH, None, is_let_in=False),
+            Identity("wrong CA", BOTH, self.clients.sign("jobs-7"), is_let_in=False),
+            Identity("nobody", BOTH, voters.sign("nobody")),
+            Identity("a job", BOTH, voters.sign("jobs-7"), jobs),
+            Identity("a report", BOTH, voters.sign("reports-7"), Rights.READ | DESCRIBE),
+            *(
+                Identity(
+                    f"node 2 as {speaker}",
+                    BOTH,
+                    voters.sign("node-2.example"),
+                    replica,
+                    node_id=2,
+                    speaker=speaker,
+                )
+                for speaker in (2, 1, 3)
+            ),
+        ]
+
     def context(self, identity: Identity) -> ssl.SSLContext:
         """Of a caller that believes the node, and shows what it has."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -343,13 +144,11 @@ class Authorities:
         return context
 
 
-def configuration(authorities: Authorities) -> tuple[str, str]:
-    """The listeners of a node, and its table of rights."""
-    ports = free_ports(2)
+def configuration(**listener_authorities: Authority) -> tuple[str, str]:
+    """The listeners of a node, each with its CA, and its table of rights."""
     listeners = ""
-    for name, own, port in zip(
-        ("clients", "voters"), (authorities.clients, authorities.voters), ports, strict=True
-    ):
+    ports = free_ports(len(listener_authorities))
+    for (name, own), port in zip(listener_authorities.items(), ports, strict=True):
         pair = own.sign("node-1.example", file_name="server")
         listeners += (
             f'[listeners.{name}]\naddress = "127.0.0.1:{port}"\n'
@@ -381,14 +180,14 @@ def state_of(node: ServedNode) -> object:
 class Matrix:
     """One node and all who come to it."""
 
-    def __init__(self, node: ServedNode, authorities: Authorities) -> None:
+    def __init__(self, node: ServedNode, authorities: Authorities | None) -> None:
         self._node = node
         self._authorities = authorities
         self.counts = {"served": 0, "refused": 0, "closed": 0, "not let in": 0}
         self.wrong: list[str] = []
 
-    async def try_all(self) -> None:
-        for identity in self._authorities.identities():
+    async def try_all(self, identities: Iterable[Identity]) -> None:
+        for identity in identities:
             if not identity.is_let_in:
                 await self._check_shut_out(identity)
                 continue
@@ -426,7 +225,7 @@ class Matrix:
             came = "refused" if codes & REFUSED else "served"
             if came == "served" and codes != set(kind.codes):
                 self.wrong.append(f"{identity.name}: {kind.name} was answered with {codes}")
-            if came == "refused" and b"a record" in data:
+            if came == "refused" and RECORD in data:
                 self.wrong.append(f"{identity.name}: {kind.name} was refused with records")
         self.counts[came] += 1
         expected = "served" if is_allowed else "refused" if is_served else "closed"
@@ -442,7 +241,7 @@ class Matrix:
             return False
         if kind.names_cluster and identity.cluster_id is not None:
             return False
-        return not kind.names_speaker or identity.speaker == identity.node_id
+        return not kind.names_speaker or identity.node_id in (identity.speaker, ANYBODY)
 
     def _ask(
         self, connection: RawConnection, identity: Identity, kind: Kind, *, is_harmless: bool
@@ -463,28 +262,72 @@ class Matrix:
         config = self._node.config
         listener = config.clients if identity.port is CLIENTS else config.voters
         assert listener is not None
+        context = None if self._authorities is None else self._authorities.context(identity)
         reader, writer = await asyncio.open_connection(
             "127.0.0.1",
             listener.port,
-            ssl=self._authorities.context(identity),
-            server_hostname="node-1.example",
+            ssl=context,
+            server_hostname=None if context is None else "node-1.example",
         )
         return RawConnection(reader, writer)
 
 
+def check_all(
+    home: Path,
+    identities: list[Identity],
+    authorities: Authorities | None,
+    *,
+    listeners: str,
+    access: str = "",
+) -> dict[str, int]:
+    """Let all of them try everything; how often what came of it."""
+
+    async def check() -> dict[str, int]:
+        async with served_node(home, access, listeners=listeners) as node:
+            matrix = Matrix(node, authorities)
+            await matrix.try_all(identities)
+            assert not matrix.wrong, "\n".join(matrix.wrong)
+            assert node.node.driver.replica.core.is_leader
+            return matrix.counts
+
+    return asyncio.run(check())
+
+
 def test_every_identity_is_served_or_refused_every_request_as_it_should_be(tmp_path: Path) -> None:
     authorities = Authorities(tmp_path)
-    listeners, access = configuration(authorities)
+    listeners, access = configuration(clients=authorities.clients, voters=authorities.voters)
+    counts = check_all(
+        tmp_path, authorities.identities(), authorities, listeners=listeners, access=access
+    )
+    assert all(counts.values()), counts
 
-    async def check() -> None:
-        async with served_node(tmp_path, access, listeners=listeners) as node:
-            matrix = Matrix(node, authorities)
-            await matrix.try_all()
-            assert not matrix.wrong, "\n".join(matrix.wrong)
-            assert all(matrix.counts.values()), matrix.counts
-            assert node.node.driver.replica.core.is_leader
 
-    asyncio.run(check())
+def test_a_port_for_all_gives_everybody_no_more_than_their_own(tmp_path: Path) -> None:
+    authorities = Authorities(tmp_path)
+    listeners, access = configuration(both=authorities.voters)
+    identities = authorities.identities_at_one_port()
+    counts = check_all(tmp_path, identities, authorities, listeners=listeners, access=access)
+    assert not counts["closed"], "everything is served at such a port"
+
+
+def test_without_tls_everybody_is_served_what_the_port_is_for(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    listeners = "".join(
+        f'[listeners.{name}]\naddress = "127.0.0.1:{port}"\n'
+        for name, port in zip(("clients", "voters"), ports, strict=True)
+    )
+    on_clients = Rights.READ | Rights.APPEND | Rights.ADMIN | DESCRIBE
+    on_voters = Rights.VOTE | Rights.ADMIN | DESCRIBE
+    identities = [
+        Identity("anybody", CLIENTS, None, on_clients),
+        *(
+            Identity("anybody", VOTERS, None, on_voters, node_id=ANYBODY, speaker=speaker)
+            for speaker in (2, 3)
+        ),
+        Identity("another cluster", VOTERS, None, on_voters, cluster_id=WRONG_CLUSTER),
+    ]
+    counts = check_all(tmp_path, identities, None, listeners=listeners)
+    assert counts["served"]
 
 
 def test_every_request_that_is_served_is_in_the_matrix() -> None:
