@@ -13,7 +13,14 @@ import raftlog.node.config as config_module
 from raftlog.errors import ConfigError
 from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.config import LimitsConfig, NodeConfig, parse_config, read_config, voter_of
+from raftlog.node.config import (
+    QUORUM_DEFAULT,
+    LimitsConfig,
+    NodeConfig,
+    parse_config,
+    read_config,
+    voter_of,
+)
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.voters import Endpoint
 from raftlog.types import ReplicaKey
@@ -47,7 +54,7 @@ def test_the_smallest_file_is_three_lines() -> None:
     assert config.topic == "raftlog"
     assert config.static_voters is None
     assert (config.quorum, config.log, config.limits) == (
-        QuorumConfig(),
+        QUORUM_DEFAULT,
         LogConfig(),
         LimitsConfig(),
     )
@@ -73,7 +80,7 @@ def test_the_documented_file_is_one_that_is_read() -> None:
     assert config.metrics is not None
     # What it calls defaults are the defaults.
     assert (config.quorum, config.log, config.limits) == (
-        QuorumConfig(),
+        QUORUM_DEFAULT,
         LogConfig(),
         LimitsConfig(),
     )

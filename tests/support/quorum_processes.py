@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-1. A node is started as people start it: ``raftlog node format``, then ``raftlog node start``.
+1. A node is started as people start it, by ``raftlog node start``. Its directory is formatted in
+   the test's own process, which does what ``raftlog node format`` does, and sooner.
 2. Waiting is for something that is looked at, and bounded: a test that waits in vain says for what,
    and what the nodes said last.
 """
@@ -10,7 +11,6 @@ Rules of this file:
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -21,7 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from raftlog.node.formatting import random_id
+from raftlog.node.addresses import parse_initial_voters
+from raftlog.node.config import read_config
+from raftlog.node.formatting import format_directory, random_id
 
 T = TypeVar("T")
 PATIENCE_S: Final = 30.0
@@ -83,14 +85,23 @@ class NodeProcess:
         """As ``--initial-voters`` takes it."""
         return f"{self.node_id}@{self.address}:{self.directory_id}"
 
-    def format(self, cluster_id: str, *options: str) -> None:
-        """Make its directory."""
-        run_raftlog(
-            "node", "format", "--config", str(self.config), "--cluster-id", cluster_id, *options
+    def format(self, cluster_id: str, *, initial_voters: str | None = None) -> None:
+        """Make its directory; without voters it is to be added later."""
+        voters = None if initial_voters is None else parse_initial_voters(initial_voters)
+        self.directory_id = format_directory(
+            read_config(self.config),
+            cluster_id=cluster_id,
+            initial_voters=voters,
+            is_observer=voters is None,
         )
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
+        self.launch()
+        self.wait_until_it_listens()
+
+    def launch(self) -> None:
+        """Start its process."""
         assert self.process is None, "it runs"
         with self.lines_path.open("ab") as lines:
             self.process = subprocess.Popen(
@@ -99,6 +110,8 @@ class NodeProcess:
                 stdout=lines,
                 stdin=subprocess.DEVNULL,
             )
+
+    def wait_until_it_listens(self) -> None:
         eventually(self._answers, f"node {self.node_id} listens\n{self.last_lines()}")
 
     def _answers(self) -> bool:
@@ -167,9 +180,11 @@ class QuorumProcesses:
     def __enter__(self) -> Self:
         voters = ",".join(node.voter for node in self.nodes)
         for node in self.nodes:
-            node.format(self.cluster_id, "--initial-voters", voters)
+            node.format(self.cluster_id, initial_voters=voters)
         for node in self.nodes:
-            node.start()
+            node.launch()
+        for node in self.nodes:
+            node.wait_until_it_listens()
         return self
 
     def __exit__(
@@ -203,12 +218,3 @@ class QuorumProcesses:
 
     def node(self, node_id: int) -> NodeProcess:
         return next(node for node in self.nodes if node.node_id == node_id)
-
-
-def run_raftlog(*words: str) -> str:
-    """Run the command line; what it printed. An ``AssertionError`` holds what it said of errors."""
-    done = subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S, env=os.environ
-    )
-    assert done.returncode == 0, f"raftlog {' '.join(words)}: {done.stderr}"
-    return done.stdout

@@ -38,7 +38,7 @@ admin = ["operator"]
 
 [quorum]                                # milliseconds and bytes; these are the defaults
 election_timeout_ms = 1000
-fetch_timeout_ms = 2000
+fetch_timeout_ms = 1000                 # how long a dead leader is believed in; Kafka: 2000
 request_timeout_ms = 2000
 retry_backoff_ms = 20
 fetch_max_wait_ms = 500
@@ -72,8 +72,8 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
 from raftlog.errors import ConfigError, OptionError
@@ -100,6 +100,9 @@ from .addresses import (
 from .config_table import ConfigTable
 
 TOPIC_DEFAULT: Final = "raftlog"
+QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000)
+"""Half of Kafka's time until a dead leader is missed: a log that jobs wait for is small, and its
+followers ask again every half second even if nothing happens."""
 _CONFIG_BYTES_MAX: Final = 1 * MIB
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INT32_MAX: Final = 2**31 - 1
@@ -175,7 +178,7 @@ class NodeConfig:
     static_voters: VoterSet | None = None
     bootstrap_servers: tuple[Endpoint, ...] = ()
     access: AccessTable = field(default_factory=AccessTable)
-    quorum: QuorumConfig = field(default_factory=QuorumConfig)
+    quorum: QuorumConfig = QUORUM_DEFAULT
     log: LogConfig = field(default_factory=LogConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     metrics: MetricsConfig | None = None
@@ -230,9 +233,9 @@ def parse_config(text: str, path: str) -> NodeConfig:
         bootstrap_servers=_bootstrap_servers(node),
         allow_plaintext_beyond_loopback=node.flag("allow_plaintext_beyond_loopback"),
         access=_access(root),
-        quorum=_numbers(root.table("quorum"), QuorumConfig, at_most=_DAY_MS),
+        quorum=_numbers(root.table("quorum"), QUORUM_DEFAULT, at_most=_DAY_MS),
         log=_log(root.table("log")),
-        limits=_numbers(root.table("limits"), LimitsConfig, at_most=_INT32_MAX),
+        limits=_numbers(root.table("limits"), LimitsConfig(), at_most=_INT32_MAX),
         metrics=_metrics(root.table("metrics")),
     )
     node.finish()
@@ -409,16 +412,16 @@ def _metrics(table: ConfigTable | None) -> MetricsConfig | None:
     return MetricsConfig(host=host, port=port)
 
 
-def _numbers(table: ConfigTable | None, kind: Callable[..., T], *, at_most: int) -> T:
-    """A dataclass of positive numbers, its defaults where the table says nothing."""
+def _numbers(table: ConfigTable | None, defaults: T, *, at_most: int) -> T:
+    """A dataclass of positive numbers, as it is where the table says nothing."""
     if table is None:
-        return kind()
-    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+        return defaults
+    names = [one.name for one in fields(defaults)]  # type: ignore[arg-type]
     found = {
         name: table.number(name, at_least=1, at_most=at_most) for name in names if table.has(name)
     }
     table.finish(names)
-    return kind(**found)
+    return replace(defaults, **found)  # type: ignore[type-var]
 
 
 # --- what must fit together -----------------------------------------------------------------------
