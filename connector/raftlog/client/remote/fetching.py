@@ -16,7 +16,7 @@ from typing import Final
 
 from raftlog.errors import CorruptBatchError, DataLossError, LogGapError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_BATCH_BYTES_MAX
-from raftlog.log.pieces import P, Reading
+from raftlog.log.pieces import P, Piece, Reading
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
 
 from .quorum import Fetched, Quorum
@@ -105,7 +105,7 @@ def _truncated(quorum: Quorum, offset: int, end_offset: int) -> DataLossError:
 
 
 def _in_order(
-    piece: P, next_offset: int, path: str, *, is_first: bool
+    piece: Piece, next_offset: int, path: str, *, is_first: bool
 ) -> tuple[int, LogGapError | None]:
     """How many leading batches follow each other, and what is wrong with the next one."""
     batches = piece.batches

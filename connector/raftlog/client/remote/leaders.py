@@ -13,11 +13,12 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.describe_cluster.v2.response import DescribeClusterResponse
 from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
@@ -41,6 +42,8 @@ ASK_TIMEOUT_S: Final = 2.0
 """How long one node may take to connect, or to say who leads."""
 GRACE_S: Final = 0.3
 """How long a better answer is waited for where the first one is of a leader that failed."""
+SUSPECT_S: Final = 1.0
+"""How long a leader may be silent before others are asked whether it still is one."""
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.4
 _METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -83,6 +86,7 @@ class Leaders:
         self._searching = asyncio.Lock()
         self._said = "nobody was asked yet"
         self._missed_since: float | None = None
+        self._doubting: asyncio.Task[None] | None = None
 
     @property
     def said(self) -> str:
@@ -124,6 +128,33 @@ class Leaders:
             self._leader = None
             self._distrusted_epoch = leader.epoch if not is_lost else leader.epoch - 1
 
+    def watch(self, leader: Leader, reply: asyncio.Future[Any]) -> None:
+        """While an answer does not come, ask others whether another leads by now.
+
+        If so the connection is closed: who leads no more answers late, or never.
+        """
+        timer: asyncio.TimerHandle
+
+        def suspect() -> None:
+            nonlocal timer
+            if not reply.done():
+                timer = loop.call_later(SUSPECT_S, suspect)
+                self._begin_doubting(leader)
+
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(SUSPECT_S, suspect)
+        reply.add_done_callback(lambda _: timer.cancel())
+
+    def _begin_doubting(self, leader: Leader) -> None:
+        if self._doubting is None or self._doubting.done():
+            self._doubting = asyncio.ensure_future(self._doubt(leader))
+
+    async def _doubt(self, leader: Leader) -> None:
+        with contextlib.suppress(AccessDeniedError, NodeRefusedError):
+            told = await self._ask_around(leader.epoch)
+            if told is not None and told.epoch > leader.epoch and leader.connection.is_open:
+                leader.connection.close(f"node {told.leader_id} leads now")
+
     def unavailable(self) -> QuorumUnavailableError:
         """What is told to who waited for nothing: for how long no leader has answered."""
         since, now = self._missed_since, asyncio.get_running_loop().time()
@@ -141,7 +172,7 @@ class Leaders:
     # --- inside -----------------------------------------------------------------------------------
 
     async def _find(self) -> Leader | None:
-        told = await self._ask_around()
+        told = await self._ask_around(self._distrusted_epoch)
         if told is None:
             return None
         self._nodes = dict(told.nodes)
@@ -156,8 +187,8 @@ class Leaders:
             return None
         return Leader(told.log, told.leader_id, told.epoch, connection)
 
-    async def _ask_around(self) -> _Told | None:
-        """The best that anybody tells, as soon as it is good enough."""
+    async def _ask_around(self, epoch: int) -> _Told | None:
+        """The best that anybody tells, at once if it is newer than ``epoch``."""
         addresses = tuple(dict.fromkeys((*self._nodes.values(), *self._bootstrap)))
         asking = {asyncio.ensure_future(self._told_by(address)) for address in addresses}
         best: _Told | None = None
@@ -178,7 +209,7 @@ class Leaders:
                         continue
                     if told is not None and (best is None or told.epoch > best.epoch):
                         best = told
-                if best is not None and best.epoch > self._distrusted_epoch:
+                if best is not None and best.epoch > epoch:
                     break
                 timeout_s = GRACE_S if best is not None else None
         finally:

@@ -298,13 +298,11 @@ class Quorum:
         while True:
             leader = await self._leaders.leader(until)
             try:
-                answer = await leader.connection.ask(
-                    api_key,
-                    build(leader),
-                    target,
-                    timeout_s=min(ANSWER_TIMEOUT_S, max(until - loop.time(), 0)),
-                )
-                error, taken = take(answer)
+                reply = leader.connection.send(api_key, build(leader))
+                self._leaders.watch(leader, reply)
+                timeout_s = min(ANSWER_TIMEOUT_S, max(until - loop.time(), 0))
+                answer = await leader.connection.wait(reply, timeout_s)
+                error, taken = take(answer.decoded(target))
             except ConnectionLostError as lost:
                 self._leaders.distrust(leader, str(lost), is_lost=True)
             except WireError as unreadable:

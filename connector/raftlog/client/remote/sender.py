@@ -345,6 +345,7 @@ class Sender:
             self._news.set()
 
         reply.add_done_callback(answered)
+        self._leaders.watch(leader, reply)
 
     # --- answers ----------------------------------------------------------------------------------
 
