@@ -7,6 +7,7 @@ id = 1
 directory = "data"                      # made by `raftlog node format`
 topic = "decisions"                     # default "raftlog": what clients call the log
 bootstrap_servers = ["10.0.0.1:9193", "10.0.0.2:9193", "10.0.0.3:9193"]
+retention_check_interval_ms = 300000    # how often retention is looked at
 # instead of formatting with --standalone or --initial-voters, voters that never change:
 # static_voters = ["1@10.0.0.1:9193", "2@10.0.0.2:9193", "3@10.0.0.3:9193"]
 
@@ -103,6 +104,8 @@ TOPIC_DEFAULT: Final = "raftlog"
 QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000)
 """Half of Kafka's time until a dead leader is missed: a log that jobs wait for is small, and its
 followers ask again every half second even if nothing happens."""
+RETENTION_CHECK_INTERVAL_MS: Final = 300_000
+"""Kafka: ``log.retention.check.interval.ms``."""
 _CONFIG_BYTES_MAX: Final = 1 * MIB
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INT32_MAX: Final = 2**31 - 1
@@ -182,6 +185,7 @@ class NodeConfig:
     log: LogConfig = field(default_factory=LogConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     metrics: MetricsConfig | None = None
+    retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS
     allow_plaintext_beyond_loopback: bool = False
 
     @property
@@ -231,6 +235,11 @@ def parse_config(text: str, path: str) -> NodeConfig:
         voters=voters,
         static_voters=_static_voters(node),
         bootstrap_servers=_bootstrap_servers(node),
+        retention_check_interval_ms=(
+            node.number("retention_check_interval_ms", at_least=1, at_most=_DAY_MS)
+            if node.has("retention_check_interval_ms")
+            else RETENTION_CHECK_INTERVAL_MS
+        ),
         allow_plaintext_beyond_loopback=node.flag("allow_plaintext_beyond_loopback"),
         access=_access(root),
         quorum=_numbers(root.table("quorum"), QUORUM_DEFAULT, at_most=_DAY_MS),

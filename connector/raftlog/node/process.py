@@ -48,8 +48,6 @@ from .tls import TlsContexts
 EXIT_FAILED: Final = 1
 HAND_OVER_MS: Final = 5_000
 LAST_ANSWERS_MS: Final = 2_000
-CLEAN_INTERVAL_S: Final = 300.0
-"""How often retention is looked at (Kafka: ``log.retention.check.interval.ms``)."""
 
 
 def run_node(config: NodeConfig, *, stream: TextIO | None = None) -> int:
@@ -227,7 +225,9 @@ class Node:
 
     def _clean_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._cleaning = loop.call_later(CLEAN_INTERVAL_S, self._clean)
+        self._cleaning = loop.call_later(
+            self._config.retention_check_interval_ms / 1000, self._clean
+        )
 
     def _clean(self) -> None:
         try:
