@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.support.appending import TOPIC_ID
 from tests.support.written_logs import encoded
 
-from raftlog.errors import CorruptSnapshotError, LogReadOnlyError
+from raftlog.errors import CorruptSnapshotError, DiskFullError, LogReadOnlyError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recent_batches import RecentBatches
 from raftlog.log.writing.replica_log import ReplicaLog
@@ -232,3 +234,59 @@ def test_damage_below_the_start_of_a_copy_lets_it_begin_anew_behind_its_snapshot
     assert f"{0:020d}.log.damaged" in disk.list_names(DIRECTORY), "what went is saved"
     follow(mended, 4, 6)
     assert opened(disk.another_process()).end_offset == 6
+
+
+def test_an_epoch_that_finds_no_room_has_not_begun_and_begins_when_there_is_some() -> None:
+    found = set()
+    for room in range(0, 700, 20):
+        disk = new_disk()
+        log = opened(disk)
+        follow(log, 0, 3)
+        disk.leave_room(room)
+        is_begun = has_room(lambda log=log: log.begin_epoch(2, HEAD, now_ms=NOW_MS))
+        found.add(is_begun)
+        disk.full_at(None)
+        if not is_begun:
+            assert (log.end_offset, log.epoch, log.last_fetched_epoch) == (3, 1, 1), room
+            again = opened(disk.copy())
+            assert (again.end_offset, again.epoch, again.last_fetched_epoch) == (3, 1, 1), room
+            log.begin_epoch(2, HEAD, now_ms=NOW_MS)
+        log.flush()
+        assert [one for _, one in log.take_control_records()] == list(HEAD)
+        disk.crash(Survival.NOTHING)
+        again = opened(disk)
+        assert (again.end_offset, again.last_fetched_epoch) == (4, 2)
+    assert found == {True, False}
+
+
+def test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one() -> None:
+    """Or it would seem to be further than others, and refuse what another leader sends."""
+    found = set()
+    for room in range(0, 700, 20):
+        disk = new_disk()
+        log = opened(disk)
+        follow(log, 0, 3)
+        disk.leave_room(room)
+        has_any = has_room(
+            lambda log=log: log.append_as_follower(batch_at(3, 5), leader_epoch=5, now_ms=NOW_MS)
+        )
+        found.add(has_any)
+        if has_any:
+            continue
+        assert (log.end_offset, log.last_fetched_epoch) == (3, 1)
+        disk.full_at(None)
+        follow(log, 3, 6, epoch=1)
+        follow(log, 6, 7, epoch=6)
+        disk.crash(Survival.NOTHING)
+        again = opened(disk)
+        assert (again.end_offset, again.last_fetched_epoch) == (7, 6)
+        assert again.epochs.epoch_at(5) == 1
+    assert found == {True, False}
+
+
+def has_room(act: Callable[[], object]) -> bool:
+    try:
+        act()
+    except DiskFullError:
+        return False
+    return True

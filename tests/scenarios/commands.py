@@ -13,80 +13,32 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from raftlog.client.requests import AppendRequest
 from raftlog.errors import LogError
-from raftlog.log.writing.batch_facts import CommitName
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import Resign, ShutDown
 from raftlog.quorum.messages import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    ErrorCode,
-    FetchRequest,
     FetchResponse,
-    FetchSnapshotRequest,
     FetchSnapshotResponse,
-    Request,
-    Response,
-    Standing,
-    VoteRequest,
-    VoteResponse,
 )
 from raftlog.quorum.roles import Follower, Leader
 from raftlog.quorum.voters import Voter, VoterSet
-from raftlog.records.batch import NewRecordBatch, encode_batch
-from raftlog.records.builder import ProducerStamp
-from raftlog.records.record import NewRecord
-from raftlog.types import OffsetAndEpoch, ReplicaKey
+from raftlog.types import ReplicaKey
 from tests.simulation.invariants import Witness
 
-from .nodes import BY_HAND, DIRECTORY, TIME_MS, ScriptedNode, Surroundings
+from .arguments import Words
+from .asking import Asking
+from .by_hand import answer_to
+from .nodes import DIRECTORY, TIME_MS, ScriptedNode, Surroundings
 from .post import Message, Post, Which
-from .words import parsed_key, parsed_snapshot, records_words, role_words, snapshot_words
+from .words import parsed_snapshot, records_words, role_words, snapshot_words
 
 MESSAGES_MAX = 1_000
 """So many messages after one command are a quarrel without an end."""
 ELECTION_ROUNDS_MAX = 5
 
 
-class Words:
-    """What stands behind a command: words in their places, and ``name=value`` options."""
-
-    def __init__(self, words: list[str]) -> None:
-        self._options: dict[str, str] = {}
-        self.places: list[str] = []
-        for word in words:
-            name, equals, value = word.partition("=")
-            if equals and name.replace("_", "").isalpha():
-                self._options[name] = value
-            else:
-                self.places.append(word)
-        self._unused = set(self._options)
-
-    def text(self, name: str) -> str | None:
-        self._unused.discard(name)
-        return self._options.get(name)
-
-    def number(self, name: str, default: int) -> int:
-        text = self.text(name)
-        return default if text is None else int(text)
-
-    def optional(self, name: str) -> int | None:
-        text = self.text(name)
-        return None if text is None else int(text)
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        text = self.text(name)
-        return tuple(int(word) for word in text.split(",")) if text else ()
-
-    def check_all_used(self) -> None:
-        assert not self._unused, f"options that nobody asked for: {sorted(self._unused)}"
-
-
-class Handler:
+class Handler(Asking):
     """Runs commands, and collects what they make observable.
 
     The cluster, its time and its network (``N`` is a node, ``WHICH`` is nothing for everything that
@@ -117,6 +69,8 @@ class Handler:
     crash               ``crash 1``; ``crash 1 power`` forgets what was not synced; ``crash 1 wipe``
     start               ``start 1``
     damage              ``damage 1 quorum-state``: a bit of a file is flipped
+    fill, empty         ``fill 1 room=60``: so many bytes more find room on its disk (0), until
+                        ``empty 1``
     forget              ``forget 1 quorum-state``: a file is gone
     hold-sync           ``hold-sync 1``: its syncs end only at ``sync 1``; until ``free-sync 1``
     sync, free-sync     ``sync 1``: the oldest sync under way ends
@@ -135,6 +89,10 @@ class Handler:
     end                 ``end 2 from=1 epoch=3 preferred=2,3``
     fetch               ``fetch 1 from=2 epoch=3 offset=5 last_epoch=2 max_wait=500``
     fetch-snapshot      ``fetch-snapshot 1 from=2 epoch=3 id=5@2 position=0``
+    add-voter           ``add-voter 1 node=4 timeout=500``, of its directory or of ``directory=``
+    remove-voter        ``remove-voter 1 node=2``
+    update-voter        ``update-voter 1 node=2 epoch=3 port=9999 speaks=0``: where it listens now,
+                        and the newest kraft.version that it speaks
     ==================  ========================================================================
 
     What is told besides:
@@ -146,14 +104,6 @@ class Handler:
     quiet, aloud        ``quiet``: what follows is not told, until ``aloud``
     ==================  ========================================================================
     """
-
-    def __init__(self, witness: Witness | None = None) -> None:
-        """``witness``: who sees all, and complains. Messages by hand may be lies: then no other."""
-        self.lines: list[str] = []
-        self._witness = witness
-        self._is_quiet = False
-        self._nodes: dict[int, ScriptedNode] = {}
-        self._post = Post(self._say)
 
     def run(self, command: str) -> None:
         """Run one line."""
@@ -187,25 +137,6 @@ class Handler:
         """The kind of the newest request that is under way between two nodes."""
         found = self._post.of(Which(asker, asked, is_answer=False))
         return found[-1].kind if found else None
-
-    def node(self, node_id: int) -> ScriptedNode:
-        return self._nodes[node_id]
-
-    def take_lines(self) -> list[str]:
-        """What was told since the last time."""
-        lines, self.lines = self.lines, []
-        return lines
-
-    def _say(self, line: str) -> None:
-        if not self._is_quiet:
-            self.lines.append(line)
-
-    def _node(self, words: Words) -> ScriptedNode:
-        return self._nodes[int(words.places[0])]
-
-    def _chosen(self, words: Words) -> list[ScriptedNode]:
-        chosen = [self._nodes[int(word)] for word in words.places]
-        return chosen or list(self._nodes.values())
 
     # --- the cluster ------------------------------------------------------------------------------
 
@@ -337,10 +268,7 @@ class Handler:
         self._post.first(replace(which, is_answer=False))
         request = self._post.of(replace(which, is_answer=False))[-1]
         self._post.take(request)
-        body = _answer_by_hand(request, words)
-        self._deliver_by_hand(replace_body(request, body))
-
-    def _deliver_by_hand(self, answer: Message) -> None:
+        answer = answer_to(request, words)
         self._nodes[answer.asker].receive(answer)
 
     # --- nodes ------------------------------------------------------------------------------------
@@ -364,6 +292,12 @@ class Handler:
     def do_damage(self, words: Words) -> None:
         disk, name = self._node(words).disk, words.places[1]
         disk.flip_bit(f"{DIRECTORY}/{name}", words.number("bit", 0))
+
+    def do_fill(self, words: Words) -> None:
+        self._node(words).disk.leave_room(words.number("room", 0))
+
+    def do_empty(self, words: Words) -> None:
+        self._node(words).disk.full_at(None)
 
     def do_forget(self, words: Words) -> None:
         disk, name = self._node(words).disk, words.places[1]
@@ -412,101 +346,6 @@ class Handler:
             return
         node.say(f"snapshot {snapshot_words(snapshot_id)} log_start_offset={log.log_start_offset}")
 
-    # --- users, and requests by hand --------------------------------------------------------------
-
-    def do_append(self, words: Words) -> None:
-        commit, producer = words.text("commit"), words.text("producer")
-        stamp = None
-        if producer is not None:
-            producer_id, producer_epoch, sequence = (int(part) for part in producer.split("/"))
-            stamp = ProducerStamp(producer_id, producer_epoch, sequence)
-        name = None
-        if commit is not None:
-            application_id, query_id, version = commit.split("/")
-            name = CommitName(application_id, query_id, int(version))
-        records = [word.encode() for word in words.places[1:]]
-        size = words.optional("size")
-        if size is not None:
-            records.append(b"." * size)
-        request = AppendRequest(
-            records=tuple(records),
-            epoch=words.optional("epoch"),
-            required_end_offset=words.optional("required_end_offset"),
-            required_base_offset=words.optional("required_base_offset"),
-            commit=name,
-            producer=stamp,
-            deadline_ms=0,
-        )
-        self._node(words).append(request)
-
-    def do_vote(self, words: Words) -> None:
-        self._ask(words, self._vote(words, is_pre_vote=False))
-
-    def do_pre_vote(self, words: Words) -> None:
-        self._ask(words, self._vote(words, is_pre_vote=True), "PreVote")
-
-    def _vote(self, words: Words, *, is_pre_vote: bool) -> VoteRequest:
-        voter = words.text("voter")
-        return VoteRequest(
-            epoch=words.number("epoch", 0),
-            candidate=parsed_key(words.text("from") or ""),
-            voter=None if voter is None else parsed_key(voter),
-            last_offset=words.number("last_offset", 0),
-            last_epoch=words.number("last_epoch", 0),
-            is_pre_vote=is_pre_vote,
-        )
-
-    def do_begin(self, words: Words) -> None:
-        leader_id = words.number("from", 0)
-        self._ask(
-            words,
-            BeginQuorumEpochRequest(
-                epoch=words.number("epoch", 0), leader_id=leader_id, voter=None
-            ),
-        )
-
-    def do_end(self, words: Words) -> None:
-        preferred = tuple(ReplicaKey(node_id) for node_id in words.numbers("preferred"))
-        self._ask(
-            words,
-            EndQuorumEpochRequest(
-                epoch=words.number("epoch", 0),
-                leader_id=words.number("from", 0),
-                preferred=preferred,
-            ),
-        )
-
-    def do_fetch(self, words: Words) -> None:
-        self._ask(
-            words,
-            FetchRequest(
-                replica=parsed_key(words.text("from") or ""),
-                epoch=words.number("epoch", 0),
-                fetch_offset=words.number("offset", 0),
-                last_fetched_epoch=words.number("last_epoch", 0),
-                max_bytes=words.number("max_bytes", 1 << 20),
-                max_wait_ms=words.number("max_wait", 0),
-                high_watermark=words.optional("high_watermark"),
-            ),
-        )
-
-    def do_fetch_snapshot(self, words: Words) -> None:
-        self._ask(
-            words,
-            FetchSnapshotRequest(
-                replica=parsed_key(words.text("from") or ""),
-                epoch=words.number("epoch", 0),
-                snapshot_id=parsed_snapshot(words.text("id") or "0@0"),
-                position=words.number("position", 0),
-                max_bytes=words.number("max_bytes", 1 << 20),
-            ),
-        )
-
-    def _ask(self, words: Words, request: Request, kind: str = "") -> None:
-        node = self._node(words)
-        asker = parsed_key(words.text("from") or "").node_id
-        self._nodes[node.node_id].receive(Message(asker, node.node_id, BY_HAND, 0, kind, request))
-
     # --- looking ----------------------------------------------------------------------------------
 
     def do_status(self, words: Words) -> None:
@@ -540,69 +379,9 @@ class Handler:
 
 
 def command_names() -> Iterator[str]:
-    for name in vars(Handler):
+    for name in dir(Handler):
         if name.startswith("do_"):
             yield name.removeprefix("do_").replace("_", "-")
-
-
-def replace_body(request: Message, body: Response) -> Message:
-    """The answer to a request that is under way."""
-    return Message(
-        request.asker,
-        request.asked,
-        request.life,
-        request.correlation_id,
-        request.kind,
-        body,
-        is_answer=True,
-    )
-
-
-def _answer_by_hand(request: Message, words: Words) -> Response:
-    standing = Standing(epoch=words.number("epoch", 0), leader_id=words.optional("leader"))
-    error = ErrorCode[words.text("error") or "NONE"]
-    snapshot, diverging = words.text("snapshot"), words.text("diverging")
-    if isinstance(request.body, VoteRequest):
-        granted = words.text("granted") == "yes"
-        return VoteResponse(standing=standing, is_granted=granted, error=error)
-    if isinstance(request.body, FetchSnapshotRequest):
-        return FetchSnapshotResponse(
-            standing=standing,
-            error=error,
-            snapshot_id=request.body.snapshot_id if snapshot is None else parsed_snapshot(snapshot),
-            position=words.number("position", 0),
-            byte_count=words.number("byte_count", 0),
-            data=b"?" * words.number("data", 0),
-        )
-    if isinstance(request.body, BeginQuorumEpochRequest):
-        return BeginQuorumEpochResponse(standing=standing, error=error)
-    if isinstance(request.body, EndQuorumEpochRequest):
-        return EndQuorumEpochResponse(standing=standing, error=error)
-    assert isinstance(request.body, FetchRequest), "only these are answered by hand"
-    end = None
-    if diverging is not None:
-        offset, epoch = diverging.split("@")
-        end = OffsetAndEpoch(epoch=int(epoch), offset=int(offset))
-    return FetchResponse(
-        standing=standing,
-        error=error,
-        high_watermark=words.optional("high_watermark"),
-        records=_batches(words.text("batches")) or (words.text("records") or "").encode(),
-        diverging=end,
-        snapshot_id=None if snapshot is None else parsed_snapshot(snapshot),
-    )
-
-
-def _batches(named: str | None) -> bytes:
-    """``2/1/a,3/1/b``: one record each, offset, epoch and value."""
-    data = b""
-    for words in (named or "").split(",") if named else ():
-        offset, epoch, value = words.split("/")
-        batch = NewRecordBatch(
-            records=(NewRecord(None, value.encode()),), base_timestamp_ms=TIME_MS
-        )
-        data += encode_batch(batch, base_offset=int(offset), leader_epoch=int(epoch))
-    return data
 
 
 def _bytes_of(node: ScriptedNode, start_offset: int | None = None) -> bytes:

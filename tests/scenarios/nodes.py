@@ -236,6 +236,10 @@ class ScriptedNode:
             case Tell(text):
                 if "refused" in text:
                     self.say("refuses " + ("a snapshot" if "snapshot" in text else "records"))
+                elif replica.is_standing_still:
+                    self.say("stands still")
+                elif "goes on" in text:
+                    self.say("goes on")
 
     def _send(self, correlation_id: int, target: int, request: Request) -> None:
         witness = self._around.witness
@@ -312,14 +316,14 @@ class ScriptedNode:
         """Let the clock go on, and wake the replica whenever it wants to be woken."""
         target_ms = self.now_ms + span_ms
         while self._replica is not None:
-            deadline_ms = self._replica.core.next_deadline_ms
+            deadline_ms = self._replica.next_deadline_ms
             if deadline_ms is None or deadline_ms > target_ms:
                 break
             before_ms = self.now_ms
             self.now_ms = max(deadline_ms, self.now_ms)
             self.tell(TimePassed())
             if self._replica is not None:
-                after_ms = self._replica.core.next_deadline_ms or math.inf
+                after_ms = self._replica.next_deadline_ms or math.inf
                 assert after_ms > self.now_ms or self.now_ms > before_ms, "it wakes for nothing"
         self.now_ms = target_ms
 

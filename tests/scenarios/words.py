@@ -11,6 +11,7 @@ from raftlog.client.requests import Answer, AppendRequest, Done
 from raftlog.errors import CorruptBatchError, UnexpectedEndOffsetError
 from raftlog.quorum.effects import ElectionState
 from raftlog.quorum.messages import (
+    AddVoterRequest,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -20,9 +21,13 @@ from raftlog.quorum.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RemoveVoterRequest,
     Request,
     Response,
+    UpdateVoterRequest,
+    VersionsRequest,
     VersionsResponse,
+    VoterChangeResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -56,8 +61,13 @@ def request_words(request: Request) -> str:
                 f"FetchSnapshot epoch={request.epoch} id={snapshot_words(request.snapshot_id)} "
                 f"position={request.position}"
             )
-        case _:
-            return type(request).__name__
+        case AddVoterRequest() | UpdateVoterRequest():
+            kind = "AddVoter" if isinstance(request, AddVoterRequest) else "UpdateVoter"
+            return f"{kind} voter={request.voter.key.node_id}"
+        case RemoveVoterRequest():
+            return f"RemoveVoter voter={request.voter.node_id}"
+        case VersionsRequest():
+            return "Versions"
 
 
 def response_words(response: Response, *, is_pre_vote: bool = False) -> str:
@@ -82,8 +92,10 @@ def response_words(response: Response, *, is_pre_vote: bool = False) -> str:
                 f"{snapshot_words(response.snapshot_id)} bytes {response.position} to "
                 f"{response.position + len(response.data)} of {response.byte_count}"
             )
-        case _:
-            kind, said = type(response).__name__, "done"
+        case VoterChangeResponse():
+            kind, said = "VoterChange", "done"
+            if response.reason is not None:
+                told = f"({response.reason}) {told}"
     return f"{kind} {said if error is ErrorCode.NONE else error.name} {told}"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raftlog.client.requests import Answer, AppendRequest, failed
-from raftlog.errors import AppendUnknownError, LogError
+from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.leader_appends import LeaderAppends
 from raftlog.node.replica import Outgoing, Replica, RunSync
@@ -246,6 +246,8 @@ class Node:
                 world.note(f"{self.node_id} {role} in epoch {outgoing.epoch}")
             case Tell(text):
                 world.note(f"{self.node_id} {text}")
+                if text.startswith("it stands still"):
+                    cluster.count("stood still")
 
     def _check_sent(self, request: Request) -> None:
         witness, replica = self._cluster.witness, self.replica
@@ -343,7 +345,7 @@ class Node:
     def _set_timer(self) -> None:
         replica, world = self.replica, self._cluster.world
         assert replica is not None
-        deadline_ms = replica.core.next_deadline_ms
+        deadline_ms = replica.next_deadline_ms
         if deadline_ms is None or deadline_ms == self._timer_ms:
             return
         if self._timer_ms is not None and world.now_ms < self._timer_ms <= deadline_ms:
@@ -406,19 +408,19 @@ class Node:
         cluster.count("snapshot")
         cluster.world.note(f"{self.node_id} snapshot {snapshot_id}")
 
-    def clean(self) -> None:
-        """Let retention forget what it does not keep."""
+    def clean(self) -> bool:
+        """Let retention forget what it does not keep; whether there was anything."""
         replica, cluster = self.replica, self._cluster
         if replica is None or self.is_paused:
-            return
+            return False
         try:
             if not replica.clean(time_ms=EPOCH_MS + cluster.world.now_ms):
-                return
-        except LogError as error:
+                return False
+        except (DiskFullError, LogLockedError) as error:
             cluster.world.note(f"{self.node_id} forgets nothing: {error.code}")
-            return
-        cluster.count("retention")
+            return False
         cluster.world.note(f"{self.node_id} begins at {replica.log.log_start_offset}")
+        return True
 
     def change_voters(self, request: Request) -> None:
         """An operator asks this node to change who votes, and does not wait for the answer."""
@@ -432,6 +434,11 @@ class Node:
     def resign(self) -> None:
         if self.replica is not None:
             self.tell(Resign(self.replica.core.epoch))
+
+
+def small_log_config(*, retention_bytes: int | None = None) -> LogConfig:
+    """Segments and indexes so small that runs have many."""
+    return LogConfig(segment_bytes=4_000, index_interval_bytes=300, retention_bytes=retention_bytes)
 
 
 def _unknown(reason: str) -> AppendUnknownError:
@@ -465,7 +472,7 @@ class Cluster:
         self.network = Network(world)
         self.witness = Witness()
         self.config = config or QuorumConfig()
-        self.log_config = log_config or LogConfig(segment_bytes=4_000, index_interval_bytes=300)
+        self.log_config = log_config or small_log_config()
         self.kraft_version = int(is_dynamic)
         everybody = [
             _voter(node_id, is_dynamic) for node_id in range(1, node_count + observer_count + 1)

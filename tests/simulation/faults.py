@@ -12,7 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -45,6 +45,8 @@ class Fault(enum.Enum):
     DAMAGE = "a durable bit flips"
     SYNC_FAILS = "a sync fails"
     STALL = "syncs stall"
+    DISK_FULL = "the disk is full"
+    RETENTION = "retention"
 
 
 class Hook(enum.Enum):
@@ -58,6 +60,8 @@ class Hook(enum.Enum):
     SNAPSHOT_INSTALLED = "snapshot installed"
 
 
+LATER: Final = (Fault.DISK_FULL, Fault.RETENTION)
+"""Kinds that are drawn behind all others: what a seed meant before they were there stays in it."""
 _AT_HOOKS: Final = (Fault.KILL, Fault.POWER, Fault.ISOLATE, Fault.CUT_FROM)
 _SURVIVALS: Final = tuple(Survival)
 
@@ -74,6 +78,8 @@ class Planned:
     lasts_us: int
     survival: Survival
     hook: Hook | None = None
+    room_bytes: int = 0
+    """How much finds room on a disk that is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,12 @@ class Plan:
     slow: float
     stall_rate: float
     faults: tuple[Planned, ...]
+    retention_bytes: int | None = None
+
+    def without_later(self) -> Plan:
+        """The same without what was not there when its seed was kept."""
+        kept = tuple(one for one in self.faults if one.fault not in LATER)
+        return replace(self, faults=kept, retention_bytes=None)
 
 
 def draw_plan(seed: int) -> Plan:
@@ -98,7 +110,8 @@ def draw_plan(seed: int) -> Plan:
     node_count = chance.choice((1, 3, 3, 3, 5))
     is_dynamic = chance.random() < 0.4
     observer_count = chance.choice((0, 1, 2)) if is_dynamic else chance.choice((0, 0, 1))
-    kinds = [kind for kind in Fault if chance.random() < 0.5] or [Fault.KILL]
+    first = [kind for kind in Fault if kind not in LATER]
+    kinds = [kind for kind in first if chance.random() < 0.5] or [Fault.KILL]
     hooks = [hook for hook in Hook if chance.random() < 0.5]
     timed = [
         _draw(
@@ -118,7 +131,7 @@ def draw_plan(seed: int) -> Plan:
         for _ in range(chance.randrange(8))
         if hooks
     ]
-    return Plan(
+    plan = Plan(
         node_count=node_count,
         observer_count=observer_count,
         is_dynamic=is_dynamic,
@@ -130,6 +143,21 @@ def draw_plan(seed: int) -> Plan:
         stall_rate=chance.choice((0.0, 0.0, 0.02)),
         faults=tuple(sorted(timed, key=lambda one: one.at)) + tuple(hooked),
     )
+    return _with_later(plan, Random(f"{seed}:plan of what came later"))
+
+
+def _with_later(plan: Plan, chance: Random) -> Plan:
+    """Draw what was not there when the first seeds were kept."""
+    kinds = [kind for kind in LATER if chance.random() < 0.5]
+    node_count = plan.node_count + plan.observer_count
+    added: list[Planned] = []
+    for _ in range(chance.randrange(1, 7) if kinds else 0):
+        at = CALM_US + chance.randrange(FAULTS_US)
+        one = _draw(chance, kinds, at, None, node_count)
+        added.append(replace(one, room_bytes=chance.choice((0, 60, 300, 2_000))))
+    faults = (*plan.faults, *sorted(added, key=lambda one: one.at))
+    keeps = 10_000 if Fault.RETENTION in kinds else None
+    return replace(plan, faults=faults, retention_bytes=keeps)
 
 
 def _draw(
@@ -252,6 +280,11 @@ class FaultDriver:
                 leader.resign()
             case Fault.SYNC_FAILS:
                 node.disk.fail_sync_once("*.log")
+            case Fault.DISK_FULL:
+                node.disk.leave_room(one.room_bytes)
+                world.after(one.lasts_us, lambda: node.disk.full_at(None))
+            case Fault.RETENTION:
+                return node.clean()
             case Fault.STALL:
                 node.speed.stall_rate = 0.5
                 world.after(one.lasts_us, lambda: self._calm(node))

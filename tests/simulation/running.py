@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .checker import check_book
-from .cluster import Cluster
+from .cluster import Cluster, small_log_config
 from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Plan, draw_plan
 from .invariants import BrokenPromiseError
 from .users import Operation, User
@@ -52,6 +52,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
         node_count=plan.node_count,
         observer_count=plan.observer_count,
         is_dynamic=plan.is_dynamic,
+        log_config=small_log_config(retention_bytes=plan.retention_bytes),
     )
     failure = None
     try:

@@ -18,6 +18,7 @@ from typing import Final
 from raftlog.client.requests import Answer, AppendRequest, AppendResult, Done
 from raftlog.errors import (
     AppendUnknownError,
+    DiskFullError,
     NotLeaderError,
     RaftlogError,
     UnexpectedEndOffsetError,
@@ -175,6 +176,8 @@ class User:
             self._later(attempt)
         elif isinstance(error, AppendUnknownError):
             self._not_known(operation, attempt)
+        elif isinstance(error, DiskFullError):
+            self._no_room(operation, attempt)
         else:
             self._fault(operation, error)
 
@@ -191,6 +194,14 @@ class User:
         """Nobody knows. Who has an identity asks again; a check has nothing to lose."""
         if operation.kind in (Kind.PLAIN, Kind.TOKEN):
             self._ended(operation, Outcome.UNKNOWN)
+        else:
+            self._later(attempt)
+
+    def _no_room(self, operation: Operation, attempt: int) -> None:
+        """This attempt wrote nothing; an earlier one of the same identity may have."""
+        self._cluster.count("no room")
+        if operation.kind in (Kind.PLAIN, Kind.TOKEN):
+            self._ended(operation, Outcome.REFUSED)
         else:
             self._later(attempt)
 

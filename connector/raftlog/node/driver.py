@@ -208,10 +208,14 @@ class Driver:
     async def hand_over(self, *, timeout_ms: int) -> bool:
         """Lead no more, and tell the voters; whether that was done in time."""
         self.tell(ShutDown())
-        return await self.wait_until(
-            lambda: not isinstance(self.replica.core.role, Leader | Resigned),
-            timeout_ms=timeout_ms,
-        )
+        return await self.wait_until(self._has_handed_over, timeout_ms=timeout_ms)
+
+    def _has_handed_over(self) -> bool:
+        """Whether it leads no more, and everybody who could lead has been told."""
+        core = self.replica.core
+        if isinstance(core.role, Resigned):
+            return all(voter.key.node_id == core.node_id for voter in core.voters)
+        return not isinstance(core.role, Leader)
 
     async def close(self) -> None:
         """Close the log in order, unless it failed. What still waits is told that nobody knows."""
@@ -303,7 +307,7 @@ class Driver:
             waiter.future.set_result(False)
 
     def _set_timer(self) -> None:
-        deadline_ms = self.replica.core.next_deadline_ms
+        deadline_ms = self.replica.next_deadline_ms
         if deadline_ms == self._timer_ms and self._timer is not None:
             return
         if self._timer is not None:

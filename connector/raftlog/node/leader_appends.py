@@ -8,6 +8,7 @@ Rules of this file:
    one that finds the log shorter than wanted, like an empty append, until a majority has said that
    this is still the leader. What is refused leaves no trace, whoever leads next.
 3. A repeated append waits for the first one.
+4. An append that finds no room on the disk is refused, and the leader goes on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from raftlog.client.append_group import AppendGroup
 from raftlog.client.requests import Answer, AppendRequest, Done, Failed, failed
 from raftlog.errors import (
     AppendUnknownError,
+    DiskFullError,
     LogError,
     NotLeaderError,
     RaftlogError,
@@ -67,17 +69,17 @@ class LeaderAppends:
         if not isinstance(role, Leader):
             self._tell(request, failed(self._not_leader()))
             return []
-        log, before = replica.log, replica.log.end_offset
-        group = AppendGroup(log, time_ms)
-        try:
-            answer = group.place(request)
-            group.write()
-        except LogError as error:
-            self._tell(request, self._unknown(error.sentence()))
-            raise
+        if replica.is_standing_still:
+            reason = "not even the begin of its epoch could be written"
+            self._tell(request, failed(DiskFullError(path=replica.log.path, reason=reason)))
+            return []
+        before = replica.log.end_offset
+        answer = self._place(request, time_ms)
         outgoing: list[Outgoing] = []
-        if log.end_offset != before:
+        if replica.log.end_offset != before:
             outgoing += replica.appended(now_ms=now_ms, time_ms=time_ms)
+        if answer is None:
+            return outgoing
         ticket = self._ticket_for(request, answer)
         end_offset = self._end_to_wait_for(answer)
         self._waiting.append(Waiting(request, answer, role.epoch, end_offset, ticket))
@@ -85,6 +87,22 @@ class LeaderAppends:
             outgoing += replica.step(ConfirmLeadership(ticket), now_ms=now_ms, time_ms=time_ms)
         self.poll()
         return outgoing
+
+    def _place(self, request: AppendRequest, time_ms: int) -> Answer | None:
+        """Write an append to the log; None if it is answered already, since there is no room."""
+        log, before = self._replica.log, self._replica.log.end_offset
+        group = AppendGroup(log, time_ms)
+        try:
+            answer = group.place(request)
+            group.write()
+        except DiskFullError as error:
+            is_begun = log.end_offset != before  # the first of several batches found room
+            self._tell(request, self._unknown(error.sentence()) if is_begun else failed(error))
+            return None
+        except LogError as error:
+            self._tell(request, self._unknown(error.sentence()))
+            raise
+        return answer
 
     def _ticket_for(self, request: AppendRequest, answer: Answer) -> int:
         is_empty = isinstance(answer, Done) and not request.records

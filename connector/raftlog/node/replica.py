@@ -7,6 +7,9 @@ Rules of this file:
    next event. What must leave the process is returned, in order; a sync is run by the driver.
 3. A ``LogError`` that is raised here ends the replica: what it last asked for may be half done.
    Whoever drives it stops, and opens it again.
+4. A full disk ends nothing. A follower asks again later. What a replica must write down before it
+   may go on (its vote, its epoch) it tries again and again: until then it stands still, as if it
+   were paused, and only its log can be read.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from raftlog.errors import (
     CorruptBatchError,
     CorruptFileError,
     CorruptSnapshotError,
+    DiskFullError,
     DivergedLogError,
     FutureEpochError,
     LogError,
@@ -59,9 +63,13 @@ from raftlog.quorum.events import (
     Appended,
     AppendRefused,
     Event,
+    RequestReceived,
+    ResponseReceived,
+    SendFailed,
     SnapshotInstalled,
     SnapshotRefused,
     SyncCompleted,
+    TimePassed,
     Truncated,
 )
 from raftlog.quorum.state import Beginning
@@ -77,6 +85,11 @@ from .control_values import (
     voters_in,
     voters_record,
 )
+
+EVENTS_HELD_MAX: Final = 10_000
+"""So many events of the network wait for a replica that stands still; what is more is lost."""
+STANDSTILL_RETRY_MS: Final = 500
+"""How often a replica that stands still looks for room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +121,8 @@ class Replica:
         self.core: Final = core
         self.log: Final = log
         self._events: deque[Event] = deque()
+        self._effects: deque[Effect] = deque()
+        self._retry_at_ms: int | None = None
         self._outgoing: list[Outgoing] = []
         self._is_syncing = False
         self._is_sync_due = False
@@ -179,15 +194,61 @@ class Replica:
     def step(self, event: Event, *, now_ms: int, time_ms: int) -> list[Outgoing]:
         """Take one event, and do what follows from it; what is left to do is returned.
 
-        Raises what the storage raises: then this replica is over.
+        While it stands still events wait. Raises what the storage raises: then it is over.
         """
         self._now_ms = time_ms
-        self._events.append(event)
-        while self._events:
-            for effect in self.core.step(self._events.popleft(), now_ms=now_ms):
-                self._carry_out(effect)
+        self._take(event)
+        if self._retry_at_ms is None or now_ms >= self._retry_at_ms:
+            self._go_on(now_ms)
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
+
+    @property
+    def is_standing_still(self) -> bool:
+        """Whether its disk is too full for what it must write down before it may go on."""
+        return self._retry_at_ms is not None
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When ``TimePassed`` is to be told at the latest; None if nothing waits for time."""
+        if self._retry_at_ms is not None:
+            return self._retry_at_ms
+        return self.core.next_deadline_ms
+
+    def _take(self, event: Event) -> None:
+        """Let an event wait for its turn. What the network brings may be lost there, too."""
+        if not self.is_standing_still:
+            self._events.append(event)
+        elif isinstance(event, RequestReceived | ResponseReceived | SendFailed):
+            if len(self._events) < EVENTS_HELD_MAX:
+                self._events.append(event)
+        elif not isinstance(event, TimePassed):
+            self._events.append(event)
+
+    def _go_on(self, now_ms: int) -> None:
+        """Do what is to be done, in order, as far as there is room to write it down."""
+        while True:
+            while self._effects:
+                try:
+                    self._carry_out(self._effects[0])
+                except DiskFullError as error:
+                    self._stand_still(error, now_ms)
+                    return
+                self._effects.popleft()
+            if self.is_standing_still:
+                self._retry_at_ms = None
+                self._outgoing.append(Tell("there is room again: it goes on"))
+                self._events.append(TimePassed())
+            if not self._events:
+                return
+            self._effects += self.core.step(self._events.popleft(), now_ms=now_ms)
+
+    def _stand_still(self, error: DiskFullError, now_ms: int) -> None:
+        if not isinstance(self._effects[0], PersistElection | BeginEpoch):
+            raise error
+        if not self.is_standing_still:
+            self._outgoing.append(Tell(f"it stands still: {error.sentence()}"))
+        self._retry_at_ms = now_ms + STANDSTILL_RETRY_MS
 
     def begin_snapshot(self, end_offset: int, *, time_ms: int) -> SnapshotWriter | None:
         """Begin a snapshot of what is committed below ``end_offset``, with its voters.
@@ -273,15 +334,14 @@ class Replica:
                 log.begin_epoch(effect.epoch, epoch_head(effect, self.core.node_id), now_ms=now_ms)
                 self._note_appended()
             case AppendVoters():
-                log.append_control([voters_record(effect.voter_set)], now_ms=now_ms)
-                self._note_appended()
+                self._append_voters(effect)
             case AppendAsFollower():
                 self._append_as_follower(effect)
             case TruncateToEndOfEpoch(diverging):
                 log.truncate_to_end_of_epoch(diverging, now_ms=now_ms)
                 self._events.append(Truncated())
             case StoreSnapshotBytes():
-                log.store_snapshot_bytes(effect.snapshot_id, effect.position, effect.data)
+                self._store_snapshot_bytes(effect)
             case InstallSnapshot():
                 self._install_snapshot(effect)
             case _:
@@ -294,13 +354,33 @@ class Replica:
             )
         except (CorruptBatchError, LogGapError, DivergedLogError, FutureEpochError) as error:
             self._events.append(AppendRefused(error.sentence()))
-            return
-        self._note_appended()
+        except DiskFullError as error:
+            self._note_appended()  # some of it may be there
+            self._events.append(AppendRefused(error.sentence(), is_out_of_room=True))
+        else:
+            self._note_appended()
+
+    def _append_voters(self, effect: AppendVoters) -> None:
+        try:
+            self.log.append_control([voters_record(effect.voter_set)], now_ms=self._now_ms)
+        except DiskFullError as error:
+            self._events.append(AppendRefused(error.sentence(), is_out_of_room=True))
+        else:
+            self._note_appended()
 
     def _note_appended(self) -> None:
         self._events.append(Appended(tuple(voters_in(self.log.take_control_records()))))
 
+    def _store_snapshot_bytes(self, effect: StoreSnapshotBytes) -> None:
+        try:
+            self.log.store_snapshot_bytes(effect.snapshot_id, effect.position, effect.data)
+        except DiskFullError as error:
+            refused = SnapshotRefused(effect.snapshot_id, error.sentence(), is_out_of_room=True)
+            self._events.append(refused)
+
     def _install_snapshot(self, effect: InstallSnapshot) -> None:
+        if not self.log.is_receiving_snapshot:
+            return  # there was no room for its last bytes, and it was refused
         try:
             receiver = self.log.install_snapshot(effect.snapshot_id, now_ms=self._now_ms)
         except CorruptSnapshotError as error:

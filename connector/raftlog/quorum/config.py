@@ -30,6 +30,12 @@ class QuorumConfig:
         return self.fetch_timeout_ms * 3 // 2
 
     @property
+    def out_of_room_backoff_ms(self) -> int:
+        """How long a follower whose disk is full waits before it asks for more; short enough for
+        its leader not to miss it."""
+        return self.fetch_timeout_ms // 2
+
+    @property
     def begin_epoch_interval_ms(self) -> int:
         """How often a leader tells voters that do not fetch that it leads."""
         return self.fetch_timeout_ms // 2

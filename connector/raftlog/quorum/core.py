@@ -173,6 +173,7 @@ class QuorumCore:
                 self._on_appended(event)
             case AppendRefused():
                 self._following.on_append_refused(event)
+                self._membership.on_append_refused(event)
             case SyncCompleted():
                 self._leadership.commit()
                 self._following.on_sync_completed()

@@ -8,7 +8,10 @@ Rules of this file:
 2. ``PersistElection``, ``BeginEpoch`` as far as its epoch goes, ``TruncateToEndOfEpoch`` and
    ``InstallSnapshot`` are durable when they are done. What is appended is durable after a sync:
    ``StartSync`` begins one, and while it runs other events are told.
-3. If the storage fails the replica stops. No effect is tried twice.
+3. If the storage fails the replica stops, and no effect is tried twice. A full disk is no failure:
+   what it leaves undone changed nothing. ``AppendVoters``, ``AppendAsFollower`` and what stores a
+   snapshot are refused then; ``PersistElection`` and ``BeginEpoch`` are tried again before anything
+   else is done or told, as if the disk were slow.
 """
 
 from __future__ import annotations
@@ -98,7 +101,8 @@ class BeginEpoch:
 
 @dataclass(frozen=True, slots=True)
 class AppendVoters:
-    """Append a set of voters in a control batch of its own. Answered by ``Appended``."""
+    """Append a set of voters in a control batch of its own. Answered by ``Appended``, or by
+    ``AppendRefused`` if there is no room."""
 
     epoch: int
     voter_set: VoterSet
@@ -127,7 +131,8 @@ class TruncateToEndOfEpoch:
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshotBytes:
-    """Keep bytes of a snapshot's file that is being fetched; position 0 begins it anew."""
+    """Keep bytes of a snapshot's file that is being fetched; position 0 begins it anew. Answered by
+    ``SnapshotRefused`` if there is no room."""
 
     snapshot_id: SnapshotId
     position: int

@@ -72,9 +72,11 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class AppendRefused:
-    """The log did not take what a leader sent: nothing of it, or not all, is there."""
+    """The log did not take what a leader sent, or appends itself: nothing of it, or not all, is
+    there. ``is_out_of_room``: because the disk is full, which may pass."""
 
     reason: str
+    is_out_of_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class SnapshotRefused:
 
     snapshot_id: SnapshotId
     reason: str
+    is_out_of_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,11 +165,11 @@ class Following:
             state.emit(AdvanceHighWatermark(offset))
 
     def on_append_refused(self, event: AppendRefused) -> None:
-        """Ask again: what came was damaged on its way, or is not from here."""
+        """Ask again: what came was damaged on its way, is not from here, or finds no room."""
         state, role = self._state, self._state.role
-        state.emit(Tell(f"records of the leader were refused: {event.reason}"))
         if isinstance(role, Follower):
-            state.back_off(role.leader_id)
+            state.emit(Tell(f"records of the leader were refused: {event.reason}"))
+            state.back_off(role.leader_id, is_out_of_room=event.is_out_of_room)
 
     def on_sync_completed(self) -> None:
         state, role = self._state, self._state.role
@@ -236,4 +236,4 @@ class Following:
         state.emit(Tell(f"snapshot {event.snapshot_id} was refused: {event.reason}"))
         if isinstance(role, Follower):
             role.snapshot = None
-            state.back_off(role.leader_id)
+            state.back_off(role.leader_id, is_out_of_room=event.is_out_of_room)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from .effects import AppendVoters, Reply, StartSync
+from .events import AppendRefused
 from .messages import (
     AddVoterRequest,
     ErrorCode,
@@ -161,6 +162,16 @@ class Membership:
             change.is_probed = True
         else:
             self._end(role, ErrorCode.INVALID_REQUEST, self._version_words())
+
+    def on_append_refused(self, event: AppendRefused) -> None:
+        """There was no room for the record of the change."""
+        role = self._state.role
+        change = role.change if isinstance(role, Leader) else None
+        if change is None or change.offset is None:
+            return
+        if change.offset != self._state.voters.latest_offset:
+            assert isinstance(role, Leader)
+            self._end(role, ErrorCode.KAFKA_STORAGE_ERROR, event.reason)
 
     def deadline_ms(self) -> int | None:
         role = self._state.role

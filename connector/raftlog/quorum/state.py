@@ -172,8 +172,11 @@ class ReplicaState:
         correlation_id = self.requests.start(node_id, request, deadline_ms=deadline_ms)
         self.emit(Send(correlation_id, node_id, endpoints or self.endpoints_of(node_id), request))
 
-    def back_off(self, node_id: int) -> None:
-        self.requests.back_off(node_id, self.now_ms + self.config.retry_backoff_ms)
+    def back_off(self, node_id: int, *, is_out_of_room: bool = False) -> None:
+        """Ask this node nothing for a while; for longer if there is no room for its answer."""
+        config = self.config
+        span_ms = config.out_of_room_backoff_ms if is_out_of_room else config.retry_backoff_ms
+        self.requests.back_off(node_id, self.now_ms + span_ms)
 
     # --- changes of role --------------------------------------------------------------------------
 

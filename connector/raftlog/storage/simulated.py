@@ -115,6 +115,10 @@ class SimulatedDisk:
         """Let files hold this many bytes together; None: as many as they like."""
         self._machine.byte_count_max = byte_count
 
+    def leave_room(self, byte_count: int) -> None:
+        """Let files grow by so many bytes together, from what they hold now."""
+        self.full_at(self._machine.tree.byte_count() + byte_count)
+
     def refuse_writing(self, pattern: str | None) -> None:
         """Refuse every change of matching paths, as a read-only file system; None: of none."""
         self._machine.refused_writing = pattern

@@ -72,6 +72,7 @@ class LogStore:
         self.log_start_offset = 0
         self.recovery_point = 0
         self.snapshots: tuple[SnapshotId, ...] = ()
+        self._is_epoch_taken_back = False
         self._active: ActiveSegment | None = None
 
     @property
@@ -95,6 +96,7 @@ class LogStore:
         """Go on from what recovery found."""
         self.close()
         self.epochs = recovered.epochs
+        self._is_epoch_taken_back = False  # recovery has mended the checkpoint
         self.log_start_offset = recovered.log_start_offset
         self.recovery_point = recovered.recovery_point
         self.look_for_snapshots()
@@ -134,9 +136,22 @@ class LogStore:
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
         """Note where an epoch begins; durable on return."""
         epochs = self.epochs.assign(epoch, start_offset)
-        if epochs != self.epochs:
+        if epochs != self.epochs or self._is_epoch_taken_back:
             self.directory.write_epochs(epochs)
             self.epochs = epochs
+            self._is_epoch_taken_back = False
+
+    def take_back_epoch(self, epochs: EpochCache) -> None:
+        """An epoch was begun and its first batch found no room: ``epochs`` are those before it.
+
+        The checkpoint says more until the next batch, whatever its epoch, or the next opening.
+        """
+        self._is_epoch_taken_back |= epochs != self.epochs
+        self.epochs = epochs
+
+    def must_note_epoch(self, epoch: int) -> bool:
+        """Whether ``begin_epoch`` comes before a batch of this epoch."""
+        return self._is_epoch_taken_back or epoch > (self.epochs.latest_epoch or 0)
 
     def roll(self, end_offset: int, memory: LogMemory) -> None:
         """Begin a segment at ``end_offset``; the active one has been sealed."""

@@ -144,9 +144,14 @@ class OpenLog:
         ):
             self._roll(now_ms)
             active = self._store.active
-        if facts.leader_epoch > self.epoch:
+        epochs = self._store.epochs
+        if self._store.must_note_epoch(facts.leader_epoch):
             self._store.begin_epoch(facts.leader_epoch, facts.base_offset)
-        active.append(data, facts)
+        try:
+            active.append(data, facts)
+        except DiskFullError:
+            self._store.take_back_epoch(epochs)
+            raise
         active.append_aborted(self._memory.apply(facts))
         self._end_offset = facts.next_offset
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from raftlog.errors import CorruptSnapshotError
+from raftlog.errors import CorruptSnapshotError, DiskFullError
 from raftlog.log.files import LogFiles
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, checkpoint_name
 from raftlog.log.small_files import QuorumState
@@ -164,8 +164,8 @@ class ReplicaLog(ReplicatedLog):
     # --- what it does -----------------------------------------------------------------------------
 
     def write_election(self, state: QuorumState) -> None:
-        """Write down of elections; durable on return."""
-        with self._failing(also_full=True):
+        """Write down of elections; durable on return. A full disk changes nothing."""
+        with self._failing():
             self._directory.write_quorum_state(state)
 
     def rejoin(self) -> None:
@@ -174,22 +174,49 @@ class ReplicaLog(ReplicatedLog):
             self._directory.rejoin()
 
     def begin_epoch(self, epoch: int, head: Sequence[ControlRecord], *, now_ms: int) -> None:
-        """Lead an epoch: its first batch is ``head``. Only the epoch itself is durable yet."""
-        self._begin_epoch(epoch, head, now_ms)
+        """Lead an epoch: its first batch is ``head``. Only the epoch itself is durable yet.
+
+        A metadata transaction that an earlier epoch left open is aborted right behind. Raises
+        ``DiskFullError``: then try again, with the same arguments, before anything else is done.
+        """
+        assert epoch >= self.epoch, "epochs never fall"
+        with self._changing():
+            before = self.epochs
+            if epoch > self.epoch:
+                try:
+                    self._store.begin_epoch(epoch, self._end_offset)
+                    self._append_control(head, now_ms)
+                except DiskFullError:
+                    self._store.take_back_epoch(before)
+                    raise
+            if self._memory.open_transaction is not None:
+                self._append_abort(now_ms)
 
     def append_control(self, controls: Sequence[ControlRecord], *, now_ms: int) -> None:
         """Append control records in a batch of their own, in the epoch that is led."""
         self._append_control(controls, now_ms)
 
+    @property
+    def is_receiving_snapshot(self) -> bool:
+        """Whether bytes of a snapshot are here that is not installed yet."""
+        return self._receiver is not None
+
     def store_snapshot_bytes(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Keep bytes of a snapshot that is fetched; position 0 begins it anew."""
+        """Keep bytes of a snapshot that is fetched; position 0 begins it anew.
+
+        Raises ``DiskFullError``: then all of them are dropped, and it is to be begun anew.
+        """
         self._check_writable()
-        with self._failing(also_full=True):
-            if position == 0:
+        with self._failing():
+            try:
+                if position == 0:
+                    self._drop_receiver()
+                    self._receiver = SnapshotReceiver(self._directory, snapshot_id)
+                assert self._receiver is not None, "it was begun"
+                self._receiver.write(position, data)
+            except DiskFullError:
                 self._drop_receiver()
-                self._receiver = SnapshotReceiver(self._directory, snapshot_id)
-            assert self._receiver is not None, "it was begun"
-            self._receiver.write(position, data)
+                raise
 
     def install_snapshot(self, snapshot_id: SnapshotId, *, now_ms: int) -> SnapshotReceiver:
         """Keep the snapshot whose bytes are all here, and begin the log behind it, durably.

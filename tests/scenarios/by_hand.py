@@ -1,0 +1,87 @@
+"""Answers that a scenario writes by hand, in the place of the node that was asked."""
+
+from __future__ import annotations
+
+from raftlog.quorum.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    ErrorCode,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Response,
+    Standing,
+    VoteRequest,
+    VoteResponse,
+)
+from raftlog.records.batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
+from raftlog.types import OffsetAndEpoch
+
+from .arguments import Words
+from .nodes import TIME_MS
+from .post import Message
+from .words import parsed_snapshot
+
+
+def answer_to(request: Message, words: Words) -> Message:
+    """The answer that a command describes, to a request that is under way."""
+    return Message(
+        request.asker,
+        request.asked,
+        request.life,
+        request.correlation_id,
+        request.kind,
+        _answer_by_hand(request, words),
+        is_answer=True,
+    )
+
+
+def _answer_by_hand(request: Message, words: Words) -> Response:
+    standing = Standing(epoch=words.number("epoch", 0), leader_id=words.optional("leader"))
+    error = ErrorCode[words.text("error") or "NONE"]
+    snapshot, diverging = words.text("snapshot"), words.text("diverging")
+    if isinstance(request.body, VoteRequest):
+        granted = words.text("granted") == "yes"
+        return VoteResponse(standing=standing, is_granted=granted, error=error)
+    if isinstance(request.body, FetchSnapshotRequest):
+        return FetchSnapshotResponse(
+            standing=standing,
+            error=error,
+            snapshot_id=request.body.snapshot_id if snapshot is None else parsed_snapshot(snapshot),
+            position=words.number("position", 0),
+            byte_count=words.number("byte_count", 0),
+            data=b"?" * words.number("data", 0),
+        )
+    if isinstance(request.body, BeginQuorumEpochRequest):
+        return BeginQuorumEpochResponse(standing=standing, error=error)
+    if isinstance(request.body, EndQuorumEpochRequest):
+        return EndQuorumEpochResponse(standing=standing, error=error)
+    assert isinstance(request.body, FetchRequest), "only these are answered by hand"
+    end = None
+    if diverging is not None:
+        offset, epoch = diverging.split("@")
+        end = OffsetAndEpoch(epoch=int(epoch), offset=int(offset))
+    return FetchResponse(
+        standing=standing,
+        error=error,
+        high_watermark=words.optional("high_watermark"),
+        records=_batches(words.text("batches")) or (words.text("records") or "").encode(),
+        diverging=end,
+        snapshot_id=None if snapshot is None else parsed_snapshot(snapshot),
+    )
+
+
+def _batches(named: str | None) -> bytes:
+    """``2/1/a,3/1/b``: one record each, offset, epoch and value."""
+    data = b""
+    for words in (named or "").split(",") if named else ():
+        offset, epoch, value = words.split("/")
+        batch = NewRecordBatch(
+            records=(NewRecord(None, value.encode()),), base_timestamp_ms=TIME_MS
+        )
+        data += encode_batch(batch, base_offset=int(offset), leader_epoch=int(epoch))
+    return data
