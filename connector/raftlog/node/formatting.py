@@ -121,14 +121,7 @@ def format_directory(
         files.sync_directory(directory)
         if initial_voters is not None:
             _write_bootstrap(files, partition, initial_voters, now_ms)
-        meta = MetaProperties(
-            version=_META_VERSION,
-            cluster_id=cluster_id,
-            node_id=config.node_id,
-            directory_id=directory_id,
-        )
-        data = encode_meta_properties(meta, written=_java_date(now_ms))
-        replace_checked(files, directory, {META_PROPERTIES_NAME: data})
+        _write_meta(files, config, cluster_id, directory_id, now_ms)
     return directory_id
 
 
@@ -268,6 +261,19 @@ def _check_is_free(files: WritableStorage, config: NodeConfig) -> None:
 
 
 # --- what is written ------------------------------------------------------------------------------
+
+
+def _write_meta(
+    files: WritableStorage, config: NodeConfig, cluster_id: str, directory_id: str, now_ms: int
+) -> None:
+    meta = MetaProperties(
+        version=_META_VERSION,
+        cluster_id=cluster_id,
+        node_id=config.node_id,
+        directory_id=directory_id,
+    )
+    data = encode_meta_properties(meta, written=_java_date(now_ms))
+    replace_checked(files, config.directory, {META_PROPERTIES_NAME: data})
 
 
 def _write_bootstrap(files: WritableStorage, partition: str, voters: VoterSet, now_ms: int) -> None:

@@ -1,0 +1,138 @@
+"""Bugs of a node's edges: who gets in, what they may do, whose directory it is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+NODE: Final = "connector/raftlog/node"
+ACCESS: Final = "tests/node_config/test_access.py"
+TLS: Final = "tests/node_config/test_node_tls.py"
+CONFIG: Final = "tests/node_config/test_node_config.py"
+FORMATTING: Final = "tests/node_config/test_formatting.py"
+MATRIX: Final = "tests/node/test_access_matrix.py"
+
+ACCESS_PLANTS: Final = (
+    Plant(
+        bug="a node's certificate may speak for every node",
+        path=f"{NODE}/quorum_requests.py",
+        old="caller.node_id is None or caller.node_id == _speaker(request)",
+        new="True",
+        tests=(MATRIX,),
+    ),
+    Plant(
+        bug="whoever is let in may ask what replicas ask",
+        path=f"{NODE}/quorum_requests.py",
+        old="return Rights.VOTE in caller.rights and is_proven",
+        new="return is_proven",
+        tests=(MATRIX,),
+    ),
+    Plant(
+        bug="whoever is let in may change voters",
+        path=f"{NODE}/quorum_requests.py",
+        old="return Rights.ADMIN in caller.rights",
+        new="return True",
+        tests=(MATRIX,),
+    ),
+    Plant(
+        bug="a node votes on the port for clients",
+        path=f"{NODE}/access.py",
+        old=" if Listener.VOTERS in listener.listener else None",
+        new="",
+        tests=(ACCESS, MATRIX),
+    ),
+    Plant(
+        bug="everybody may be a replica on the port for clients",
+        path=f"{NODE}/access.py",
+        old="    if Listener.VOTERS in listener:\n",
+        new="    if listener:\n",
+        tests=(ACCESS, MATRIX),
+    ),
+    Plant(
+        bug="a certificate of two nodes proves one of them",
+        path=f"{NODE}/access.py",
+        old="return proven[0] if len(proven) == 1 else None",
+        new="return proven[0] if proven else None",
+        tests=(ACCESS, MATRIX),
+    ),
+    Plant(
+        bug="a client's certificate opens the port for voters",
+        path=f"{NODE}/access.py",
+        old="        rights = Rights.NONE  # a client's",
+        new="        pass  # a client's",
+        tests=(ACCESS, MATRIX),
+    ),
+    Plant(
+        bug="a star means those too who show nothing",
+        path=f"{NODE}/access.py",
+        old="(name == ANONYMOUS and pattern != ANONYMOUS)",
+        new="False",
+        tests=(ACCESS,),
+    ),
+    Plant(
+        bug="who calls need not show a certificate",
+        path=f"{NODE}/tls.py",
+        old="ssl.CERT_REQUIRED if tls.is_certificate_required else ssl.CERT_OPTIONAL",
+        new="ssl.CERT_OPTIONAL",
+        tests=(TLS, MATRIX),
+    ),
+    Plant(
+        bug="a node calls whoever has a certificate of the CA",
+        path=f"{NODE}/tls.py",
+        old="            if reason is not None:\n                raise",
+        new="            if False:\n                raise",
+        tests=(TLS,),
+    ),
+    Plant(
+        bug="another node's certificate proves the one that is called",
+        path=f"{NODE}/tls.py",
+        old="(proven == node_id or node_id < 0)",
+        new="True",
+        tests=(TLS,),
+    ),
+    Plant(
+        bug="certificates that cannot be read leave a node without any",
+        path=f"{NODE}/tls.py",
+        old="        self._contexts = self._made()\n\n    def _made",
+        new="        self._contexts = _Contexts()\n"
+        "        self._contexts = self._made()\n\n    def _made",
+        tests=(TLS,),
+    ),
+    Plant(
+        bug="a node listens to the world without TLS",
+        path=f"{NODE}/config.py",
+        old="        if listener.tls is None and not is_loopback(listener.host):\n",
+        new="        if False:\n",
+        tests=(CONFIG,),
+    ),
+    Plant(
+        bug="a key that nobody knows is no mistake",
+        path=f"{NODE}/config_table.py",
+        old="            if key not in self._asked",
+        new="            if False",
+        tests=(CONFIG,),
+    ),
+    Plant(
+        bug="a directory says whose it is before who votes is written",
+        path=f"{NODE}/formatting.py",
+        old="        if initial_voters is not None:\n            _write_bootstrap",
+        new="        _write_meta(files, config, cluster_id, directory_id, now_ms)\n"
+        "        if initial_voters is not None:\n            _write_bootstrap",
+        tests=(FORMATTING,),
+    ),
+    Plant(
+        bug="a directory is formatted over what is there",
+        path=f"{NODE}/formatting.py",
+        old="    if strange:\n",
+        new="    if False:\n",
+        tests=(FORMATTING,),
+    ),
+    Plant(
+        bug="a node whose log was taken away starts with an empty one",
+        path=f"{NODE}/formatting.py",
+        old="    if wanted not in logs:\n",
+        new="    if wanted not in logs and logs:\n",
+        tests=(FORMATTING,),
+    ),
+)
