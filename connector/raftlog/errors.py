@@ -41,6 +41,7 @@ from .change_errors import RefusedChange as RefusedChange
 from .node_errors import AlreadyFormattedError as AlreadyFormattedError
 from .node_errors import ConfigError as ConfigError
 from .node_errors import NodeAddressError as NodeAddressError
+from .node_errors import NodeRunningError as NodeRunningError
 from .node_errors import NotFormattedError as NotFormattedError
 from .node_errors import WrongDirectoryError as WrongDirectoryError
 from .remote_errors import AccessDeniedError as AccessDeniedError

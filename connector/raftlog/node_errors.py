@@ -87,3 +87,18 @@ class NodeAddressError(RaftlogError):
             f"nobody can listen on {self.host}:{self.port}: {self.reason}; is another node running "
             "there, and is the address one of this machine's?"
         )
+
+
+@dataclass(kw_only=True, eq=False)
+class NodeRunningError(LogError):
+    """A node's directory is in use by another process."""
+
+    path: str
+    code: ClassVar[str] = "RAFTLOG_NODE_RUNNING"
+    retriable: ClassVar[bool] = True
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} is in use: this node runs already, or its last process has not ended; "
+            "stop that one first"
+        )

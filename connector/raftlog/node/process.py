@@ -22,7 +22,7 @@ from typing import Final, TextIO
 
 from raftlog import __version__
 from raftlog.client.clock import Clock
-from raftlog.errors import DiskFullError, LogLockedError, RaftlogError
+from raftlog.errors import DiskFullError, LogLockedError, NodeRunningError, RaftlogError
 from raftlog.log.small_files import MetaProperties
 from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, RoleChanged, Send, Tell
 from raftlog.quorum.events import Event
@@ -54,7 +54,7 @@ def run_node(config: NodeConfig, *, stream: TextIO | None = None) -> int:
     """Run a node until a signal ends it; the exit code. Lines go to ``stream``, or stderr.
 
     Raises what is wrong before it serves: ``NotFormattedError``, ``WrongDirectoryError``,
-    ``ConfigError``, ``LogLockedError`` (another process runs there), ``NodeAddressError`` and what
+    ``ConfigError``, ``NodeRunningError``, ``NodeAddressError`` and what
     opening a log raises.
     """
     lines = LogLines(sys.stderr if stream is None else stream, config.node_id)
@@ -68,7 +68,7 @@ def run_node(config: NodeConfig, *, stream: TextIO | None = None) -> int:
 def _locked(storage: PrivateLocalStorage, config: NodeConfig) -> Iterator[None]:
     lock = storage.try_lock(storage.join(config.directory, NODE_LOCK_NAME))
     if lock is None:
-        raise LogLockedError(path=config.directory, waited_ms=0)
+        raise NodeRunningError(path=config.directory)
     with lock:
         yield
 
