@@ -13,17 +13,22 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError, Future
+from typing import Any, Final, TypeVar
+
+from raftlog.errors import LogClosedError
 
 T = TypeVar("T")
+_LAST_TURNS: Final = 3
 
 
 class NetworkThread:
     """A thread and its loop, from the first question to ``stop``. Safe for threads."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, path: str, on_end: Callable[[], None]) -> None:
+        """``path`` names the quorum; ``on_end`` closes, on the loop, what is open."""
+        self._path = path
+        self._on_end = on_end
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -35,13 +40,20 @@ class NetworkThread:
         future = self.start(work)
         try:
             return future.result()
+        except CancelledError:
+            raise self._closed() from None
         except BaseException:  # Ctrl-C, say: nobody waits for it any more
             future.cancel()
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin something on the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._running_loop())
+        """Begin something on the loop. Raises ``LogClosedError`` if it was stopped."""
+        try:
+            loop = self._running_loop()
+        except LogClosedError:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, loop)
 
     def call(self, function: Callable[[], object]) -> None:
         """Call something on the loop, soon."""
@@ -68,17 +80,23 @@ class NetworkThread:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._is_stopped:
-                raise RuntimeError("the network thread was stopped")
+                raise self._closed()
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=_serve, args=(self._loop,), name=self._name, daemon=True
+                    target=_serve,
+                    args=(self._loop, self._on_end),
+                    name=f"raftlog client of {self._path}",
+                    daemon=True,
                 )
                 self._thread.start()
             return self._loop
 
+    def _closed(self) -> LogClosedError:
+        return LogClosedError(path=self._path, reason="its owner closed it")
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+
+def _serve(loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
     """Run a loop until it is stopped, then end what it left undone."""
     asyncio.set_event_loop(loop)
     try:
@@ -89,5 +107,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             task.cancel()
         if tasks:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        on_end()
+        for _ in range(_LAST_TURNS):  # in which connections learn that they are closed
+            loop.run_until_complete(asyncio.sleep(0))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()

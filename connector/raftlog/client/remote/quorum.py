@@ -99,8 +99,8 @@ class Quorum:
 
     def _begin(self) -> None:
         self._process_id = os.getpid()
-        self._network = NetworkThread(f"raftlog client of {self.path}")
         self._leaders = Leaders(self._bootstrap, self._context)
+        self._network = NetworkThread(self.path, self._leaders.close)
         self._identity: TopicIdentity | None = None
         weakref.finalize(self, self._network.stop).atexit = False
 
