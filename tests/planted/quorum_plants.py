@@ -21,7 +21,7 @@ def transcript(name: str) -> tuple[str, ...]:
 
 def seed(number: int) -> tuple[str, ...]:
     """A run of the simulator in which a promise is broken."""
-    test = "test_no_promise_is_broken_whatever_goes_wrong"
+    test = "test_no_promise_is_broken_in_what_went_wrong_once"
     return (f"tests/simulation/test_simulation.py::{test}[{number}]",)
 
 
@@ -180,6 +180,31 @@ QUORUM_PLANTS: Final = (
             "tests/simulation/test_membership.py::test_who_is_the_only_voter_is_what_its_damaged_log_says",
             "tests/simulation/test_membership.py::test_who_is_left_alone_does_not_start_on_a_damaged_log",
         ),
+    ),
+    Plant(
+        bug="an epoch whose first batch found no room is the copy's newest",
+        path="connector/raftlog/log/writing/open_log.py",
+        old="            self._store.take_back_epoch(epochs)\n",
+        new="",
+        tests=(
+            "tests/log_write/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
+        ),
+    ),
+    Plant(
+        bug="an epoch that found no room stays in the checkpoint of epochs",
+        path="connector/raftlog/log/writing/log_store.py",
+        old="        return self._is_epoch_taken_back or epoch >",
+        new="        return epoch >",
+        tests=(
+            "tests/log_write/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
+        ),
+    ),
+    Plant(
+        bug="what finds no room to be written down is told all the same",
+        path=f"{NODE}/replica.py",
+        old="                    self._stand_still(error, now_ms)\n                    return\n",
+        new="                    assert error\n",
+        tests=transcript("full_disks/a_vote_that_cannot_be_written"),
     ),
     Plant(
         bug="who looks for a new leader believes those who name the dead one",
