@@ -165,6 +165,17 @@ def booted(data: Path) -> Iterator[KafkaNode]:
 
 
 @contextmanager
+def formatted(data: Path, client: int, controller: int) -> Iterator[KafkaNode]:
+    """A combined node on a directory that was formatted as a dynamic quorum's, at these ports."""
+    config = data.parent / "server.properties"
+    quorum = f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}"
+    config.write_text(_properties(data, client, controller, quorum))
+    here = KafkaNode(f"127.0.0.1:{client}", data, kafka_jars(), f"127.0.0.1:{controller}")
+    with _started(config, here) as node:
+        yield node
+
+
+@contextmanager
 def _started(config: Path, node: KafkaNode) -> Iterator[KafkaNode]:
     """The node of a configuration, once it answers, until the block ends."""
     memory = ["-Xmx384m", "-XX:+UseSerialGC"]
