@@ -1,0 +1,129 @@
+"""Users of a quorum who append all the time, and remember what they were promised.
+
+Rules of this file:
+
+1. Each appender is a thread with a handle of its own: every value is appended once by name, so a
+   retry cannot write it twice, and what became of it is always known in the end.
+2. Half of them append under a token: of two rivals with one token one wins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+import raftlog
+from raftlog.errors import RaftlogError, UnexpectedEndOffsetError
+
+TIMEOUT_MS: Final = 60_000
+
+
+@dataclass(slots=True)
+class Book:
+    """What appenders were told. ``acknowledged``: value by its offset; ``moments_s``: when."""
+
+    acknowledged: dict[int, bytes] = field(default_factory=dict)
+    moments_s: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    refused_count: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, offset: int, value: bytes) -> None:
+        with self._lock:
+            assert offset not in self.acknowledged, f"offset {offset} was given twice"
+            self.acknowledged[offset] = value
+            self.moments_s.append(time.monotonic())
+
+    def note_refusal(self) -> None:
+        with self._lock:
+            self.refused_count += 1
+
+    def note_failure(self, text: str) -> None:
+        with self._lock:
+            self.failures.append(text)
+
+    def longest_silence_s(self, since_s: float) -> float:
+        """The longest time without an acknowledgement since a moment."""
+        moments = [since_s, *sorted(one for one in self.moments_s if one >= since_s)]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
+        return max(gaps, default=0.0)
+
+
+class Load:
+    """Appenders on a quorum, in a ``with`` statement."""
+
+    def __init__(self, bootstrap: str, appender_count: int = 4) -> None:
+        self.book: Final = Book()
+        self._bootstrap = bootstrap
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._append, args=(number,), name=f"appender-{number}")
+            for number in range(appender_count)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Append no more; what is under way is waited for."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def count(self) -> int:
+        """How much was acknowledged so far."""
+        return len(self.book.acknowledged)
+
+    def _append(self, number: int) -> None:
+        try:
+            with raftlog.connect(self._bootstrap) as log:
+                version = 0
+                while not self._stop.is_set():
+                    version += 1
+                    self._append_one(log, number, version)
+        except RaftlogError as error:
+            self.book.note_failure(f"appender {number}: {error}")
+
+    def _append_one(self, log: raftlog.ConnectedLog, number: int, version: int) -> None:
+        value = b"%d-%d" % (number, version)
+        name = (f"appender-{number}", "load", version)
+        has_token = number % 2 == 1
+        while not self._stop.is_set():
+            base = log.end_offset if has_token else None
+            try:
+                done = log.append(
+                    value, commit=name, required_base_offset=base, timeout_ms=TIMEOUT_MS
+                )
+            except UnexpectedEndOffsetError:
+                self.book.note_refusal()
+                continue
+            self.book.note(done.base_offset, value)
+            return
+
+
+def check_nothing_is_lost(bootstrap: str, book: Book) -> None:
+    """Everything that was promised is there, once, and nobody failed."""
+    assert not book.failures, book.failures
+    with raftlog.connect(bootstrap) as log:
+        found = {record.offset: record.value for record in log.read(0)}
+    missing = {offset: value for offset, value in book.acknowledged.items() if offset not in found}
+    assert not missing, f"{len(missing)} acknowledged records are gone, {min(missing)} first"
+    wrong = {at for at, value in book.acknowledged.items() if found[at] != value}
+    assert not wrong, f"other records lie at offsets {sorted(wrong)[:5]}"
+    values = list(found.values())
+    assert len(values) == len(set(values)), "a record was written twice"
