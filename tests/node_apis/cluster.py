@@ -222,7 +222,7 @@ class Cluster:
         self._is_delivering = False
         self.voters = VoterSet.of(
             Voter(
-                key=ReplicaKey(at, f"AAAAAAAAAAAAAAAAAAAAA{chr(ord('A') + 4 * at)}"),
+                key=ReplicaKey(at, f"AAAAAAAAAAAAAAAAAAAA{'ABCDEF'[at]}A"),
                 endpoints=(
                     Endpoint("CONTROLLER", f"node{at}", 9000 + at),
                     Endpoint("CLIENTS", f"node{at}.public", 9100 + at),

@@ -40,6 +40,8 @@ _FIRST_EPOCHS: Final = (0, -1)
 """Epochs of a session that is to begin, and of no session."""
 _WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
+_LAST_DELTA: Final = struct.Struct(">i")
+_LAST_DELTA_POSITION: Final = struct.calcsize(">qiibih")
 ANSWER_BYTES_MAX: Final = BATCH_BYTES_MAX
 """What one answer holds at most, unless its first batch is larger."""
 
@@ -53,6 +55,8 @@ class _Part:
     error: ErrorCode = ErrorCode.none
     diverging: OffsetAndEpoch | None = None
     records: bytes = b""
+    next_offset: int = -1
+    """Behind the records."""
     end_offset: int = -1
     """Up to where it may read."""
 
@@ -99,7 +103,8 @@ def _look(question: Question[wide.FetchRequest], parts: list[_Part]) -> bool:
     if min_bytes == 1:
         return any(part.asked.fetch_offset < part.end_offset for part in parts)
     _read(question, parts, min_bytes)
-    return sum(len(part.records) for part in parts) >= min(min_bytes, ANSWER_BYTES_MAX)
+    is_more = any(part.records and part.next_offset < part.end_offset for part in parts)
+    return is_more or sum(len(part.records) for part in parts) >= min_bytes
 
 
 def _look_at_all(question: Question[wide.FetchRequest], parts: list[_Part]) -> None:
@@ -164,31 +169,37 @@ def _read(question: Question[wide.FetchRequest], parts: list[_Part], max_bytes: 
             continue
         byte_count_max = min(left, max(part.asked.partition_max_bytes, 0))
         try:
-            data = _batches(question.view, part.asked.fetch_offset, part.end_offset, byte_count_max)
+            data, next_offset = _batches(
+                question.view, part.asked.fetch_offset, part.end_offset, byte_count_max
+            )
         except LogError:  # damage, or the disk: another node has the records too
             part.error = ErrorCode.kafka_storage_error
             continue
         if not is_first and len(data) > byte_count_max:
             continue
-        part.records = data
+        part.records, part.next_offset = data, next_offset
         left -= min(len(data), left)
         is_first = False
 
 
-def _batches(view: ClusterView, offset: int, end_offset: int, byte_count_max: int) -> bytes:
-    """Whole batches from the one that holds ``offset``, below ``end_offset``."""
+def _batches(
+    view: ClusterView, offset: int, end_offset: int, byte_count_max: int
+) -> tuple[bytes, int]:
+    """Whole batches from the one that holds ``offset``, below ``end_offset``; the offset behind
+    them."""
     log = view.node.replica.log
     data = log.read_bytes(offset, byte_count_max)
     if not data:
         data = log.read_bytes(log.base_offset_at(offset), byte_count_max)
-    position = 0
+    position, next_offset = 0, offset
     while position + _BASE_AND_LENGTH.size <= len(data):
         base_offset, length = _BASE_AND_LENGTH.unpack_from(data, position)
         after = position + length + LOG_OVERHEAD_BYTES
         if base_offset >= end_offset or after > len(data):
             break
-        position = after
-    return data[:position]
+        (last_delta,) = _LAST_DELTA.unpack_from(data, position + _LAST_DELTA_POSITION)
+        position, next_offset = after, base_offset + last_delta + 1
+    return data[:position], next_offset
 
 
 # --- answering ------------------------------------------------------------------------------------
