@@ -282,6 +282,8 @@ class ScriptedNode:
             self._around.witness.saw_vote(self.node_id, request.epoch, request.candidate.node_id)
             written = self.replica.log.read_election()
             assert written is not None
+            if written.leader_epoch > request.epoch:
+                return  # it stood still, and more has happened since
             given = (request.epoch, request.candidate.node_id)
             assert (written.leader_epoch, written.voted_id) == given, "written before it is given"
 

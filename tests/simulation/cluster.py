@@ -298,6 +298,8 @@ class Node:
                 assert replica is not None
                 written = replica.log.read_election()
                 assert written is not None
+                if written.leader_epoch > request.epoch:
+                    return  # it stood still, and more has happened since: no vote there any more
                 assert (written.leader_epoch, written.voted_id) == (
                     request.epoch,
                     request.candidate.node_id,
