@@ -7,15 +7,16 @@ Rules of this file:
 2. A named append whose outcome is not known is asked for again: the log knows it by its name. One
    without a name is never repeated.
 3. The log is open for this append only, and locked for no longer than the append itself takes.
+   A quorum's is connected to; it finds out by itself what became of an append, if it can in time.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-import raftlog
 from raftlog.errors import (
     AppendUnknownError,
     CommitTooLargeError,
@@ -24,13 +25,15 @@ from raftlog.errors import (
 )
 from raftlog.limits import BATCH_HEADER_BYTES
 
+from . import door
 from .commit_message import RowsMessage, unpack_rows
 from .write_rows import records_of, wire_schema
 
 if TYPE_CHECKING:
-    from raftlog import AppendResult, CommitName, EmbeddedLog
+    from raftlog import AppendResult, CommitName
     from raftlog.records.encoding import RecordToAppend
 
+    from .door import AnyLog
     from .write_plan import WritePlan
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
@@ -38,19 +41,16 @@ ASKS_MAX: Final = 4
 """How often a named append is asked for whose outcome is not known."""
 
 
-def open_existing(path: str) -> EmbeddedLog:
-    """Open the log that was there when the write was planned."""
-    return raftlog.open(path, create=False)
-
-
 def append_rows(
     plan: WritePlan,
     messages: Sequence[RowsMessage],
     commit: CommitName | None = None,
     *,
-    open_log: Callable[[str], EmbeddedLog] = open_existing,
+    open_log: Callable[[str], AbstractContextManager[AnyLog]] | None = None,
 ) -> AppendResult | None:
     """Append all rows as one batch; None if there are none and nothing was to be checked.
+
+    ``open_log`` opens the log anew for each try; by default the one that the options name.
 
     Raises ``CommitMessageError``, ``CommitTooLargeError``, and what ``EmbeddedLog.append`` raises.
     """
@@ -63,7 +63,8 @@ def append_rows(
     tokens = (options.required_base_offset, options.required_end_offset, options.required_epoch)
     if not records and commit is None and all(token is None for token in tokens):
         return None
-    result = _append_until_known(plan, records, commit, open_log)
+    opened = open_log or (lambda _: door.open_log(options))
+    result = _append_until_known(plan, records, commit, opened)
     if result.was_duplicate:
         _LOGGER.warning(
             "%s has %s already, at offsets %d to %d; nothing was written",
@@ -94,7 +95,7 @@ def _append_until_known(
     plan: WritePlan,
     records: list[RecordToAppend],
     commit: CommitName | None,
-    open_log: Callable[[str], EmbeddedLog],
+    open_log: Callable[[str], AbstractContextManager[AnyLog]],
 ) -> AppendResult:
     for ask in range(1, ASKS_MAX + 1):
         try:
@@ -108,7 +109,7 @@ def _append_until_known(
 
 
 def _append(
-    plan: WritePlan, log: EmbeddedLog, records: list[RecordToAppend], commit: CommitName | None
+    plan: WritePlan, log: AnyLog, records: list[RecordToAppend], commit: CommitName | None
 ) -> AppendResult:
     options = plan.options
 

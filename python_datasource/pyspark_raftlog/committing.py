@@ -22,7 +22,7 @@ from raftlog.errors import LogLockedError, UnexpectedEndOffsetError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from raftlog import AppendResult, EmbeddedLog
+    from raftlog import AppendResult, ConnectedLog, EmbeddedLog
     from raftlog.client.reading import LogReading
     from raftlog.client.user_records import UserRecord
 
@@ -57,7 +57,7 @@ Decision: TypeAlias = "Iterable[UserRecord] | DataFrame | None"
 
 
 def commit_loop(
-    log: EmbeddedLog | str | os.PathLike[str],
+    log: EmbeddedLog | ConnectedLog | str | os.PathLike[str],
     decide: Callable[[News], Decision],
     *,
     from_offset: int | None = None,
@@ -101,9 +101,10 @@ def commit_loop(
     raise ValueError("tries_max is 1 or more")
 
 
-def _append(log: EmbeddedLog, decision: Any, at: int) -> AppendResult | None:
+def _append(log: EmbeddedLog | ConnectedLog, decision: Any, at: int) -> AppendResult | None:
     if hasattr(decision, "mapInArrow"):
         from .frames import append
 
-        return append(decision, to=log.path, required_base_offset=at)
+        to = log.path if isinstance(log, raftlog.EmbeddedLog) else log
+        return append(decision, to=to, required_base_offset=at)
     return log.append(decision, required_base_offset=at)

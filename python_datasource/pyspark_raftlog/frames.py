@@ -11,6 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from .appending import append_rows
@@ -20,13 +21,13 @@ from .write_plan import plan_write, run_task
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from raftlog import AppendResult
+    from raftlog import AppendResult, ConnectedLog
 
 
 def append(
     frame: DataFrame,
     *,
-    to: str | os.PathLike[str],
+    to: str | os.PathLike[str] | ConnectedLog,
     required_base_offset: int | None = None,
     required_end_offset: int | None = None,
     required_epoch: int | None = None,
@@ -35,7 +36,9 @@ def append(
     txn_take_over_from: str | None = None,
     max_bytes_per_commit: int | None = None,
 ) -> AppendResult | None:
-    """Append the rows of ``frame`` to the log in the directory ``to`` as one record batch.
+    """Append the rows of ``frame`` to a log as one record batch.
+
+    ``to`` is the log's directory, or what ``raftlog.connect`` gave.
 
     The arguments are the sink's options. ``required_base_offset`` is the end offset that the caller
     has read; ``AppendResult.end_offset`` is what a next write may require. None if there was no row
@@ -45,8 +48,9 @@ def append(
     what writing raises: ``WriteSchemaError``, ``InvalidRowError``, ``CommitTooLargeError``,
     ``OptionError``, ``LogNotFoundError``, ``NotALogError``, and what ``EmbeddedLog.append`` raises.
     """
+    log = None if isinstance(to, str | os.PathLike) else to
     options = WriteOptions(
-        path=os.path.abspath(os.fspath(to)),
+        path=os.path.abspath(os.fspath(to)) if isinstance(to, str | os.PathLike) else to.path,
         required_base_offset=required_base_offset,
         required_end_offset=required_end_offset,
         required_epoch=required_epoch,
@@ -56,6 +60,7 @@ def append(
         max_bytes_per_commit=max_bytes_per_commit,
     )
     options.check_batch()
-    plan = plan_write(options, frame.schema)
+    plan = plan_write(options, frame.schema, log=log)
     message = run_task(plan, frame.toArrow().to_batches())
-    return append_rows(plan, [message], options.batch_commit())
+    opened = None if log is None else lambda _: nullcontext(log)
+    return append_rows(plan, [message], options.batch_commit(), open_log=opened)

@@ -23,13 +23,13 @@ from raftlog import limits
 from raftlog.client import Isolation
 from raftlog.errors import OptionError
 
+from .door import DOOR_OPTIONS, Nodes, take_door
 from .option_values import (
     Parse,
     boolean,
     byte_count,
     duration_ms,
     paths,
-    text,
     timestamp_ms,
     whole,
 )
@@ -55,9 +55,11 @@ class RaftlogOptions:
     """The options of one ``load()``, checked. ``None`` stands for "not given".
 
     Offsets are record numbers, ends are exclusive; ``RaftlogDataSource`` documents each option.
+    ``path`` holds the addresses if the log is that of ``nodes``.
     """
 
     path: str
+    nodes: Nodes | None = None
     starting_offset: Edge | int | None = None
     starting_timestamp_ms: int | None = None
     starting_timestamp_strategy: TimestampStrategy = TimestampStrategy.ERROR
@@ -98,9 +100,8 @@ class RaftlogOptions:
                 raise OptionError(option=name, reason=f"says the same as {names[attribute]}")
             names[attribute] = name
             given[attribute] = parse(name, value)
-        if not given.get("path", "").strip():
-            raise OptionError(option="path", reason="is missing; call load(path)")
-        parsed = cls(**given)
+        path, nodes = take_door(given, "load(path)")
+        parsed = cls(path=path, nodes=nodes, **given)
         parsed._check_together()
         return parsed
 
@@ -179,7 +180,7 @@ def _secret(name: str, value: str) -> bytes:
 _STARTING: Final = _offset_or(Edge.EARLIEST, Edge.LATEST, Edge.SNAPSHOT)
 
 OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
-    "path": ("path", text),
+    **DOOR_OPTIONS,
     "paths": ("path", paths),
     "startingOffset": ("starting_offset", _STARTING),
     "startingOffsets": ("starting_offset", _STARTING),
@@ -239,7 +240,7 @@ def names_writing(options: Mapping[str, str]) -> bool:
 
 
 _OF_A_BROKER: Final = re.compile(
-    r"(kafka\..*|bootstrap\.servers|subscribe|subscribepattern|assign|topic|topics"
+    r"(kafka\..*|subscribe|subscribepattern|assign|topic|topics"
     r"|startingoffsetsbytimestamp|endingoffsetsbytimestamp)",
     re.IGNORECASE,
 )
@@ -253,8 +254,8 @@ def _find(raw_name: str) -> tuple[str, str, Parse]:
     if _OF_A_BROKER.fullmatch(raw_name):
         raise OptionError(
             option=raw_name,
-            reason="is for reading from brokers; this source reads files: call load(path) with a "
-            "log directory, a segment or a checkpoint",
+            reason="is for reading from brokers; this source reads one log: call load(path) with a "
+            "log directory, a segment or a checkpoint, or give bootstrap.servers of a quorum",
         )
     if raw_name.lower() in _WRITING_KEYS:
         raise OptionError(option=_WRITING_KEYS[raw_name.lower()], reason="is for writing only")

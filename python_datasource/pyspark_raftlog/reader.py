@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from raftlog.client import Isolation, LogKind, LogReader, open_path
+from raftlog.client import Isolation, LogKind, LogReader
 from raftlog.errors import DataLossError, LogNotFoundError, SegmentVanishedError
 from raftlog_state.records import Redactor
 
 from .arrow import CheckpointPlace, RowBuilder, rebatch
 from .clock import Clock, SystemClock
 from .data_loss import DataLoss, data_loss
+from .door import open_reader
 from .looking import until_settled
 from .planning import CheckpointRows, LogRange, plan_batch
 from .visibility import Lookup, ProducerTransactions, Transactions
@@ -47,7 +48,7 @@ class RaftlogReader(DataSourceReader):
         """Split the range; on the driver, once."""
 
         def plan() -> list[InputPartition]:
-            log = open_path(self._options.path)
+            log = open_reader(self._options)
             return plan_batch(log, self._options, now_ms=self._clock.now_ms())
 
         return until_settled(plan, self._clock, is_new_read=True)
@@ -66,7 +67,7 @@ def read_partition(
         DataLossError: the node deleted what was planned, and ``failOnDataLoss`` is true.
         CorruptBatchError, LogGapError: damage; rows before it were given out.
     """
-    log = open_path(options.path)
+    log = open_reader(options)
     match partition:
         case CheckpointRows():
             pieces = _checkpoint_rows(log, partition.snapshot_id, options, columns)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class RaftlogDataSource(DataSource):
-    """Reads a replicated log from its files, and appends to one of raftlog's own: in a batch, or as
-    a stream.
+    """Reads a replicated log from its files or from its nodes, and appends to one of raftlog's own:
+    in a batch, or as a stream.
 
     ::
 
@@ -43,6 +43,19 @@ class RaftlogDataSource(DataSource):
     directories of voters of one cluster (``load([one, two, three])``, separated by commas, or as a
     pattern with ``*``) are read up to what a majority of the voters holds. Nothing is locked or
     changed, so a running node is not disturbed. The path must be visible to every executor.
+
+    Instead of a path, ``bootstrap.servers`` names nodes, as ``host:port,host:port``: those of a
+    quorum of raftlog's, to read or to write; or the live controllers of a Kafka cluster, whose
+    metadata is read from there. All else is the same. What is committed is known there, so nothing
+    is held back. Executors fetch their ranges from the leader themselves. With ``ssl.ca.location``
+    connections are encrypted; ``ssl.certificate.location``, ``ssl.key.location`` and
+    ``ssl.key.password`` prove this client, ``ssl.endpoint.identification.algorithm=none`` lets a
+    node be certified for another host. They are files in PEM form, at the same path everywhere.
+    The prefix ``kafka.``, as Spark's Kafka source has it, is allowed before these names.
+
+    ::
+
+        spark.read.format("raftlog").option("bootstrap.servers", "log-1:9092,log-2:9092").load()
 
     Spark finds the name if raftlog is installed where the driver and the executors run; elsewhere
     call ``spark.dataSource.register(RaftlogDataSource)`` first. Small batches are some 40 ms faster
@@ -146,10 +159,11 @@ class RaftlogDataSource(DataSource):
     recordBatchRows
         Rows of one Arrow batch. Default 16384.
 
-    **Writing.** Into a log that ``raftlog.open(path)`` has made, on the host of the driver. A write
-    is one record batch: all of it is in the log or nothing, whatever fails in between, in the order
-    of partitions and then of rows. So the log's batch limit bounds a write, and a micro-batch: see
-    ``maxOffsetsPerTrigger`` of its source. The mode is ``append``, and must be said.
+    **Writing.** Into a log that ``raftlog.open(path)`` has made, on the host of the driver, or into
+    that of a quorum's nodes. A write is one record batch: all of it is in the log or nothing,
+    whatever fails in between, in the order of partitions and then of rows. So the log's batch limit
+    bounds a write, and a micro-batch: see ``maxOffsetsPerTrigger`` of its source. The mode is
+    ``append``, and must be said.
 
     ============= ==================== =============================================================
     value         BINARY or STRING     null is a tombstone; only BINARY in msgpack and kraft logs
@@ -202,7 +216,8 @@ class RaftlogDataSource(DataSource):
                 self._write_options()
         else:
             parsed = RaftlogOptions.parse(options)
-            self._options = parsed.at(_absolute(parsed.path))
+            is_path = parsed.nodes is None
+            self._options = parsed.at(_absolute(parsed.path)) if is_path else parsed
 
     def __repr__(self) -> str:
         if self._is_for_writing:

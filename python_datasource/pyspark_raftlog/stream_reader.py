@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from raftlog import limits as house_limits
-from raftlog.client import EndBasis, LogReader, ReadEnd, open_path
+from raftlog.client import EndBasis, LogReader, ReadEnd
 from raftlog.errors import DivergedLogError
 
 from .clock import Clock, SystemClock
 from .compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from .data_loss import DataLoss, data_loss
+from .door import open_reader
 from .looking import until_settled
 from .offsets import FROM_SPARK, StreamOffset
 from .planning import Begin, begin_of, plan_partitions
@@ -215,7 +216,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> tuple[LogReader, ReadEnd]:
         """List the log again and say where it ends."""
         if self._log is None:
-            self._log = open_path(self._options.path)
+            self._log = open_reader(self._options)
         else:
             self._log.refresh()
         given_ms = self._options.tail_holdback_ms

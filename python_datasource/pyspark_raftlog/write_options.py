@@ -17,6 +17,7 @@ from typing import Any, Final
 from raftlog import CommitName
 from raftlog.errors import OptionError
 
+from .door import DOOR_OPTIONS, Nodes, take_door
 from .option_values import Parse, byte_count, text, whole
 from .options import OPTIONS, WRITING_ONLY, is_of_spark, unknown_option
 
@@ -31,6 +32,7 @@ class WriteOptions:
     """
 
     path: str
+    nodes: Nodes | None = None
     required_base_offset: int | None = None
     required_end_offset: int | None = None
     required_epoch: int | None = None
@@ -52,10 +54,10 @@ class WriteOptions:
                 continue
             name, attribute, parse = _find(raw_name)
             given[attribute] = parse(name, value)
-        path = given.pop("path", "").strip().removeprefix("file:")
-        if not path:
-            raise OptionError(option="path", reason="is missing; call save(path) or start(path)")
-        return cls(path=os.path.abspath(path), **given)
+        path, nodes = take_door(given, "save(path) or start(path)")
+        if nodes is None:
+            path = os.path.abspath(path.removeprefix("file:"))
+        return cls(path=path, nodes=nodes, **given)
 
     def __post_init__(self) -> None:
         if self.txn_app_id is not None:
@@ -111,7 +113,7 @@ def _check_id(option: str, value: str) -> None:
 
 
 _WRITE_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
-    "path": ("path", text),
+    **DOOR_OPTIONS,
     "requiredBaseOffset": ("required_base_offset", whole(0)),
     "requiredEndOffset": ("required_end_offset", whole(0)),
     "requiredEpoch": ("required_epoch", whole(1, _EPOCH_MAX)),
@@ -122,7 +124,7 @@ _WRITE_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
 }
 """Documented name to the field it fills and how its text is read."""
 
-assert {"path", *WRITING_ONLY} == set(_WRITE_OPTIONS)
+assert {*DOOR_OPTIONS, *WRITING_ONLY} == set(_WRITE_OPTIONS)
 
 _BY_KEY: Final = {name.lower(): name for name in _WRITE_OPTIONS}
 _READING_KEYS: Final = {name.lower(): name for name in OPTIONS}

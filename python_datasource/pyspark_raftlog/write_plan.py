@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from raftlog import ValueKind
-from raftlog.client.configuring import settings_of
-from raftlog.errors import LogNotFoundError
 from raftlog.limits import BATCH_HEADER_BYTES, DECOMPRESSED_BYTES_MAX
 
 from .commit_message import RowsMessage, pack_rows
+from .door import open_reader, settings_of, settings_of_open
 from .write_options import WriteOptions
 from .write_rows import RowConverter, wire_schema
 from .write_schema import InputColumns, RecordForm, input_columns
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from raftlog import ConnectedLog
+    from raftlog.client import LogReader
     from raftlog_state.record_versions import RecordVersions
 
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -50,34 +51,32 @@ class WritePlan:
     versions: RecordVersions | None = None
 
 
-def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
-    """Look at the log and at the columns; on the driver.
+def plan_write(
+    options: WriteOptions, schema: StructType, *, log: ConnectedLog | None = None
+) -> WritePlan:
+    """Look at the log and at the columns; on the driver. ``log``: the quorum's, if it is connected.
 
     Raises ``LogNotFoundError``, ``NotALogError`` (also for a log that is not raftlog's own),
     ``CorruptFileError``, ``WriteSchemaError``; and for metadata records without versions what
     ``Moments.image_at`` raises: a log whose state is not known has no metadata.version to go by.
     """
-    try:
-        settings = settings_of(options.path)
-    except LogNotFoundError:
-        remedy = "check the path, or make a log there first: raftlog.open(path).close()"
-        raise LogNotFoundError(path=options.path, remedy=remedy) from None
-    values = ValueKind(settings["values"])
-    log_byte_count_max = int(settings["max.message.bytes"])
-    is_compressed = settings["compression.type"] != "none"
+    settings = settings_of(options) if log is None else settings_of_open(log)
     wanted = options.max_bytes_per_commit
     if wanted is None:
-        wanted = DECOMPRESSED_BYTES_MAX if is_compressed else log_byte_count_max
-    elif not is_compressed:
-        wanted = min(wanted, log_byte_count_max)
-    columns = input_columns(schema, values)
+        wanted = DECOMPRESSED_BYTES_MAX if settings.is_compressed else settings.byte_count_max
+    elif not settings.is_compressed:
+        wanted = min(wanted, settings.byte_count_max)
+    columns = input_columns(schema, settings.values)
+    versions = None
+    if _lack_versions(columns):
+        versions = _versions_of(open_reader(options) if log is None else log.reader())
     return WritePlan(
         options=options,
-        values=values,
+        values=settings.values,
         columns=columns,
         byte_count_max=wanted,
-        log_byte_count_max=log_byte_count_max,
-        versions=_versions_of(options.path) if _lack_versions(columns) else None,
+        log_byte_count_max=settings.byte_count_max,
+        versions=versions,
     )
 
 
@@ -85,12 +84,12 @@ def _lack_versions(columns: InputColumns) -> bool:
     return columns.form is not RecordForm.VALUE and "recordVersion" not in columns.names
 
 
-def _versions_of(path: str) -> RecordVersions:
+def _versions_of(log: LogReader) -> RecordVersions:
     from raftlog_state.moments import Moments
     from raftlog_state.record_versions import RecordVersions
     from raftlog_state.records import Redactor
 
-    moments = Moments(path, Redactor())
+    moments = Moments(log, Redactor())
     return RecordVersions.of_image(moments.image_at(moments.end_offset()))
 
 

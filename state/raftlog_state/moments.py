@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raftlog.client import Isolation, LogKind, SourceKind, open_path
+from raftlog.client import Isolation, LogKind, LogReader, SourceKind, open_path
 from raftlog.errors import (
     CorruptSnapshotError,
     DataLossError,
@@ -52,16 +52,16 @@ class Moments:
 
     def __init__(
         self,
-        path: str,
+        path: str | LogReader,
         redactor: Redactor,
         console: Listener | None = None,
         *,
         from_oldest: bool = False,
     ) -> None:
-        self._log = open_path(path)
+        self._log = path if isinstance(path, LogReader) else open_path(path)
         if self._log.kind is not LogKind.METADATA:
             reason = f"it is the partition {self._log.topic}-{self._log.partition}, without a state"
-            raise NotALogError(path=path, reason=reason)
+            raise NotALogError(path=self._log.path, reason=reason)
         self._redactor = redactor
         self._console = Silence() if console is None else console
         self._from_oldest = from_oldest

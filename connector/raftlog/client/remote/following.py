@@ -24,6 +24,7 @@ def follow(
     tls_certificate: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     tls_key_password: str | None = None,
+    tls_check_host: bool = True,
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
 ) -> RemoteLog:
     """Read the log of the nodes at ``host:port,host:port``: a ``LogReader`` as of a directory.
@@ -38,6 +39,7 @@ def follow(
         certificate=_path(tls_certificate),
         key=_path(tls_key),
         key_password=tls_key_password,
+        check_host=tls_check_host,
     )
     wait_ms = milliseconds(timeout_ms, "timeout_ms")
     return RemoteLog(Quorum(parse_addresses(bootstrap), tls, timeout_ms=wait_ms))

@@ -37,6 +37,7 @@ from raftlog.log.reads import Isolation
 from raftlog.log.writing.batch_facts import CommitName, ValueKind
 from raftlog.log.writing.commits import Commits, LastCommit
 from raftlog.records.builder import ProducerStamp
+from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId
 
 from .addresses import parse_addresses
@@ -62,6 +63,7 @@ def connect(
     tls_certificate: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     tls_key_password: str | None = None,
+    tls_check_host: bool = True,
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
     clock: Clock | None = None,
 ) -> ConnectedLog:
@@ -69,7 +71,8 @@ def connect(
 
     One address is enough to find the others, several survive a node that is down. With ``tls_ca``
     (the CA of the nodes' certificates) connections are encrypted and nodes must prove themselves;
-    ``tls_certificate`` and ``tls_key`` prove this client. All are files in PEM form.
+    ``tls_certificate`` and ``tls_key`` prove this client. All are files in PEM form. Without
+    ``tls_check_host`` a node need not be certified for the host of its address.
 
     ``timeout_ms`` bounds every question but appends, which have their own.
 
@@ -81,6 +84,7 @@ def connect(
         certificate=_path(tls_certificate),
         key=_path(tls_key),
         key_password=tls_key_password,
+        check_host=tls_check_host,
     )
     wait_ms = milliseconds(timeout_ms, "timeout_ms")
     quorum = Quorum(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
@@ -153,14 +157,19 @@ class ConnectedLog:
         return self._settings.batch_bytes_max
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether the log compresses its batches: then more fits into one."""
+        return self._settings.compression is not Compression.NONE
+
+    @property
     def log_start_offset(self) -> int:
         """The first offset that is kept."""
-        return self._log().log_start_offset
+        return self.reader().log_start_offset
 
     @property
     def end_offset(self) -> int:
         """The offset behind the last committed record."""
-        return self._log().log_end_offset
+        return self.reader().log_end_offset
 
     @property
     def high_watermark(self) -> int:
@@ -170,15 +179,15 @@ class ConnectedLog:
     @property
     def last_stable_offset(self) -> int:
         """The offset up to which every transaction is decided."""
-        return self._log().read_end(isolation=Isolation.READ_COMMITTED).offset
+        return self.reader().read_end(isolation=Isolation.READ_COMMITTED).offset
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
         """None that a client could read: nodes send theirs to replicas only."""
-        return self._log().snapshots
+        return self.reader().snapshots
 
-    def _log(self) -> RemoteLog:
-        """The log as it is now: made for one question, for a reader is one thread's."""
+    def reader(self) -> RemoteLog:
+        """The log as it is now, for one thread: a ``LogReader``, as ``raftlog.follow`` gives."""
         from .remote_log import RemoteLog
 
         return RemoteLog(self._quorum)
@@ -198,14 +207,14 @@ class ConnectedLog:
         """
         isolation = isolation_of(isolation)
         first, last = offset_or_none(from_offset, "from_offset"), end_offset
-        log = self._log()
+        log = self.reader()
         start_offset = log.log_start_offset if first is None else first
         end = log.read_end(isolation=isolation).offset
         if last is not None:
             end = min(end, whole_number(last, "end_offset"))
         from raftlog.client.reading import LogReading
 
-        return LogReading(self._log, start_offset, end, isolation)
+        return LogReading(self.reader, start_offset, end, isolation)
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -302,7 +311,7 @@ class ConnectedLog:
         duplicate = commits.check(name, take_over_from=request.take_over_from)
         if duplicate is not None:
             first, last = duplicate.base_offset, duplicate.last_offset
-            epoch = self._log().epochs.epoch_at(first) or 0
+            epoch = self.reader().epochs.epoch_at(first) or 0
             request.future.set_result(AppendResult(first, last, epoch, was_duplicate=True))
         elif request.has_token or request.epoch is not None:
             self._appends.submit(replace(request, commit=None, take_over_from=None))

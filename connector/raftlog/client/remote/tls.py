@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-1. Without a CA's file the connection is plain text. With one the node's name is checked, too.
+1. Without a CA's file the connection is plain text. With one the node's name is checked, too,
+   unless it is said that it shall not be.
 2. Only paths are kept, for they travel to other processes; a key's password is in no ``repr``.
 """
 
@@ -17,12 +18,17 @@ from raftlog.errors import OptionError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
     """Paths of PEM files: the CA that signed the nodes' certificates; this client's certificate
-    (with its chain) and key, if the nodes ask for one."""
+    (with its chain) and key, if the nodes ask for one.
+
+    ``check_host``: whether a node's certificate must name the host that is connected to (Kafka:
+    ``ssl.endpoint.identification.algorithm``).
+    """
 
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
     key_password: str | None = field(default=None, repr=False)
+    check_host: bool = True
 
     def __post_init__(self) -> None:
         if self.ca is None and any((self.certificate, self.key, self.key_password)):
@@ -46,6 +52,7 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=options.ca)
     except (OSError, ssl.SSLError) as error:
         raise OptionError(option="tls_ca", reason=_reason(error)) from None
+    context.check_hostname = options.check_host
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if options.certificate is not None:
         try:
