@@ -113,6 +113,34 @@ def test_a_certificate_proves_one_node_or_none(shown: dict[str, Any], node_id: i
     assert (Rights.VOTE in caller.rights) == (node_id is not None)
 
 
+@pytest.mark.parametrize(
+    ("shown", "node_id"),
+    [
+        (certificate("log-4.example"), 4),
+        (certificate("LOG-0.EXAMPLE"), 0),
+        (certificate("host", dns=("log-4.example", "log-4.example")), 4),
+        (certificate("log-4.example", dns=("log-5.example",)), None),
+        (certificate("special"), 7),
+        (certificate("log-7.example"), None),  # that one has another name
+        (certificate("log-7.example", dns=("log-4.example",)), 4),
+        (certificate("log-04.example"), None),
+        (certificate("log-.example"), None),
+        (certificate("log--1.example"), None),
+        (certificate("log-4xexample"), None),
+        (certificate("log-4.example.org"), None),
+        (certificate("log-2147483648.example"), None),
+        (certificate("log-٤.example"), None),
+        (certificate("log-{id}.example"), None),
+    ],
+)
+def test_one_form_may_name_all_nodes(shown: dict[str, Any], node_id: int | None) -> None:
+    table = AccessTable(nodes={7: "special"}, node_names="log-{id}.example")
+    caller = caller_of(shown, listener_for(Listener.VOTERS), table)
+    assert caller.node_id == node_id
+    if node_id is not None:
+        assert (table.name_of(node_id) or "").lower() in str(shown).lower()
+
+
 def test_who_is_no_node_does_nothing_on_the_listener_for_voters_but_administer() -> None:
     on_voters = listener_for(Listener.VOTERS)
     for name in ("monitoring", "etl", "jobs-7", "nobody"):

@@ -186,6 +186,9 @@ def test_settings_have_the_names_of_their_fields() -> None:
         (NODE + BOTH + TLS + "[access.nodes]\na = 'a'\n", "access.nodes.a", "NODE_ID ="),
         (NODE + BOTH + TLS + "[access.nodes]\n1 = 'a*'\n", "access.nodes.1", "without '*'"),
         (NODE + BOTH + TLS + "[access.nodes]\n1 = 'a'\n2 = 'A'\n", "nodes.2", "neither"),
+        (NODE + BOTH + TLS + "[access]\nnodes = 'log.example'\n", "access.nodes", "one for all"),
+        (NODE + BOTH + TLS + "[access]\nnodes = '*{id}'\n", "access.nodes", "one for all"),
+        (NODE + BOTH + TLS + "[access]\nnodes = 3\n", "access.nodes", "a table was expected"),
         (with_static_voters(), "node.static_voters", "somebody has to vote"),
         (with_static_voters("127.0.0.1:9192"), "node.static_voters", "is not ID@HOST:PORT"),
         (with_static_voters("1@127.0.0.1"), "node.static_voters", "HOST:PORT"),
@@ -247,6 +250,12 @@ def test_plaintext_for_clients_beside_tls_for_voters_is_refused_beyond_loopback(
     assert parse_config(NODE + CLIENTS + voters, PATH).clients is not None
     with pytest.raises(ConfigError, match=r"\[listeners\.clients\.tls\]"):
         parse_config(NODE + CLIENTS.replace("127.0.0.1", "10.0.0.1") + voters, PATH)
+
+
+def test_one_form_names_all_nodes() -> None:
+    config = parse_config(NODE + BOTH + TLS + "[access]\nnodes = 'log-{id}.example'\n", PATH)
+    assert config.access.name_of(1) == "log-1.example"
+    assert config.access.name_of(41) == "log-41.example"
 
 
 def test_a_file_is_read_and_paths_begin_where_it_lies(tmp_path: Path) -> None:

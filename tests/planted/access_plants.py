@@ -52,8 +52,8 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="a certificate of two nodes proves one of them",
         path=f"{NODE}/access.py",
-        old="return proven[0] if len(proven) == 1 else None",
-        new="return proven[0] if proven else None",
+        old="return proven.pop() if len(proven) == 1 else None",
+        new="return proven.pop() if proven else None",
         tests=(ACCESS, MATRIX),
     ),
     Plant(

@@ -17,16 +17,20 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from raftlog.wire import Listener
+
+from .addresses import NODE_ID_MAX
 
 if TYPE_CHECKING:
     from .config import ListenerConfig
 
 ANONYMOUS: Final = "anonymous"
 """Who has shown no certificate, in Kafka's word for it (Kafka: ``User:ANONYMOUS``)."""
+
+NODE_ID_MARK: Final = "{id}"
 
 PeerCertificate: TypeAlias = Mapping[str, Any]
 """What ``SSLSocket.getpeercert()`` gives: of a certificate that was verified."""
@@ -67,14 +71,16 @@ class AccessTable:
 
     Each of ``describe`` to ``admin`` holds patterns of names, where ``*`` stands for anything;
     ``anonymous`` is meant by its own name alone, never by a pattern. READ, APPEND and ADMIN bring
-    DESCRIBE, as in Kafka. ``nodes``: the one name in a certificate that proves a node's id.
+    DESCRIBE, as in Kafka. ``nodes``: the one name in a certificate that proves a node's id; for
+    nodes that are not there, ``node_names``, in which ``{id}`` stands for it.
     """
 
     describe: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     append: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
-    nodes: Mapping[int, str] | None = None
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    node_names: str | None = None
 
     def rights_of(self, name: str) -> Rights:
         """What a name is given, whatever the listener. Nothing for an empty one."""
@@ -91,9 +97,28 @@ class AccessTable:
 
     def node_of(self, certificate: PeerCertificate) -> int | None:
         """The one node whose name a certificate bears; None if it bears none, or several."""
-        names = {name.lower() for name in certificate_names(certificate)}
-        proven = [node_id for node_id, name in (self.nodes or {}).items() if name.lower() in names]
-        return proven[0] if len(proven) == 1 else None
+        proven = {self._node_named(name.lower()) for name in certificate_names(certificate)}
+        proven.discard(None)
+        return proven.pop() if len(proven) == 1 else None
+
+    def name_of(self, node_id: int) -> str | None:
+        """The name by which a node proves its id; None if it cannot."""
+        name = self.nodes.get(node_id)
+        if name is None and self.node_names is not None and node_id >= 0:
+            name = self.node_names.replace(NODE_ID_MARK, str(node_id))
+        return name
+
+    def _node_named(self, name: str) -> int | None:
+        for node_id, known in self.nodes.items():
+            if known.lower() == name:
+                return node_id
+        if self.node_names is None:
+            return None
+        before, _, after = self.node_names.lower().partition(NODE_ID_MARK)
+        match = re.fullmatch(f"{re.escape(before)}(0|[1-9][0-9]{{0,9}}){re.escape(after)}", name)
+        if match is None or int(match[1]) > NODE_ID_MAX or int(match[1]) in self.nodes:
+            return None
+        return int(match[1])
 
 
 def caller_of(

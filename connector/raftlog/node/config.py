@@ -36,6 +36,7 @@ admin = ["operator"]
 1 = "log-1.example"
 2 = "log-2.example"
 3 = "log-3.example"
+# or for nodes to come, too: nodes = "log-{id}.example" in [access]
 
 [quorum]                                # milliseconds and bytes; these are the defaults
 election_timeout_ms = 1000
@@ -87,7 +88,7 @@ from raftlog.records.compression import Compression
 from raftlog.types import ReplicaKey
 from raftlog.wire import Listener
 
-from .access import AccessTable
+from .access import NODE_ID_MARK, AccessTable
 from .addresses import (
     CLIENTS_NAME,
     CONTROLLER_NAME,
@@ -368,12 +369,28 @@ def _access(root: ConfigTable) -> AccessTable:
     for name, patterns in given.items():
         if not all(patterns):
             raise table.wrong(name, "a name is empty")
-    nodes = _node_names(table.table("nodes"))
+    found = AccessTable(
+        describe=given["describe"],
+        read=given["read"],
+        append=given["append"],
+        admin=given["admin"],
+        nodes={} if table.is_text("nodes") else _names_of_nodes(table.table("nodes")),
+        node_names=_names_of_all_nodes(table) if table.is_text("nodes") else None,
+    )
     table.finish()
-    return AccessTable(**given, nodes=nodes)
+    return found
 
 
-def _node_names(table: ConfigTable | None) -> Mapping[int, str]:
+def _names_of_all_nodes(table: ConfigTable) -> str:
+    names = table.text("nodes")
+    if names.count(NODE_ID_MARK) != 1 or "*" in names:
+        raise table.wrong(
+            "nodes", f'a table of names was expected, or one for all: "log-{NODE_ID_MARK}.example"'
+        )
+    return names
+
+
+def _names_of_nodes(table: ConfigTable | None) -> Mapping[int, str]:
     names: dict[int, str] = {}
     if table is None:
         return names
@@ -476,11 +493,12 @@ def _check_plaintext(config: NodeConfig, root: ConfigTable) -> None:
 
 
 def _check_identities(config: NodeConfig, root: ConfigTable) -> None:
-    access, nodes = config.access, config.access.nodes or {}
+    access = config.access
     has_tls = any(listener.tls is not None for listener in config.listeners)
-    if not has_tls and access != AccessTable(nodes=access.nodes if not nodes else None):
+    if not has_tls and access != AccessTable():
         raise root.wrong("access", "without TLS nobody proves a name: set up TLS, or leave it out")
-    if config.voters is not None and config.voters.tls is not None and config.node_id not in nodes:
+    has_tls = config.voters is not None and config.voters.tls is not None
+    if has_tls and access.name_of(config.node_id) is None:
         raise root.wrong(
             f"access.nodes.{config.node_id}",
             "it is missing: which name in a certificate proves that a node is this one? Name "

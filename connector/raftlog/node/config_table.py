@@ -36,6 +36,10 @@ class ConfigTable:
         self._asked.add(key)
         return key in self._values
 
+    def is_text(self, key: str) -> bool:
+        """Whether the key is there and holds text."""
+        return isinstance(self._values.get(key), str)
+
     def names(self) -> tuple[str, ...]:
         """All keys."""
         return tuple(self._values)

@@ -118,7 +118,7 @@ def _not_proven(
         return None
     names = ", ".join(certificate_names(certificate)) or "nobody"
     wanted = "a node" if node_id < 0 else f"node {node_id}"
-    expected = (access.nodes or {}).get(node_id)
+    expected = access.name_of(node_id)
     advice = "see [access.nodes]" if expected is None else f"its name is {expected}"
     return f"its certificate names {names}, and that does not prove {wanted}: {advice}"
 

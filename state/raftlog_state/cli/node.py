@@ -37,7 +37,7 @@ a node of three, that others can reach, needs TLS:
   read = ["reports-*"]
   append = ["jobs-*"]
   admin = ["operator"]
-  nodes = { 1 = "log-1.example", 2 = "log-2.example", 3 = "log-3.example" }
+  nodes = "log-{id}.example"
 
 examples:
   raftlog node format --config node.toml --standalone
