@@ -113,7 +113,7 @@ class Node:
     def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._futures[request] = future
-        self._do(lambda now, time: self._appends.submit(request, now_ms=now, time_ms=time))
+        self._do(lambda now, time: self._appends.submit([request], now_ms=now, time_ms=time))
         return future
 
     async def ask(self, request: Request) -> Response:

@@ -1,0 +1,307 @@
+"""Stock clients of Kafka, unmodified, on three real processes: librdkafka, aiokafka, Java's tools.
+
+Rules of this file:
+
+1. Every client begins at each of the nodes once, so at two that do not lead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog.errors import ForeignCommitError
+from raftlog.node.formatting import random_id
+from tests.support.kafka import kafka_jars, run_java
+from tests.support.quorum_processes import QuorumProcesses, eventually
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+TOPIC = "raftlog"
+COUNT = 200
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumProcesses]:
+    with QuorumProcesses(tmp_path_factory.mktemp("quorum")) as processes:
+        eventually(lambda: _leader_epoch(processes), "somebody leads")
+        yield processes
+
+
+def _leader_epoch(quorum: QuorumProcesses) -> int:
+    lines = [line for node in quorum.nodes for line in node.lines()]
+    return max((one["epoch"] for one in lines if one.get("new") == "leader"), default=0)
+
+
+def _values(prefix: str) -> list[bytes]:
+    return [f"{prefix}-{at}".encode() * 5 for at in range(COUNT)]
+
+
+# --- librdkafka -----------------------------------------------------------------------------------
+
+
+def _produce(bootstrap: str, codec: str, values: list[bytes], **more: Any) -> list[int]:
+    """Offsets of what was delivered."""
+    from confluent_kafka import Producer
+
+    offsets: list[int] = []
+    problems: list[str] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        problems.append(str(error)) if error else offsets.append(message.offset())
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "compression.type": codec,
+            "linger.ms": 5,
+            "log_level": 0,
+            **more,
+        }
+    )
+    for at, value in enumerate(values):
+        producer.produce(
+            TOPIC,
+            key=b"k%d" % at,
+            value=value,
+            headers={"codec": codec.encode()},
+            timestamp=1_700_000_000_000 + at,
+            on_delivery=delivered,
+        )
+    assert producer.flush(PATIENCE_S) == 0
+    assert problems == []
+    return offsets
+
+
+def _consume(bootstrap: str, start_offset: int, count: int) -> list[Any]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": random_id(),
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, start_offset)])
+    found: list[Any] = []
+    until_s = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < until_s:
+        messages = consumer.consume(count - len(found), 1.0)
+        assert not [one.error() for one in messages if one.error()]
+        found += messages
+    consumer.close()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", CODECS)
+def test_librdkafka_produces_idempotently_and_consumes_with_every_codec(
+    quorum: QuorumProcesses, codec: str
+) -> None:
+    node = quorum.nodes[CODECS.index(codec) % 3]
+    values = _values(codec)
+    offsets = _produce(node.address, codec, values)
+    assert offsets == sorted(set(offsets))
+    found = _consume(node.address, offsets[0], COUNT)
+    assert [one.value() for one in found] == values
+    assert [one.offset() for one in found] == offsets
+    assert found[-1].key() == b"k%d" % (COUNT - 1)
+    assert found[-1].headers() == [("codec", codec.encode())]
+    assert found[-1].timestamp() == (1, 1_700_000_000_000 + COUNT - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acks", [0, 1])
+def test_librdkafka_produces_with_fewer_acks(quorum: QuorumProcesses, acks: int) -> None:
+    marker = f"acks {acks} {random_id()}".encode()
+    more = {"enable.idempotence": False, "acks": acks}
+    _, end = _watermarks(quorum.bootstrap)
+    _produce(quorum.bootstrap, "none", [marker] * 10, **more)
+    assert [one.value() for one in _consume(quorum.bootstrap, end, 10)] == [marker] * 10
+
+
+def _watermarks(bootstrap: str) -> tuple[int, int]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
+    low, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=PATIENCE_S)
+    consumer.close()
+    return low, high
+
+
+@pytest.mark.slow
+def test_librdkafka_finds_offsets_by_time_and_commits_by_group(quorum: QuorumProcesses) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    import raftlog
+
+    offsets = _produce(quorum.bootstrap, "none", _values("time"))
+    with raftlog.connect(quorum.bootstrap) as log:
+        log.append([b"x"], commit=("an application", "a query", 41))
+        with pytest.raises(ForeignCommitError):
+            log.append([b"x"], commit=("an application", "another", 42))
+    low, high = _watermarks(quorum.nodes[1].address)
+    assert low == 0
+    assert high > offsets[-1]
+    consumer = Consumer(
+        {"bootstrap.servers": quorum.bootstrap, "group.id": "an application", "log_level": 0}
+    )
+    asked = TopicPartition(TOPIC, 0, 1_700_000_000_000)
+    (by_time,) = consumer.offsets_for_times([asked], timeout=PATIENCE_S)
+    assert 0 <= by_time.offset <= offsets[0]
+    (committed,) = consumer.committed([TopicPartition(TOPIC, 0)], timeout=PATIENCE_S)
+    assert (committed.offset, committed.metadata) == (41, "a query")
+    consumer.close()
+
+
+@pytest.mark.slow
+def test_librdkafka_s_admin_sees_nodes_topic_and_settings(quorum: QuorumProcesses) -> None:
+    from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+    for node in quorum.nodes:
+        admin = AdminClient({"bootstrap.servers": node.address, "log_level": 0})
+        seen = admin.list_topics(timeout=PATIENCE_S)
+        assert seen.cluster_id == quorum.cluster_id
+        assert sorted(seen.brokers) == [1, 2, 3]
+        assert seen.topics[TOPIC].partitions[0].leader in (1, 2, 3)
+        resource = ConfigResource(ResourceType.TOPIC, TOPIC)
+        settings = admin.describe_configs([resource])[resource].result(PATIENCE_S)
+        assert settings["raftlog.values"].value == "bytes"
+        cluster = admin.describe_cluster().result(PATIENCE_S)
+        assert cluster.cluster_id == quorum.cluster_id
+
+
+@pytest.mark.slow
+def test_a_transactional_producer_is_refused_for_good(quorum: QuorumProcesses) -> None:
+    from confluent_kafka import KafkaException, Producer
+
+    producer = Producer(
+        {"bootstrap.servers": quorum.bootstrap, "transactional.id": "t", "log_level": 0}
+    )
+    with pytest.raises(KafkaException) as refused:
+        producer.init_transactions(PATIENCE_S)
+    assert refused.value.args[0].fatal()
+
+
+# --- aiokafka -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_aiokafka_produces_idempotently_and_consumes(quorum: QuorumProcesses) -> None:
+    aiokafka = pytest.importorskip("aiokafka")
+    values = _values("aio")
+
+    async def work() -> None:
+        for node in quorum.nodes:
+            producer = aiokafka.AIOKafkaProducer(
+                bootstrap_servers=node.address, enable_idempotence=True, compression_type="gzip"
+            )
+            await producer.start()
+            sent = [await producer.send(TOPIC, value) for value in values]
+            offsets = [(await one).offset for one in sent]
+            await producer.stop()
+            consumer = aiokafka.AIOKafkaConsumer(
+                bootstrap_servers=node.address, isolation_level="read_committed"
+            )
+            await consumer.start()
+            at = aiokafka.TopicPartition(TOPIC, 0)
+            consumer.assign([at])
+            consumer.seek(at, offsets[0])
+            found = [(await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value for _ in values]
+            assert found == values
+            assert (await consumer.beginning_offsets([at]))[at] == 0
+            await consumer.stop()
+
+    asyncio.run(work())
+
+
+# --- Java -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def jars() -> Path:
+    return kafka_jars()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("codec", CODECS)
+def test_java_s_console_producer_and_consumer(
+    quorum: QuorumProcesses, jars: Path, codec: str
+) -> None:
+    node = quorum.nodes[CODECS.index(codec) % 3]
+    lines = [f"{codec}-{random_id()}-{at}" for at in range(COUNT)]
+    produced = subprocess.run(
+        [
+            "java",
+            "-Xmx256m",
+            "-cp",
+            f"{jars}/*",
+            "org.apache.kafka.tools.ConsoleProducer",
+            "--bootstrap-server",
+            node.address,
+            "--topic",
+            TOPIC,
+            "--compression-codec",
+            codec,
+            "--command-property",
+            "enable.idempotence=true",
+        ],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert produced.returncode == 0, produced.stderr
+    assert "ERROR" not in produced.stderr + produced.stdout
+    _, end = _watermarks(node.address)
+    consumed = run_java(
+        jars,
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        "--bootstrap-server",
+        node.address,
+        "--topic",
+        TOPIC,
+        "--partition",
+        "0",
+        "--offset",
+        str(end - COUNT),
+        "--max-messages",
+        str(COUNT),
+        "--timeout-ms",
+        "30000",
+    )
+    assert consumed.splitlines() == lines
+
+
+@pytest.mark.kafka
+def test_java_s_tools_tell_offsets_topics_and_the_quorum(
+    quorum: QuorumProcesses, jars: Path
+) -> None:
+    _produce(quorum.bootstrap, "none", _values("tools"))
+    _, end = _watermarks(quorum.bootstrap)
+    quorum_tool = "org.apache.kafka.tools.MetadataQuorumCommand"
+    for node in quorum.nodes:
+        at = ("--bootstrap-server", node.address)
+        status = run_java(jars, quorum_tool, *at, "describe", "--status")
+        assert re.search(rf"ClusterId: +{re.escape(quorum.cluster_id)}", status)
+        assert re.search(rf"HighWatermark: +{end}\b", status)
+    replicas = run_java(jars, quorum_tool, *at, "describe", "--replication")
+    assert len(re.findall(rf"^[123]\s.*\s{end}\s+\t0", replicas, re.MULTILINE)) == 3, replicas
+    offsets = "org.apache.kafka.tools.GetOffsetShell"
+    assert f"{TOPIC}:0:{end}" in run_java(jars, offsets, *at, "--topic", TOPIC)
+    topics = run_java(jars, "org.apache.kafka.tools.TopicCommand", *at, "--describe")
+    assert f"Topic: {TOPIC}" in topics
+    assert "Isr: 1,2,3" in topics
