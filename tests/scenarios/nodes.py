@@ -350,7 +350,7 @@ class ScriptedNode:
 
         def submit(replica: Replica, now_ms: int) -> list[Outgoing]:
             before = replica.log.end_offset
-            outgoing = appends.submit(request, now_ms=now_ms, time_ms=TIME_MS)
+            outgoing = appends.submit([request], now_ms=now_ms, time_ms=TIME_MS)
             assert isinstance(replica, ToldReplica)
             replica.tell_end(before)
             return outgoing

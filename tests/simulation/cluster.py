@@ -88,6 +88,7 @@ class Node:
         self.seen = (0, 0)
         """Where its log began and ended when it was last looked at."""
         self._held: list[Callable[[], None]] = []
+        self._unplaced: list[AppendRequest] = []
         self.life = 0
         self.replica: Replica | None = None
         self.appends: LeaderAppends | None = None
@@ -181,6 +182,9 @@ class Node:
         self.is_paused, self._held = False, []
         self.replica = None
         self.life += 1
+        unplaced, self._unplaced = self._unplaced, []
+        for request in unplaced:
+            self._cluster.answered(request, failed(_unknown("the node died")))
         if self.appends is not None:
             self.appends.give_up("the node died")
             self.appends = None
@@ -385,7 +389,23 @@ class Node:
             life = self.life
             self._held.append(lambda: self.append(request) if self.life == life else None)
             return
-        self._do(lambda _, now, time: appends.submit(request, now_ms=now, time_ms=time))
+        self._unplaced.append(request)
+        if len(self._unplaced) == 1:
+            # What comes in one turn of a real node's loop is placed together.
+            life, turn_us = self.life, cluster.world.chance("turn").choice((0, 0, 300, 3_000))
+            cluster.world.after(turn_us, lambda: self._place(life))
+
+    def _place(self, life: int) -> None:
+        appends = self.appends
+        if self.life != life or appends is None:
+            return
+        if self.is_paused:
+            self._held.append(lambda: self._place(life))
+            return
+        requests, self._unplaced = self._unplaced, []
+        if len(requests) > 1:
+            self._cluster.count("appends placed together")
+        self._do(lambda _, now, time: appends.submit(requests, now_ms=now, time_ms=time))
 
     def snapshot(self) -> None:
         """Write a snapshot of what is committed, and begin the log behind it."""

@@ -137,9 +137,10 @@ def test_voters_are_known_when_retention_has_forgotten_their_records() -> None:
     wait(cluster, lambda: answers(cluster) == {"NONE": 1} and cluster.is_level())
     end_of_change = cluster.witness.end_offset
     user = Teller(cluster, leader)
-    for _ in range(60):
+    for number in range(60):  # a batch each
         user.append(b"x" * 100)
-    wait(cluster, lambda: user.done_count == 60 and cluster.is_level())
+        wait(cluster, lambda number=number: user.done_count == number + 1)
+    wait(cluster, cluster.is_level)
     for node in cluster.nodes.values():
         node.clean()
         assert node.replica is not None

@@ -15,11 +15,14 @@ from typing import Final
 
 from raftlog.errors import (
     AppendError,
+    AppendUnknownError,
     DiskFailedError,
+    DiskFullError,
     FutureEpochError,
     InvalidAppendError,
     NotLeaderError,
     RaftlogError,
+    UnexpectedEndOffsetError,
 )
 from raftlog.log.marker_values import marker_of, marker_value
 from raftlog.log.transactions import Marker
@@ -36,7 +39,16 @@ from raftlog.records.buffer_pool import BufferPool
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import NewRecord
 
-from .requests import Answer, AppendRequest, AppendResult, Done, Operation, Request, failed
+from .requests import (
+    Answer,
+    AppendRequest,
+    AppendResult,
+    Done,
+    Failed,
+    Operation,
+    Request,
+    failed,
+)
 
 _POOL_BYTES: Final = 2**40
 """No bound: what a group's requests may hold was bounded before they were queued."""
@@ -197,3 +209,22 @@ def named_records(
         return (NewRecord(None, first, headers=(header,)), *records[1:])
     named = NewRecord(first.key, first.value, first.timestamp_ms, (header, *first.headers))
     return (named, *records[1:])
+
+
+def if_written(answer: Answer, end_offset: int, full: DiskFullError) -> Answer:
+    """An answer as it is if the disk was full behind ``end_offset``: what was written stands."""
+    if isinstance(answer, Failed):
+        error = answer.error
+        is_about_what_is_not_there = (
+            isinstance(error, UnexpectedEndOffsetError) and error.next_available_offset > end_offset
+        )
+        return failed(full) if is_about_what_is_not_there else answer
+    if not isinstance(answer.value, AppendResult):
+        return answer
+    result = answer.value
+    if result.was_duplicate or result.last_offset < end_offset:
+        return answer
+    if result.base_offset >= end_offset:
+        return failed(full)
+    reason = f"its records below offset {end_offset} were appended, and then the disk was full"
+    return Failed(AppendUnknownError(path=full.path, reason=reason))

@@ -32,9 +32,9 @@ from raftlog.log.writing.recovered import RecoveryReport
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import WritableStorage
 
-from .append_group import AppendGroup
+from .append_group import AppendGroup, if_written
 from .clock import Clock
-from .requests import Answer, AppendResult, Done, Failed, Request, failed
+from .requests import Answer, Done, Request, failed
 from .turns import Turns
 
 CLOSE_WAIT_MS: Final = 10_000
@@ -120,7 +120,7 @@ class GroupWriter:
                     answers.append(group.place(request))
                 group.write()
             except DiskFullError as full:
-                answers = [_if_written(one, log.end_offset, full) for one in answers]
+                answers = [if_written(one, log.end_offset, full) for one in answers]
                 answers += [failed(full) for _ in requests[len(answers) :]]
             if log.end_offset != log.synced_end_offset:
                 log.flush()
@@ -196,16 +196,3 @@ class GroupWriter:
         if log is not None:
             with contextlib.suppress(RaftlogError):  # what was answered is durable already
                 log.close()
-
-
-def _if_written(answer: Answer, end_offset: int, full: DiskFullError) -> Answer:
-    """An answer as it is if the disk was full behind ``end_offset``."""
-    if not isinstance(answer, Done) or not isinstance(answer.value, AppendResult):
-        return answer
-    result = answer.value
-    if result.was_duplicate or result.last_offset < end_offset:
-        return answer
-    if result.base_offset >= end_offset:
-        return failed(full)
-    reason = f"its records below offset {end_offset} were appended, and then the disk was full"
-    return Failed(AppendUnknownError(path=full.path, reason=reason))

@@ -75,6 +75,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._appends = LeaderAppends(replica, self._answer)
         self._futures: dict[AppendRequest, asyncio.Future[Answer]] = {}
+        self._unplaced: list[AppendRequest] = []
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: list[_Waiter] = []
@@ -161,16 +162,22 @@ class Driver:
             self.drop(request_id)
 
     def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
-        """Append at this leader. It is placed, or refused, before this returns."""
+        """Append at this leader: placed in the order of these calls, those of one moment together."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         if self.is_over:
             future.set_result(self._unknown())
             return future
         self._futures[request] = future
-        self.act(
-            lambda now_ms, time_ms: self._appends.submit(request, now_ms=now_ms, time_ms=time_ms)
-        )
+        self._unplaced.append(request)
+        if len(self._unplaced) == 1:
+            self._loop.call_soon(self._place)
         return future
+
+    def _place(self) -> None:
+        requests, self._unplaced = self._unplaced, []
+        self.act(
+            lambda now_ms, time_ms: self._appends.submit(requests, now_ms=now_ms, time_ms=time_ms)
+        )
 
     def clean(self) -> bool:
         """Forget what retention does not keep; whether there was anything.

@@ -2,22 +2,23 @@
 
 Rules of this file:
 
-1. Written is not done: an append is answered when its last record is committed, in the epoch it was
+1. Appends that come together are written together: they may share a batch, as in an embedded log.
+2. Written is not done: an append is answered when its last record is committed, in the epoch it was
    written in. If another leads before that, nobody knows what became of it.
-2. A refused token is a statement about the log's end, so it waits until that end is committed; and
+3. A refused token is a statement about the log's end, so it waits until that end is committed; and
    one that finds the log shorter than wanted, like an empty append, until a majority has said that
    this is still the leader. What is refused leaves no trace, whoever leads next.
-3. A repeated append waits for the first one.
-4. An append that finds no room on the disk is refused, and the leader goes on.
+4. A repeated append waits for the first one.
+5. An append that finds no room on the disk is refused, and the leader goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.client.append_group import AppendGroup
+from raftlog.client.append_group import AppendGroup, if_written
 from raftlog.client.requests import Answer, AppendRequest, Done, Failed, failed
 from raftlog.errors import (
     AppendUnknownError,
@@ -31,6 +32,9 @@ from raftlog.quorum.events import ConfirmLeadership
 from raftlog.quorum.roles import Leader
 
 from .replica import Outgoing, Replica
+
+_AT_ONCE: Final = (DiskFullError, AppendUnknownError)
+"""What is answered at once: waiting would not make it known, or untrue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,50 +63,66 @@ class LeaderAppends:
     def waiting_count(self) -> int:
         return len(self._waiting)
 
-    def submit(self, request: AppendRequest, *, now_ms: int, time_ms: int) -> list[Outgoing]:
-        """Place an append, or refuse it; what the replica wants done is returned.
+    def submit(
+        self, requests: Sequence[AppendRequest], *, now_ms: int, time_ms: int
+    ) -> list[Outgoing]:
+        """Place appends in this order, or refuse them; what the replica wants done is returned.
 
         Raises what the storage raises: then the replica is over, and ``give_up`` answers.
         """
         replica = self._replica
         role = replica.core.role
-        if not isinstance(role, Leader):
-            self._tell(request, failed(self._not_leader()))
-            return []
-        if replica.is_standing_still:
-            reason = "not even the begin of its epoch could be written"
-            self._tell(request, failed(DiskFullError(path=replica.log.path, reason=reason)))
+        refusal = self._refusal()
+        if refusal is not None or not isinstance(role, Leader):
+            for request in requests:
+                self._tell(request, failed(refusal or self._not_leader()))
             return []
         before = replica.log.end_offset
-        answer = self._place(request, time_ms)
+        answers = self._place(requests, time_ms)
         outgoing: list[Outgoing] = []
         if replica.log.end_offset != before:
             outgoing += replica.appended(now_ms=now_ms, time_ms=time_ms)
-        if answer is None:
-            return outgoing
-        ticket = self._ticket_for(request, answer)
-        end_offset = self._end_to_wait_for(answer)
-        self._waiting.append(Waiting(request, answer, role.epoch, end_offset, ticket))
-        if ticket:
-            outgoing += replica.step(ConfirmLeadership(ticket), now_ms=now_ms, time_ms=time_ms)
+        last_ticket = self._last_ticket
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, Failed) and isinstance(answer.error, _AT_ONCE):
+                self._tell(request, answer)
+                continue
+            ticket = self._ticket_for(request, answer)
+            end_offset = self._end_to_wait_for(answer)
+            self._waiting.append(Waiting(request, answer, role.epoch, end_offset, ticket))
+        if self._last_ticket != last_ticket:
+            confirm = ConfirmLeadership(self._last_ticket)
+            outgoing += replica.step(confirm, now_ms=now_ms, time_ms=time_ms)
         self.poll()
         return outgoing
 
-    def _place(self, request: AppendRequest, time_ms: int) -> Answer | None:
-        """Write an append to the log; None if it is answered already, since there is no room."""
-        log, before = self._replica.log, self._replica.log.end_offset
+    def _refusal(self) -> RaftlogError | None:
+        """Why nothing can be appended now."""
+        replica = self._replica
+        if not isinstance(replica.core.role, Leader):
+            return self._not_leader()
+        if replica.is_standing_still:
+            reason = "not even the begin of its epoch could be written"
+            return DiskFullError(path=replica.log.path, reason=reason)
+        return None
+
+    def _place(self, requests: Sequence[AppendRequest], time_ms: int) -> list[Answer]:
+        """Write appends to the log, as far as there is room."""
+        log = self._replica.log
         group = AppendGroup(log, time_ms)
+        answers: list[Answer] = []
         try:
-            answer = group.place(request)
+            for request in requests:
+                answers.append(group.place(request))
             group.write()
-        except DiskFullError as error:
-            is_begun = log.end_offset != before  # the first of several batches found room
-            self._tell(request, self._unknown(error.sentence()) if is_begun else failed(error))
-            return None
+        except DiskFullError as full:
+            answers = [if_written(one, log.end_offset, full) for one in answers]
+            answers += [failed(full) for _ in requests[len(answers) :]]
         except LogError as error:
-            self._tell(request, self._unknown(error.sentence()))
+            for request in requests:
+                self._tell(request, self._unknown(error.sentence()))
             raise
-        return answer
+        return answers
 
     def _ticket_for(self, request: AppendRequest, answer: Answer) -> int:
         is_empty = isinstance(answer, Done) and not request.records

@@ -37,8 +37,8 @@ class LogService(Protocol):
         ...
 
     def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
-        """Append at this leader. It is placed, or refused, before this returns; answered when the
-        answer can no longer change."""
+        """Append at this leader: placed in the order of these calls, those of one moment together,
+        and answered when the answer can no longer change."""
         ...
 
     async def ask(self, request: Request) -> Response:

@@ -6,7 +6,8 @@ Rules of this file:
    knows neither frames nor versions, but where Kafka's meaning changed with them.
 2. Bytes behind a request are passed over, as Kafka's brokers do: librdkafka 2.16 leaves three
    behind Metadata of all topics.
-3. An append is placed before the first ``await``: requests of one connection keep their order.
+3. An append is handed to the log before the first ``await``: requests of one connection keep their
+   order.
 """
 
 from __future__ import annotations

@@ -1,0 +1,94 @@
+"""How a replica is driven on a loop: appends of one moment, waiting, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from raftlog.client.requests import AppendRequest, AppendResult, Done, Failed
+from raftlog.errors import AppendUnknownError, UnexpectedEndOffsetError
+from raftlog.node.driver import Driver
+from raftlog.records.batch import RecordBatch, read_batch
+from tests.support.served_node import served_node
+
+
+def with_driver(home: Path, check: Callable[[Driver], Awaitable[None]]) -> None:
+    """Run a check against the driver of a node that leads."""
+
+    async def run() -> None:
+        async with served_node(home) as served:
+            await check(served.node.driver)
+
+    asyncio.run(run())
+
+
+def append_of(value: bytes, *, base: int | None = None) -> AppendRequest:
+    return AppendRequest(records=(value,), required_base_offset=base, deadline_ms=1e12)
+
+
+def batch_at(driver: Driver, offset: int) -> RecordBatch:
+    batch = read_batch(driver.replica.log.read_bytes(offset, 0), 0)
+    assert isinstance(batch, RecordBatch)
+    return batch
+
+
+def test_appends_of_one_moment_share_a_batch_and_keep_their_order(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        start = driver.replica.log.end_offset
+        waiting = [driver.append(append_of(b"%d" % number)) for number in range(5)]
+        answers = await asyncio.gather(*waiting)
+        assert [answer.value.base_offset for answer in answers if isinstance(answer, Done)] == [
+            start + number for number in range(5)
+        ]
+        assert batch_at(driver, start).record_count == 5
+
+    with_driver(tmp_path, check)
+
+
+def test_of_rivals_of_one_moment_the_first_wins(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        end = driver.replica.log.end_offset
+        won, lost = await asyncio.gather(
+            driver.append(append_of(b"mine", base=end)), driver.append(append_of(b"no", base=end))
+        )
+        assert isinstance(won, Done)
+        assert isinstance(won.value, AppendResult)
+        assert won.value.base_offset == end
+        assert isinstance(lost, Failed)
+        assert isinstance(lost.error, UnexpectedEndOffsetError)
+        assert lost.error.next_available_offset == end + 1
+
+    with_driver(tmp_path, check)
+
+
+def test_nobody_knows_what_becomes_of_an_append_when_the_node_stops(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        waiting = driver.append(append_of(b"late"))
+        await driver.close()
+        answer = await waiting
+        assert isinstance(answer, Failed)
+        assert isinstance(answer.error, AppendUnknownError)
+        after = await driver.append(append_of(b"later"))
+        assert isinstance(after, Failed)
+
+    with_driver(tmp_path, check)
+
+
+def test_waiting_ends_with_news_with_time_or_with_the_node(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        log = driver.replica.log
+        end = log.end_offset
+        news = asyncio.ensure_future(
+            driver.wait_until(lambda: log.end_offset > end, timeout_ms=20_000)
+        )
+        await asyncio.sleep(0)
+        driver.append(append_of(b"news"))
+        assert await news
+        assert not await driver.wait_until(lambda: False, timeout_ms=5)
+        forever = asyncio.ensure_future(driver.wait_until(lambda: False, timeout_ms=20_000))
+        await asyncio.sleep(0)
+        await driver.close()
+        assert not await forever
+
+    with_driver(tmp_path, check)
