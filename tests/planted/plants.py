@@ -248,11 +248,11 @@ PLANTS: Final = (
         path=f"{WRITING}/log_store.py",
         old="""            self.directory.write_epochs(epochs)
             self.epochs = epochs
-
-    def roll(""",
+            self._is_epoch_taken_back = False
+""",
         new="""            self.epochs = epochs
-
-    def roll(""",
+            self._is_epoch_taken_back = False
+""",
         tests=(
             "tests/log_write/test_replicated_log.py::test_what_is_appended_is_read_after_a_clean_stop",
             "tests/log_write/test_sharing.py",
