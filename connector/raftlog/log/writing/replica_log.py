@@ -128,6 +128,12 @@ class ReplicaLog(ReplicatedLog):
         """The same, from the files."""
         return self._store.read_bytes(offset, byte_count_max)
 
+    def open_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
+        """One of ``snapshots``, to be read."""
+        return SnapshotReader(
+            LogFiles.of_directory(self._directory.storage, self.path), snapshot_id
+        )
+
     @property
     def is_withdrawn(self) -> bool:
         """Whether this copy was damaged and has not caught up since."""
@@ -142,8 +148,7 @@ class ReplicaLog(ReplicatedLog):
         if not self.snapshots:
             return None
         newest = self.snapshots[-1]
-        files = LogFiles.of_directory(self._directory.storage, self.path)
-        reader = SnapshotReader(files, newest)
+        reader = self.open_snapshot(newest)
         return newest.end_offset - 1, reader.voters, reader.kraft_version or None
 
     def control_records(self) -> Iterator[tuple[int, ControlRecord]]:

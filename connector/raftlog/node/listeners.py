@@ -1,0 +1,165 @@
+"""What a log tells the state machines that live on its node: commits, snapshots, leaders, the end.
+
+Rules of this file:
+
+1. A listener is given every committed batch once, in order and without a gap, control batches too,
+   in pieces of a bounded size; never one that may still be lost.
+2. A snapshot comes in the place of records: to a new listener if there is one, and to one that the
+   log's start has overtaken. The records behind its end follow.
+3. Leaders are told in the order of epochs. That this node leads is told only when everything below
+   its epoch was given, the first record of the epoch too: whoever hears it knows all that was
+   committed before, and may append. That it leads no more is told at once.
+4. A listener is never called within another call of one. It calls the log by ``StateLog`` only.
+
+Kafka: ``RaftClient.Listener`` and ``KafkaRaftClient.ListenerContext`` (KIP-595, KIP-630).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.quorum.effects import LeaderChanged
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
+
+from .replica import Outgoing, Replica
+
+PIECE_BYTES_MAX: Final = 1 << 20
+"""So much is given to a listener at once, or one batch if that is more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """Who leads ``epoch``; None: nobody that is known.
+
+    ``end_offset``: the log's end if this node leads, which is where its next append goes.
+    """
+
+    epoch: int
+    leader_id: int | None
+    end_offset: int | None = None
+
+
+class Listener(Protocol):
+    """A state machine over the log. Its calls come on the thread that drives the replica."""
+
+    def commit(self, batches: Sequence[RecordBatch]) -> None:
+        """These batches are committed, and follow what was given before."""
+
+    def load_snapshot(self, snapshot: SnapshotReader) -> None:
+        """Forget the state, and take that of a snapshot."""
+
+    def change_leader(self, leadership: Leadership) -> None:
+        """Another epoch has begun, or its leader is known now."""
+
+    def begin_shutdown(self) -> None:
+        """The node is about to stop: nothing more will be appended. Nothing is told afterwards."""
+
+
+class Listeners:
+    """The listeners of one replica. Not shared between threads.
+
+    Whoever drives the replica gives ``hear`` all that it wants done, from its first step on, and
+    then calls ``poll`` until there is nothing more to give.
+    """
+
+    def __init__(self, replica: Replica, *, piece_bytes_max: int = PIECE_BYTES_MAX) -> None:
+        self._replica: Final = replica
+        self._piece_bytes_max = piece_bytes_max
+        self._leader: LeaderChanged | None = None
+        self._all: list[_Progress] = []
+        self._is_polling = False
+
+    def register(self, listener: Listener) -> None:
+        """Give it everything, from the newest snapshot or the first record on."""
+        self._all.append(_Progress(self._replica, listener, self._piece_bytes_max))
+
+    def unregister(self, listener: Listener) -> None:
+        """Tell it nothing more."""
+        self._all = [one for one in self._all if one.listener is not listener]
+
+    def next_offset(self, listener: Listener) -> int:
+        """Everything below was given to it."""
+        (found,) = (one for one in self._all if one.listener is listener)
+        return found.next_offset
+
+    def hear(self, outgoing: Outgoing) -> None:
+        """Note what the replica tells of leaders."""
+        if isinstance(outgoing, LeaderChanged):
+            self._leader = outgoing
+
+    def poll(self) -> bool:
+        """Give each listener a piece of what it has not got; whether there is more to give."""
+        if self._is_polling:
+            return True  # a listener has appended something: it is given back later
+        self._is_polling = True
+        try:
+            more = [one.advance(self._leader) for one in list(self._all)]
+        finally:
+            self._is_polling = False
+        return any(more)
+
+    def begin_shutdown(self) -> None:
+        """Tell all that the node is about to stop."""
+        listening, self._all = self._all, []
+        for one in listening:
+            one.listener.begin_shutdown()
+
+
+class _Progress:
+    """How far one listener is."""
+
+    def __init__(self, replica: Replica, listener: Listener, piece_bytes_max: int) -> None:
+        self.listener: Final = listener
+        self.next_offset = 0
+        self._replica = replica
+        self._piece_bytes_max = piece_bytes_max
+        self._told: tuple[int, int | None] | None = None
+        """The epoch and the leader that were told last."""
+
+    def advance(self, leader: LeaderChanged | None) -> bool:
+        """Give one piece, or a snapshot; whether there is more."""
+        log, committed = self._replica.log, self._replica.core.high_watermark or 0
+        is_overtaken = self.next_offset < log.log_start_offset
+        if (is_overtaken or self.next_offset == 0) and log.snapshots:
+            snapshot_id = log.snapshots[-1]
+            self.listener.load_snapshot(log.open_snapshot(snapshot_id))
+            self.next_offset = snapshot_id.end_offset
+        elif self.next_offset < committed:
+            batches = committed_batches(log, self.next_offset, committed, self._piece_bytes_max)
+            self.listener.commit(batches)
+            self.next_offset = batches[-1].next_offset
+        if leader is not None:
+            self._tell_leader(leader)
+        return self.next_offset < (self._replica.core.high_watermark or 0)
+
+    def _tell_leader(self, leader: LeaderChanged) -> None:
+        news = (leader.epoch, leader.leader_id)
+        if self._told == news:
+            return
+        end_offset = None
+        if leader.epoch_start_offset is not None:
+            if self.next_offset <= leader.epoch_start_offset:
+                return  # it has not got the first record of that epoch
+            end_offset = self._replica.log.end_offset
+        self._told = news
+        self.listener.change_leader(Leadership(leader.epoch, leader.leader_id, end_offset))
+
+
+def committed_batches(
+    log: ReplicaLog, start_offset: int, end_offset: int, byte_count_max: int
+) -> tuple[RecordBatch, ...]:
+    """The batches from one boundary up to another, at least one, and no more than so many bytes."""
+    data, position = log.read_bytes(start_offset, byte_count_max), 0
+    found: list[RecordBatch] = []
+    while not isinstance(batch := read_batch(data, position), TornTail):
+        if batch.base_offset >= end_offset:
+            break
+        found.append(batch)
+        position += batch.byte_count
+    assert found, "a committed batch lies there"
+    assert found[-1].next_offset <= end_offset, "what is committed ends with a batch"
+    return tuple(found)

@@ -1,0 +1,135 @@
+"""Where state machines run in these tests: beside a real replica, or over the shared log.
+
+Both are one node, 1, that may lead; what the others do is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from raftlog.node.listeners import Listener
+from raftlog.node.state_log import StateLog
+from tests.support.one_replica import OneReplica
+from tests.support.shared_log import SharedLog
+
+
+class Host(Protocol):
+    @property
+    def log(self) -> StateLog: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    def register(self, listener: Listener) -> None: ...
+
+    def elect(self) -> None:
+        """Let this node lead the next epoch."""
+
+    def hold(self) -> None:
+        """From now on nothing is committed."""
+
+    def release(self) -> None:
+        """Commit everything, from now on too."""
+
+    def forget_before(self, end_offset: int) -> None:
+        """Write a snapshot if there is none, and begin the log behind it."""
+
+    def settle(self) -> None:
+        """Let everything be told that there is to tell."""
+
+    def shut_down(self) -> None: ...
+
+
+class ReplicaHost:
+    """A quorum of one."""
+
+    def __init__(self) -> None:
+        self.one = OneReplica()
+
+    @property
+    def log(self) -> StateLog:
+        return self.one.log
+
+    @property
+    def epoch(self) -> int:
+        return self.one.replica.core.epoch
+
+    @property
+    def end_offset(self) -> int:
+        return self.one.replica.log.end_offset
+
+    def register(self, listener: Listener) -> None:
+        self.one.register(listener)
+
+    def elect(self) -> None:
+        self.one.elect()
+
+    def hold(self) -> None:
+        self.one.is_held = True
+
+    def release(self) -> None:
+        self.one.release()
+
+    def forget_before(self, end_offset: int) -> None:
+        self.one.snapshot(end_offset)
+        self.one.poll()
+
+    def settle(self) -> None:
+        self.one.poll()
+
+    def shut_down(self) -> None:
+        self.one.shut_down()
+
+
+class SharedHost:
+    """A node over the shared log."""
+
+    def __init__(self) -> None:
+        self.shared = SharedLog()
+        self.node = self.shared.node(1)
+
+    @property
+    def log(self) -> StateLog:
+        return self.node
+
+    @property
+    def epoch(self) -> int:
+        return self.shared.epoch
+
+    @property
+    def end_offset(self) -> int:
+        return self.shared.end_offset
+
+    def register(self, listener: Listener) -> None:
+        self.node.register(listener)
+        self.shared.deliver()
+
+    def elect(self) -> None:
+        self.shared.elect(1)
+        self.shared.deliver()
+
+    def hold(self) -> None:
+        self.shared.committed_max = self.shared.end_offset
+
+    def release(self) -> None:
+        self.shared.committed_max = None
+        self.shared.deliver()
+
+    def forget_before(self, end_offset: int) -> None:
+        writer = self.shared.begin_snapshot(end_offset)
+        if writer is not None:
+            with writer:
+                writer.freeze()
+        (snapshot_id,) = (one for one in self.shared.snapshots if one.end_offset == end_offset)
+        self.shared.forget_before(snapshot_id)
+        self.shared.deliver()
+
+    def settle(self) -> None:
+        self.shared.deliver()
+
+    def shut_down(self) -> None:
+        self.node.shut_down()
+        self.shared.deliver()

@@ -1,0 +1,134 @@
+"""The replicated counter: every node counts the same, whoever leads, from wherever it begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.errors import NotLeaderError, ReplayError
+from raftlog.node.replicated_counter import ReplicatedCounter, encode_increment
+from tests.support.one_replica import OneReplica
+from tests.support.shared_log import SharedLog
+
+
+def counters(shared: SharedLog, *node_ids: int) -> list[ReplicatedCounter]:
+    found = []
+    for node_id in node_ids:
+        counter = ReplicatedCounter(shared.node(node_id))
+        shared.node(node_id).register(counter)
+        found.append(counter)
+    return found
+
+
+def test_only_who_leads_increments_and_all_count() -> None:
+    shared = SharedLog()
+    one, two, three = counters(shared, 1, 2, 3)
+    shared.elect(2)
+    with pytest.raises(NotLeaderError):
+        two.increment()
+    shared.deliver()
+    assert [two.increment(), two.increment()] == [1, 2]
+    with pytest.raises(NotLeaderError):
+        one.increment()
+    assert two.value == 0, "placed is not committed"
+    shared.deliver()
+    assert (one.value, two.value, three.value) == (2, 2, 2)
+    shared.elect(1)
+    shared.deliver()
+    with pytest.raises(NotLeaderError):
+        two.increment()
+    assert one.increment() == 3
+    shared.deliver()
+    assert (one.value, two.value, three.value) == (3, 3, 3)
+
+
+def test_what_another_leader_made_undone_is_counted_again_from_what_is_committed() -> None:
+    shared = SharedLog()
+    one, two = counters(shared, 1, 2)
+    shared.elect(1)
+    shared.deliver()
+    one.increment()
+    shared.deliver()
+    shared.committed_max = shared.end_offset
+    assert one.increment() == 2
+    shared.elect(2)
+    shared.committed_max = None
+    shared.deliver()
+    assert (one.value, two.value) == (1, 1)
+    assert two.increment() == 2
+    shared.deliver()
+    assert (one.value, two.value) == (2, 2)
+
+
+def test_an_increment_waits_until_what_others_wrote_is_read() -> None:
+    shared = SharedLog()
+    (one,) = counters(shared, 1)
+    shared.elect(1)
+    shared.deliver()
+    shared.node(1).append(shared.epoch, [b"somebody else's"])
+    assert one.increment() is None
+    shared.deliver()
+    assert one.increment() == 1
+
+
+def test_a_counter_goes_on_from_a_snapshot() -> None:
+    shared = SharedLog()
+    (one,) = counters(shared, 1)
+    shared.elect(1)
+    shared.deliver()
+    for _ in range(5):
+        one.increment()
+    shared.deliver()
+    assert one.snapshot()
+    assert not one.snapshot(), "there is one"
+    shared.forget_before(shared.snapshots[-1])
+    (two,) = counters(shared, 2)
+    one.increment()
+    shared.deliver()
+    assert (one.value, two.value) == (6, 6)
+
+
+def test_a_counter_beside_a_replica_survives_restarts_and_snapshots() -> None:
+    host = OneReplica()
+    for life in range(1, 4):
+        counter = ReplicatedCounter(host.log)
+        host.register(counter)
+        host.elect()
+        assert counter.value == 3 * (life - 1)
+        assert [counter.increment() for _ in range(3)][-1] == 3 * life
+        host.poll()
+        assert counter.value == 3 * life
+        assert counter.snapshot()
+        host.replica.log.delete_before(host.replica.log.snapshots[-1])
+        host = host.restarted()
+
+
+def test_a_full_disk_lets_an_increment_wait() -> None:
+    host = OneReplica()
+    counter = ReplicatedCounter(host.log)
+    host.register(counter)
+    host.elect()
+    host.disk.leave_room(10)
+    assert counter.increment() is None
+    host.disk.full_at(None)
+    assert counter.increment() == 1
+
+
+def test_a_lost_increment_is_found_at_once() -> None:
+    shared = SharedLog()
+    counters(shared, 1)
+    shared.elect(1)
+    shared.deliver()
+    shared.node(1).append(shared.epoch, [encode_increment(2)])
+    with pytest.raises(ReplayError, match="number 2 and follows number 0"):
+        shared.deliver()
+
+
+def test_a_node_that_stops_increments_no_more() -> None:
+    shared = SharedLog()
+    (one,) = counters(shared, 1)
+    shared.elect(1)
+    shared.deliver()
+    shared.node(1).shut_down()
+    assert one.is_stopping
+    with pytest.raises(NotLeaderError):
+        one.increment()

@@ -1,0 +1,120 @@
+"""A quorum of one on a simulated disk, for state machines beside it: it leads as soon as it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.listeners import Listener, Listeners
+from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.node.state_log import ReplicaStateLog
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.events import ShutDown, TimePassed
+from raftlog.quorum.voters import Voter, VoterSet
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.types import ReplicaKey
+
+DIRECTORY: Final = "/data/orders-0"
+TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
+TIME_MS: Final = 1_700_000_000_000
+
+
+class OneReplica:
+    """A node without a network. Syncs end at once, or wait for ``release`` if ``is_held``."""
+
+    def __init__(
+        self, disk: SimulatedDisk | None = None, *, piece_bytes_max: int = 1 << 20
+    ) -> None:
+        if disk is None:
+            disk = SimulatedDisk()
+            disk.make_directory("/data")
+            disk.sync_directory("/")
+        self.disk: Final = disk
+        self.is_held = False
+        self._held: list[RunSync] = []
+        self._now_ms = 0
+        me = Voter(key=ReplicaKey(1))
+        self.replica: Final = Replica.open(
+            disk,
+            DIRECTORY,
+            me=me,
+            voters=VoterSet.of([me]),
+            kraft_version=0,
+            log_config=LogConfig(segment_bytes=2_000, index_interval_bytes=200),
+            topic_id=TOPIC_ID,
+            config=QuorumConfig(),
+            jitter_ms=lambda _bound: 0,
+            now_ms=0,
+            time_ms=TIME_MS,
+        )
+        self.listeners: Final = Listeners(self.replica, piece_bytes_max=piece_bytes_max)
+        self.log: Final = ReplicaStateLog(self.replica, self.act, lambda: TIME_MS)
+        self._step(TimePassed())
+
+    def register(self, listener: Listener) -> None:
+        self.listeners.register(listener)
+        self.poll()
+
+    def elect(self) -> None:
+        """Let time pass until it leads."""
+        while not self.replica.core.is_leader:
+            deadline_ms = self.replica.next_deadline_ms
+            assert deadline_ms is not None, "it is going to stand"
+            self._now_ms = max(deadline_ms, self._now_ms)
+            self._step(TimePassed())
+        self.poll()
+
+    def release(self) -> None:
+        """Let the syncs end that were kept."""
+        self.is_held = False
+        held, self._held = self._held, []
+        for one in held:
+            self._sync(one)
+        self.poll()
+
+    def poll(self) -> None:
+        """Give the listeners all that there is to give."""
+        while self.listeners.poll():
+            pass
+
+    def shut_down(self) -> None:
+        self.listeners.begin_shutdown()
+        self._step(ShutDown())
+
+    def snapshot(self, end_offset: int) -> None:
+        """Write a snapshot without records, and begin the log behind it."""
+        log = self.replica.log
+        writer = self.replica.begin_snapshot(end_offset, time_ms=TIME_MS)
+        if writer is not None:
+            with writer:
+                writer.freeze()
+        log.delete_before(log.snapshot_id_at(end_offset))
+
+    def restarted(self) -> OneReplica:
+        """The next process on the same disk."""
+        self.disk.kill()
+        return OneReplica(self.disk)
+
+    # --- driving ----------------------------------------------------------------------------------
+
+    def act(self, act: Callable[[int, int], list[Outgoing]]) -> None:
+        for one in act(self._now_ms, TIME_MS):
+            self.listeners.hear(one)
+            if isinstance(one, RunSync):
+                if self.is_held:
+                    self._held.append(one)
+                else:
+                    self._sync(one)
+        self.listeners.poll()
+
+    def _step(self, event: TimePassed | ShutDown) -> None:
+        self.act(lambda now_ms, time_ms: self.replica.step(event, now_ms=now_ms, time_ms=time_ms))
+
+    def _sync(self, sync: RunSync) -> None:
+        sync.ticket.run()
+        self.act(
+            lambda now_ms, time_ms: self.replica.complete_sync(
+                sync.ticket, now_ms=now_ms, time_ms=time_ms
+            )
+        )

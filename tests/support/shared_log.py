@@ -1,0 +1,229 @@
+"""A log in memory that several state machines share, as nodes of a quorum would, without a quorum.
+
+Rules of this file:
+
+1. It promises and refuses what a quorum's log does, by the same types: whatever runs on it runs on
+   the real one. Who leads, and what is committed when, the test says.
+2. Nothing happens by itself: listeners are told in ``deliver``, in pieces.
+
+Kafka: ``LocalLogManager`` and its ``SharedLogData``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from raftlog.errors import FutureEpochError, NotLeaderError, UnexpectedEndOffsetError
+from raftlog.log.files import LogFiles
+from raftlog.log.snapshot import SnapshotReader
+from raftlog.log.writing.log_directory import LogDirectory
+from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.snapshot_writer import SnapshotWriter, snapshot_head
+from raftlog.node.listeners import Leadership, Listener
+from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.compression import Compression
+from raftlog.records.control import LeaderChange, LeaderChangeVoter, encode_control
+from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
+from raftlog.storage.simulated import SimulatedDisk
+from raftlog.types import SnapshotId
+
+_DIRECTORY: Final = "/shared-0"
+_TIME_MS: Final = 1_700_000_000_000
+_BATCH_BYTES_MAX: Final = 1 << 20
+
+
+class SharedLog:
+    """The log, and who leads it."""
+
+    def __init__(self) -> None:
+        self.batches: list[RecordBatch] = []
+        self.epoch = 0
+        self.leader_id: int | None = None
+        self.start_offset = 0
+        self.committed_max: int | None = None
+        """What lies behind is not committed; None: everything is, as soon as it is appended."""
+        self.nodes: dict[int, SharedLogNode] = {}
+        self.disk: Final = SimulatedDisk()
+        self.disk.make_directory(_DIRECTORY)
+        self.directory: Final = LogDirectory(self.disk, _DIRECTORY)
+        self._starts: dict[int, int] = {}
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].next_offset if self.batches else self.start_offset
+
+    @property
+    def committed_end(self) -> int:
+        if self.committed_max is None:
+            return self.end_offset
+        fitting = [one.next_offset for one in self.batches if one.next_offset <= self.committed_max]
+        return max(fitting, default=self.start_offset)
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        return self.directory.listing().snapshots
+
+    def node(self, node_id: int) -> SharedLogNode:
+        return self.nodes.setdefault(node_id, SharedLogNode(self, node_id))
+
+    # --- what a quorum decides --------------------------------------------------------------------
+
+    def elect(self, node_id: int) -> None:
+        """Begin the next epoch, led by this node: its first record is a leader change. What the
+        last leader appended and is not committed is lost."""
+        self.lose_uncommitted()
+        self.epoch, self.leader_id = self.epoch + 1, node_id
+        self._starts[self.epoch] = self.end_offset
+        voters = (LeaderChangeVoter(node_id),)
+        change = LeaderChange(leader_id=node_id, voters=voters, granting_voters=voters)
+        self._append([NewRecord(*encode_control(change))], is_control=True)
+
+    def depose(self) -> None:
+        """Begin an epoch that nobody leads yet."""
+        self.epoch, self.leader_id = self.epoch + 1, None
+
+    def lose_uncommitted(self) -> None:
+        end_offset = self.committed_end
+        self.batches = [one for one in self.batches if one.next_offset <= end_offset]
+
+    def forget_before(self, snapshot_id: SnapshotId) -> None:
+        """Begin the log behind a snapshot."""
+        assert snapshot_id in self.snapshots, "the log begins behind a snapshot"
+        self.start_offset = snapshot_id.end_offset
+        self.batches = [one for one in self.batches if one.base_offset >= self.start_offset]
+
+    def deliver(self) -> None:
+        """Tell all listeners everything that there is to tell."""
+        while any([node.deliver_once() for node in self.nodes.values()]):  # noqa: C419 (each one)
+            pass
+
+    # --- what nodes ask ---------------------------------------------------------------------------
+
+    def append(
+        self, node_id: int, epoch: int, records: Sequence[bytes], required_base_offset: int | None
+    ) -> int:
+        if epoch > self.epoch:
+            raise FutureEpochError(epoch=epoch, current_epoch=self.epoch)
+        if epoch < self.epoch or node_id != self.leader_id:
+            raise NotLeaderError(epoch=epoch, current_epoch=self.epoch)
+        base_offset = self.end_offset
+        if required_base_offset not in (None, base_offset):
+            raise UnexpectedEndOffsetError(
+                required_base_offset=required_base_offset,
+                record_count=len(records),
+                log_end_offset=base_offset,
+            )
+        self._append([NewRecord(None, record) for record in records], is_control=False)
+        return base_offset
+
+    def _append(self, records: Sequence[NewRecord], *, is_control: bool) -> None:
+        new = NewRecordBatch(
+            records=tuple(records), base_timestamp_ms=_TIME_MS, is_control=is_control
+        )
+        data = encode_batch(new, base_offset=self.end_offset, leader_epoch=self.epoch)
+        batch = read_batch(data)
+        assert not isinstance(batch, TornTail)
+        self.batches.append(batch)
+
+    def epoch_start(self, epoch: int) -> int:
+        return self._starts[epoch]
+
+    def begin_snapshot(self, end_offset: int) -> SnapshotWriter | None:
+        if end_offset < max(self.start_offset, 1) or end_offset > self.committed_end:
+            return None
+        epoch = max(one.leader_epoch for one in self.batches if one.next_offset <= end_offset)
+        snapshot_id = SnapshotId(epoch=epoch, end_offset=end_offset)
+        if snapshot_id in self.snapshots:
+            return None
+        head = snapshot_head(
+            LogMemory(_DIRECTORY),
+            last_contained_log_timestamp_ms=_TIME_MS,
+            kraft_version=None,
+            voters=None,
+        )
+        return SnapshotWriter(
+            self.directory,
+            snapshot_id,
+            head,
+            now_ms=_TIME_MS,
+            batch_bytes_max=_BATCH_BYTES_MAX,
+            compression=Compression.NONE,
+            on_frozen=lambda _: None,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Listening:
+    """How far one listener is."""
+
+    listener: Listener
+    next_offset: int = 0
+    told: tuple[int, int | None] | None = None
+
+
+class SharedLogNode:
+    """The log as one node sees it: a ``StateLog`` to register listeners with."""
+
+    def __init__(self, shared: SharedLog, node_id: int) -> None:
+        self._shared = shared
+        self._node_id = node_id
+        self._listening: list[_Listening] = []
+
+    @property
+    def node_id(self) -> int:
+        return self._node_id
+
+    def register(self, listener: Listener) -> None:
+        self._listening.append(_Listening(listener))
+
+    def append(
+        self, epoch: int, records: Sequence[bytes], *, required_base_offset: int | None = None
+    ) -> int:
+        return self._shared.append(self._node_id, epoch, records, required_base_offset)
+
+    def resign(self, epoch: int) -> None:
+        shared = self._shared
+        if shared.epoch == epoch and shared.leader_id == self._node_id:
+            shared.depose()
+
+    def begin_snapshot(self, end_offset: int) -> SnapshotWriter | None:
+        return self._shared.begin_snapshot(end_offset)
+
+    def shut_down(self) -> None:
+        listening, self._listening = self._listening, []
+        for one in listening:
+            one.listener.begin_shutdown()
+        self.resign(self._shared.epoch)
+
+    def deliver_once(self) -> bool:
+        """One batch or snapshot for each listener; whether there is more."""
+        return any([self._advance(one) for one in self._listening])  # noqa: C419 (each of them)
+
+    def _advance(self, one: _Listening) -> bool:
+        shared = self._shared
+        if (one.next_offset < shared.start_offset or one.next_offset == 0) and shared.snapshots:
+            newest = shared.snapshots[-1]
+            files = LogFiles.of_directory(shared.disk, _DIRECTORY)
+            one.listener.load_snapshot(SnapshotReader(files, newest))
+            one.next_offset = newest.end_offset
+        elif one.next_offset < shared.committed_end:
+            batch = next(found for found in shared.batches if found.base_offset == one.next_offset)
+            one.listener.commit([batch])
+            one.next_offset = batch.next_offset
+        self._tell_leader(one)
+        return one.next_offset < shared.committed_end
+
+    def _tell_leader(self, one: _Listening) -> None:
+        shared = self._shared
+        news, end_offset = (shared.epoch, shared.leader_id), None
+        if news in (one.told, (0, None)):
+            return
+        if shared.leader_id == self._node_id:
+            if one.next_offset <= shared.epoch_start(shared.epoch):
+                return
+            end_offset = shared.end_offset
+        one.told = news
+        one.listener.change_leader(Leadership(*news, end_offset))
