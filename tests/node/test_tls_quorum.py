@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def quorum(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def quorum(
+    authority: Authority,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[QuorumProcesses]:
     """The third node comes with a certificate that another CA signed for its name."""
+    failed_before = request.session.testsfailed
     home = Path(authority.path).parent
     other = Authority(tmp_path_factory.mktemp("other"), "another CA")
     nodes = QuorumProcesses(home, extra=TLS)
@@ -50,6 +56,9 @@ def quorum(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> It
         give(node, issuer, f"node-{node.node_id}.example")
     with nodes:
         yield nodes
+        if request.session.testsfailed > failed_before:
+            for node in nodes.nodes:
+                sys.stderr.write(f"node {node.node_id} said last\n{node.last_lines()}\n")
 
 
 def client(quorum: QuorumProcesses, authority: Authority, pair: KeyPair | None) -> dict[str, Any]:

@@ -194,6 +194,10 @@ def _node_command(name: str | None) -> ModuleType:
             from . import node_start
 
             return node_start
+        case "workload":
+            from . import node_workload
+
+            return node_workload
         case "random-uuid":
             from . import node_random_uuid
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 HELP: Final = """\
-usage: raftlog node COMMAND --config FILE [OPTION ...]
+usage: raftlog node COMMAND [OPTION ...]
 
 Three or five nodes keep one log: an append that was acknowledged survives any minority of them.
 Clients of Apache Kafka produce to it and consume from it; so does `raftlog.connect`.
@@ -13,6 +13,7 @@ Clients of Apache Kafka produce to it and consume from it; so does `raftlog.conn
 commands:
   format       make a node's directory, once
   start        run a node until SIGTERM
+  workload     count on a running quorum, and check that it keeps its word
   random-uuid  print a new id, for a cluster or a directory
 
 the smallest node.toml:
@@ -46,4 +47,4 @@ examples:
 `raftlog node COMMAND --help` tells more about one, `pydoc raftlog.node.config` all of node.toml.
 """
 
-COMMANDS: Final = ("format", "start", "random-uuid")
+COMMANDS: Final = ("format", "start", "workload", "random-uuid")

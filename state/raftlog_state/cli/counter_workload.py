@@ -1,0 +1,178 @@
+"""Rivals that count together on a quorum's log, and a check that nothing is lost or doubled.
+
+Rules of this file:
+
+1. A record is `increment N`: whoever appends it has read N - 1 increments and names the offset that
+   his must get. So of rivals one wins, and the log itself shows every increment once, in order.
+2. What was acknowledged is remembered, and looked for in the log at the end.
+3. A quorum without a leader is waited for; what a caller may not do, or no quorum, ends the run.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from raftlog.errors import (
+    AppendUnknownError,
+    QuorumUnavailableError,
+    RaftlogError,
+    UnexpectedEndOffsetError,
+)
+
+if TYPE_CHECKING:
+    from raftlog import ConnectedLog, EmbeddedLog
+
+_INCREMENT: Final = re.compile(rb"increment ([1-9][0-9]{0,17})")
+_LOOK_S: Final = 0.002
+_CHANCE_TO_COMMIT_S: Final = 10.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened, by all who count. Shared by threads."""
+
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    """The increment by its offset."""
+    latencies_ms: list[float] = field(default_factory=list)
+    refused_count: int = 0
+    unanswered_count: int = 0
+    error: RaftlogError | None = None
+    longest_silence_ms: float = 0.0
+    _last_s: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, offset: int, number: int, began_s: float) -> None:
+        """An increment was acknowledged."""
+        now_s = time.monotonic()
+        with self._lock:
+            self.acknowledged[offset] = number
+            self.latencies_ms.append((now_s - began_s) * 1000)
+            self.longest_silence_ms = max(self.longest_silence_ms, (now_s - self._last_s) * 1000)
+            self._last_s = now_s
+
+    def note_refusal(self) -> None:
+        """A rival was first."""
+        with self._lock:
+            self.refused_count += 1
+
+    def note_unanswered(self) -> None:
+        """Nobody led, or nobody knows what became of an append."""
+        with self._lock:
+            self.unanswered_count += 1
+
+    def latency_ms(self, share: float) -> float:
+        """The latency that this share of appends did not exceed."""
+        with self._lock:
+            ordered = sorted(self.latencies_ms)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the log holds in the end. Offsets are those of wrong records."""
+
+    value: int
+    lost: tuple[int, ...]
+    out_of_order: tuple[int, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.lost and not self.out_of_order
+
+
+class Counting:
+    """One who counts, on a thread of his own."""
+
+    def __init__(self, connect: Callable[[], ConnectedLog], tally: Tally, until_s: float) -> None:
+        self._connect = connect
+        self._tally = tally
+        self._until_s = until_s
+        self._stopped = threading.Event()
+        self._value = 0
+        self._end_offset = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let him finish what he is at."""
+        self._stopped.set()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Whether he is done."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stopped.is_set() or time.monotonic() >= self._until_s
+
+    def _run(self) -> None:
+        try:
+            with self._connect() as log:
+                self._end_offset = log.log_start_offset
+                self._catch_up(log, self._end_offset)
+                while not self._is_over:
+                    self._count_once(log)
+        except RaftlogError as error:
+            self._tally.error = error
+
+    def _count_once(self, log: ConnectedLog) -> None:
+        began_s, number = time.monotonic(), self._value + 1
+        try:
+            done = log.append(b"increment %d" % number, required_base_offset=self._end_offset)
+        except UnexpectedEndOffsetError as error:
+            self._tally.note_refusal()
+            self._catch_up(log, error.log_end_offset)
+        except (AppendUnknownError, QuorumUnavailableError):
+            self._tally.note_unanswered()
+            self._catch_up(log, self._end_offset)
+        else:
+            self._value, self._end_offset = number, done.last_offset + 1
+            self._tally.note(done.base_offset, number, began_s)
+
+    def _catch_up(self, log: ConnectedLog, end_offset: int) -> None:
+        """Read what is committed, as far as a rival's appends reach if they are committed soon."""
+        give_up_s = time.monotonic() + _CHANCE_TO_COMMIT_S
+        while True:
+            try:
+                self._read_on(log)
+            except QuorumUnavailableError:
+                self._tally.note_unanswered()
+            if self._end_offset >= end_offset or self._is_over or time.monotonic() > give_up_s:
+                return
+            time.sleep(_LOOK_S)
+
+    def _read_on(self, log: ConnectedLog) -> None:
+        reading = log.read(self._end_offset)
+        for record in reading:
+            match = _INCREMENT.fullmatch(record.value or b"")
+            if match is not None:
+                self._value = int(match[1])
+        self._end_offset = reading.end_offset
+
+
+def verify(log: ConnectedLog | EmbeddedLog, tally: Tally) -> Verdict:
+    """Read the log once, and compare it with what was acknowledged."""
+    value = 0
+    missing = dict(tally.acknowledged)
+    out_of_order = []
+    for record in log.read():
+        match = _INCREMENT.fullmatch(record.value or b"")
+        if match is None:
+            continue  # somebody else's
+        number = int(match[1])
+        if value and number != value + 1:
+            out_of_order.append(record.offset)
+        value = number
+        if missing.get(record.offset) == number:
+            del missing[record.offset]
+    start_offset = log.log_start_offset
+    lost = tuple(offset for offset in sorted(missing) if offset >= start_offset)
+    return Verdict(value, lost, tuple(out_of_order))

@@ -1,0 +1,135 @@
+"""``raftlog node workload``: rivals that count on a quorum's log, and whether it kept its word."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from .output import Console, Output
+from .parser import Parser
+
+if TYPE_CHECKING:
+    from .counter_workload import Counting, Tally, Verdict
+
+ABOUT = """
+Count together on the log of a running quorum, for some seconds: each writer reads how far the count
+is and appends the next number where the log ends, or learns that a rival was first. Kill nodes
+meanwhile. In the end the log is read: every number that was acknowledged must be there, once and in
+order. The records stay: give it a log of its own.
+
+The exit code is 1 if an acknowledged number is missing, or one is there twice.
+"""
+
+EXAMPLES = """
+raftlog node workload --bootstrap-server 127.0.0.1:9192,127.0.0.1:9292,127.0.0.1:9392
+raftlog node workload --bootstrap-server log-1.example:9192 --seconds 60 --writers 8 \\
+  --tls-ca clients-ca.pem --tls-certificate jobs-1.pem --tls-key jobs-1.key
+"""
+
+_WRITERS_MAX: Final = 256
+_DAY_S: Final = 24 * 60 * 60
+
+
+def parser() -> Parser:
+    """What ``raftlog node workload`` takes."""
+    made = Parser("node workload", ABOUT, EXAMPLES, takes_path=False)
+    made.add_argument(
+        "--bootstrap-server", metavar="HOST:PORT,...", required=True, help="some nodes, or all"
+    )
+    made.add_argument(
+        "--seconds", type=_within(1, _DAY_S), default=10, metavar="N", help="how long; 10"
+    )
+    made.add_argument(
+        "--writers", type=_within(1, _WRITERS_MAX), default=4, metavar="N", help="how many; 4"
+    )
+    made.add_argument("--tls-ca", metavar="FILE", help="the CA of the nodes' certificates")
+    made.add_argument("--tls-certificate", metavar="FILE", help="what is shown to the nodes")
+    made.add_argument("--tls-key", metavar="FILE", help="its key")
+    return made
+
+
+def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
+    """Print what happens, each second, and what became of it. Returns the exit code."""
+    import raftlog
+
+    from .counter_workload import Counting, Tally, verify
+
+    def connect() -> raftlog.ConnectedLog:
+        return raftlog.connect(
+            arguments.bootstrap_server,
+            tls_ca=arguments.tls_ca,
+            tls_certificate=arguments.tls_certificate,
+            tls_key=arguments.tls_key,
+        )
+
+    with connect() as log:
+        tally = Tally()
+        until_s = time.monotonic() + arguments.seconds
+        writers = [Counting(connect, tally, until_s) for _ in range(arguments.writers)]
+        for writer in writers:
+            writer.start()
+        try:
+            _watch(writers, tally, output)
+        except KeyboardInterrupt:
+            console.say("stopping; what is acknowledged is looked for")
+        finally:
+            for writer in writers:
+                writer.stop()
+        for writer in writers:
+            writer.join()
+        if tally.error is not None and not tally.acknowledged:
+            raise tally.error
+        verdict = verify(log, tally)
+    _tell(tally, verdict, output)
+    return 0 if verdict.is_sound else 1
+
+
+def _watch(writers: list[Counting], tally: Tally, output: Output) -> None:
+    """A line a second until all are done."""
+    before = 0
+    while not all(writer.join(0) for writer in writers):
+        time.sleep(1)
+        count = len(tally.acknowledged)
+        output.line(
+            f"{count - before} increments/s, {tally.refused_count} refused so far, "
+            f"{tally.unanswered_count} not answered"
+        )
+        output.flush()
+        before = count
+
+
+def _tell(tally: Tally, verdict: Verdict, output: Output) -> None:
+    if tally.error is not None:
+        output.line(f"a writer ended early: {tally.error}")
+    output.line(
+        f"{len(tally.acknowledged)} increments acknowledged, {tally.refused_count} refused because "
+        f"a rival was first, {tally.unanswered_count} not answered"
+    )
+    output.line(
+        f"latency p50 {tally.latency_ms(0.5):.1f} ms, p99 {tally.latency_ms(0.99):.1f} ms, max "
+        f"{tally.latency_ms(1):.1f} ms; longest silence {tally.longest_silence_ms:.0f} ms"
+    )
+    output.line(
+        f"the count is {verdict.value}: {len(verdict.lost)} acknowledged increments lost, "
+        f"{len(verdict.out_of_order)} out of order or doubled"
+    )
+    if verdict.lost:
+        output.line(f"lost at offset {verdict.lost[0]}")
+    if verdict.out_of_order:
+        output.line(f"out of order at offset {verdict.out_of_order[0]}")
+
+
+def _within(at_least: int, at_most: int) -> Callable[[str], int]:
+    """A whole number between two bounds, both allowed."""
+
+    def number(text: str) -> int:
+        is_number = text.isascii() and text.isdigit() and len(text) < 10
+        if not is_number or not at_least <= int(text) <= at_most:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {at_least} to {at_most}"
+            )
+        return int(text)
+
+    return number
