@@ -16,11 +16,12 @@ from raftlog.errors import (
     DiskFailedError,
     DiskFullError,
     LogNotFoundError,
+    LogReadOnlyError,
     NotFormattedError,
     OptionError,
     WrongDirectoryError,
 )
-from raftlog.node import Replica
+from raftlog.node import Replica, RunSync
 from raftlog.node.addresses import parse_initial_voters
 from raftlog.node.config import NodeConfig, parse_config, voter_of
 from raftlog.node.formatting import (
@@ -30,6 +31,7 @@ from raftlog.node.formatting import (
     read_identity,
     topic_id_of,
 )
+from raftlog.quorum.events import TimePassed
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.protocol import WritableStorage
 from raftlog.storage.simulated import SimulatedDisk
@@ -282,6 +284,24 @@ def test_damage_of_what_formatting_wrote_is_found() -> None:
             except CorruptFileError:
                 continue
             assert voters.node_ids == (1,)
+
+
+def test_the_only_voter_of_a_formatted_quorum_never_cuts_what_was_durable() -> None:
+    disk = formatted()
+    replica, now_ms = opened(disk, CONFIG), 0
+    while not replica.core.high_watermark:
+        now_ms += 100
+        for effect in replica.step(TimePassed(), now_ms=now_ms, time_ms=TIME_MS):
+            if isinstance(effect, RunSync):
+                effect.ticket.run()
+                replica.complete_sync(effect.ticket, now_ms=now_ms, time_ms=TIME_MS)
+    disk.kill()
+    segment = "/node/raftlog-0/00000000000000000000.log"
+    disk.flip_bit(segment, 8 * 100)
+    damaged = disk.files()[segment]
+    with pytest.raises(LogReadOnlyError):
+        opened(disk, CONFIG)
+    assert disk.files()[segment] == damaged
 
 
 # --- what cuts it short ---------------------------------------------------------------------------

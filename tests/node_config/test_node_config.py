@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -286,3 +287,39 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path, os.path.join(tmp_path, "a\0b")):
         with pytest.raises(ConfigError, match="it cannot be read"):
             read_config(path)
+
+
+def test_whatever_a_file_holds_only_one_error_comes_of_it() -> None:
+    rng = random.Random(20)
+    words = [
+        "[",
+        "]",
+        "{}",
+        "=",
+        '"',
+        "'''",
+        "\n",
+        "-1",
+        "1e9",
+        "2026-11-21",
+        "true",
+        "[[a]]",
+        "\0",
+    ]
+    texts = [documented(), SMALLEST, with_static_voters("1@127.0.0.1:9192")]
+    read = 0
+    for _ in range(400):
+        lines = rng.choice(texts).splitlines(keepends=True)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(lines))
+            line = lines[at]
+            cut = rng.randrange(len(line) + 1)
+            lines[at] = rng.choice(
+                (line[:cut] + rng.choice(words) + line[cut:], line[:cut], rng.choice(lines), "")
+            )
+        try:
+            parse_config("".join(lines), PATH)
+            read += 1
+        except ConfigError:
+            continue
+    assert read

@@ -1,0 +1,116 @@
+"""What a node's TLS port does with those who do not get through the door."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from raftlog.wire import ApiKey
+from tests.support.certificates import Authority, KeyPair
+from tests.support.quorum_processes import free_ports
+from tests.support.served_node import RawConnection, ServedNode, served_node
+
+HANDSHAKE_MS = 300
+
+
+class Door:
+    """A node with TLS for clients, and who may come."""
+
+    def __init__(self, home: Path) -> None:
+        self._authority = Authority(home / "ca")
+        self._home = home
+        (self._port,) = free_ports(1)
+
+    def run(self, check: Callable[[ServedNode, Door], Awaitable[None]]) -> None:
+        pair = self._authority.sign("node-1.example")
+        listeners = (
+            f'[listeners.clients]\naddress = "127.0.0.1:{self._port}"\n'
+            f'tls = {{ certificate = "{pair.certificate}", key = "{pair.key}", '
+            f'ca = "{self._authority.path}" }}\n'
+            f'[listeners.voters]\naddress = "127.0.0.1:{free_ports(1)[0]}"\n'
+        )
+        extra = (
+            f'[access]\nappend = ["jobs-*"]\n[limits]\nhandshake_ms = {HANDSHAKE_MS}\n'
+            "connections_per_address_max = 2\n"
+        )
+
+        async def with_node() -> None:
+            async with served_node(self._home, extra, listeners=listeners) as node:
+                await check(node, self)
+
+        asyncio.run(with_node())
+
+    async def enter(self, name: str) -> RawConnection:
+        """Connect with a certificate of this name."""
+        return await self._connect(self._context(self._authority.sign(name)))
+
+    async def knock(self) -> RawConnection:
+        """Connect, and leave TLS aside."""
+        return await self._connect(None)
+
+    async def _connect(self, context: ssl.SSLContext | None) -> RawConnection:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1",
+            self._port,
+            ssl=context,
+            server_hostname=None if context is None else "127.0.0.1",
+        )
+        return RawConnection(reader, writer)
+
+    def _context(self, pair: KeyPair) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self._authority.path)
+        context.load_cert_chain(pair.certificate, pair.key)
+        return context
+
+
+async def _is_served(door: Door) -> None:
+    async with await door.enter("jobs-1") as connection:
+        connection.ask_versions(7)
+        assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 7
+
+
+def test_who_does_not_speak_is_sent_away_and_gives_his_place_back(tmp_path: Path) -> None:
+    async def check(node: ServedNode, door: Door) -> None:
+        silent = [await door.knock() for _ in range(2)]
+        for connection in silent:  # the places of this address are taken until their time is up
+            assert await connection.next_frame() is None
+            connection.writer.close()
+        await _is_served(door)
+        assert node.lines("refused")
+
+    Door(tmp_path).run(check)
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x16\x03\x01\xff\xff" + b"x" * 300]
+)
+def test_who_speaks_something_else_is_sent_away(tmp_path: Path, data: bytes) -> None:
+    async def check(node: ServedNode, door: Door) -> None:
+        async with await door.knock() as connection:
+            connection.writer.write(data)
+            while (await connection._reader.read(100)) != b"":  # an alert, perhaps
+                pass
+        await _is_served(door)
+        assert node.lines("refused")
+
+    Door(tmp_path).run(check)
+
+
+def test_who_has_no_right_has_no_room_for_large_frames_either(tmp_path: Path) -> None:
+    async def check(node: ServedNode, door: Door) -> None:
+        large = (1024 * 1024).to_bytes(4, "big") + bytes(70_000)
+        async with await door.enter("nobody") as stranger:
+            stranger.writer.write(large)
+            assert await stranger.next_frame() is None
+        assert "announces a frame" in node.lines("refused")[-1]["reason"]
+        async with await door.enter("jobs-1") as job:
+            job.writer.write(large)
+            await job.writer.drain()
+            await _is_served(door)  # the other place: this one is still listened to
+            assert not job._reader.at_eof()
+
+    Door(tmp_path).run(check)
