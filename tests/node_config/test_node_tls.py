@@ -220,6 +220,9 @@ def test_certificates_are_read_again_for_connections_to_come(
     with pytest.raises(ConfigError, match=r"PEM form"):
         contexts.reload()
     assert contexts.for_listener(voters) is after
+    assert contexts.for_peer(2) is not None
+    with pytest.raises(ssl.SSLError, match=r"PEM form"):
+        contexts.for_peer(7)
 
 
 def test_a_node_without_tls_has_no_contexts(tmp_path: Path) -> None:

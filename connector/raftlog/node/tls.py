@@ -47,14 +47,20 @@ class TlsContexts:
         return self._contexts.listeners.get(listener)
 
     def for_peer(self, node_id: int) -> ssl.SSLContext | None:
-        """What a node is called with; None without TLS. A bootstrap server has an id below zero."""
+        """What a node is called with; None without TLS. A bootstrap server has an id below zero.
+
+        Raises ``ssl.SSLError`` for a node that was never called, if a file has become wrong since.
+        """
         voters = self._config.voters
         if voters is None or voters.tls is None:
             return None
         key = max(node_id, -1)
         found = self._contexts.peers.get(key)
         if found is None:
-            found = peer_context(voters.tls, self._config.access, node_id)
+            try:
+                found = peer_context(voters.tls, self._config.access, node_id)
+            except ConfigError as error:
+                raise ssl.SSLError(1, error.sentence()) from None
             self._contexts.peers[key] = found
         return found
 
@@ -72,7 +78,8 @@ class TlsContexts:
                 contexts.listeners[listener] = server_context(listener.tls)
         voters = self._config.voters
         if voters is not None and voters.tls is not None:
-            contexts.peers[-1] = peer_context(voters.tls, self._config.access, -1)
+            for node_id in (-1, *self._config.access.nodes):
+                contexts.peers[node_id] = peer_context(voters.tls, self._config.access, node_id)
         return contexts
 
 
