@@ -17,7 +17,9 @@ from raftlog.client.requests import Answer, AppendRequest, failed
 from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.leader_appends import LeaderAppends
+from raftlog.node.listeners import Listeners
 from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.node.state_log import ReplicaStateLog
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
@@ -48,10 +50,14 @@ from raftlog.storage.simulated import SimulatedDisk
 from raftlog.storage.survival import Survival
 from raftlog.types import ReplicaKey
 
+from .counters import Counted, WatchedCounter
 from .invariants import Witness
 from .world import US_PER_MS, Network, World
 
 DIRECTORY: Final = "/data/orders-0"
+PIECE_BYTES: Final = 2_000
+"""So much a listener is given at once."""
+LISTENER_US: Final = 500
 TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
 EPOCH_MS: Final = 1_700_000_000_000
 """The time of day when a run begins."""
@@ -92,6 +98,8 @@ class Node:
         self.life = 0
         self.replica: Replica | None = None
         self.appends: LeaderAppends | None = None
+        self.listeners: Listeners | None = None
+        self.counter: WatchedCounter | None = None
         self.last_epoch_led: int | None = None
         self._cluster = cluster
         self._answer_to: dict[int, tuple[int, int, int]] = {}
@@ -152,9 +160,31 @@ class Node:
             cluster.after_failure(self)
             return
         self.appends = LeaderAppends(self.replica, cluster.answered)
+        if cluster.has_counters:
+            self._begin_counting(self.replica)
         self.seen = (self.replica.log.log_start_offset, self.replica.log.end_offset)
         world.note(f"{self.node_id} starts, end offset {self.replica.log.end_offset}")
         self.tell(TimePassed())
+
+    def _begin_counting(self, replica: Replica) -> None:
+        world, life = self._cluster.world, self.life
+
+        def act(do: Callable[[int, int], list[Outgoing]]) -> None:
+            if self.life == life:
+                self._do(lambda _, now, time: do(now, time))
+
+        log = ReplicaStateLog(replica, act, lambda: EPOCH_MS + world.now_ms)
+        self.listeners = Listeners(replica, piece_bytes_max=PIECE_BYTES)
+        self.counter = WatchedCounter(log, self._cluster.counted)
+        self.listeners.register(self.counter)
+
+    def _tell_listeners(self) -> None:
+        """One piece, and the next one a little later: a state machine takes its time."""
+        if self.listeners is not None and self.listeners.poll():
+            life = self.life
+            self._cluster.world.after(
+                LISTENER_US, lambda: self._tell_listeners() if self.life == life else None
+            )
 
     def kill(self) -> None:
         """The process ends, and the machine goes on."""
@@ -180,7 +210,7 @@ class Node:
 
     def _die(self) -> None:
         self.is_paused, self._held = False, []
-        self.replica = None
+        self.replica = self.listeners = self.counter = None
         self.life += 1
         unplaced, self._unplaced = self._unplaced, []
         for request in unplaced:
@@ -215,9 +245,12 @@ class Node:
         for one in outgoing:
             if self.life != life:
                 return
+            if self.listeners is not None:
+                self.listeners.hear(one)
             self._put_out(one)
         if self.life == life and self.appends is not None:
             self.appends.poll()
+            self._tell_listeners()
             self._cluster.looked_at(self)
             if self.is_alive and not self.is_paused:
                 self._set_timer()
@@ -417,12 +450,17 @@ class Node:
         if high_watermark is None or high_watermark <= log.log_start_offset:
             return
         try:
-            snapshot_id = log.snapshot_id_at(high_watermark)
-            writer = replica.begin_snapshot(high_watermark, time_ms=time_ms)
-            if writer is None:
-                return
-            with writer:
-                writer.freeze()
+            if self.counter is not None:
+                snapshot_id = log.snapshot_id_at(self.counter.end_offset)
+                if not self.counter.snapshot():
+                    return
+            else:
+                snapshot_id = log.snapshot_id_at(high_watermark)
+                writer = replica.begin_snapshot(high_watermark, time_ms=time_ms)
+                if writer is None:
+                    return
+                with writer:
+                    writer.freeze()
             log.delete_before(snapshot_id)
         except LogError as error:
             cluster.world.note(f"{self.node_id} writes no snapshot: {error.code}")
@@ -489,8 +527,11 @@ class Cluster:
         is_dynamic: bool = False,
         config: QuorumConfig | None = None,
         log_config: LogConfig | None = None,
+        has_counters: bool = False,
     ) -> None:
         self.world = world
+        self.has_counters = has_counters
+        self.counted = Counted()
         self.network = Network(world)
         self.witness = Witness()
         self.config = config or QuorumConfig()
@@ -558,6 +599,7 @@ class Cluster:
             node.replica is not None
             and node.replica.log.end_offset == end_offset
             and node.replica.core.high_watermark == end_offset
+            and (node.counter is None or node.counter.end_offset == end_offset)
             for node in self.nodes.values()
             if node.node_id != without
         )

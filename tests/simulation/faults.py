@@ -97,11 +97,12 @@ class Plan:
     stall_rate: float
     faults: tuple[Planned, ...]
     retention_bytes: int | None = None
+    has_counters: bool = False
 
     def without_later(self) -> Plan:
         """The same without what was not there when its seed was kept."""
         kept = tuple(one for one in self.faults if one.fault not in LATER)
-        return replace(self, faults=kept, retention_bytes=None)
+        return replace(self, faults=kept, retention_bytes=None, has_counters=False)
 
 
 def draw_plan(seed: int) -> Plan:
@@ -149,6 +150,9 @@ def draw_plan(seed: int) -> Plan:
 def _with_later(plan: Plan, chance: Random) -> Plan:
     """Draw what was not there when the first seeds were kept."""
     kinds = [kind for kind in LATER if chance.random() < 0.5]
+    has_counters = chance.random() < 0.5
+    if has_counters and Fault.RETENTION in kinds:
+        kinds.remove(Fault.RETENTION)  # a log with a state machine begins behind its snapshots only
     node_count = plan.node_count + plan.observer_count
     added: list[Planned] = []
     for _ in range(chance.randrange(1, 7) if kinds else 0):
@@ -157,7 +161,7 @@ def _with_later(plan: Plan, chance: Random) -> Plan:
         added.append(replace(one, room_bytes=chance.choice((0, 60, 300, 2_000))))
     faults = (*plan.faults, *sorted(added, key=lambda one: one.at))
     keeps = 10_000 if Fault.RETENTION in kinds else None
-    return replace(plan, faults=faults, retention_bytes=keeps)
+    return replace(plan, faults=faults, retention_bytes=keeps, has_counters=has_counters)
 
 
 def _draw(

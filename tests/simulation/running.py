@@ -19,6 +19,7 @@ from typing import Final
 
 from .checker import check_book
 from .cluster import Cluster, small_log_config
+from .counters import Counting, check_counters
 from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Plan, draw_plan
 from .invariants import BrokenPromiseError
 from .users import Operation, User
@@ -53,6 +54,7 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
         observer_count=plan.observer_count,
         is_dynamic=plan.is_dynamic,
         log_config=small_log_config(retention_bytes=plan.retention_bytes),
+        has_counters=plan.has_counters,
     )
     failure = None
     try:
@@ -78,14 +80,16 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
 def _run(cluster: Cluster, plan: Plan) -> None:
     world, book = cluster.world, list[Operation]()
     users = [User(cluster, number, book, plan.pause_us) for number in range(plan.user_count)]
-    driver = FaultDriver(cluster, plan)
+    driver, counting = FaultDriver(cluster, plan), Counting(cluster)
     cluster.start()
+    counting.begin()
     for user in users:
         user.begin()
     driver.begin()
     world.run(CALM_US + FAULTS_US)
     world.note("healing")
     driver.heal()
+    counting.is_stopping = True
     for user in users:
         user.is_stopping = True
     healed = world.run(
@@ -94,6 +98,7 @@ def _run(cluster: Cluster, plan: Plan) -> None:
     )
     if not healed:
         raise BrokenPromiseError(f"progress after healing: {cluster.describe()}")
+    check_counters(cluster, cluster.witness.history)
     _bury_the_leader(cluster)
     for node in cluster.nodes.values():
         if node.replica is None:

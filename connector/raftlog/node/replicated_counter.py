@@ -64,15 +64,16 @@ class ReplicatedCounter:
         """
         if self._leads is None or self.is_stopping:
             raise NotLeaderError(epoch=0, current_epoch=0)
-        value = max(self._value, self._placed_value) + 1
+        epoch, value = self._leads, max(self._value, self._placed_value) + 1
         end_offset = max(self._end_offset, self._placed_end)
         try:
             base_offset = self._log.append(
-                self._leads, [encode_increment(value)], required_base_offset=end_offset
+                epoch, [encode_increment(value)], required_base_offset=end_offset
             )
         except (UnexpectedEndOffsetError, DiskFullError):
             return None
-        self._placed_value, self._placed_end = value, base_offset + 1
+        if self._leads == epoch:
+            self._placed_value, self._placed_end = value, base_offset + 1
         return value
 
     def snapshot(self) -> bool:

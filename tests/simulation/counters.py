@@ -1,0 +1,121 @@
+"""A replicated counter on every node of a simulated cluster, and what must be true of them all.
+
+Rules of this file:
+
+1. All counters of one run give one history: whoever has read up to an offset has the same value
+   there, in whatever life, from a snapshot or from the first record.
+2. Whoever is told to lead has counted every increment of every earlier epoch that anybody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from raftlog.errors import LogClosedError, NotLeaderError, ReplayError
+from raftlog.log.snapshot import SnapshotReader
+from raftlog.node.listeners import Leadership
+from raftlog.node.replicated_counter import ReplicatedCounter, increments_in
+from raftlog.node.state_log import StateLog
+from raftlog.records.batch import RecordBatch, read_batch
+
+from .invariants import BrokenPromiseError, Committed
+
+if TYPE_CHECKING:
+    from .cluster import Cluster, Node
+
+PAUSE_US: Final = 300_000
+
+
+@dataclass(slots=True)
+class Counted:
+    """What the counters of a run have counted together."""
+
+    value_at: dict[int, int] = field(default_factory=dict)
+    """By the offset below which everything is counted."""
+    by_epoch: dict[int, int] = field(default_factory=dict)
+    """The last increment of each epoch."""
+
+    def saw(self, end_offset: int, value: int, who: int) -> None:
+        known = self.value_at.setdefault(end_offset, value)
+        if known != value:
+            raise BrokenPromiseError(
+                f"one history of counting: {known} and, on {who}, {value} at {end_offset}"
+            )
+
+
+class WatchedCounter(ReplicatedCounter):
+    """One node's counter, in one of its lives."""
+
+    def __init__(self, log: StateLog, counted: Counted) -> None:
+        super().__init__(log)
+        self._counted = counted
+
+    def commit(self, batches: Sequence[RecordBatch]) -> None:
+        for batch in batches:
+            before = self.value
+            try:
+                super().commit([batch])
+            except ReplayError as error:
+                raise BrokenPromiseError(str(error)) from None
+            if self.value < before:
+                raise BrokenPromiseError(f"a counter fell from {before} to {self.value}")
+            self._counted.saw(self.end_offset, self.value, self._log.node_id)
+            if increments_in(batch):
+                self._counted.by_epoch[batch.leader_epoch] = self.value
+
+    def load_snapshot(self, snapshot: SnapshotReader) -> None:
+        super().load_snapshot(snapshot)
+        self._counted.saw(self.end_offset, self.value, self._log.node_id)
+
+    def change_leader(self, leadership: Leadership) -> None:
+        super().change_leader(leadership)
+        if self.epoch_led is not None:
+            known = [one for epoch, one in self._counted.by_epoch.items() if epoch < self.epoch_led]
+            if self.value < max(known, default=0):
+                raise BrokenPromiseError(
+                    f"told to lead epoch {self.epoch_led} before all was counted: {self.value}, "
+                    f"and {max(known)} is known"
+                )
+
+
+class Counting:
+    """Whoever leads is asked to increment, again and again, until it is told to stop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._chance = cluster.world.chance("counting")
+        self.is_stopping = False
+
+    def begin(self) -> None:
+        if self.is_stopping:
+            return
+        for node in self._cluster.nodes.values():
+            self._increment(node)
+        self._cluster.world.after(self._chance.randrange(PAUSE_US), self.begin)
+
+    def _increment(self, node: Node) -> None:
+        counter = node.counter
+        if counter is None or node.is_paused or counter.epoch_led is None:
+            return
+        try:
+            is_placed = counter.increment() is not None
+        except (NotLeaderError, LogClosedError):
+            return
+        self._cluster.count("increment placed" if is_placed else "increment waits")
+
+
+def check_counters(cluster: Cluster, history: Sequence[Committed]) -> None:
+    """Every counter that has read everything has counted every increment of the one true log."""
+    count = 0
+    for one in history:
+        batch = read_batch(one.data)
+        assert isinstance(batch, RecordBatch)
+        count += len(increments_in(batch))
+    for node in cluster.nodes.values():
+        if node.counter is not None and node.counter.value != count:
+            raise BrokenPromiseError(
+                f"node {node.node_id} counts {node.counter.value}, and {count} are committed"
+            )
+    cluster.counts["increment committed"] = count
