@@ -147,6 +147,11 @@ class ConnectedLog:
         return self._cluster_id
 
     @property
+    def leader_id(self) -> int:
+        """The node that leads now, as far as this client knows."""
+        return self._quorum.leader_id()
+
+    @property
     def values(self) -> ValueKind:
         """What its values are."""
         return self._settings.values

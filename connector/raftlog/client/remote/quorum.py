@@ -135,8 +135,16 @@ class Quorum:
         leader: Leader = self.network.run(self._leader())
         return leader.epoch
 
+    def leader_id(self) -> int:
+        """Which node that is."""
+        leader: Leader = self.network.run(self._leader())
+        return leader.node_id
+
     def settings(self) -> LogSettings:
         """How the log takes records. Raises ``NodeRefusedError`` if it is none of raftlog's."""
+        if self.identity().is_controller:
+            reason = "a controller of Kafka's, whose log can only be read: use raftlog.follow"
+            raise self._refused(ApiKey.DESCRIBE_CONFIGS, 0, reason)
         error, settings = self._asked(
             ApiKey.DESCRIBE_CONFIGS,
             lambda leader: messages.settings_request(leader.log),

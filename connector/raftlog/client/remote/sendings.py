@@ -198,7 +198,7 @@ def may_share(request: AppendRequest) -> bool:
     return not request.stands_alone and request.epoch is None and bool(request.records)
 
 
-def records_on_the_wire(request: AppendRequest, values: ValueKind) -> tuple[RecordToAppend, ...]:
+def records_on_the_wire(request: AppendRequest, values: ValueKind) -> Sequence[RecordToAppend]:
     """With the name of their commit as the log writes it, and the way over another's."""
     if request.commit is None or not request.records:
         return request.records

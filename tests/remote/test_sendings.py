@@ -1,0 +1,317 @@
+"""Which batches appends become, and what the answers to them mean: no socket, no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.client.remote.sendings import (
+    IMPOSSIBLE_OFFSET,
+    AskWhether,
+    Lane,
+    LogSettings,
+    Refused,
+    SendAgain,
+    Sending,
+    alone,
+    judged,
+    may_share,
+    merged,
+    needs_lane,
+    required_base_offset,
+    split_up,
+)
+from raftlog.client.requests import AppendRequest, AppendResult
+from raftlog.errors import (
+    AccessDeniedError,
+    AppendUnknownError,
+    BufferAllocationError,
+    ForeignCommitError,
+    FutureEpochError,
+    LogClosedError,
+    NodeRefusedError,
+    NotLeaderError,
+    RaftlogError,
+    RecordBatchTooLargeError,
+    StaleCommitError,
+    UnexpectedEndOffsetError,
+)
+from raftlog.log.writing.batch_facts import CommitName, ValueKind, batch_facts
+from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.records.builder import ProducerStamp
+from raftlog.records.compression import Compression
+from raftlog.wire.append_refusals import refusal_code, refusal_text
+
+SETTINGS = LogSettings(ValueKind.BYTES, 1024, Compression.NONE)
+PATH = "h1:1,h2:2"
+
+
+def request(*records: bytes, **conditions: Any) -> AppendRequest:
+    return AppendRequest(records=records, deadline_ms=0, **conditions)
+
+
+def batch_of(data: bytes) -> RecordBatch:
+    """The batch, read as the leader does: its base offset is a token."""
+    batch = read_batch(bytes(8) + data[8:])
+    assert isinstance(batch, RecordBatch)
+    return batch
+
+
+def values_of(sending: Sending) -> list[bytes | None]:
+    return [record.value for record in batch_of(sending.stamped(1)).records()]
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def test_an_append_states_its_token_the_leader_s_epoch_and_its_producer() -> None:
+    lane = Lane(77, 0, 5)
+    sending = alone(request(b"a", b"b", required_base_offset=40), SETTINGS, 1000, lane)
+    data = sending.stamped(9)
+    assert int.from_bytes(data[:8], "big") == 40
+    batch = batch_of(data)
+    assert (batch.leader_epoch, batch.producer_id, batch.base_sequence) == (9, 77, 5)
+    assert lane.next_sequence == 7
+    again = sending.stamped(10)
+    assert again[16:] == data[16:], "behind the epoch nothing changes"
+    assert batch_of(again).leader_epoch == 10
+
+
+def test_a_caller_s_own_epoch_stays_and_a_question_about_it_never_holds() -> None:
+    sending = alone(request(b"a", epoch=3), SETTINGS, 0, Lane(1, 0))
+    assert batch_of(sending.stamped(9)).leader_epoch == 3
+    sending.refusal = NotLeaderError(epoch=3, current_epoch=9)
+    data = sending.stamped(9)
+    assert (int.from_bytes(data[:8], "big"), batch_of(data).leader_epoch) == (IMPOSSIBLE_OFFSET, 9)
+
+
+def test_an_append_without_records_is_a_header() -> None:
+    checked = request(required_base_offset=7)
+    assert not needs_lane(checked)
+    sending = alone(checked, SETTINGS, 0, None)
+    data = sending.stamped(2)
+    assert (len(data), batch_of(data).record_count) == (61, 0)
+    assert int.from_bytes(data[:8], "big") == 7
+
+
+def test_a_named_append_needs_no_producer_and_bears_its_name() -> None:
+    named = request(b"a", commit=CommitName("app", "q", 3), take_over_from="p")
+    assert not needs_lane(named)
+    assert not may_share(named)
+    batch = batch_of(alone(named, SETTINGS, 0, None).stamped(1))
+    (record,) = batch.records()
+    assert [header.key for header in record.headers] == ["raftlog.commit", "raftlog.take-over"]
+    assert record.headers[1].value == b"p"
+    assert batch_facts(batch, ValueKind.BYTES).commit == CommitName("app", "q", 3)
+    assert batch.producer_id == -1
+
+
+def test_in_a_kraft_log_a_name_frames_the_batch() -> None:
+    settings = LogSettings(ValueKind.KRAFT, 1024, Compression.NONE)
+    named = request(b"\x01\x14\x00\x00", commit=CommitName("app", "q", 3), required_end_offset=12)
+    sending = alone(named, settings, 0, None)
+    assert (sending.record_count, sending.base_offset) == (3, 10)
+    facts = batch_facts(batch_of(sending.stamped(1)), ValueKind.KRAFT)
+    assert facts.commit == CommitName("app", "q", 3)
+
+
+def test_a_caller_s_producer_stands_in_the_batch() -> None:
+    stamped = request(b"a", producer=ProducerStamp(5, 1, 9))
+    batch = batch_of(alone(stamped, SETTINGS, 0, None).stamped(1))
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (5, 1, 9)
+
+
+@given(
+    base=st.none() | st.integers(0, 2**63 - 1),
+    end=st.none() | st.integers(0, 2**63 - 1),
+    count=st.integers(0, 5),
+)
+def test_the_token_on_the_wire_holds_where_the_caller_s_do(
+    base: int | None, end: int | None, count: int
+) -> None:
+    wanted = request(required_base_offset=base, required_end_offset=end)
+    found = required_base_offset(wanted, count)
+    if base is None and end is None:
+        assert found == -1
+        return
+    for log_end in {max(found, 0), *(one for one in (base, end) if one is not None), 0, 7}:
+        if log_end >= IMPOSSIBLE_OFFSET:
+            continue
+        holds = base in (None, log_end) and end in (None, log_end + count - 1)
+        assert (found == log_end) == holds
+
+
+# --- several appends, several batches -------------------------------------------------------------
+
+
+def test_appends_that_share_a_batch_get_their_own_offsets() -> None:
+    requests = [request(b"a"), request(b"b", b"c"), request(b"d", is_atomic=True)]
+    sending = merged(requests, SETTINGS, 0, Lane(1, 0))
+    assert sending is not None
+    assert values_of(sending) == [b"a", b"b", b"c", b"d"]
+    sending.finish(AppendResult(10, 13, 2))
+    found = [one.future.result() for one in requests]
+    assert found == [AppendResult(10, 10, 2), AppendResult(11, 12, 2), AppendResult(13, 13, 2)]
+
+
+def test_what_does_not_fit_is_not_merged_and_takes_no_sequence() -> None:
+    lane = Lane(1, 0)
+    assert merged([request(bytes(600)), request(bytes(600))], SETTINGS, 0, lane) is None
+    with pytest.raises(RecordBatchTooLargeError):
+        alone(request(bytes(2000)), SETTINGS, 0, lane)
+    assert lane.next_sequence == 0
+
+
+def test_a_large_append_is_several_batches_that_follow_each_other() -> None:
+    large = request(*[bytes([number]) * 400 for number in range(5)])
+    lane = Lane(1, 0, 100)
+    sendings = split_up(large, SETTINGS, 0, lane)
+    assert [sending.record_count for sending in sendings] == [2, 2, 1]
+    sequences = [batch_of(sending.stamped(1)).base_sequence for sending in sendings]
+    assert sequences == [100, 102, 104]
+    assert [sending.lane for sending in sendings] == [None, None, lane]
+    sendings[0].finish(AppendResult(10, 11, 1))
+    sendings[1].finish(AppendResult(15, 16, 1))
+    assert not large.future.done()
+    sendings[2].finish(AppendResult(17, 17, 1))
+    assert large.future.result() == AppendResult(10, 17, 1)
+
+
+def test_a_large_append_that_fails_half_way_is_not_called_refused() -> None:
+    large = request(*[bytes(400)] * 5)
+    first, second, _ = split_up(large, SETTINGS, 0, Lane(1, 0))
+    first.finish(AppendResult(10, 11, 1))
+    second.fail(NotLeaderError(epoch=1, current_epoch=2))
+    error = large.future.exception()
+    assert isinstance(error, AppendUnknownError)
+    assert "below offset 12 were appended" in str(error)
+
+
+def test_each_caller_gets_an_error_of_his_own() -> None:
+    requests = [request(b"a"), request(b"b")]
+    sending = merged(requests, SETTINGS, 0, Lane(1, 0))
+    assert sending is not None
+    sending.fail(LogClosedError(reason="x"))
+    errors = [one.future.exception() for one in requests]
+    assert [type(error) for error in errors] == [LogClosedError] * 2
+    assert errors[0] is not errors[1]
+
+
+def test_sequences_wrap_around() -> None:
+    lane = Lane(1, 0, 2**31 - 2)
+    lane.advance(3)
+    assert lane.next_sequence == 1
+    lane.advance(-3)
+    assert lane.next_sequence == 2**31 - 2
+
+
+# --- what answers mean ----------------------------------------------------------------------------
+
+
+def told(sending: Sending, error: RaftlogError) -> object:
+    return judged(sending, refusal_code(error), refusal_text(error), PATH)
+
+
+def sent(*, is_uncertain: bool = False, **conditions: Any) -> Sending:
+    sending = alone(request(b"a", **conditions), SETTINGS, 0, Lane(1, 0))
+    sending.is_uncertain = is_uncertain
+    return sending
+
+
+@pytest.mark.parametrize(
+    ("error", "is_uncertain", "is_leader_gone"),
+    [
+        (AppendUnknownError(path="n", reason="another node leads"), True, False),
+        (NotLeaderError(epoch=3, current_epoch=3), False, True),
+        (NotLeaderError(epoch=2, current_epoch=3), False, True),
+        (FutureEpochError(epoch=4, current_epoch=3), False, True),
+        (LogClosedError(reason="it stops"), False, True),
+        (BufferAllocationError(byte_count=1, byte_count_max=1), False, False),
+    ],
+)
+def test_what_may_help_is_sent_again(
+    error: RaftlogError, is_uncertain: bool, is_leader_gone: bool
+) -> None:
+    found = told(sent(), error)
+    assert isinstance(found, SendAgain)
+    assert (found.is_uncertain, found.is_leader_gone) == (is_uncertain, is_leader_gone)
+
+
+@pytest.mark.parametrize("code", [6, 5, 13, 19, 74])
+def test_a_code_of_kafka_s_alone_may_help_too(code: int) -> None:
+    found = judged(sent(), code, None, PATH)
+    assert isinstance(found, SendAgain)
+    assert not found.is_uncertain
+
+
+@pytest.mark.parametrize("code", [7, 20])
+def test_a_code_after_which_nobody_knows(code: int) -> None:
+    found = judged(sent(), code, None, PATH)
+    assert isinstance(found, SendAgain)
+    assert found.is_uncertain
+
+
+def test_a_refused_token_is_told_in_the_caller_s_words() -> None:
+    refused = UnexpectedEndOffsetError(required_base_offset=19, record_count=1, log_end_offset=30)
+    found = told(sent(required_end_offset=19), refused)
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, UnexpectedEndOffsetError)
+    assert found.error.required_end_offset == 19
+    assert found.error.required_base_offset is None
+    assert found.error.log_end_offset == 30
+    found = told(sent(is_uncertain=True, required_base_offset=19), refused)
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, UnexpectedEndOffsetError), "identity was looked at before it"
+
+
+def test_a_caller_s_epoch_that_is_over_is_refused_if_nothing_can_have_been_taken() -> None:
+    over = NotLeaderError(epoch=3, current_epoch=5)
+    found = told(sent(epoch=3), over)
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, NotLeaderError)
+    sending = sent(is_uncertain=True, epoch=3)
+    found = told(sending, over)
+    assert isinstance(found, AskWhether)
+    sending.refusal = found.error
+    never = UnexpectedEndOffsetError(
+        required_base_offset=IMPOSSIBLE_OFFSET, record_count=1, log_end_offset=9
+    )
+    found = told(sending, never)
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, NotLeaderError), "it was not taken, so the first word holds"
+
+
+def test_a_node_that_does_not_lead_says_nothing_of_a_caller_s_epoch() -> None:
+    found = told(sent(epoch=3), NotLeaderError(epoch=3, current_epoch=3))
+    assert isinstance(found, SendAgain)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StaleCommitError(application_id="a", query_id="q", version=1, last_version=2),
+        ForeignCommitError(
+            application_id="a", query_id="q", version=1, last_query_id="r", last_version=1
+        ),
+    ],
+)
+def test_a_later_commit_hides_whether_a_lost_one_was_taken(error: RaftlogError) -> None:
+    found = told(sent(), error)
+    assert isinstance(found, Refused)
+    assert type(found.error) is type(error)
+    found = told(sent(is_uncertain=True), error)
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, AppendUnknownError)
+
+
+def test_what_has_no_name_here_is_told_with_kafka_s_number() -> None:
+    found = judged(sent(), 29, None, PATH)
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, AccessDeniedError)
+    found = judged(sent(), 44, "policy", PATH)
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, NodeRefusedError)
+    assert found.error.error == 44
