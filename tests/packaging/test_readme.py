@@ -20,7 +20,11 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+from tests.support.quorum_processes import QuorumProcesses
+
 HOME = Path(__file__).parents[2]
+QUORUM = "localhost:9192,localhost:9292,localhost:9392"
+"""Where the README's quorum is said to be."""
 README = HOME / "README.md"
 
 
@@ -90,14 +94,34 @@ def test_the_demo_prints_what_the_readme_says() -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_python_of_the_readme_runs(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(HOME)
     names = {"spark": spark}
-    for block in blocks:
-        exec(block, names)
-    assert "PARTITION_CHANGE_RECORD" in capsys.readouterr().out
+    with QuorumProcesses(tmp_path) as quorum:
+        for block in blocks:
+            exec(block.replace(QUORUM, quorum.bootstrap), names)
+    printed = capsys.readouterr().out
+    assert "PARTITION_CHANGE_RECORD" in printed
+    assert "[b'ids 100 to 199 are mine']" in printed
+
+
+def test_the_node_of_the_readme_can_be_configured_so(tmp_path: Path) -> None:
+    (text,) = re.findall(r"^```toml\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "node.toml").write_text(text)
+    (shell,) = re.findall(r"^```sh\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    for command in shell.splitlines():
+        words = shlex.split(command, comments=True)
+        assert words[:2] == ["raftlog", "node"]
+        if words[2] == "format":
+            words[words.index("node.toml")] = str(tmp_path / "node.toml")
+            done = run(shlex.join(words))
+            assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data" / "meta.properties").exists()
 
 
 def test_links_inside_the_project_lead_somewhere() -> None:
