@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
+from raftlog.client.door import open_log as open_log_of
 from raftlog.errors import (
     AppendUnknownError,
     CommitTooLargeError,
@@ -25,15 +26,14 @@ from raftlog.errors import (
 )
 from raftlog.limits import BATCH_HEADER_BYTES
 
-from . import door
 from .commit_message import RowsMessage, unpack_rows
 from .write_rows import records_of, wire_schema
 
 if TYPE_CHECKING:
     from raftlog import AppendResult, CommitName
+    from raftlog.client.door import AnyLog
     from raftlog.records.encoding import RecordToAppend
 
-    from .door import AnyLog
     from .write_plan import WritePlan
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
@@ -63,7 +63,7 @@ def append_rows(
     tokens = (options.required_base_offset, options.required_end_offset, options.required_epoch)
     if not records and commit is None and all(token is None for token in tokens):
         return None
-    opened = open_log or (lambda _: door.open_log(options))
+    opened = open_log or (lambda _: open_log_of(options))
     result = _append_until_known(plan, records, commit, opened)
     if result.was_duplicate:
         _LOGGER.warning(

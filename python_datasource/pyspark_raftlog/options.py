@@ -21,9 +21,10 @@ from typing import Any, Final
 
 from raftlog import limits
 from raftlog.client import Isolation
+from raftlog.client.door import Nodes
 from raftlog.errors import OptionError
 
-from .door import DOOR_OPTIONS, Nodes, take_door
+from .door import DOOR_OPTIONS, take_place
 from .option_values import (
     Parse,
     boolean,
@@ -100,8 +101,8 @@ class RaftlogOptions:
                 raise OptionError(option=name, reason=f"says the same as {names[attribute]}")
             names[attribute] = name
             given[attribute] = parse(name, value)
-        path, nodes = take_door(given, "load(path)")
-        parsed = cls(path=path, nodes=nodes, **given)
+        place = take_place(given, "call load(path)")
+        parsed = cls(path=place.path, nodes=place.nodes, **given)
         parsed._check_together()
         return parsed
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from raftlog.client import Isolation, LogKind, LogReader
+from raftlog.client.door import open_reader
 from raftlog.errors import DataLossError, LogNotFoundError, SegmentVanishedError
 from raftlog_state.records import Redactor
 
 from .arrow import CheckpointPlace, RowBuilder, rebatch
 from .clock import Clock, SystemClock
 from .data_loss import DataLoss, data_loss
-from .door import open_reader
 from .looking import until_settled
 from .planning import CheckpointRows, LogRange, plan_batch
 from .visibility import Lookup, ProducerTransactions, Transactions

@@ -21,12 +21,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from raftlog import limits as house_limits
 from raftlog.client import EndBasis, LogReader, ReadEnd
+from raftlog.client.door import open_reader
 from raftlog.errors import DivergedLogError
 
 from .clock import Clock, SystemClock
 from .compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from .data_loss import DataLoss, data_loss
-from .door import open_reader
 from .looking import until_settled
 from .offsets import FROM_SPARK, StreamOffset
 from .planning import Begin, begin_of, plan_partitions

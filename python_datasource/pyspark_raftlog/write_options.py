@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from raftlog import CommitName
+from raftlog.client.door import Nodes
 from raftlog.errors import OptionError
 
-from .door import DOOR_OPTIONS, Nodes, take_door
+from .door import DOOR_OPTIONS, take_place
 from .option_values import Parse, byte_count, text, whole
 from .options import OPTIONS, WRITING_ONLY, is_of_spark, unknown_option
 
@@ -54,10 +55,11 @@ class WriteOptions:
                 continue
             name, attribute, parse = _find(raw_name)
             given[attribute] = parse(name, value)
-        path, nodes = take_door(given, "save(path) or start(path)")
-        if nodes is None:
+        place = take_place(given, "call save(path) or start(path)")
+        path = place.path
+        if place.nodes is None:
             path = os.path.abspath(path.removeprefix("file:"))
-        return cls(path=path, nodes=nodes, **given)
+        return cls(path=path, nodes=place.nodes, **given)
 
     def __post_init__(self) -> None:
         if self.txn_app_id is not None:

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from raftlog import ValueKind
+from raftlog.client.door import open_reader
 from raftlog.limits import BATCH_HEADER_BYTES, DECOMPRESSED_BYTES_MAX
 
 from .commit_message import RowsMessage, pack_rows
-from .door import open_reader, settings_of, settings_of_open
+from .door import settings_of, settings_of_open
 from .write_options import WriteOptions
 from .write_rows import RowConverter, wire_schema
 from .write_schema import InputColumns, RecordForm, input_columns

@@ -20,7 +20,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from raftlog.client import Isolation, LogReader, SourceKind, open_path
+from raftlog.client import Isolation, LogReader, SourceKind
+from raftlog.client.door import open_reader, place_of
 from raftlog.errors import (
     DivergedLogError,
     OptionError,
@@ -124,7 +125,7 @@ def materialize(
     every_s = seconds_between(publish_every)
     kind = _trigger(trigger)
     options = _options(path_or_options)
-    log = open_path(options["path"])
+    log = open_reader(place_of(options))
     progress = writer.progress()
     check_same_log(store, progress, log)
     target_offset = None
@@ -277,8 +278,7 @@ def _options(path_or_options: str | Mapping[str, str]) -> dict[str, str]:
         reason = _OURS.get(name.lower())
         if reason is not None:
             raise OptionError(option=name, reason=f"cannot be set here: {reason}")
-    if "path" not in path_or_options:
-        raise OptionError(option="path", reason="is missing: it names the log")
+    place_of(path_or_options)  # raises if none is named
     return {name: str(value) for name, value in path_or_options.items()}
 
 

@@ -102,18 +102,17 @@ class Leaders:
         pause_s = PAUSE_FIRST_S
         if self._leader is None and self._missed_since is None:
             self._missed_since = asyncio.get_running_loop().time()
-        async with self._searching:
-            while self._leader is None or not self._leader.connection.is_open:
-                self._leader = None
-                try:
-                    async with asyncio.timeout_at(until):
-                        self._leader = await self._find()
-                        if self._leader is None:
-                            await asyncio.sleep(pause_s * (0.5 + random.random() / 2))
-                except TimeoutError:
-                    raise self.unavailable() from None
-                pause_s = min(pause_s * 2, PAUSE_LONGEST_S)
-            return self._leader
+        try:
+            async with asyncio.timeout_at(until), self._searching:
+                while self._leader is None or not self._leader.connection.is_open:
+                    self._leader = None
+                    self._leader = await self._find()
+                    if self._leader is None:
+                        await asyncio.sleep(pause_s * (0.5 + random.random() / 2))
+                    pause_s = min(pause_s * 2, PAUSE_LONGEST_S)
+                return self._leader
+        except TimeoutError:
+            raise self.unavailable() from None
 
     def works(self) -> None:
         """The leader has answered."""
