@@ -224,7 +224,10 @@ QUORUM_PLANTS: Final = (
         bug="a state machine that the log's start has overtaken goes on behind it",
         path=f"{NODE}/listeners.py",
         old="        if (is_overtaken or self.next_offset == 0) and log.snapshots:\n",
-        new="        if is_overtaken:\n            self.next_offset = log.log_start_offset\n        if False:\n",
+        new="""        if is_overtaken:
+            self.next_offset = log.log_start_offset
+        if False:
+""",
         tests=("tests/listeners/test_replica_listeners.py",),
     ),
     Plant(

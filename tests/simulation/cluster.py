@@ -124,9 +124,10 @@ class Node:
             return False
         path = f"{DIRECTORY}/{names[-1]}"
         durable = self.disk.durable_files().get(path, b"")
-        if not durable:
+        byte_count = min(len(durable), len(self.disk.files()[path]))  # it may be cut, unsynced
+        if not byte_count:
             return False
-        self.disk.flip_bit(path, number % (8 * len(durable)))
+        self.disk.flip_bit(path, number % (8 * byte_count))
         self._is_flipped = True
         return True
 

@@ -115,6 +115,29 @@ def test_a_voter_that_does_not_know_yet_that_it_is_one_lets_others_be_elected() 
     assert voters_of(new) == (1, 2, 3, 4)
 
 
+def test_an_observer_finds_a_leader_again_that_its_log_does_not_know_as_a_voter() -> None:
+    cluster = started(nodes=1, observers=2)
+    old, new, late = (cluster.nodes[node_id] for node_id in (1, 2, 3))
+    cut_off(cluster, late)
+    old.change_voters(AddVoterRequest(voter=new.voter, timeout_ms=5_000))
+    wait(cluster, lambda: answers(cluster) == {"NONE": 1} and cluster.is_level(without=3))
+    old.change_voters(RemoveVoterRequest(voter=old.voter.key))
+    wait(cluster, lambda: cluster.leader() is new and cluster.is_level(without=3))
+    cut_off(cluster, late, is_cut=False)
+    between = [cluster.network.link(*ends) for ends in ((2, 3), (3, 2))]
+    for link in between:
+        link.is_cut = True
+    assert late.replica is not None
+    core = late.replica.core
+    wait(cluster, lambda: core.leader_id == 2)
+    cluster.world.run(cluster.world.now_us + 5_000_000)
+    assert voters_of(late) == (1,), "nor has it heard of its leader since"
+    for link in between:
+        link.is_cut = False
+    wait(cluster, cluster.is_level)
+    assert voters_of(late) == (2,)
+
+
 def test_a_voter_that_was_added_is_one_after_a_snapshot_too() -> None:
     cluster = started(observers=1)
     leader_of(cluster).change_voters(

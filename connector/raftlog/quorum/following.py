@@ -87,9 +87,12 @@ class Following:
         return UpdateVoterRequest(epoch=role.epoch, voter=state.me)
 
     def _look_for_leader(self) -> None:
-        """An observer asks one after the other; whoever it asks says who leads."""
-        state = self._state
+        """An observer asks one after the other; whoever it asks says who leads. The leader that it
+        misses is one of them: it may be back, and a voter that this log does not know yet."""
+        state, role = self._state, self._state.role
         places = [(voter.key.node_id, voter.endpoints) for voter in state.other_voters]
+        if isinstance(role, Follower) and role.leader_id not in dict(places):
+            places.append((role.leader_id, role.leader_endpoints))
         places += [(-2 - at, endpoints) for at, endpoints in enumerate(self._bootstrap)]
         if not places or any(
             not state.requests.is_ready(node_id, state.now_ms) for node_id, _ in places
