@@ -31,6 +31,7 @@ from raftlog.records.batch import (
     TimestampType,
     iter_batches,
 )
+from raftlog.records.compression import compress
 from raftlog.wire import ApiKey, wide
 from raftlog.wire.append_refusals import parse_appended, parse_refusal
 
@@ -389,6 +390,90 @@ def test_a_log_takes_the_values_that_it_declares(
         assert answer.error_code is ErrorCode.invalid_record
         assert "record 1 of those given" in str(refusal(answer))
         assert [record.value for record in stored(leader)] == [good, good]
+
+    run(work())
+
+
+MANY = [NewRecord(b"k", b"%d" % at, TIME_MS + at) for at in range(300)]
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.SNAPPY])
+def test_a_commit_of_many_records_is_named_by_its_first_one_too(compression: Compression) -> None:
+    user = Header("mine", b"x")
+    headers = (commit_header("app", "q", 1), user)
+    records = [NewRecord(b"k", b"0", TIME_MS, headers), *MANY[1:]]
+
+    async def work() -> None:
+        leader = Cluster().elect()
+        first = await put(leader, batch(*records, compression=compression))
+        assert first.error_code is ErrorCode.none
+        assert (await put(leader, batch(*records))).base_offset == first.base_offset
+        found = stored(leader)
+        assert found[0].headers == headers
+        assert [(one.key, one.value, one.timestamp_ms) for one in found] == [
+            (one.key, one.value, one.timestamp_ms) for one in MANY
+        ]
+        taken = (commit_header("app", "p", 1), Header("raftlog.take-over", b"q"), user)
+        over = [NewRecord(b"k", b"0", TIME_MS, taken), *MANY[1:]]
+        assert (await put(leader, batch(*over))).error_code is ErrorCode.none
+        assert stored(leader)[300].headers == (taken[0], user)
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [(Header("raftlog.x", b""),), (Header("h", b""), commit_header("a", "q", 1))],
+)
+@pytest.mark.parametrize("place", [0, 1, 299])
+def test_our_headers_are_found_among_many(headers: tuple[Header, ...], place: int) -> None:
+    records = list(MANY)
+    records[place] = NewRecord(None, b"x", TIME_MS, headers)
+
+    async def work() -> None:
+        leader = Cluster().elect()
+        answer = await put(leader, batch(*records))
+        is_named = place == 0 and len(headers) == 2
+        assert (answer.error_code is ErrorCode.none) is is_named
+        if not is_named:
+            assert isinstance(refusal(answer), InvalidAppendError)
+
+    run(work())
+
+
+def test_among_many_too_times_and_values_are_looked_at() -> None:
+    async def work() -> None:
+        leader = Cluster().elect()
+        await put(leader, batch(*MANY[1:], NewRecord(None, b"now", -1)))
+        assert stored(leader)[-1].timestamp_ms == leader.time_ms()
+        old = await put(leader, batch(*MANY, NewRecord(None, b"x", -2)))
+        assert old.error_code is ErrorCode.invalid_record
+        msgpack_log = Cluster(config=LogConfig(values=ValueKind.MSGPACK)).elect()
+        good = [NewRecord(None, b"\x93\x01\x02\xa1x", TIME_MS)] * 100
+        assert (await put(msgpack_log, batch(*good))).error_code is ErrorCode.none
+        bad = await put(msgpack_log, batch(*good, b"\x01"))
+        assert "record 100 of those given" in str(refusal(bad))
+        assert len(stored(msgpack_log)) == 100
+
+    run(work())
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+def test_records_that_make_no_sense_under_a_right_crc_are_refused(
+    compression: Compression,
+) -> None:
+    plain = batch(*MANY)
+    garbled = plain[:61] + bytes(reversed(plain[61:]))
+    if compression is not Compression.NONE:
+        packed = compress(garbled[61:], compression)
+        length = (len(packed) + 49).to_bytes(4, "big")
+        garbled = garbled[:8] + length + garbled[12:61] + packed
+
+    async def work() -> None:
+        leader = Cluster().elect()
+        answer = await put(leader, with_attributes(garbled, compression))
+        assert answer.error_code is ErrorCode.invalid_record
+        assert stored(leader) == []
 
     run(work())
 

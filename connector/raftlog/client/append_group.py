@@ -37,6 +37,7 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.accumulator import BatchAccumulator
 from raftlog.records.buffer_pool import BufferPool
 from raftlog.records.encoding import RecordToAppend
+from raftlog.records.packed import PackedRecords
 from raftlog.records.record import NewRecord
 
 from .requests import (
@@ -197,8 +198,8 @@ class AppendGroup:
 
 
 def named_records(
-    records: tuple[RecordToAppend, ...], name: CommitName, values: ValueKind
-) -> tuple[RecordToAppend, ...]:
+    records: Sequence[RecordToAppend], name: CommitName, values: ValueKind
+) -> Sequence[RecordToAppend]:
     """The records of a batch that names its commit."""
     if values is ValueKind.KRAFT:
         begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
@@ -208,6 +209,8 @@ def named_records(
     if isinstance(first, bytes):
         return (NewRecord(None, first, headers=(header,)), *records[1:])
     named = NewRecord(first.key, first.value, first.timestamp_ms, (header, *first.headers))
+    if isinstance(records, PackedRecords):
+        return records.with_first(named)
     return (named, *records[1:])
 
 

@@ -10,7 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -51,7 +51,7 @@ class AppendResult:
 class AppendRequest:
     """Records to be appended, and under which conditions. ``deadline_ms``: no lock after that."""
 
-    records: tuple[RecordToAppend, ...]
+    records: Sequence[RecordToAppend]
     epoch: int | None = None
     required_end_offset: int | None = None
     required_base_offset: int | None = None

@@ -35,6 +35,7 @@ from .builder import NO_PRODUCER, BatchBuilder, EncodedRecords, ProducerStamp
 from .compression import Compression
 from .control import ControlRecord, encode_control
 from .encoding import RecordsToEncode, RecordToAppend
+from .packed import PackedRecords
 from .record import NewRecord
 
 LINGER_MS_DEFAULT: Final = 25
@@ -190,7 +191,7 @@ class BatchAccumulator:
         ``required_end_offset`` is the offset that the last record must get (Kafka's token, begin
         and end markers counted), ``required_base_offset`` the first one's. Under a token no records
         may be given: that only checks, and returns the offset before the next. ``standalone`` keeps
-        other appends out of the batch, as a token and a producer do by themselves.
+        other appends out of the batch, as a token, a producer and packed records do by themselves.
 
         Raises like ``append``, and ``UnexpectedEndOffsetError`` and ``RecordBatchTooLargeError``
         for what the token and one batch cannot hold.
@@ -200,8 +201,11 @@ class BatchAccumulator:
         self._check_token(len(records), required_end_offset, required_base_offset)
         if not records:
             return self._next_offset - 1
-        if standalone or has_token or producer is not None:
-            self._append_alone(self._new_builder(now_ms, producer or NO_PRODUCER), records, now_ms)
+        base_ms = records.base_timestamp_ms if isinstance(records, PackedRecords) else None
+        if standalone or has_token or producer is not None or base_ms is not None:
+            base_ms = now_ms if base_ms is None else base_ms
+            builder = self._new_builder(base_ms, producer or NO_PRODUCER)
+            self._append_alone(builder, records, now_ms)
             return self._next_offset - 1
         filling = self._filling or self._new_builder(now_ms)
         placed = self._place_whole(filling, records, now_ms)

@@ -7,6 +7,7 @@ Rules of this file:
    their batch) are encoded column by column, so that every loop runs inside Python itself.
 2. Each pass over many records costs as much as encoding them: what is learnt is kept.
 3. Deltas count from ``first_delta`` without a gap: the log gives offsets, not the caller.
+4. What is encoded already (``PackedRecords``) stays as it is where it can.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import cache
 from typing import Final, TypeAlias
 
 from .header import RECORD_BYTES_MIN
+from .packed import PackedRecords
 from .record import NewRecord, StoredRecord, record_bytes, wrapped_int64
 from .varint import unsigned_varint, varint, varint_byte_count
 
@@ -40,7 +42,8 @@ class RecordsToEncode:
 
     def __init__(self, records: Sequence[RecordToAppend]) -> None:
         self.records: Final = records
-        values = None if len(records) < _COLUMNS_MIN else _plain_values(records)
+        is_looked_at = len(records) >= _COLUMNS_MIN and not isinstance(records, PackedRecords)
+        values = _plain_values(records) if is_looked_at else None
         self._values: Final = values
         self._lengths: Final = None if values is None else list(map(len, values))
 
@@ -48,12 +51,16 @@ class RecordsToEncode:
         """What they take at least: what this refuses need not be encoded to be refused."""
         if self._lengths is not None:
             return sum(self._lengths) + RECORD_BYTES_MIN * len(self._lengths)
+        if isinstance(self.records, PackedRecords):
+            return RECORD_BYTES_MIN * len(self.records)
         return sum(map(_least, self.records))
 
     def max_timestamp_ms(self, base_timestamp_ms: int) -> int:
         """The latest time; records that have none have their batch's, and so has no record."""
         if self._values is not None:
             return base_timestamp_ms
+        if isinstance(self.records, PackedRecords):
+            return self.records.max_timestamp_ms
         times = {None if isinstance(one, bytes) else one.timestamp_ms for one in self.records}
         if not times or None in times:
             times.add(base_timestamp_ms)
@@ -61,7 +68,11 @@ class RecordsToEncode:
 
     def encode(self, first_delta: int, base_timestamp_ms: int) -> bytes:
         """Their bytes, the first at ``first_delta``; times are stored against the base."""
-        values, lengths = self._values, self._lengths
+        values, lengths, packed = self._values, self._lengths, self.records
+        if isinstance(packed, PackedRecords):
+            if first_delta == 0 and base_timestamp_ms == packed.base_timestamp_ms:
+                return packed.data
+            return encode_records(tuple(packed), first_delta, base_timestamp_ms)
         if values is not None and lengths is not None:
             kinds = set(lengths)
             if len(kinds) * _COLUMNS_MIN <= len(lengths):
