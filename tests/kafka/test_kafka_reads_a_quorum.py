@@ -1,0 +1,82 @@
+"""The files of one node of a dynamic quorum, as Kafka's dump-log reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.simulation.cluster import DIRECTORY, Cluster, Node
+from tests.simulation.world import World
+from tests.support.dumps import DumpBatch, parse_dump
+from tests.support.kafka import dump_log, kafka_jars
+
+from raftlog.quorum.messages import AddVoterRequest
+
+pytestmark = pytest.mark.kafka
+
+LONG_US = 30_000_000
+
+
+@pytest.fixture(scope="module")
+def node() -> Node:
+    """The leader of a quorum of three that was formatted as one of two, and has a snapshot."""
+    cluster = Cluster(World(11), node_count=2, observer_count=1, is_dynamic=True)
+    cluster.start()
+    assert cluster.world.run(LONG_US, cluster.is_level)
+    leader = cluster.leader()
+    assert leader is not None
+    leader.change_voters(AddVoterRequest(voter=cluster.nodes[3].voter, timeout_ms=5_000))
+    is_done = "voter change NONE"
+    assert cluster.world.run(
+        cluster.world.now_us + LONG_US, lambda: is_done in cluster.counts and cluster.is_level()
+    )
+    leader.snapshot()
+    assert leader.replica is not None
+    assert leader.replica.log.log_start_offset == 4, "the active segment stays all the same"
+    return leader
+
+
+@pytest.fixture(scope="module")
+def dumped(node: Node, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[DumpBatch]]:
+    """By the ending of a file its batches."""
+    directory = tmp_path_factory.mktemp("node")
+    found = {}
+    for path, data in node.disk.files().items():
+        name = Path(path).name
+        if path.startswith(DIRECTORY) and name.endswith((".log", ".checkpoint")):
+            copy = directory / name
+            copy.write_bytes(data)
+            found[copy.suffix] = list(parse_dump(dump_log(kafka_jars(), copy)))
+    return found
+
+
+def said(batches: list[DumpBatch]) -> Iterator[str]:
+    for batch in batches:
+        assert batch.is_control
+        assert batch.is_valid
+        for record in batch.records:
+            yield record.text
+
+
+def test_the_log_begins_with_its_leader_and_its_voters(dumped: dict[str, list[DumpBatch]]) -> None:
+    leader_change, version, voters, more = said(dumped[".log"])
+    assert leader_change.startswith("LeaderChange")
+    assert version.startswith("KRaftVersion")
+    assert '"kRaftVersion":1' in version.replace(" ", "")
+    assert voters.startswith("KRaftVoters")
+    assert [ids(one) for one in (voters, more)] == [[1, 2], [1, 2, 3]]
+
+
+def test_a_snapshot_says_who_votes(dumped: dict[str, list[DumpBatch]]) -> None:
+    header, version, voters, footer = said(dumped[".checkpoint"])
+    assert header.startswith("SnapshotHeader")
+    assert version.startswith("KRaftVersion")
+    assert ids(voters) == [1, 2, 3]
+    assert footer.startswith("SnapshotFooter")
+
+
+def ids(text: str) -> list[int]:
+    """The voters' ids in a record as dump-log prints it."""
+    words = text.replace(" ", "").split('"voterId":')[1:]
+    return [int(word.split(",")[0].rstrip("}]")) for word in words]
