@@ -111,4 +111,5 @@ def _serve(loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
         for _ in range(_LAST_TURNS):  # in which connections learn that they are closed
             loop.run_until_complete(asyncio.sleep(0))
         loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())  # which has looked up hosts
         loop.close()

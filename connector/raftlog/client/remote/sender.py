@@ -144,9 +144,8 @@ class Sender:
     def _fail_all(self, error: RaftlogError) -> None:
         """Nobody will be let in: answer what waits."""
         for sending in (*self._again, *self._ready):
-            if sending.is_uncertain:
-                error = unknown_or_unavailable(sending, self._unavailable, self._leaders.path)
-            sending.fail(error)
+            unknown = self._unknown(f"{sending.last_problem}; then: {error.sentence()}")
+            sending.fail(unknown if sending.is_uncertain else error)
         self._again.clear()
         self._ready.clear()
         while self._queue:
@@ -361,6 +360,7 @@ class Sender:
         code = int(partition.error_code)
         if not code:
             self._leaders.works()
+            self._pause_s = 0.0
             self._give_back(sending)
             sending.finish(_result(leader, sending, partition))
             return
