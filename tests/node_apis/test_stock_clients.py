@@ -200,6 +200,19 @@ def test_librdkafka_s_admin_sees_nodes_topic_and_settings(quorum: QuorumProcesse
 
 
 @pytest.mark.slow
+def test_membership_of_a_group_is_refused_in_so_many_words(quorum: QuorumProcesses) -> None:
+    from confluent_kafka import Consumer
+
+    consumer = Consumer({"bootstrap.servers": quorum.bootstrap, "group.id": "g", "log_level": 0})
+    consumer.subscribe([TOPIC])
+    message = consumer.poll(PATIENCE_S)
+    assert message is not None
+    assert "JoinGroup" in str(message.error())
+    assert "not supported" in str(message.error())
+    consumer.close()
+
+
+@pytest.mark.slow
 def test_a_transactional_producer_is_refused_for_good(quorum: QuorumProcesses) -> None:
     from confluent_kafka import KafkaException, Producer
 

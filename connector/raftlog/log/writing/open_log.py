@@ -84,6 +84,11 @@ class OpenLog:
         return self.report.read_only is not None
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its owner closed it, or its disk failed: its files are given back."""
+        return self._closed is not None
+
+    @property
     def log_start_offset(self) -> int:
         """The first offset that belongs to the log; its file may begin earlier."""
         return self._store.log_start_offset

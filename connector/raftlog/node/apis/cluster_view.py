@@ -95,7 +95,8 @@ class ClusterView:
 
     @property
     def is_leader(self) -> bool:
-        return isinstance(self.core.role, Leader)
+        """Whether this node leads, and has a log to lead: it may have failed, or be stopping."""
+        return isinstance(self.core.role, Leader) and not self._node.replica.log.is_closed
 
     @property
     def is_established(self) -> bool:
