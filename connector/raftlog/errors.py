@@ -48,6 +48,7 @@ from .remote_errors import AccessDeniedError as AccessDeniedError
 from .remote_errors import NodeRefusedError as NodeRefusedError
 from .remote_errors import NotRemoteError as NotRemoteError
 from .remote_errors import QuorumUnavailableError as QuorumUnavailableError
+from .remote_errors import VoterChangeError as VoterChangeError
 from .wire_errors import FrameLengthError as FrameLengthError
 from .wire_errors import InexpressibleMessageError as InexpressibleMessageError
 from .wire_errors import MalformedMessageError as MalformedMessageError

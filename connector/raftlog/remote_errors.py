@@ -81,3 +81,22 @@ class NotRemoteError(RaftlogError):
 
     def sentence(self) -> str:
         return f"{self.what} cannot be done from a client of a quorum; {self.remedy}"
+
+
+@dataclass(kw_only=True, eq=False)
+class VoterChangeError(RaftlogError):
+    """A voter was not added or removed; after error 7 (a timeout) it may still be.
+
+    ``error`` is Kafka's number, ``reason`` the node's own words.
+    """
+
+    path: str
+    error: int
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_VOTER_CHANGE"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} does not change its voters: {self.reason} (Kafka's error {self.error}); "
+            "look at who votes with `raftlog quorum`, then decide"
+        )

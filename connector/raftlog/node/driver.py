@@ -162,7 +162,7 @@ class Driver:
             self.drop(request_id)
 
     def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
-        """Append at this leader: placed in the order of these calls, those of one moment together."""
+        """Append at this leader, in the order of these calls; those of one moment together."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         if self.is_over:
             future.set_result(self._unknown())

@@ -6,7 +6,9 @@ Rules of this file:
    asks while an older question waits means that it gave the older one up, so the connection is
    closed (Kafka: ``NetworkClient`` on a request's timeout). No answer is taken for another's.
 2. What a peer speaks is asked first, on every connection. Bytes that make no sense close it.
-3. Every question ends: with an answer, or as a failure that the core hears of.
+3. Every question ends: with an answer, or as a failure that the core hears of. One after the other
+   is told later and later: a peer that cannot be reached costs no handshakes all the time (Kafka:
+   ``reconnect.backoff.ms``).
 """
 
 from __future__ import annotations
@@ -41,8 +43,10 @@ from raftlog.wire import (
 )
 
 _READ_BYTES: Final = 256 * 1024
-_VERSIONS_ASKED: Final = 3
-"""Every peer that can be one of a quorum speaks this version of ApiVersions."""
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 0.5
+_VERSIONS_ASKED: Final = 4
+"""Of ApiVersions: the first that tells which levels of ``kraft.version`` a node knows."""
 
 
 class Peers:
@@ -70,6 +74,8 @@ class Peers:
         self._frame_bytes_max = frame_bytes_max
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._connections: dict[int, _Connection] = {}
+        self._failures: dict[int, int] = {}
+        """Of each node: how often in a row it could not be asked."""
 
     def send(self, asked: Send) -> None:
         """Ask a node; the core is told what came of it, never before this returns."""
@@ -95,8 +101,12 @@ class Peers:
             self._fail(asked, str(error), is_version_unsupported=True)
         except (OSError, EOFError, ssl.SSLError, WireError) as error:
             self._disconnect(asked.node_id)
+            failures = self._failures[asked.node_id] = self._failures.get(asked.node_id, 0) + 1
+            if failures > 1:
+                await asyncio.sleep(min(_PAUSE_S * 2 ** (failures - 2), _PAUSE_S_MAX))
             self._fail(asked, str(error) or type(error).__name__)
         else:
+            self._failures.pop(asked.node_id, None)
             if isinstance(response, Refusal):
                 self._fail(asked, f"refused with code {response.error}: {response.reason}")
             else:

@@ -72,6 +72,7 @@ commands for logs of your own (raftlog.open), never for Kafka's:
 
 a log of your own that several machines keep:
   node       run a node of a quorum, see `raftlog node --help`
+  quorum     show who leads and votes; add or remove a voter
 
 PATH is a metadata directory, a node's log directory, a partition's directory, a .log segment,
 a .checkpoint, or several voters' directories of one cluster, comma-separated or as a glob.
@@ -86,7 +87,17 @@ examples:
 Exit codes: 0 done, 1 damaged or not there, 2 wrong call or unreadable path.
 """
 
-COMMANDS: Final = ("cat", "state", "diff", "check", "snapshot", "configure", "repair", "node")
+COMMANDS: Final = (
+    "cat",
+    "state",
+    "diff",
+    "check",
+    "snapshot",
+    "configure",
+    "repair",
+    "quorum",
+    "node",
+)
 
 
 def main(
@@ -179,6 +190,10 @@ def _command(name: str) -> ModuleType:
             from . import repair
 
             return repair
+        case "quorum":
+            from . import quorum
+
+            return quorum
     usage = HELP.partition("\n")[0] + "\n"
     hint = nearest(name, COMMANDS) or "the commands are " + ", ".join(COMMANDS)
     raise WrongCallError("raftlog", usage, f"no command {name!r}; {hint}")

@@ -145,7 +145,7 @@ class Quorum:
         if self.identity().is_controller:
             reason = "a controller of Kafka's, whose log can only be read: use raftlog.follow"
             raise self._refused(ApiKey.DESCRIBE_CONFIGS, 0, reason)
-        error, settings = self._asked(
+        error, settings = self.ask_leader(
             ApiKey.DESCRIBE_CONFIGS,
             lambda leader: messages.settings_request(leader.log),
             DescribeConfigsResponse,
@@ -178,7 +178,7 @@ class Quorum:
 
     def offset_at(self, timestamp: int, *, is_committed_only: bool = False) -> int | None:
         """The offset that ListOffsets tells of a time, or of one of Kafka's special ones."""
-        _, partition = self._asked(
+        _, partition = self.ask_leader(
             ApiKey.LIST_OFFSETS,
             lambda leader: messages.offset_request(
                 leader.log, timestamp, is_committed_only=is_committed_only
@@ -199,7 +199,7 @@ class Quorum:
         if self.identity().is_controller:
             told = self.fetch(messages.BEYOND_EVERY_LOG, last_epoch=epoch).diverging
             return told
-        _, partition = self._asked(
+        _, partition = self.ask_leader(
             ApiKey.OFFSET_FOR_LEADER_EPOCH,
             lambda leader: messages.epoch_end_request(leader.log, epoch),
             OffsetForLeaderEpochResponse,
@@ -212,7 +212,7 @@ class Quorum:
     def last_commit(self, application_id: str) -> Committed | None:
         """What OffsetFetch tells of the last commit under an application id."""
         committed: Committed | None
-        _, committed = self._asked(
+        _, committed = self.ask_leader(
             ApiKey.OFFSET_FETCH,
             lambda leader: messages.commit_request(leader.log, application_id),
             wide.OffsetFetchResponse,
@@ -224,7 +224,7 @@ class Quorum:
         self, snapshot_id: SnapshotId, position: int, byte_count_max: int
     ) -> tuple[bytes, int] | None:
         """Bytes of a checkpoint from ``position`` on, and how many it has; None if it is gone."""
-        error, partition = self._asked(
+        error, partition = self.ask_leader(
             ApiKey.FETCH_SNAPSHOT,
             lambda leader: messages.snapshot_request(
                 leader.log,
@@ -243,9 +243,7 @@ class Quorum:
             return None
         return bytes(partition.unaligned_records), int(partition.size)
 
-    # --- inside -----------------------------------------------------------------------------------
-
-    def _asked(
+    def ask_leader(
         self,
         api_key: ApiKey,
         build: Callable[[Leader], Any],
@@ -254,7 +252,11 @@ class Quorum:
         *,
         allowed: tuple[int, ...] = (),
     ) -> tuple[int, Any]:
-        """Kafka's error (0, or one of those that are allowed), and what an answer holds."""
+        """Ask whoever leads, until there is an answer or time is up.
+
+        ``take`` gives Kafka's error and what an answer holds; what is returned is 0, or an error
+        that is allowed, and that.
+        """
 
         async def ask() -> tuple[int, Any]:
             error, taken, _ = await self._ask(api_key, build, target, take, allowed)
@@ -263,6 +265,8 @@ class Quorum:
         network = self.network  # first: a fork makes its own leaders
         answer: tuple[int, Any] = network.run(ask())
         return answer
+
+    # --- inside -----------------------------------------------------------------------------------
 
     async def _leader(self) -> Leader:
         return await self._leaders.leader(

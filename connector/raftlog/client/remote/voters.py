@@ -1,0 +1,176 @@
+"""Who votes in a quorum: looked at, added and removed (KIP-853), through whoever leads.
+
+Rules of this file:
+
+1. One voter at a time: the quorum refuses a second change while one is under way.
+2. A refusal is ``VoterChangeError`` with Kafka's code and the node's own words. Nothing is asked
+   again: a change that was not answered may have happened. Look, then decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.add_raft_voter.v1 import request as add_voter_schema
+from kio.schema.add_raft_voter.v1.response import AddRaftVoterResponse
+from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
+from kio.schema.remove_raft_voter.v0.request import RemoveRaftVoterRequest
+from kio.schema.remove_raft_voter.v0.response import RemoveRaftVoterResponse
+
+from raftlog.errors import VoterChangeError
+from raftlog.types import ReplicaKey
+from raftlog.wire import ApiKey
+from raftlog.wire.log_identity import uuid_or_none, uuid_text
+
+from . import messages
+from .quorum import Quorum
+
+_COMMIT_WAIT: Final = timedelta(seconds=5)
+"""Less than the client waits for an answer."""
+_TIMED_OUT: Final = 7
+_UNSUPPORTED_VERSION: Final = 35
+_INVALID_REQUEST: Final = 42
+_INVALID_VOTER_KEY: Final = 125
+_DUPLICATE_VOTER: Final = 126
+_VOTER_NOT_FOUND: Final = 127
+_REFUSALS: Final = (
+    _TIMED_OUT,
+    _UNSUPPORTED_VERSION,
+    _INVALID_REQUEST,
+    _INVALID_VOTER_KEY,
+    _DUPLICATE_VOTER,
+    _VOTER_NOT_FOUND,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAddress:
+    """Where a node listens; ``listener`` is the listener's name."""
+
+    listener: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStanding:
+    """One replica as the leader knows it. Times are of day in milliseconds, None if unknown."""
+
+    key: ReplicaKey
+    is_voter: bool
+    end_offset: int | None
+    fetched_ms: int | None
+    caught_up_ms: int | None
+    addresses: tuple[NodeAddress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumStanding:
+    """A quorum as its leader knows it. ``high_watermark`` is exclusive, None if not known yet."""
+
+    cluster_id: str | None
+    topic: str
+    leader_id: int
+    epoch: int
+    high_watermark: int | None
+    replicas: tuple[ReplicaStanding, ...]
+
+
+def describe_quorum(quorum: Quorum) -> QuorumStanding:
+    """Who leads, who votes, who else follows, and how far each is (Kafka: DescribeQuorum)."""
+
+    def take(answer: DescribeQuorumResponse) -> tuple[int, Any]:
+        error, partition = messages.quorum_of(answer)
+        return error, (partition, answer.nodes)
+
+    _, (partition, nodes) = quorum.ask_leader(
+        ApiKey.DESCRIBE_QUORUM, lambda _: messages.quorum_request(), DescribeQuorumResponse, take
+    )
+    addresses = {
+        int(node.node_id): tuple(
+            NodeAddress(listener=one.name, host=one.host, port=int(one.port))
+            for one in node.listeners
+        )
+        for node in nodes
+    }
+    identity = quorum.identity()
+    return QuorumStanding(
+        cluster_id=identity.cluster_id,
+        topic=identity.topic,
+        leader_id=int(partition.leader_id),
+        epoch=int(partition.leader_epoch),
+        high_watermark=_known(partition.high_watermark),
+        replicas=tuple(
+            ReplicaStanding(
+                key=ReplicaKey(int(state.replica_id), uuid_text(state.replica_directory_id)),
+                is_voter=is_voter,
+                end_offset=_known(state.log_end_offset),
+                fetched_ms=_milliseconds(state.last_fetch_timestamp),
+                caught_up_ms=_milliseconds(state.last_caught_up_timestamp),
+                addresses=addresses.get(int(state.replica_id), ()),
+            )
+            for states, is_voter in ((partition.current_voters, True), (partition.observers, False))
+            for state in states
+        ),
+    )
+
+
+def add_voter(quorum: Quorum, key: ReplicaKey, addresses: Sequence[NodeAddress]) -> None:
+    """Let a node vote that follows already. Returns when that is committed.
+
+    Raises ``VoterChangeError``.
+    """
+    request = add_voter_schema.AddRaftVoterRequest(
+        cluster_id=quorum.identity().cluster_id,
+        timeout=_any(_COMMIT_WAIT),
+        voter_id=_any(key.node_id),
+        voter_directory_id=uuid_or_none(key.directory_id),
+        listeners=tuple(
+            add_voter_schema.Listener(name=one.listener, host=one.host, port=_any(one.port))
+            for one in addresses
+        ),
+        ack_when_committed=True,
+    )
+    _change(quorum, ApiKey.ADD_RAFT_VOTER, request, AddRaftVoterResponse)
+
+
+def remove_voter(quorum: Quorum, key: ReplicaKey) -> None:
+    """Let a voter vote no more, the leader too: it then hands over. Returns when it is committed.
+
+    Raises ``VoterChangeError``.
+    """
+    request = RemoveRaftVoterRequest(
+        cluster_id=quorum.identity().cluster_id,
+        voter_id=_any(key.node_id),
+        voter_directory_id=uuid_or_none(key.directory_id),
+    )
+    _change(quorum, ApiKey.REMOVE_RAFT_VOTER, request, RemoveRaftVoterResponse)
+
+
+def _change(quorum: Quorum, api_key: ApiKey, request: Any, target: type[Any]) -> None:
+    def take(answer: Any) -> tuple[int, str | None]:
+        return int(answer.error_code), answer.error_message
+
+    error, words = quorum.ask_leader(api_key, lambda _: request, target, take, allowed=_REFUSALS)
+    if error:
+        raise VoterChangeError(path=quorum.path, error=error, reason=words or "it gives no reason")
+
+
+def _known(offset: int) -> int | None:
+    return None if offset < 0 else int(offset)
+
+
+def _milliseconds(moment: Any) -> int | None:
+    """kio gives times as numbers or as datetimes, as Kafka's definition says."""
+    if moment is None:
+        return None
+    value = int(moment) if isinstance(moment, int) else round(moment.timestamp() * 1000)
+    return None if value < 0 else value
+
+
+def _any(value: object) -> Any:
+    """kio's narrow types of numbers and texts are not looked at here: the encoder checks them."""
+    return value
