@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
 from typing import Any, Final
 
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
@@ -24,38 +23,28 @@ from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import (
     AccessDeniedError,
     AppendUnknownError,
-    FutureEpochError,
     LogClosedError,
     NodeRefusedError,
-    NotLeaderError,
     QuorumUnavailableError,
     RaftlogError,
-    RecordBatchTooLargeError,
     WireError,
 )
-from raftlog.records.header import INT32_MAX
 from raftlog.wire import ApiKey, wide
 from raftlog.wire.append_refusals import parse_appended
 
 from . import messages
 from .connection import ConnectionLostError, Reply
 from .leaders import Leader, Leaders, is_access_error
+from .packing import Packing
 from .sendings import (
-    MERGED_BYTES_MAX,
-    MERGED_REQUESTS_MAX,
     AskWhether,
     Lane,
     LogSettings,
     Refused,
     SendAgain,
     Sending,
-    alone,
     fail_request,
     judged,
-    may_share,
-    merged,
-    needs_lane,
-    split_up,
     unknown_or_unavailable,
 )
 
@@ -76,14 +65,10 @@ class Sender:
 
     def __init__(self, leaders: Leaders, settings: LogSettings, clock: Clock) -> None:
         self._leaders = leaders
-        self._settings = settings
         self._clock = clock
-        self._queue: deque[AppendRequest] = deque()
-        self._ready: deque[Sending] = deque()
+        self._waiting = Packing(settings, clock)
         self._in_flight: deque[Sending] = deque()
         self._again: deque[Sending] = deque()
-        self._lanes: list[Lane] = []
-        self._apart: set[AppendRequest] = set()
         self._news = asyncio.Event()
         self._busy = asyncio.Event()
         self._trouble: str | None = None
@@ -92,7 +77,7 @@ class Sender:
 
     def add(self, requests: list[AppendRequest]) -> None:
         """Take appends that wait to be sent."""
-        self._queue += requests
+        self._waiting.add(requests)
         self._news.set()
         self._busy.set()
 
@@ -117,7 +102,7 @@ class Sender:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._again or self._ready or self._queue)
+        return bool(self._again or self._waiting)
 
     async def _wait_for_work(self) -> bool:
         while not self._has_work:
@@ -142,27 +127,17 @@ class Sender:
             return None
 
     def _fail_all(self, error: RaftlogError) -> None:
-        """Nobody will be let in: answer what waits."""
-        for sending in (*self._again, *self._ready):
+        """Nobody will be let in, or nobody sends any more: answer what waits."""
+        for sending in self._again:
             unknown = self._unknown(f"{sending.last_problem}; then: {error.sentence()}")
             sending.fail(unknown if sending.is_uncertain else error)
         self._again.clear()
-        self._ready.clear()
-        while self._queue:
-            fail_request(self._queue.popleft(), error)
+        self._waiting.fail_all(error)
 
     def _give_up(self) -> None:
-        """Answer whoever is left: nobody sends any more."""
-        reason = "what sends has ended"
-        for sending in (*self._in_flight, *self._again, *self._ready):
-            is_uncertain = sending.is_uncertain or sending in self._in_flight
-            sending.fail(self._unknown(reason) if is_uncertain else self._closed(reason))
-        for request in self._queue:
-            if self._take(request):
-                fail_request(request, self._closed(reason))
-
-    def _closed(self, reason: str) -> RaftlogError:
-        return LogClosedError(path=self._leaders.path, reason=reason)
+        for sending in self._in_flight:
+            sending.fail(self._unknown("what sends has ended"))
+        self._fail_all(LogClosedError(path=self._leaders.path, reason="what sends has ended"))
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -177,7 +152,6 @@ class Sender:
         while self._in_flight:
             await self._wait_for_news()
         if self._trouble is None:
-            self._pause_s = 0.0
             return
         if self._pause_s:
             await asyncio.sleep(self._pause_s)
@@ -188,115 +162,46 @@ class Sender:
             sending = self._next_again() or await self._next(leader)
         except ConnectionLostError as error:
             self._note_trouble(leader, str(error), is_lost=True)
-            return
         except WireError as error:
             self._note_trouble(leader, error.sentence(), is_lost=True)
-            return
-        except (AccessDeniedError, NodeRefusedError) as error:
+        except AccessDeniedError as error:
             self._fail_all(error)
-            return
-        if sending is None:
-            return
-        if self._trouble is not None:
-            self._ready.appendleft(sending)  # while a producer id was asked for
-            return
-        self._send(leader, sending)
+        else:
+            if sending is None:
+                return
+            if self._trouble is None:
+                self._send(leader, sending)
+            else:  # while a producer id was asked for
+                self._waiting.put_back(sending)
 
     def _next_again(self) -> Sending | None:
         while self._again:
             sending = self._again.popleft()
             if sending.is_wanted:
                 return sending
-            self._let_go(sending)
+            self._waiting.let_go(sending)
         return None
 
     async def _next(self, leader: Leader) -> Sending | None:
         """The next batch; None if what waited is cancelled, or refused here."""
-        while self._ready:
-            sending = self._ready.popleft()
-            if sending.is_wanted:
-                return sending
-            self._let_go(sending)
-        while self._queue and not self._take(self._queue[0]):
-            self._queue.popleft()
-        if not self._queue:
+        packed = self._waiting.packed()
+        if packed is not None:
+            return packed
+        needs = self._waiting.needs_lane(leader.epoch)
+        if needs is None:
             return None
-        if self._is_refused_here(leader, self._queue[0]):
-            return None
-        lane = await self._lane(leader) if needs_lane(self._queue[0]) else None
-        if not self._queue or needs_lane(self._queue[0]) is not (lane is not None):
-            if lane is not None:  # whose turn it was gave up meanwhile
-                self._lanes.append(lane)
-            return None
-        try:
-            return self._packed(lane)
-        except RecordBatchTooLargeError as error:
-            fail_request(self._queue.popleft(), error)
-            if lane is not None:
-                self._lanes.append(lane)
-            return None
-
-    def _is_refused_here(self, leader: Leader, request: AppendRequest) -> bool:
-        """Refuse an epoch that the wire cannot say, or that means "any" there."""
-        epoch = request.epoch
-        if epoch is None or 1 <= epoch <= INT32_MAX:
-            return False
-        kind = NotLeaderError if epoch < 1 else FutureEpochError
-        fail_request(self._queue.popleft(), kind(epoch=epoch, current_epoch=leader.epoch))
-        return True
-
-    def _take(self, request: AppendRequest) -> bool:
-        """Whether an append is still wanted; from now on it cannot be cancelled."""
-        future = request.future
-        return future.running() or (not future.done() and future.set_running_or_notify_cancel())
-
-    def _packed(self, lane: Lane | None) -> Sending:
-        """The batch of the first append that waits, and of those behind it that may share it.
-
-        Raises ``RecordBatchTooLargeError``, and then has taken nothing out of the queue.
-        """
-        now_ms, first = self._clock.wall_ms(), self._queue[0]
-        if lane is None or not may_share(first):
-            sending = alone(first, self._settings, now_ms, lane)
-            self._queue.popleft()
-            return sending
-        group = list(self._group())
-        shared = merged(group, self._settings, now_ms, lane)
-        if shared is None and len(group) > 1:
-            group = group[:1]
-            shared = merged(group, self._settings, now_ms, lane)
-        if shared is None and first.is_atomic:
-            return alone(first, self._settings, now_ms, lane)  # raises: it is too large
-        if shared is None:
-            shared, *others = split_up(first, self._settings, now_ms, lane)
-            self._ready.extend(others)
-        for request in group:
-            self._queue.popleft()
-            self._apart.discard(request)
-        return shared
-
-    def _group(self) -> Iterator[AppendRequest]:
-        """Appends from the front of the queue that may share a batch."""
-        limit = min(MERGED_BYTES_MAX, self._settings.batch_bytes_max)
-        byte_count = 0
-        for ordinal, request in enumerate(self._queue):
-            byte_count += request.byte_count()
-            if ordinal and (
-                not may_share(request)
-                or request in self._apart
-                or ordinal == MERGED_REQUESTS_MAX
-                or byte_count > limit
-                or not self._take(request)
-            ):
-                return
-            yield request
-            if request in self._apart:
-                return
+        lane = await self._lane(leader) if needs else None
+        if self._waiting.needs_lane(leader.epoch) is needs:
+            return self._waiting.pack(lane)
+        if lane is not None:  # whose turn it was gave up meanwhile
+            self._waiting.keep_lane(lane)
+        return None
 
     async def _lane(self, leader: Leader) -> Lane:
-        """A producer id that serves no batch now."""
-        if self._lanes:
-            return self._lanes.pop()
+        """A producer id that serves no batch now; a new one if need be (KIP-98)."""
+        free = self._waiting.free_lane()
+        if free is not None:
+            return free
         answer = await leader.connection.ask(
             ApiKey.INIT_PRODUCER_ID,
             messages.producer_id_request(),
@@ -330,7 +235,7 @@ class Sender:
                     reason=error.sentence(),
                 )
             )
-            self._let_go(sending)
+            self._waiting.let_go(sending)
             return
         self._in_flight.append(sending)
         timer = asyncio.get_running_loop().call_later(
@@ -378,11 +283,10 @@ class Sender:
 
     def _refuse(self, sending: Sending, error: RaftlogError) -> None:
         if len(sending.requests) > 1 and not isinstance(error, AppendUnknownError):
-            self._apart.update(sending.requests)  # one of them is to blame, not all
-            self._queue.extendleft(reversed(sending.requests))
+            self._waiting.take_apart(sending.requests)
         else:
             sending.fail(error)
-        self._let_go(sending)
+        self._waiting.let_go(sending)
 
     def _send_again(self, sending: Sending, reason: str, *, is_uncertain: bool) -> None:
         sending.is_uncertain = sending.is_uncertain or is_uncertain
@@ -396,14 +300,7 @@ class Sender:
     def _give_back(self, sending: Sending) -> None:
         """Its batch is in the log: the producer id is free."""
         if sending.lane is not None:
-            self._lanes.append(sending.lane)
-
-    def _let_go(self, sending: Sending) -> None:
-        """Its batch is not sent any more. If it may have been taken, its producer id is spent."""
-        lane, sending.lane = sending.lane, None
-        if lane is not None and not sending.is_uncertain and sending.split is None:
-            lane.advance(-sending.record_count)
-            self._lanes.append(lane)
+            self._waiting.keep_lane(sending.lane)
 
     # --- deadlines --------------------------------------------------------------------------------
 
@@ -423,7 +320,7 @@ class Sender:
                 if request.deadline_ms <= now_ms and not request.future.done():
                     reason = "no answer came in time"
                     fail_request(request, self._unknown(reason))
-        for sending in (*self._again, *self._ready):
+        for sending in self._again:
             for request in sending.requests:
                 if request.deadline_ms <= now_ms and not request.future.done():
                     error = unknown_or_unavailable(sending, self._unavailable, self._leaders.path)
@@ -431,13 +328,7 @@ class Sender:
                         sending.split.fail(error)
                     else:
                         fail_request(request, error)
-        if any(request.deadline_ms <= now_ms for request in self._queue):
-            waiting, self._queue = self._queue, deque()
-            for request in waiting:
-                if request.deadline_ms > now_ms:
-                    self._queue.append(request)
-                elif self._take(request):
-                    fail_request(request, self._unavailable())
+        self._waiting.expire(now_ms, self._unavailable)
 
     def _unknown(self, reason: str) -> RaftlogError:
         return AppendUnknownError(path=self._leaders.path, reason=reason)
