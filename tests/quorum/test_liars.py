@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from raftlog.log.writing.replica_log import ReplicaLog
 from raftlog.quorum.messages import ErrorCode
-from tests.quorum.step_checks import watching
 from tests.scenarios.commands import Handler
 from tests.simulation.invariants import Witness
 
@@ -117,16 +116,15 @@ def test_it_does_in_many_scripts(script: list[str]) -> None:
 
 
 def check_script(script: list[str]) -> None:
-    with watching():
-        handler = Handler(witness=NobodyLooks())
-        for command in ("cluster voters=1,2,3", "crash 2", "crash 3"):
-            handler.run(command)
-        for command in script:
-            if not handler.node(1).is_alive:
-                handler.run("start 1")
-            filled = fill_in(handler, command)
-            if handler.can_run(filled):
-                handler.run(filled)
+    handler = Handler(witness=NobodyLooks())
+    for command in ("cluster voters=1,2,3", "crash 2", "crash 3"):
+        handler.run(command)
+    for command in script:
+        if not handler.node(1).is_alive:
+            handler.run("start 1")
+        filled = fill_in(handler, command)
+        if handler.can_run(filled):
+            handler.run(filled)
 
 
 def fill_in(handler: Handler, command: str) -> str:

@@ -1,7 +1,4 @@
-"""Every step of every core: in elections, in simulated clusters and in random scripts.
-
-The other transcripts are looked at in the same way where they are run.
-"""
+"""Every change of roles happens somewhere, and none that is not in the table; random scripts."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.quorum.roles import TRANSITIONS, Follower, Leader
+from tests.quorum.checked_core import Seen, recording
 from tests.quorum.diagram import ROLES
-from tests.quorum.step_checks import StepChecks, watching
 from tests.quorum.test_votes import candidate, follower, leader, prospective, resigned, unattached
 from tests.scenarios.commands import Handler
 from tests.scenarios.transcripts import parse, run, transcripts
@@ -23,25 +20,25 @@ SEEDS = (5,)
 
 
 @pytest.fixture(scope="module")
-def seen() -> StepChecks:
-    """The transcripts of elections and a simulated cluster, each step looked at."""
-    with watching() as checks:
+def seen() -> Seen:
+    """The transcripts of elections and a simulated cluster."""
+    with recording() as found:
         for path in transcripts():
             if path.parent.name == "elections":
                 run(parse(path.read_text()))
         for seed in SEEDS:
             verdict = run_seed(seed)
             assert verdict.failure is None, f"make sim SEED={seed}: {verdict.failure}"
-    return checks
+    return found
 
 
-def test_nothing_is_said_before_it_is_written_down(seen: StepChecks) -> None:
+def test_enough_is_seen_to_say_that_nothing_is_told_before_it_is_written_down(seen: Seen) -> None:
     assert seen.step_count > 1_000
     assert seen.vote_count > 20
     assert seen.fetch_count > 100
 
 
-def test_the_table_of_changes_holds_what_happens_and_no_more(seen: StepChecks) -> None:
+def test_the_table_of_changes_holds_what_happens_and_no_more(seen: Seen) -> None:
     assert seen.changes <= set(TRANSITIONS)
     assert set(TRANSITIONS) - seen.changes == set(), "no scenario and no seed reaches these"
 
@@ -121,22 +118,21 @@ def test_none_of_many_scripts_does(script: list[str]) -> None:
 def check_script(script: list[str]) -> None:
     """Run a script in the transcripts' words, so that what is found can be kept as one. The cluster
     has a leader at first, and must have one in the end."""
-    with watching():
-        handler = Handler()
-        for command in ("quiet", "cluster voters=1,2,3", "elect 1", 'append 1 "first"', "deliver"):
+    handler = Handler()
+    for command in ("quiet", "cluster voters=1,2,3", "elect 1", 'append 1 "first"', "deliver"):
+        handler.run(command)
+    for command in script:
+        if handler.can_run(command):
             handler.run(command)
-        for command in script:
-            if handler.can_run(command):
-                handler.run(command)
-        for node_id in (1, 2, 3):
-            if not handler.node(node_id).is_alive:
-                handler.run(f"start {node_id}")
-            handler.run(f"free-sync {node_id}")
-            handler.run(f"jitter {node_id} ms={300 * node_id - 300}")
-        handler.run("heal")
-        for _ in range(60):
-            handler.run("tick ms=100")
-            handler.run("deliver")
+    for node_id in (1, 2, 3):
+        if not handler.node(node_id).is_alive:
+            handler.run(f"start {node_id}")
+        handler.run(f"free-sync {node_id}")
+        handler.run(f"jitter {node_id} ms={300 * node_id - 300}")
+    handler.run("heal")
+    for _ in range(60):
+        handler.run("tick ms=100")
+        handler.run("deliver")
     roles = [type(handler.node(node_id).role) for node_id in (1, 2, 3)]
     assert sorted(role.__name__ for role in roles) == ["Follower", "Follower", "Leader"]
     assert {Follower, Leader} == set(roles)

@@ -20,9 +20,9 @@ from raftlog.quorum.messages import (
 from raftlog.records.batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import OffsetAndEpoch
+from tests.simulation.driven_node import TIME_MS
 
 from .arguments import Words
-from .nodes import TIME_MS
 from .post import Message
 from .words import parsed_snapshot
 

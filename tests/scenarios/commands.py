@@ -24,12 +24,13 @@ from raftlog.quorum.messages import (
 from raftlog.quorum.roles import Follower, Leader
 from raftlog.quorum.voters import Voter, VoterSet
 from raftlog.types import ReplicaKey
+from tests.simulation.driven_node import DIRECTORY, TIME_MS, Setting
 from tests.simulation.invariants import Witness
 
 from .arguments import Words
 from .asking import Asking
 from .by_hand import answer_to
-from .nodes import DIRECTORY, TIME_MS, ScriptedNode, Surroundings
+from .nodes import ScriptedNode, Surroundings
 from .post import Message, Post, Which
 from .words import parsed_snapshot, records_words, role_words, snapshot_words
 
@@ -154,7 +155,7 @@ class Handler(Asking):
             for node_id in (*words.numbers("voters"), *words.numbers("observers"))
         }
         voters = [Voter(key=keys[node_id]) for node_id in words.numbers("voters")]
-        around = Surroundings(
+        setting = Setting(
             voters=VoterSet.of(voters),
             kraft_version=kraft_version,
             config=config,
@@ -162,10 +163,9 @@ class Handler(Asking):
                 segment_bytes=words.number("segment_bytes", 4_000),
                 batch_bytes_max=words.number("batch_bytes", 1 << 20),
             ),
-            say=self._say,
             witness=Witness() if self._witness is None else self._witness,
-            post=self._post,
         )
+        around = Surroundings(setting=setting, say=self._say, post=self._post)
         self._nodes = {
             node_id: ScriptedNode(Voter(key=key), around) for node_id, key in keys.items()
         }
@@ -317,10 +317,10 @@ class Handler(Asking):
 
     def do_resign(self, words: Words) -> None:
         node = self._node(words)
-        node.tell(Resign(words.number("epoch", node.replica.core.epoch)))
+        node.step(Resign(words.number("epoch", node.replica.core.epoch)))
 
     def do_shut_down(self, words: Words) -> None:
-        self._node(words).tell(ShutDown())
+        self._node(words).step(ShutDown())
 
     def do_snapshot(self, words: Words) -> None:
         node = self._node(words)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.quorum.step_checks import watching
 from tests.scenarios.commands import Handler, command_names
 from tests.scenarios.transcripts import HOME, parse, run, transcripts
 
@@ -18,8 +17,7 @@ from tests.scenarios.transcripts import HOME, parse, run, transcripts
 def test_a_transcript_happens_as_it_is_written(path: Path) -> None:
     blocks = parse(path.read_text())
     assert blocks[0].script[0].startswith("#"), "a scenario begins with what it is about"
-    with watching():
-        found_blocks = run(blocks)
+    found_blocks = run(blocks)
     for block, found in zip(blocks, found_blocks, strict=True):
         if block.expected:
             assert found == block.expected, f"the block at line {block.first_line}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from raftlog.client.requests import Answer, AppendRequest, Done
 from raftlog.errors import CorruptBatchError, UnexpectedEndOffsetError
-from raftlog.quorum.effects import ElectionState
+from raftlog.quorum.effects import ElectionState, RoleChanged
 from raftlog.quorum.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -31,7 +31,7 @@ from raftlog.quorum.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raftlog.quorum.roles import Role
+from raftlog.quorum.roles import Follower, Prospective, Role, RoleType, Unattached
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import control_name
 from raftlog.types import ReplicaKey, SnapshotId
@@ -147,9 +147,17 @@ def _dashed(name: str) -> str:
 
 
 def role_words(role: Role) -> str:
-    words = f"{type(role).__name__.lower()} epoch={role.epoch}"
-    if type(role).__name__ in ("Unattached", "Prospective", "Follower"):
-        words += f" leader={_or_none(role.leader_id)}"
+    return _role_words(type(role), role.epoch, role.leader_id)
+
+
+def role_change_words(change: RoleChanged) -> str:
+    return _role_words(change.new, change.epoch, change.leader_id)
+
+
+def _role_words(kind: RoleType, epoch: int, leader_id: int | None) -> str:
+    words = f"{kind.__name__.lower()} epoch={epoch}"
+    if kind in (Unattached, Prospective, Follower):
+        words += f" leader={_or_none(leader_id)}"
     return words
 
 

@@ -1,11 +1,4 @@
-"""Nodes of a simulated cluster: the real replica on a simulated disk, with deaths and restarts.
-
-Rules of this file:
-
-1. A node does what the real one does: the same ``Replica``, the same files. Only who carries
-   messages and who runs syncs is different.
-2. Everything a node does is seen by the witness, before anybody else hears of it.
-"""
+"""A simulated cluster: nodes on one network, with deaths, pauses and restarts, and users."""
 
 from __future__ import annotations
 
@@ -16,7 +9,6 @@ from typing import Final, Protocol
 from raftlog.client.requests import Answer, AppendRequest, failed
 from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.leader_appends import LeaderAppends
 from raftlog.node.listeners import Listeners
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.node.state_log import ReplicaStateLog
@@ -24,8 +16,6 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
-    LeadershipConfirmed,
-    Reply,
     RoleChanged,
     Send,
     Tell,
@@ -37,30 +27,21 @@ from raftlog.quorum.events import (
     ResponseReceived,
     TimePassed,
 )
-from raftlog.quorum.messages import (
-    FetchRequest,
-    Request,
-    Response,
-    VoterChangeResponse,
-    VoteRequest,
-    VoteResponse,
-)
+from raftlog.quorum.messages import Request, Response, VoterChangeResponse
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
-from raftlog.storage.simulated import SimulatedDisk
 from raftlog.storage.survival import Survival
 from raftlog.types import ReplicaKey
 
 from .counters import Counted, WatchedCounter
+from .driven_node import DIRECTORY, TIME_MS, DrivenNode, Setting, new_disk
 from .invariants import Witness
 from .world import US_PER_MS, Network, World
 
-DIRECTORY: Final = "/data/orders-0"
 PIECE_BYTES: Final = 2_000
 """So much a listener is given at once."""
 LISTENER_US: Final = 500
-TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
-EPOCH_MS: Final = 1_700_000_000_000
-"""The time of day when a run begins."""
+OPERATOR: Final = -1
+"""In the place of a life: who asks is no node."""
 
 
 class Asker(Protocol):
@@ -79,15 +60,13 @@ class Disk:
     stall_us: int = 1_000_000
 
 
-class Node:
-    """One node: alive or dead, with a disk that outlives it."""
+class Node(DrivenNode):
+    """One node of a cluster."""
 
     def __init__(self, cluster: Cluster, voter: Voter) -> None:
-        self.voter = voter
-        self.node_id: Final = voter.key.node_id
-        self.disk = SimulatedDisk(cluster.world.seed * 1000 + self.node_id)
-        self.disk.make_directory("/data")
-        self.disk.sync_directory("/")
+        node_id = voter.key.node_id
+        disk = new_disk(cluster.world.seed * 1000 + node_id)
+        super().__init__(voter, cluster.setting, disk)
         self.speed = Disk()
         self.is_paused = False
         self._is_flipped = False
@@ -95,20 +74,16 @@ class Node:
         """Where its log began and ended when it was last looked at."""
         self._held: list[Callable[[], None]] = []
         self._unplaced: list[AppendRequest] = []
-        self.life = 0
-        self.replica: Replica | None = None
-        self.appends: LeaderAppends | None = None
         self.listeners: Listeners | None = None
         self.counter: WatchedCounter | None = None
-        self.last_epoch_led: int | None = None
         self._cluster = cluster
         self._answer_to: dict[int, tuple[int, int, int]] = {}
-        self._next_request_id = 1
         self._timer_ms: int | None = None
 
     @property
-    def is_alive(self) -> bool:
-        return self.replica is not None
+    def replica(self) -> Replica | None:
+        """None while it is dead."""
+        return self._running
 
     @property
     def is_hurt(self) -> bool:
@@ -135,46 +110,28 @@ class Node:
 
     def start(self) -> None:
         """Open what is on the disk, and take part."""
-        cluster, world = self._cluster, self._cluster.world
-        assert self.replica is None, "it is dead"
-        self.life += 1
-        self._answer_to, self._timer_ms = {}, None
-        cluster.witness.restarted(self.node_id)
+        self._timer_ms = None
         try:
-            self.replica = Replica.open(
-                self.disk,
-                DIRECTORY,
-                me=self.voter,
-                voters=cluster.voters,
-                kraft_version=cluster.kraft_version,
-                log_config=cluster.log_config,
-                topic_id=TOPIC_ID,
-                config=cluster.config,
-                jitter_ms=world.chance(f"jitter {self.node_id}").randrange,
-                bootstrap=cluster.bootstrap,
-                now_ms=world.now_ms,
-                time_ms=EPOCH_MS + world.now_ms,
-            )
+            replica = self._open()
         except LogError as error:
-            world.note(f"{self.node_id} does not start: {error}")
+            self._note(f"does not start: {error}")
             self._die()
-            cluster.after_failure(self)
+            self._cluster.after_failure(self)
             return
-        self.appends = LeaderAppends(self.replica, cluster.answered)
-        if cluster.has_counters:
-            self._begin_counting(self.replica)
-        self.seen = (self.replica.log.log_start_offset, self.replica.log.end_offset)
-        world.note(f"{self.node_id} starts, end offset {self.replica.log.end_offset}")
+        if self._cluster.has_counters:
+            self._begin_counting(replica)
+        self.seen = (replica.log.log_start_offset, replica.log.end_offset)
+        self._note(f"starts, end offset {replica.log.end_offset}")
         self.tell(TimePassed())
 
     def _begin_counting(self, replica: Replica) -> None:
-        world, life = self._cluster.world, self.life
+        life = self.life
 
         def act(do: Callable[[int, int], list[Outgoing]]) -> None:
             if self.life == life:
-                self._do(lambda _, now, time: do(now, time))
+                self.act(lambda _, now, time: do(now, time))
 
-        log = ReplicaStateLog(replica, act, lambda: EPOCH_MS + world.now_ms)
+        log = ReplicaStateLog(replica, act, lambda: self._times_ms()[1])
         self.listeners = Listeners(replica, piece_bytes_max=PIECE_BYTES)
         self.counter = WatchedCounter(log, self._cluster.counted)
         self.listeners.register(self.counter)
@@ -182,20 +139,17 @@ class Node:
     def _tell_listeners(self) -> None:
         """One piece, and the next one a little later: a state machine takes its time."""
         if self.listeners is not None and self.listeners.poll():
-            life = self.life
-            self._cluster.world.after(
-                LISTENER_US, lambda: self._tell_listeners() if self.life == life else None
-            )
+            self._later(LISTENER_US, self._tell_listeners)
 
     def kill(self) -> None:
         """The process ends, and the machine goes on."""
-        self._cluster.world.note(f"{self.node_id} is killed")
+        self._note("is killed")
         self._die()
         self.disk.kill()
 
     def lose_power(self, survival: Survival = Survival.MIXED) -> None:
         """The machine ends: what was not synced may be gone."""
-        self._cluster.world.note(f"{self.node_id} loses power")
+        self._note("loses power")
         self._die()
         self.disk.crash(survival)
 
@@ -209,183 +163,50 @@ class Node:
         for act in held:
             act()
 
-    def _die(self) -> None:
-        self.is_paused, self._held = False, []
-        self.replica = self.listeners = self.counter = None
-        self.life += 1
+    def _die(self, reason: str = "the node died") -> None:
+        self.is_paused, self._held, self._answer_to = False, [], {}
+        self.listeners = self.counter = None
+        super()._die(reason)
         unplaced, self._unplaced = self._unplaced, []
         for request in unplaced:
-            self._cluster.answered(request, failed(_unknown("the node died")))
-        if self.appends is not None:
-            self.appends.give_up("the node died")
-            self.appends = None
+            self._cluster.answered(request, failed(_unknown(reason)))
 
-    # --- what happens -----------------------------------------------------------------------------
+    def _ended(self, error: LogError) -> None:
+        self._note(f"fails: {error.code}")
+        self._cluster.after_failure(self)
 
-    def tell(self, event: Event) -> None:
-        """Let the replica take an event, now or when it wakes."""
-        if self.is_paused:
-            life = self.life
-            self._held.append(lambda: self.tell(event) if self.life == life else None)
-            return
-        self._do(lambda replica, now, time: replica.step(event, now_ms=now, time_ms=time))
+    # --- time -------------------------------------------------------------------------------------
 
-    def _do(self, act: Callable[[Replica, int, int], list[Outgoing]]) -> None:
-        replica, world = self.replica, self._cluster.world
-        if replica is None:
-            return
-        try:
-            outgoing = act(replica, world.now_ms, EPOCH_MS + world.now_ms)
-        except LogError as error:
-            world.note(f"{self.node_id} fails: {error.code}")
-            self._die()
-            self.disk.kill()
-            self._cluster.after_failure(self)
+    def _times_ms(self) -> tuple[int, int]:
+        now_ms = self._cluster.world.now_ms
+        return now_ms, TIME_MS + now_ms
+
+    def _draw_ms(self, bound_ms: int) -> int:
+        return self._cluster.world.chance(f"jitter {self.node_id}").randrange(bound_ms)
+
+    def _note(self, words: str) -> None:
+        self._cluster.world.note(f"{self.node_id} {words}")
+
+    def _later(self, delay_us: int, act: Callable[[], None]) -> None:
+        """Do something in this life, later; later still if it is paused then."""
+        life = self.life
+
+        def due() -> None:
+            if self.life == life:
+                self._when_awake(act)
+
+        self._cluster.world.after(delay_us, due)
+
+    def _when_awake(self, act: Callable[[], None]) -> None:
+        """Do something now or when it wakes, if it lives to wake."""
+        if not self.is_paused:
+            act()
             return
         life = self.life
-        for one in outgoing:
-            if self.life != life:
-                return
-            if self.listeners is not None:
-                self.listeners.hear(one)
-            self._put_out(one)
-        if self.life == life and self.appends is not None:
-            self.appends.poll()
-            self._tell_listeners()
-            self._cluster.looked_at(self)
-            if self.is_alive and not self.is_paused:
-                self._set_timer()
+        self._held.append(lambda: self._when_awake(act) if self.life == life else None)
 
-    def _put_out(self, outgoing: Outgoing) -> None:
-        cluster, world = self._cluster, self._cluster.world
-        replica = self.replica
-        assert replica is not None
-        match outgoing:
-            case Send(correlation_id, target, _, request):
-                self._check_sent(request)
-                source, life = self.node_id, self.life
-                cluster.send_request(source, life, target, correlation_id, request)
-            case Reply(request_id, response):
-                self._reply(request_id, response)
-            case RunSync(ticket):
-                life = self.life
-                world.after(self._sync_us(), lambda: self._sync(life, ticket))
-            case AdvanceHighWatermark(offset):
-                world.note(f"{self.node_id} high watermark {offset}")
-                cluster.witness.saw_high_watermark(self.node_id, self.life, offset, replica.log)
-                cluster.hook("high watermark", self)
-            case LeaderChanged():
-                self._leader_changed(outgoing)
-            case LeadershipConfirmed(ticket):
-                assert self.appends is not None
-                self.appends.confirmed(ticket)
-            case RoleChanged():
-                role = outgoing.new.__name__.lower()
-                world.note(f"{self.node_id} {role} in epoch {outgoing.epoch}")
-            case Tell(text):
-                world.note(f"{self.node_id} {text}")
-                if text.startswith("it stands still"):
-                    cluster.count("stood still")
-
-    def _check_sent(self, request: Request) -> None:
-        witness, replica = self._cluster.witness, self.replica
-        assert replica is not None
-        if isinstance(request, FetchRequest):
-            witness.saw_fetch(self.node_id, request.fetch_offset, replica.log)
-            return
-        if isinstance(request, VoteRequest) and not request.is_pre_vote:
-            witness.saw_vote(self.node_id, request.epoch, self.node_id)
-        written = replica.log.read_election()
-        witness.saw_epoch(self.node_id, 0 if written is None else written.leader_epoch)
-
-    def _reply(self, request_id: int, response: Response) -> None:
-        cluster = self._cluster
-        found = self._answer_to.pop(request_id, None)
-        if found is None:
-            return
-        source, life, correlation_id = found
-        watcher = cluster.watched.pop((self.node_id, request_id), None)
-        if watcher is not None:
-            watcher(response)
-        cluster.world.note(f"{self.node_id} -> {source} {_words(response)}")
-        cluster.network.send(
-            self.node_id,
-            source,
-            lambda: cluster.nodes[source].receive_response(life, correlation_id, response),
-        )
-
-    def receive_request(
-        self, source: int, life: int, correlation_id: int, request: Request
-    ) -> None:
-        if self.replica is None:
-            return
-        request_id = self._next_request_id
-        self._next_request_id += 1
-        self._answer_to[request_id] = (source, life, correlation_id)
-        if isinstance(request, VoteRequest) and not request.is_pre_vote:
-            self._watch_vote(request_id, request)
-        self.tell(RequestReceived(request_id, request))
-
-    def _watch_vote(self, request_id: int, request: VoteRequest) -> None:
-        node, cluster = self, self._cluster
-
-        def seen(response: Response) -> None:
-            if isinstance(response, VoteResponse) and response.is_granted:
-                cluster.witness.saw_vote(node.node_id, request.epoch, request.candidate.node_id)
-                replica = node.replica
-                assert replica is not None
-                written = replica.log.read_election()
-                assert written is not None
-                if written.leader_epoch > request.epoch:
-                    return  # it stood still, and more has happened since: no vote there any more
-                assert (written.leader_epoch, written.voted_id) == (
-                    request.epoch,
-                    request.candidate.node_id,
-                ), "a vote is written down before it is given"
-
-        cluster.watched[self.node_id, request_id] = seen
-
-    def receive_response(self, life: int, correlation_id: int, response: Response) -> None:
-        if self.life == life:
-            self.tell(ResponseReceived(correlation_id, response))
-
-    def _sync_us(self) -> int:
-        chance, speed = self._cluster.world.chance("disk"), self.speed
-        if chance.random() < speed.stall_rate:
-            self._cluster.count("stalled sync")
-            return int(chance.random() * speed.stall_us)
-        return int((0.5 + chance.random()) * speed.sync_us)
-
-    def _sync(self, life: int, ticket: object) -> None:
-        from raftlog.log.writing.sync_state import SyncTicket
-
-        assert isinstance(ticket, SyncTicket)
-        if self.life != life or self.replica is None:
-            return
-        if self.is_paused:
-            self._held.append(lambda: self._sync(life, ticket))
-            return
-        self._cluster.hook("between append and sync", self)
-        if self.life != life or self.replica is None:
-            return
-        try:
-            ticket.run()
-        except LogError as error:
-            self._cluster.world.note(f"{self.node_id} cannot sync: {error.code}")
-            self.replica.fail_sync(ticket, error)
-            self._die()
-            self.disk.kill()
-            self._cluster.after_failure(self)
-            return
-        self._cluster.hook("between sync and answer", self)
-        if self.life != life:
-            return
-        self._do(lambda replica, now, time: replica.complete_sync(ticket, now_ms=now, time_ms=time))
-
-    def _set_timer(self) -> None:
-        replica, world = self.replica, self._cluster.world
-        assert replica is not None
-        deadline_ms = replica.next_deadline_ms
+    def _set_timer(self, replica: Replica) -> None:
+        world, deadline_ms = self._cluster.world, replica.next_deadline_ms
         if deadline_ms is None or deadline_ms == self._timer_ms:
             return
         if self._timer_ms is not None and world.now_ms < self._timer_ms <= deadline_ms:
@@ -400,53 +221,136 @@ class Node:
 
         world.after(deadline_ms * US_PER_MS - world.now_us, fire)
 
-    def _leader_changed(self, change: LeaderChanged) -> None:
-        cluster, replica = self._cluster, self.replica
-        assert replica is not None
-        cluster.world.note(
-            f"{self.node_id} knows leader {change.leader_id} of epoch {change.epoch}"
+    # --- what happens -----------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> None:
+        """Let the replica take an event, now or when it wakes."""
+        self._when_awake(lambda: self.step(event))
+
+    def act(self, do: Callable[[Replica, int, int], list[Outgoing]]) -> None:
+        super().act(do)
+        replica = self.replica
+        if replica is not None:
+            self._tell_listeners()
+            self._cluster.looked_at(self)
+            if self.replica is replica and not self.is_paused:
+                self._set_timer(replica)
+
+    def _put_out(self, outgoing: Outgoing) -> None:
+        if self.listeners is not None:
+            self.listeners.hear(outgoing)
+        super()._put_out(outgoing)
+
+    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell) -> None:
+        cluster = self._cluster
+        match news:
+            case AdvanceHighWatermark(offset):
+                self._note(f"high watermark {offset}")
+                cluster.hook("high watermark", self)
+            case LeaderChanged(epoch=epoch, leader_id=leader_id):
+                self._note(f"knows leader {leader_id} of epoch {epoch}")
+                if leader_id == self.node_id:
+                    cluster.count("election")
+                    cluster.hook("elected", self)
+            case RoleChanged(new=new, epoch=epoch):
+                self._note(f"{new.__name__.lower()} in epoch {epoch}")
+            case Tell(text):
+                self._note(text)
+                if text.startswith("it stands still"):
+                    cluster.count("stood still")
+
+    # --- the network ------------------------------------------------------------------------------
+
+    def _send(self, send: Send) -> None:
+        self._cluster.send_request(
+            self.node_id, self.life, send.node_id, send.correlation_id, send.request
         )
-        if change.leader_id == self.node_id:
-            cluster.count("election")
-            cluster.witness.saw_leader(self.node_id, self.life, change.epoch, replica.log)
-            cluster.hook("elected", self)
+
+    def _answer(self, request_id: int, response: Response) -> None:
+        cluster, (source, life, correlation_id) = self._cluster, self._answer_to.pop(request_id)
+        if life == OPERATOR:
+            assert isinstance(response, VoterChangeResponse)
+            cluster.voters_changed(response)
+            return
+        self._note(f"-> {source} {_words(response)}")
+        cluster.network.send(
+            self.node_id,
+            source,
+            lambda: cluster.nodes[source].receive_response(life, correlation_id, response),
+        )
+
+    def receive_request(
+        self, source: int, life: int, correlation_id: int, request: Request
+    ) -> None:
+        if self.is_alive:
+            request_id = self.note_request(request)
+            self._answer_to[request_id] = (source, life, correlation_id)
+            self.tell(RequestReceived(request_id, request))
+
+    def receive_response(self, life: int, correlation_id: int, response: Response) -> None:
+        if self.life == life:
+            self.tell(ResponseReceived(correlation_id, response))
+
+    # --- syncs ------------------------------------------------------------------------------------
+
+    def _begin_sync(self, sync: RunSync) -> None:
+        self._later(self._sync_us(), lambda: self._sync(sync))
+
+    def _sync_us(self) -> int:
+        chance, speed = self._cluster.world.chance("disk"), self.speed
+        if chance.random() < speed.stall_rate:
+            self._cluster.count("stalled sync")
+            return int(chance.random() * speed.stall_us)
+        return int((0.5 + chance.random()) * speed.sync_us)
+
+    def _sync(self, sync: RunSync) -> None:
+        cluster, life = self._cluster, self.life
+        cluster.hook("between append and sync", self)
+        if self.life != life or self.replica is None:
+            return
+        try:
+            sync.ticket.run()
+        except LogError as error:
+            self.replica.fail_sync(sync.ticket, error)
+            self._fail(error)
+            return
+        cluster.hook("between sync and answer", self)
+        if self.life == life:
+            self.complete_sync(sync)
 
     # --- users ------------------------------------------------------------------------------------
 
     def append(self, request: AppendRequest) -> None:
         """A user's append reaches this node."""
-        cluster, appends = self._cluster, self.appends
-        if self.replica is None or appends is None:
-            cluster.answered(request, failed(_unknown("no answer")))
-            return
-        if self.is_paused:
-            life = self.life
-            self._held.append(lambda: self.append(request) if self.life == life else None)
-            return
+        if not self.is_alive:
+            self._cluster.answered(request, failed(_unknown("no answer")))
+        else:
+            self._when_awake(lambda: self._take(request))
+
+    def _take(self, request: AppendRequest) -> None:
         self._unplaced.append(request)
         if len(self._unplaced) == 1:
             # What comes in one turn of a real node's loop is placed together.
-            life, turn_us = self.life, cluster.world.chance("turn").choice((0, 0, 300, 3_000))
-            cluster.world.after(turn_us, lambda: self._place(life))
+            turn_us = self._cluster.world.chance("turn").choice((0, 0, 300, 3_000))
+            self._later(turn_us, self._place)
 
-    def _place(self, life: int) -> None:
+    def _place(self) -> None:
         appends = self.appends
-        if self.life != life or appends is None:
-            return
-        if self.is_paused:
-            self._held.append(lambda: self._place(life))
-            return
+        assert appends is not None, "it lives"
         requests, self._unplaced = self._unplaced, []
         if len(requests) > 1:
             self._cluster.count("appends placed together")
-        self._do(lambda _, now, time: appends.submit(requests, now_ms=now, time_ms=time))
+        self.act(lambda _, now, time: appends.submit(requests, now_ms=now, time_ms=time))
+
+    def _told(self, request: AppendRequest, answer: Answer) -> None:
+        self._cluster.answered(request, answer)
 
     def snapshot(self) -> None:
         """Write a snapshot of what is committed, and begin the log behind it."""
         replica, cluster = self.replica, self._cluster
         if replica is None:
             return
-        log, time_ms = replica.log, EPOCH_MS + cluster.world.now_ms
+        log, time_ms = replica.log, self._times_ms()[1]
         high_watermark = replica.core.high_watermark
         if high_watermark is None or high_watermark <= log.log_start_offset:
             return
@@ -475,7 +379,7 @@ class Node:
         if replica is None or self.is_paused:
             return False
         try:
-            if not replica.clean(time_ms=EPOCH_MS + cluster.world.now_ms):
+            if not replica.clean(time_ms=self._times_ms()[1]):
                 return False
         except (DiskFullError, LogLockedError) as error:
             cluster.world.note(f"{self.node_id} forgets nothing: {error.code}")
@@ -485,12 +389,8 @@ class Node:
 
     def change_voters(self, request: Request) -> None:
         """An operator asks this node to change who votes, and does not wait for the answer."""
-        if self.replica is not None and not self.is_paused:
-            request_id = self._next_request_id
-            self._next_request_id += 1
-            self._cluster.watched[self.node_id, request_id] = self._cluster.voters_changed
-            self._answer_to[request_id] = (self.node_id, -1, 0)
-            self.tell(RequestReceived(request_id, request))
+        if not self.is_paused:
+            self.receive_request(self.node_id, OPERATOR, 0, request)
 
     def resign(self) -> None:
         if self.replica is not None:
@@ -535,16 +435,18 @@ class Cluster:
         self.counted = Counted()
         self.network = Network(world)
         self.witness = Witness()
-        self.config = config or QuorumConfig()
-        self.log_config = log_config or small_log_config()
-        self.kraft_version = int(is_dynamic)
         everybody = [
             _voter(node_id, is_dynamic) for node_id in range(1, node_count + observer_count + 1)
         ]
-        self.voters = VoterSet.of(everybody[:node_count])
-        self.bootstrap = tuple(voter.endpoints for voter in everybody)
+        self.setting = Setting(
+            voters=VoterSet.of(everybody[:node_count]),
+            kraft_version=int(is_dynamic),
+            config=config or QuorumConfig(),
+            log_config=log_config or small_log_config(),
+            witness=self.witness,
+            bootstrap=tuple(voter.endpoints for voter in everybody),
+        )
         self.counts: dict[str, int] = {}
-        self.watched: dict[tuple[int, int], Callable[[Response], None]] = {}
         self.nodes = {voter.key.node_id: Node(self, voter) for voter in everybody}
         self._asked: dict[int, tuple[AppendRequest, Asker, int, int]] = {}
         self.on_hook: Callable[[str, Node], None] = lambda _hook, _node: None
@@ -575,9 +477,8 @@ class Cluster:
             lambda: self.nodes[target].receive_request(source, life, correlation_id, request),
         )
 
-    def voters_changed(self, response: Response) -> None:
+    def voters_changed(self, response: VoterChangeResponse) -> None:
         """An operator hears."""
-        assert isinstance(response, VoterChangeResponse)
         self.count(f"voter change {response.error.name}")
 
     def users_append(self, target: int, request: AppendRequest, user: Asker, attempt: int) -> None:

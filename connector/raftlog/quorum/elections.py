@@ -98,6 +98,7 @@ class Elections:
             return
         if state.now_ms >= role.election_deadline_ms and not state.is_shutting_down:
             state.become_unattached(role.epoch + 1)
+            self.poll()  # an only voter stands at once
             return
         for voter in state.other_voters:
             node_id = voter.key.node_id

@@ -1,0 +1,132 @@
+"""A core whose every step is looked at: what simulated and scripted nodes run.
+
+Rules of this file:
+
+1. Nothing is said before what it vouches for is asked to be written down: a vote, an epoch, a
+   durable end of the log.
+2. A step leaves nothing undone that was due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+from raftlog.node.replica import Replica
+from raftlog.quorum.core import QuorumCore
+from raftlog.quorum.effects import (
+    AdvanceHighWatermark,
+    BeginEpoch,
+    Effect,
+    ElectionState,
+    InstallSnapshot,
+    PersistElection,
+    Reply,
+    ReplyWithRecords,
+    ReplyWithSnapshot,
+    RoleChanged,
+    Send,
+    TruncateToEndOfEpoch,
+)
+from raftlog.quorum.events import Event, RequestReceived
+from raftlog.quorum.messages import FetchRequest, Response, VoteRequest, VoteResponse
+from raftlog.quorum.roles import RoleType
+from raftlog.quorum.state import Beginning
+
+
+class Seen:
+    """What happened in all steps while ``recording`` lasted."""
+
+    def __init__(self) -> None:
+        self.changes: set[tuple[RoleType, RoleType]] = set()
+        self.step_count = 0
+        self.vote_count = 0
+        self.fetch_count = 0
+
+
+class CheckedCore(QuorumCore):
+    """The core, with an eye on it."""
+
+    seen: ClassVar[Seen] = Seen()
+
+    def __init__(self, beginning: Beginning, *, now_ms: int) -> None:
+        super().__init__(beginning, now_ms=now_ms)
+        self._written = beginning.election
+        self._votes_asked: dict[int, VoteRequest] = {}
+
+    def step(self, event: Event, *, now_ms: int) -> list[Effect]:
+        effects = super().step(event, now_ms=now_ms)
+        self.seen.step_count += 1
+        if isinstance(event, RequestReceived) and isinstance(event.request, VoteRequest):
+            self._votes_asked[event.request_id] = event.request
+        for at, effect in enumerate(effects):
+            self._look(effect, effects[:at] if isinstance(effect, Send) else ())
+        marks = [effect.offset for effect in effects if isinstance(effect, AdvanceHighWatermark)]
+        assert marks == sorted(set(marks)), "high watermarks rise"
+        deadline_ms = self.next_deadline_ms
+        assert deadline_ms is None or deadline_ms > now_ms, f"due since {deadline_ms}: {self.role}"
+        return effects
+
+    def _look(self, effect: Effect, before: Sequence[Effect]) -> None:
+        if isinstance(effect, PersistElection):
+            self._check_written(effect.state)
+        elif isinstance(effect, Send):
+            self._check_sent(effect, before)
+        elif isinstance(effect, Reply | ReplyWithRecords | ReplyWithSnapshot):
+            self._check_said(effect.request_id, effect.response)
+        elif isinstance(effect, BeginEpoch):
+            written = self._written
+            assert (written.epoch, written.leader_id) == (effect.epoch, self.node_id)
+        elif isinstance(effect, RoleChanged) and effect.old is not None:
+            self.seen.changes.add((effect.old, effect.new))
+
+    def _check_written(self, state: ElectionState) -> None:
+        before = self._written
+        assert state.epoch >= before.epoch, "epochs never fall"
+        if state.epoch == before.epoch:
+            assert before.voted in (None, state.voted), "a vote is not taken back"
+            assert before.leader_id in (None, state.leader_id), "nor is a leader"
+        self._written = state
+
+    def _check_sent(self, sent: Send, before: Sequence[Effect]) -> None:
+        request, log, written = sent.request, self._state.log, self._written
+        if isinstance(request, FetchRequest):
+            self.seen.fetch_count += 1
+            assert request.fetch_offset <= log.synced_end_offset, "durable before it is told"
+            changed = [one for one in before if isinstance(one, TruncateToEndOfEpoch)]
+            assert not changed, "the log is asked for again when it is cut"
+            assert not [one for one in before if isinstance(one, InstallSnapshot)]
+        if isinstance(request, VoteRequest) and not request.is_pre_vote:
+            assert (written.epoch, written.voted) == (request.epoch, request.candidate), "written"
+        epoch = getattr(request, "epoch", 0)
+        assert epoch <= max(written.epoch, log.last_fetched_epoch), "an epoch is written down first"
+
+    def _check_said(self, request_id: int, response: Response) -> None:
+        written = self._written
+        standing = getattr(response, "standing", None)
+        if standing is not None:
+            assert standing.epoch <= written.epoch, "an epoch is written down before it is told"
+        asked = self._votes_asked.pop(request_id, None)
+        if asked is None or not isinstance(response, VoteResponse):
+            return
+        if response.is_granted and not asked.is_pre_vote:
+            self.seen.vote_count += 1
+            assert written.epoch == asked.epoch, "written down before it is given"
+            assert written.voted == asked.candidate
+
+
+class CheckedReplica(Replica):
+    """A replica with such a core."""
+
+    core_type = CheckedCore
+
+
+@contextmanager
+def recording() -> Iterator[Seen]:
+    """What all cores do from now on."""
+    before, CheckedCore.seen = CheckedCore.seen, Seen()
+    try:
+        yield CheckedCore.seen
+    finally:
+        CheckedCore.seen = before

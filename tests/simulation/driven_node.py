@@ -1,0 +1,236 @@
+"""A node of a test: the real replica on a simulated disk, driven by hand, with a witness beside it.
+
+Rules of this file:
+
+1. A node does what the real one does: the same ``Replica``, the same files. Only who carries
+   messages, who runs syncs and who makes time pass is different: that is for those below.
+2. Everything that a node does is seen by the witness before anybody else hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from raftlog.client.requests import Answer, AppendRequest
+from raftlog.errors import LogError
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.leader_appends import LeaderAppends
+from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.effects import (
+    AdvanceHighWatermark,
+    LeaderChanged,
+    LeadershipConfirmed,
+    Reply,
+    RoleChanged,
+    Send,
+    Tell,
+)
+from raftlog.quorum.events import Event
+from raftlog.quorum.messages import FetchRequest, Request, Response, VoteRequest, VoteResponse
+from raftlog.quorum.voters import Endpoint, Voter, VoterSet
+from raftlog.storage.simulated import SimulatedDisk
+from tests.quorum.checked_core import CheckedReplica
+
+from .invariants import Witness
+
+DIRECTORY: Final = "/data/orders-0"
+TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
+TIME_MS: Final = 1_700_000_000_000
+"""The time of day when everything begins."""
+
+
+def new_disk(seed: int) -> SimulatedDisk:
+    """An empty disk that nodes can use."""
+    disk = SimulatedDisk(seed)
+    disk.make_directory("/data")
+    disk.sync_directory("/")
+    return disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all nodes of a cluster are configured with."""
+
+    voters: VoterSet
+    kraft_version: int
+    config: QuorumConfig
+    log_config: LogConfig
+    witness: Witness
+    bootstrap: tuple[tuple[Endpoint, ...], ...] = ()
+
+
+class DrivenNode:
+    """One node: alive or dead, with a disk that outlives it."""
+
+    replica_type: ClassVar[type[Replica]] = CheckedReplica
+
+    def __init__(self, voter: Voter, setting: Setting, disk: SimulatedDisk) -> None:
+        self.voter = voter
+        self.node_id: Final = voter.key.node_id
+        self.disk = disk
+        self.life = 0
+        self.appends: LeaderAppends | None = None
+        self._setting = setting
+        self._running: Replica | None = None
+        self._asked: dict[int, Request] = {}
+        self._next_request_id = 1
+
+    @property
+    def is_alive(self) -> bool:
+        return self._running is not None
+
+    # --- what is different ------------------------------------------------------------------------
+
+    def _times_ms(self) -> tuple[int, int]:
+        """The quorum's clock, and the time of day."""
+        raise NotImplementedError
+
+    def _draw_ms(self, bound_ms: int) -> int:
+        raise NotImplementedError
+
+    def _send(self, send: Send) -> None:
+        raise NotImplementedError
+
+    def _answer(self, request_id: int, response: Response) -> None:
+        raise NotImplementedError
+
+    def _begin_sync(self, sync: RunSync) -> None:
+        raise NotImplementedError
+
+    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell) -> None:
+        raise NotImplementedError
+
+    def _told(self, request: AppendRequest, answer: Answer) -> None:
+        """A user's append is answered."""
+        raise NotImplementedError
+
+    def _ended(self, error: LogError) -> None:
+        """The replica has ended itself; the process is over."""
+        raise NotImplementedError
+
+    # --- life and death ---------------------------------------------------------------------------
+
+    def _open(self) -> Replica:
+        """Begin another life. Raises what opening a replica raises."""
+        assert self._running is None, "it is dead"
+        setting, (now_ms, time_ms) = self._setting, self._times_ms()
+        self.life += 1
+        setting.witness.restarted(self.node_id)
+        replica = self.replica_type.open(
+            self.disk,
+            DIRECTORY,
+            me=self.voter,
+            voters=setting.voters,
+            kraft_version=setting.kraft_version,
+            log_config=setting.log_config,
+            topic_id=TOPIC_ID,
+            config=setting.config,
+            jitter_ms=self._draw_ms,
+            bootstrap=setting.bootstrap,
+            now_ms=now_ms,
+            time_ms=time_ms,
+        )
+        self._running = replica
+        self.appends = LeaderAppends(replica, self._told)
+        return replica
+
+    def _die(self, reason: str = "the node died") -> None:
+        appends, self.appends = self.appends, None
+        self._running, self._asked = None, {}
+        self.life += 1
+        if appends is not None:
+            appends.give_up(reason)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def act(self, do: Callable[[Replica, int, int], list[Outgoing]]) -> None:
+        """Let the replica do something, and carry out what it asks for."""
+        replica, life = self._running, self.life
+        if replica is None:
+            return
+        try:
+            outgoing = do(replica, *self._times_ms())
+        except LogError as error:
+            self._fail(error)
+            return
+        for one in outgoing:
+            if self.life == life:
+                self._put_out(one)
+        if self.life == life and self.appends is not None:
+            self.appends.poll()
+
+    def step(self, event: Event) -> None:
+        """Let the replica take an event."""
+        self.act(lambda replica, now, time: replica.step(event, now_ms=now, time_ms=time))
+
+    def note_request(self, request: Request) -> int:
+        """Somebody asks; the number by which it is to be told and answered."""
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        self._asked[request_id] = request
+        return request_id
+
+    def complete_sync(self, sync: RunSync) -> None:
+        """A sync that has been run has ended."""
+        ticket = sync.ticket
+        self.act(lambda replica, now, time: replica.complete_sync(ticket, now_ms=now, time_ms=time))
+
+    def _fail(self, error: LogError) -> None:
+        self._die("the node ended")
+        self.disk.kill()
+        self._ended(error)
+
+    def _put_out(self, outgoing: Outgoing) -> None:
+        replica, witness = self._running, self._setting.witness
+        assert replica is not None
+        match outgoing:
+            case Send(request=request):
+                self._check_sent(replica, request)
+                self._send(outgoing)
+            case Reply(request_id, response):
+                asked = self._asked.pop(request_id, None)
+                if asked is not None:
+                    self._check_said(replica, asked, response)
+                    self._answer(request_id, response)
+            case RunSync():
+                self._begin_sync(outgoing)
+            case AdvanceHighWatermark(offset):
+                witness.saw_high_watermark(self.node_id, self.life, offset, replica.log)
+                self._hear(outgoing)
+            case LeaderChanged(epoch=epoch, leader_id=leader_id):
+                if leader_id == self.node_id:
+                    witness.saw_leader(self.node_id, self.life, epoch, replica.log)
+                self._hear(outgoing)
+            case LeadershipConfirmed(ticket):
+                assert self.appends is not None
+                self.appends.confirmed(ticket)
+            case _:
+                self._hear(outgoing)
+
+    # --- what must be true ------------------------------------------------------------------------
+
+    def _check_sent(self, replica: Replica, request: Request) -> None:
+        witness = self._setting.witness
+        if isinstance(request, FetchRequest):
+            witness.saw_fetch(self.node_id, request.fetch_offset, replica.log)
+            return
+        if isinstance(request, VoteRequest) and not request.is_pre_vote:
+            witness.saw_vote(self.node_id, request.epoch, self.node_id)
+        written = replica.log.read_election()
+        witness.saw_epoch(self.node_id, 0 if written is None else written.leader_epoch)
+
+    def _check_said(self, replica: Replica, request: Request, response: Response) -> None:
+        if not isinstance(request, VoteRequest) or request.is_pre_vote:
+            return
+        if isinstance(response, VoteResponse) and response.is_granted:
+            candidate = request.candidate.node_id
+            self._setting.witness.saw_vote(self.node_id, request.epoch, candidate)
+            written = replica.log.read_election()
+            assert written is not None
+            if written.leader_epoch > request.epoch:
+                return  # it stood still, and more has happened since
+            given = (request.epoch, candidate)
+            assert (written.leader_epoch, written.voted_id) == given, "written before it is given"
