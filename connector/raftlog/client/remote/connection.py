@@ -105,6 +105,12 @@ class Connection(asyncio.Protocol):
         connection = protocol
         try:
             await connection._agree(max(until - loop.time(), 0))
+        except ConnectionLostError as error:
+            connection.close("no versions were agreed on")
+            if context is None:
+                raise
+            hint = "perhaps it wants a certificate, or one that another CA signed"
+            raise ConnectionLostError(f"{error}, before it answered anything: {hint}") from None
         except BaseException:
             connection.close("no versions were agreed on")
             raise
