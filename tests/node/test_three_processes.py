@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.quorum_checks import epoch_of, follows, grows, leader_of
 from tests.support.quorum_load import Load, check_nothing_is_lost
-from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
+from tests.support.quorum_processes import QuorumProcesses, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -18,37 +19,6 @@ pytestmark = pytest.mark.slow
 def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
     with QuorumProcesses(tmp_path) as processes:
         yield processes
-
-
-def leader_of(quorum: QuorumProcesses) -> NodeProcess | None:
-    """The running node that said last that it leads, in the newest epoch that anybody led."""
-    elected = [
-        (line["epoch"], line["node"])
-        for node in quorum.nodes
-        for line in node.lines()
-        if line["event"] == "role" and line["new"] == "leader"
-    ]
-    if not elected:
-        return None
-    leader = quorum.node(max(elected)[1])
-    return leader if leader.is_running else None
-
-
-def epoch_of(quorum: QuorumProcesses) -> int:
-    return max(line["epoch"] for node in quorum.nodes for line in node.lines() if "epoch" in line)
-
-
-def _follows(node: NodeProcess) -> bool:
-    """Whether it follows now, as far as it said."""
-    roles = [line["new"] for line in node.lines() if line["event"] == "role"]
-    return roles[-1:] == ["follower"]
-
-
-def grows(load: Load, by: int = 20) -> None:
-    """Wait until so much more is acknowledged."""
-    before = load.count
-    eventually(lambda: load.count >= before + by or load.book.failures, "appends are acknowledged")
-    assert not load.book.failures, load.book.failures
 
 
 def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
@@ -81,7 +51,7 @@ def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
         grows(load)
         assert epoch_of(quorum) > epoch
         old.wake()
-        eventually(lambda: _follows(old), "the old leader follows")
+        eventually(lambda: follows(old), "the old leader follows")
         grows(load)
     check_nothing_is_lost(quorum.bootstrap, load.book)
 
@@ -114,7 +84,7 @@ def test_copies_are_the_same_bytes_in_the_end(quorum: QuorumProcesses) -> None:
         killed.kill()
         grows(load)
         killed.start()  # what only it had is cut away when it follows
-        eventually(lambda: _follows(killed), "the killed node follows")
+        eventually(lambda: follows(killed), "the killed node follows")
         grows(load)
     check_nothing_is_lost(quorum.bootstrap, load.book)
     for node in quorum.nodes:

@@ -56,7 +56,9 @@ class Book:
 class Load:
     """Appenders on a quorum, in a ``with`` statement."""
 
-    def __init__(self, bootstrap: str, appender_count: int = 4) -> None:
+    def __init__(self, bootstrap: str, appender_count: int = 4, *, value_bytes: int = 1) -> None:
+        """Values have ``value_bytes`` at least."""
+        self._value_bytes = value_bytes
         self.book: Final = Book()
         self._bootstrap = bootstrap
         self._stop = threading.Event()
@@ -100,7 +102,7 @@ class Load:
             self.book.note_failure(f"appender {number}: {error}")
 
     def _append_one(self, log: raftlog.ConnectedLog, number: int, version: int) -> None:
-        value = b"%d-%d" % (number, version)
+        value = (b"%d-%d" % (number, version)).ljust(self._value_bytes, b".")
         name = (f"appender-{number}", "load", version)
         has_token = number % 2 == 1
         while not self._stop.is_set():
@@ -116,14 +118,17 @@ class Load:
             return
 
 
-def check_nothing_is_lost(bootstrap: str, book: Book) -> None:
-    """Everything that was promised is there, once, and nobody failed."""
+def check_nothing_is_lost(bootstrap: str, book: Book, *, is_whole: bool = True) -> None:
+    """Everything that was promised is there, once, and nobody failed. A log that is not whole has
+    forgotten its beginning on purpose."""
     assert not book.failures, book.failures
     with raftlog.connect(bootstrap) as log:
-        found = {record.offset: record.value for record in log.read(0)}
-    missing = {offset: value for offset, value in book.acknowledged.items() if offset not in found}
+        start_offset = 0 if is_whole else log.log_start_offset
+        found = {record.offset: record.value for record in log.read(start_offset)}
+    promised = {at: value for at, value in book.acknowledged.items() if at >= start_offset}
+    missing = {offset: value for offset, value in promised.items() if offset not in found}
     assert not missing, f"{len(missing)} acknowledged records are gone, {min(missing)} first"
-    wrong = {at for at, value in book.acknowledged.items() if found[at] != value}
+    wrong = {at for at, value in promised.items() if found[at] != value}
     assert not wrong, f"other records lie at offsets {sorted(wrong)[:5]}"
     values = list(found.values())
     assert len(values) == len(set(values)), "a record was written twice"

@@ -59,7 +59,10 @@ def eventually(look: Callable[[], T], what: str, *, patience_s: float = PATIENCE
 class NodeProcess:
     """One node: its directory and configuration, and its process while it runs."""
 
-    def __init__(self, home: Path, node_id: int, port: int, *, extra: str = "") -> None:
+    def __init__(
+        self, home: Path, node_id: int, port: int, *, extra: str = "", node_keys: str = ""
+    ) -> None:
+        """``node_keys`` are lines of the file's ``[node]``, ``extra`` its further tables."""
         self.node_id: Final = node_id
         self.port: Final = port
         self.home: Final = home
@@ -70,9 +73,10 @@ class NodeProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.wrapper: Sequence[str] = ()
         """What the process is started under, as ``unshare``."""
+        self.before_launch: Callable[[], object] = lambda: None
         home.mkdir(parents=True, exist_ok=True)
         self.config.write_text(
-            f'[node]\nid = {node_id}\ndirectory = "data"\n'
+            f'[node]\nid = {node_id}\ndirectory = "data"\n{node_keys}'
             f'[listeners.both]\naddress = "127.0.0.1:{port}"\n{extra}'
         )
 
@@ -103,6 +107,7 @@ class NodeProcess:
     def launch(self) -> None:
         """Start its process."""
         assert self.process is None, "it runs"
+        self.before_launch()
         with self.lines_path.open("ab") as lines:
             self.process = subprocess.Popen(
                 [*self.wrapper, *COMMAND, "node", "start", "--config", str(self.config)],
@@ -167,13 +172,16 @@ class NodeProcess:
 class QuorumProcesses:
     """Several nodes of one cluster. Use it in a ``with`` statement: it leaves no process behind."""
 
-    def __init__(self, home: Path, node_count: int = 3, *, extra: str = "") -> None:
+    def __init__(
+        self, home: Path, node_count: int = 3, *, extra: str = "", node_keys: str = ""
+    ) -> None:
         self.home: Final = home
         self.cluster_id: Final = random_id()
         self.extra: Final = extra
+        self.node_keys: Final = node_keys
         ports = free_ports(node_count)
         self.nodes: Final = [
-            NodeProcess(home / f"node-{at}", at, port, extra=extra)
+            NodeProcess(home / f"node-{at}", at, port, extra=extra, node_keys=node_keys)
             for at, port in enumerate(ports, start=1)
         ]
 
@@ -208,12 +216,19 @@ class QuorumProcesses:
     def running(self) -> Iterator[NodeProcess]:
         return (node for node in self.nodes if node.is_running)
 
-    def new_node(self) -> NodeProcess:
-        """A node that nobody knows yet."""
+    def new_node(self, node_id: int | None = None) -> NodeProcess:
+        """A node that nobody knows yet, formatted and not started. With the id of one that is there
+        it takes that one's place, in a directory of its own."""
         (port,) = free_ports(1)
-        node_id = max(node.node_id for node in self.nodes) + 1
-        node = NodeProcess(self.home / f"node-{node_id}", node_id, port, extra=self.extra)
-        self.nodes.append(node)
+        if node_id is None:
+            node_id = max(node.node_id for node in self.nodes) + 1
+        others = [node for node in self.nodes if node.node_id != node_id]
+        servers = ", ".join(f'"{node.address}"' for node in others)
+        home = self.home / f"node-{node_id}-{len(list(self.home.iterdir()))}"
+        keys = f"{self.node_keys}bootstrap_servers = [{servers}]\n"
+        node = NodeProcess(home, node_id, port, extra=self.extra, node_keys=keys)
+        node.format(self.cluster_id)
+        self.nodes[:] = [*others, node]
         return node
 
     def node(self, node_id: int) -> NodeProcess:

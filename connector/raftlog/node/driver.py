@@ -6,7 +6,9 @@ Rules of this file:
    in a thread of its own, one at a time, for all that was appended before it began.
 2. The first ``LogError`` ends the replica: waiting appends are told that nobody knows what became
    of them, and ``ended`` says why. Nothing is tried twice on a log that failed.
-3. Who waits for news is woken after every step that may be news, and looks for himself.
+3. A leader that finds no room for an append resigns, if others could lead: they may have some. It
+   does so once in a while: where all disks are full nobody's turn is better than another's.
+4. Who waits for news is woken after every step that may be news, and looks for himself.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from raftlog.client.clock import Clock
-from raftlog.client.requests import Answer, AppendRequest, failed
+from raftlog.client.requests import Answer, AppendRequest, Failed, failed
 from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
 from raftlog.log.writing.sync_state import SyncTicket
 from raftlog.quorum.effects import (
@@ -30,7 +32,14 @@ from raftlog.quorum.effects import (
     Send,
     Tell,
 )
-from raftlog.quorum.events import Event, RequestDropped, RequestReceived, ShutDown, TimePassed
+from raftlog.quorum.events import (
+    Event,
+    RequestDropped,
+    RequestReceived,
+    Resign,
+    ShutDown,
+    TimePassed,
+)
 from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
@@ -38,6 +47,8 @@ from raftlog.wire import LogIdentity
 from .leader_appends import LeaderAppends
 from .replica import Outgoing, Replica, RunSync
 
+STEP_ASIDE_INTERVAL_MS: Final = 30_000
+"""How long a leader without room leads again before it resigns again."""
 News: TypeAlias = AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell
 """What people and figures hear of."""
 _Act: TypeAlias = Callable[[int, int], list[Outgoing]]
@@ -84,6 +95,7 @@ class Driver:
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-sync")
         self._syncing: asyncio.Future[None] | None = None
         self._is_over = False
+        self._stepped_aside_ms: int | None = None
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -298,9 +310,22 @@ class Driver:
             raise error
 
     def _answer(self, request: AppendRequest, answer: Answer) -> None:
+        if isinstance(answer, Failed) and isinstance(answer.error, DiskFullError):
+            self._loop.call_soon(self._step_aside)
         future = self._futures.pop(request, None)
         if future is not None and not future.done():
             future.set_result(answer)
+
+    def _step_aside(self) -> None:
+        """Let somebody lead who may have room."""
+        core, now_ms = self.replica.core, self.now_ms()
+        last_ms = self._stepped_aside_ms
+        is_too_soon = last_ms is not None and now_ms - last_ms < STEP_ASIDE_INTERVAL_MS
+        if self.is_over or not core.is_leader or len(core.voters) < 2 or is_too_soon:
+            return
+        self._stepped_aside_ms = now_ms
+        self._hear(Tell("there is no room on its disk: another may lead"))
+        self.tell(Resign(core.epoch))
 
     # --- waiting ----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from typing import Any, Final, get_type_hints
 from raftlog.errors import (
     AppendUnknownError,
     BufferAllocationError,
+    DiskFullError,
     ForeignCommitError,
     FutureEpochError,
     InvalidAppendError,
@@ -58,6 +59,7 @@ _KINDS: Final[dict[str, type[RaftlogError]]] = {
     for kind in (
         AppendUnknownError,
         BufferAllocationError,
+        DiskFullError,
         ForeignCommitError,
         FutureEpochError,
         InvalidAppendError,

@@ -24,6 +24,7 @@ from raftlog.errors import (
     AccessDeniedError,
     AppendUnknownError,
     BufferAllocationError,
+    DiskFullError,
     FutureEpochError,
     InvalidAppendError,
     LogClosedError,
@@ -365,7 +366,8 @@ class AskWhether:
 
 
 Judged = SendAgain | Refused | AskWhether
-_PASSING: Final = (LogClosedError, BufferAllocationError, LogLockedError)
+_PASSING: Final = (LogClosedError, BufferAllocationError, LogLockedError, DiskFullError)
+"""A leader without room on its disk steps aside: another may have some."""
 _LOOKED_AT_LATER: Final = (UnexpectedEndOffsetError, RecordBatchTooLargeError, InvalidAppendError)
 """Refusals that come behind the question whether the log has the batch already."""
 
@@ -378,7 +380,8 @@ def judged(sending: Sending, code: int, text: str | None, path: str) -> Judged:
     if isinstance(error, NotLeaderError | FutureEpochError):
         return _judged_epoch(sending, error)
     if isinstance(error, _PASSING):
-        return SendAgain(str(error), is_leader_gone=isinstance(error, LogClosedError))
+        is_leader_gone = isinstance(error, LogClosedError | DiskFullError)
+        return SendAgain(str(error), is_leader_gone=is_leader_gone)
     if error is None and code in _RETRIABLE:
         return SendAgain(text or f"Kafka's error {code}", is_leader_gone=code != 19)
     if error is None:

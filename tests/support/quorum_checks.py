@@ -1,0 +1,86 @@
+"""What a test sees of running nodes: who leads, who follows, and whether appends go on."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from raftlog.client.remote.addresses import parse_addresses
+from raftlog.client.remote.quorum import Quorum
+from raftlog.client.remote.voters import (
+    NodeAddress,
+    QuorumStanding,
+    add_voter,
+    describe_quorum,
+    remove_voter,
+)
+from raftlog.node.addresses import CONTROLLER_NAME
+from raftlog.types import ReplicaKey
+
+from .quorum_load import Load
+from .quorum_processes import NodeProcess, QuorumProcesses, eventually
+
+
+def leader_of(quorum: QuorumProcesses) -> NodeProcess | None:
+    """The running node that said last that it leads, in the newest epoch that anybody led."""
+    elected = [
+        (line["epoch"], line["node"])
+        for node in quorum.nodes
+        for line in node.lines()
+        if line["event"] == "role" and line["new"] == "leader"
+    ]
+    if not elected:
+        return None
+    leader = quorum.node(max(elected)[1])
+    return leader if leader.is_running else None
+
+
+def epoch_of(quorum: QuorumProcesses) -> int:
+    return max(line["epoch"] for node in quorum.nodes for line in node.lines() if "epoch" in line)
+
+
+def follows(node: NodeProcess) -> bool:
+    """Whether it follows now, as far as it said."""
+    roles = [line["new"] for line in node.lines() if line["event"] == "role"]
+    return roles[-1:] == ["follower"]
+
+
+def grows(load: Load, by: int = 20) -> None:
+    """Wait until so much more is acknowledged."""
+    before = load.count
+    eventually(lambda: load.count >= before + by or load.book.failures, "appends are acknowledged")
+    assert not load.book.failures, load.book.failures
+
+
+def standing_of(quorum: QuorumProcesses) -> QuorumStanding:
+    """The quorum as its leader knows it."""
+    with closing(Quorum(parse_addresses(quorum.bootstrap))) as asked:
+        return describe_quorum(asked)
+
+
+def is_level(quorum: QuorumProcesses, node: NodeProcess) -> bool:
+    """Whether a node has all that is committed, as the leader knows."""
+    standing = standing_of(quorum)
+    found = [one for one in standing.replicas if one.key == key_of(node)]
+    committed = standing.high_watermark
+    return bool(found) and committed is not None and (found[0].end_offset or 0) >= committed
+
+
+def key_of(node: NodeProcess) -> ReplicaKey:
+    return ReplicaKey(node.node_id, node.directory_id)
+
+
+def add(quorum: QuorumProcesses, node: NodeProcess) -> None:
+    """Let a node vote."""
+    at = NodeAddress(listener=CONTROLLER_NAME, host="127.0.0.1", port=node.port)
+    with closing(Quorum(parse_addresses(quorum.bootstrap))) as asked:
+        add_voter(asked, key_of(node), [at])
+
+
+def remove(quorum: QuorumProcesses, key: ReplicaKey) -> None:
+    """Let a voter vote no more."""
+    with closing(Quorum(parse_addresses(quorum.bootstrap))) as asked:
+        remove_voter(asked, key)
+
+
+def voter_ids(quorum: QuorumProcesses) -> list[int]:
+    return sorted(one.key.node_id for one in standing_of(quorum).replicas if one.is_voter)
