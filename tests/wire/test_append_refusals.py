@@ -16,6 +16,7 @@ from raftlog.errors import (
     FutureEpochError,
     InvalidAppendError,
     InvalidProducerEpochError,
+    LogAccessError,
     LogClosedError,
     LogLockedError,
     LogReadOnlyError,
@@ -45,6 +46,7 @@ REFUSALS: list[tuple[RaftlogError, int]] = [
     (InvalidAppendError(reason="record 3: {it is} odd"), 87),
     (RecordBatchTooLargeError(byte_count=9_000_000, byte_count_max=8_000_000), 10),
     (BufferAllocationError(byte_count=1, byte_count_max=2), 19),
+    (DiskFullError(path="0.log", reason="no room"), 56),
     (
         OutOfOrderSequenceError(
             producer_id=2**40, producer_epoch=0, sequence=7, expected_sequence=5
@@ -97,9 +99,9 @@ def test_the_token_s_refusal_says_wanted_and_next_available_to_people() -> None:
 
 
 def test_an_error_that_no_append_raises_keeps_its_words_and_brings_no_facts() -> None:
-    error = DiskFullError(path="0.log", reason="no room")
+    error = LogAccessError(path="0.log", reason="no right")
     assert refusal_text(error) == str(error)
-    assert refusal_text(DiskFullError(path="/srv/0.log", reason="no room")) == str(error)
+    assert refusal_text(LogAccessError(path="/srv/0.log", reason="no right")) == str(error)
     assert refusal_code(error) == (-1 if error.kafka_code is None else error.kafka_code)
     assert parse_refusal(str(error)) is None
 
