@@ -42,13 +42,15 @@ def last_commit(
     application_id: str,
     deadline_ms: float,
     submit: Callable[[AppendRequest], None],
+    now_ms: Callable[[], float],
 ) -> LastCommit | None:
     """The last commit of an application id, if the log remembers one.
 
     Raises what asking a quorum and appending to it raise.
     """
     for _ in range(LOOKS_MAX):
-        told = quorum.last_commit(application_id)
+        left_ms = max(deadline_ms - now_ms(), 0)
+        told = quorum.last_commit(application_id, timeout_ms=left_ms)
         if told is None:
             return None
         name = CommitName(application_id, told.query_id, told.version)

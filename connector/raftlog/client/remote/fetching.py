@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. Memory is bounded by one fetch, or by one batch where that is larger. Nothing above the high
+1. Memory is bounded by two fetches, or by a batch where that is larger. Nothing above the high
    watermark is given out, whatever a leader sends: Kafka's controllers send more.
 2. What was whole is given out first; the error comes behind it. A leader's bytes are checked as a
    file's are: a node's memory and the network lie between its disk and us.
@@ -12,18 +12,17 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Final
 
-from raftlog.errors import CorruptBatchError, DataLossError, LogGapError
+from raftlog.errors import CorruptBatchError, DataLossError, LogGapError, QuorumUnavailableError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_BATCH_BYTES_MAX
 from raftlog.log.pieces import P, Piece, Reading
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
 
 from .quorum import Fetched, Quorum
 
-EMPTY_LOOKS_MAX: Final = 50
-"""How often a leader may send nothing of what is committed before that is loss."""
-WAIT_MS: Final = 100
+PAUSE_MS: Final = 50
 
 
 def read_pieces(
@@ -31,47 +30,81 @@ def read_pieces(
 ) -> Iterator[P]:
     """The batches that overlap [start_offset, end_offset), which must be committed.
 
-    Raises ``CorruptBatchError``, ``LogGapError``, ``DataLossError`` behind what was whole, and what
-    asking a quorum raises.
+    While a piece is used the next one is fetched. Raises ``CorruptBatchError``, ``LogGapError``,
+    ``DataLossError`` behind what was whole, and what asking a quorum raises.
     """
+    fetches = _Fetches(quorum, max(reading.chunk_bytes, BATCH_HEADER_BYTES), end_offset)
     next_offset, is_first = start_offset, True
-    wanted = byte_count = max(reading.chunk_bytes, BATCH_HEADER_BYTES)
-    looks = 0
     while next_offset < end_offset:
-        fetched = quorum.fetch(next_offset, byte_count_max=wanted, wait_ms=WAIT_MS if looks else 0)
-        _check_there(quorum, fetched, next_offset, end_offset)
-        high_watermark = fetched.high_watermark or 0
-        if not fetched.data or high_watermark <= next_offset:
-            looks += 1
-            if looks > EMPTY_LOOKS_MAX:
-                raise _truncated(quorum, next_offset, end_offset)
-            continue
-        looks = 0
+        fetched = fetches.take(next_offset)
         piece = reading.read(
             fetched.data,
             path=quorum.path,
             file_position=0,
             start_offset=next_offset,
-            end_offset=min(end_offset, high_watermark),
+            end_offset=min(end_offset, fetched.high_watermark or 0),
         )
         if not len(piece.batches):
             if piece.error is not None:
                 raise piece.error
-            larger = _first_batch_byte_count(fetched.data)
-            if larger is None or larger <= wanted:
-                reason = "the leader sent no whole batch of what was asked for"
-                raise CorruptBatchError(reason=reason, path=quorum.path, offset=next_offset)
-            wanted = larger
+            fetches.enlarge(fetched, next_offset)
             continue
-        wanted = byte_count
         count, gap = _in_order(piece, next_offset, quorum.path, is_first=is_first)
         if count:
             next_offset, is_first = int(piece.batches.next_offset[count - 1]), False
+            if gap is None and piece.error is None:
+                fetches.begin(next_offset, fetched)
             yield piece if gap is None else reading.first(piece, count)
         if gap is not None:
             raise gap
         if piece.error is not None:
             raise piece.error
+
+
+class _Fetches:
+    """Fetches of one range, the next of which may be under way."""
+
+    def __init__(self, quorum: Quorum, byte_count: int, end_offset: int) -> None:
+        self._quorum = quorum
+        self._byte_count = self._wanted = byte_count
+        self._end_offset = end_offset
+        self._ahead: Future[Fetched] | None = None
+
+    def take(self, offset: int) -> Fetched:
+        """What lies from ``offset`` on, of which something is committed."""
+        waited_ms = 0
+        while True:
+            ahead, self._ahead = self._ahead, None
+            fetched = self._fetch(offset) if ahead is None else ahead.result()
+            _check_there(self._quorum, fetched, offset, self._end_offset)
+            if fetched.data and (fetched.high_watermark or 0) > offset:
+                return fetched
+            # A new leader learns late what is committed: it was, or nobody would ask for it.
+            if waited_ms >= self._quorum.timeout_ms:
+                raise QuorumUnavailableError(
+                    path=self._quorum.path,
+                    waited_ms=waited_ms,
+                    reason=f"offset {offset} was committed, and the leader does not know it",
+                )
+            self._quorum.pause(PAUSE_MS)
+            waited_ms += PAUSE_MS
+
+    def begin(self, offset: int, last: Fetched) -> None:
+        """Fetch what follows, if there will be much of it."""
+        self._wanted = self._byte_count
+        if offset < self._end_offset and len(last.data) * 2 > self._byte_count:
+            self._ahead = self._quorum.begin_fetch(offset, byte_count_max=self._wanted)
+
+    def enlarge(self, fetched: Fetched, offset: int) -> None:
+        """Ask for more at once: the first batch is larger than what was asked for."""
+        larger = _first_batch_byte_count(fetched.data)
+        if larger is None or larger <= self._wanted:
+            reason = "the leader sent no whole batch of what was asked for"
+            raise CorruptBatchError(reason=reason, path=self._quorum.path, offset=offset)
+        self._wanted = larger
+
+    def _fetch(self, offset: int) -> Fetched:
+        return self._quorum.fetch(offset, byte_count_max=self._wanted)
 
 
 def _check_there(quorum: Quorum, fetched: Fetched, offset: int, end_offset: int) -> None:

@@ -301,7 +301,17 @@ class ConnectedLog:
         if not isinstance(application_id, str):
             raise OptionError(option="application_id", reason="it must be text")
         deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
-        return last_commit(self._quorum, self.values, application_id, deadline_ms, self._submit)
+        return self._last_commit(application_id, deadline_ms)
+
+    def _last_commit(self, application_id: str, deadline_ms: float) -> LastCommit | None:
+        return last_commit(
+            self._quorum,
+            self.values,
+            application_id,
+            deadline_ms,
+            self._appends.submit,
+            self._clock.now_ms,
+        )
 
     def _submit(self, request: AppendRequest) -> None:
         """Queue an append. One without a record has nowhere to say its commit's name."""
@@ -309,9 +319,7 @@ class ConnectedLog:
             self._appends.submit(request)
             return
         name = request.commit
-        known = last_commit(
-            self._quorum, self.values, name.application_id, request.deadline_ms, self._submit
-        )
+        known = self._last_commit(name.application_id, request.deadline_ms)
         commits = Commits(() if known is None else (known,))
         duplicate = commits.check(name, take_over_from=request.take_over_from)
         if duplicate is not None:

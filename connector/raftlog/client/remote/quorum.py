@@ -16,6 +16,7 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -53,6 +54,8 @@ PAUSE_LONGEST_S: Final = 0.4
 _OFFSET_OUT_OF_RANGE: Final = 1
 _PASSING: Final = frozenset((3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 74, 75, 76, 78, 100, 103))
 """Kafka's codes after which another try, or another leader, may help."""
+_LEADER_IS_BUSY: Final = frozenset((7, 14, 78))
+"""Codes of one that leads, and cannot tell yet what is committed."""
 _SNAPSHOT_NOT_FOUND: Final = 98
 
 T = TypeVar("T")
@@ -176,6 +179,14 @@ class Quorum:
         fetched: Fetched = network.run(self._fetch(offset, byte_count_max, last_epoch, wait_ms))
         return fetched
 
+    def begin_fetch(self, offset: int, *, byte_count_max: int) -> Future[Fetched]:
+        """The same, to be waited for later."""
+        return self.network.start(self._fetch(offset, byte_count_max, None, 0))
+
+    def pause(self, duration_ms: int) -> None:
+        """Return after that time, or when this is closed (``LogClosedError``)."""
+        self.network.run(asyncio.sleep(duration_ms / 1000))
+
     def offset_at(self, timestamp: int, *, is_committed_only: bool = False) -> int | None:
         """The offset that ListOffsets tells of a time, or of one of Kafka's special ones."""
         _, partition = self.ask_leader(
@@ -209,7 +220,7 @@ class Quorum:
             return None
         return OffsetAndEpoch(int(partition.leader_epoch), int(partition.end_offset))
 
-    def last_commit(self, application_id: str) -> Committed | None:
+    def last_commit(self, application_id: str, *, timeout_ms: float) -> Committed | None:
         """What OffsetFetch tells of the last commit under an application id."""
         committed: Committed | None
         _, committed = self.ask_leader(
@@ -217,6 +228,7 @@ class Quorum:
             lambda leader: messages.commit_request(leader.log, application_id),
             wide.OffsetFetchResponse,
             messages.committed_of,
+            timeout_ms=timeout_ms,
         )
         return committed
 
@@ -251,6 +263,7 @@ class Quorum:
         take: Callable[[T], tuple[int, Any]],
         *,
         allowed: tuple[int, ...] = (),
+        timeout_ms: float | None = None,
     ) -> tuple[int, Any]:
         """Ask whoever leads, until there is an answer or time is up.
 
@@ -259,7 +272,7 @@ class Quorum:
         """
 
         async def ask() -> tuple[int, Any]:
-            error, taken, _ = await self._ask(api_key, build, target, take, allowed)
+            error, taken, _ = await self._ask(api_key, build, target, take, allowed, timeout_ms)
             return error, taken
 
         network = self.network  # first: a fork makes its own leaders
@@ -302,10 +315,11 @@ class Quorum:
         target: type[T],
         take: Callable[[T], tuple[int, Any]],
         allowed: tuple[int, ...] = (),
+        timeout_ms: float | None = None,
     ) -> tuple[int, Any, Leader]:
         """Ask whoever leads until there is an answer."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self.timeout_ms / 1000
+        until = loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
         pause_s = PAUSE_FIRST_S
         while True:
             leader = await self._leaders.leader(until)
@@ -328,7 +342,8 @@ class Quorum:
                     raise AccessDeniedError(path=self.path, reason=reason)
                 if error not in _PASSING:
                     raise self._refused(api_key, error, "it says no more")
-                self._leaders.distrust(leader, f"{api_key.name}: Kafka's error {error}")
+                if error not in _LEADER_IS_BUSY:
+                    self._leaders.distrust(leader, f"{api_key.name}: Kafka's error {error}")
             if loop.time() >= until:
                 raise self._leaders.unavailable()
             await asyncio.sleep(pause_s)
