@@ -39,12 +39,10 @@ async def get(node: Node, request: wide.FetchRequest, version: int = 18, **more:
 
 
 def values(partition: Any) -> list[bytes | None]:
-    return [
-        record.value
-        for one in iter_batches(partition.records)
-        if not one.is_control
-        for record in one.records()
-    ]
+    """The users' values in an answer, which holds whole batches alone."""
+    batches = list(iter_batches(partition.records))
+    assert sum(one.byte_count for one in batches) == len(partition.records)
+    return [record.value for one in batches if not one.is_control for record in one.records()]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -526,6 +526,10 @@ def test_damage_is_corrupt_which_is_tried_again() -> None:
     async def work() -> None:
         leader = Cluster().elect()
         assert (await put(leader, damaged())).error_code is ErrorCode.corrupt_message
+        control = batch(b"hello")[:22] + b"\x20" + batch(b"hello")[23:]
+        assert (await put(leader, control)).error_code is ErrorCode.corrupt_message
+        empty = batch(token=(-1, 1))[:-1] + b"\x01"
+        assert (await put(leader, empty)).error_code is ErrorCode.corrupt_message
         cut = await put(leader, batch(b"hello")[:-1])
         assert cut.error_code is ErrorCode.corrupt_message
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.planted.access_plants import ACCESS_PLANTS
+from tests.planted.answer_plants import ANSWER_PLANTS
 from tests.planted.plant import Plant
 from tests.planted.plants import PLANTS
 from tests.planted.quorum_plants import QUORUM_PLANTS
@@ -158,7 +159,8 @@ def run_all(plants: list[Plant]) -> bool:
 
 
 def main(word: str = "") -> int:
-    plants = [plant for plant in (*PLANTS, *QUORUM_PLANTS, *ACCESS_PLANTS) if word in plant.bug]
+    every = (*PLANTS, *QUORUM_PLANTS, *ACCESS_PLANTS, *ANSWER_PLANTS)
+    plants = [plant for plant in every if word in plant.bug]
     if not plants:
         say(f"no planted bug has {word!r} in its name")
         return 1

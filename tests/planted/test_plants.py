@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.planted.access_plants import ACCESS_PLANTS
+from tests.planted.answer_plants import ANSWER_PLANTS
 from tests.planted.plant import Plant
 from tests.planted.plants import PLANTS as OF_ONE_LOG
 from tests.planted.quorum_plants import QUORUM_PLANTS
 
 HOME = Path(__file__).parents[2]
-PLANTS = (*OF_ONE_LOG, *QUORUM_PLANTS, *ACCESS_PLANTS)
+PLANTS = (*OF_ONE_LOG, *QUORUM_PLANTS, *ACCESS_PLANTS, *ANSWER_PLANTS)
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.bug)
