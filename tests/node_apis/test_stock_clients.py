@@ -192,7 +192,7 @@ def test_librdkafka_s_admin_sees_nodes_topic_and_settings(quorum: QuorumProcesse
         seen = eventually(seen_everybody, "voters have told where they listen for clients")
         assert seen.cluster_id == quorum.cluster_id
         assert list(seen.topics[TOPIC].partitions) == [0]
-        resource: Any = admins.ConfigResource("topic", TOPIC)  # pyright: ignore
+        resource: Any = admins.ConfigResource("topic", TOPIC)  # pyright: ignore[reportPrivateImportUsage]
         settings = admin.describe_configs([resource])[resource].result(PATIENCE_S)
         assert settings["raftlog.values"].value == "bytes"
         cluster: Any = admin.describe_cluster()
