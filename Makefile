@@ -54,8 +54,8 @@ crash: $(VENV)/.dev-ready ## 10,000 crash points of two lives of a log; Spark dr
 	tests/crash/test_crash_points.py tests/spark_write/test_sink_kill_points_spark.py \
 	tests/tables/test_materialize_kill_points_spark.py
 
-sim: $(VENV)/.dev-ready ## simulated clusters: SEEDS=n new ones, or SEED=k once more with its trace
-	@$(BIN)/python -m tests.simulation.running $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200))
+sim: $(VENV)/.dev-ready ## simulated clusters: SEEDS=n new ones, or SEED=k once more with its trace, SHRINK=1 the least of it
+	@$(BIN)/python -m tests.simulation.running $(if $(SEED),--seed $(SEED) $(if $(SHRINK),--shrink),--seeds $(or $(SEEDS),200))
 
 rewrite: $(VENV)/.dev-ready ## write down what the scenarios do now; read the difference before you keep it
 	@$(BIN)/python -m tests.scenarios.rewrite

@@ -1,6 +1,7 @@
 """One run of the simulator: a seed, its plan, faults, healing, and the verdict.
 
-``python -m tests.simulation.running --seed 17`` replays one seed and prints its trace;
+``python -m tests.simulation.running --seed 17`` replays one seed and prints its trace, or with
+``--shrink`` the least of its plan that breaks the same promise, and the end of that run;
 ``--seeds 1000`` runs so many, from ``--first`` on or from where the clock says.
 """
 
@@ -22,11 +23,15 @@ from .cluster import Cluster, small_log_config
 from .counters import Counting, check_counters
 from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Plan, draw_plan
 from .invariants import BrokenPromiseError
+from .shrinking import plan_words, shrunk
 from .users import Operation, User
 from .world import World
 
 SEEDS_FOR_EVERY_FAULT: Final = 500
 """In so many seeds every kind of fault happens, or something is wrong with it."""
+PROMISE_CHARS: Final = 24
+"""How many letters of a failure say which promise it was."""
+TRACE_LINES: Final = 60
 HEAL_WITHIN_US: Final = 60_000_000
 """After healing: a leader, everybody's last operation answered, all logs equal."""
 
@@ -128,10 +133,13 @@ def main() -> None:
     """Run seeds, or replay one with its trace. Exit code 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="make sim")
     parser.add_argument("--seed", type=int, help="replay this one and print what happened")
+    parser.add_argument("--shrink", action="store_true", help="cut its plan down")
     parser.add_argument("--seeds", type=int, default=200, help="how many to run")
     parser.add_argument("--first", type=int, default=None, help="the first one")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args()
+    if chosen.seed is not None and chosen.shrink:
+        sys.exit(shrink_seed(chosen.seed))
     if chosen.seed is not None:
         verdict = run_seed(chosen.seed, keeps_trace=True)
         print("\n".join(verdict.trace))
@@ -139,6 +147,25 @@ def main() -> None:
         sys.exit(verdict.failure is not None)
     first = secrets.randbelow(2**31) if chosen.first is None else chosen.first
     sys.exit(not run_many(range(first, first + chosen.seeds), chosen.workers))
+
+
+def shrink_seed(seed: int) -> bool:
+    """Print the least that breaks the same promise as a seed does; whether it breaks any."""
+    failure = run_seed(seed).failure
+    if failure is None:
+        print(f"seed {seed}: every promise held")
+        return False
+    promise = failure.partition(":")[2][:PROMISE_CHARS]
+
+    def fails(plan: Plan) -> bool:
+        return promise in (run_seed(seed, plan=plan).failure or "")
+
+    plan = shrunk(draw_plan(seed), fails)
+    verdict = run_seed(seed, plan=plan, keeps_trace=True)
+    print("\n".join(verdict.trace[-TRACE_LINES:]))
+    print("\n".join(plan_words(plan)))
+    print(f"seed {seed}: {verdict.failure}")
+    return True
 
 
 def run_many(seeds: range, workers: int) -> bool:

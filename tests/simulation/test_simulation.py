@@ -19,6 +19,7 @@ import pytest
 
 from tests.simulation.faults import Fault, Hook, Plan, draw_plan
 from tests.simulation.running import run_seed
+from tests.simulation.shrinking import plan_words, shrunk
 from tests.support.report_lines import REPORT_LINE
 
 HOME = Path(__file__).parents[2]
@@ -68,6 +69,22 @@ def test_every_fault_and_every_hook_is_in_the_plans_of_so_many_seeds() -> None:
     planned = [one for seed in range(200) for one in draw_plan(seed).faults]
     assert {one.fault for one in planned} == set(Fault)
     assert {one.hook for one in planned} == {None, *Hook}
+
+
+def test_a_plan_is_cut_down_to_what_breaks_a_promise() -> None:
+    plan = next(
+        plan for plan in map(draw_plan, range(1_000)) if len(plan.faults) > 20 and plan.loss
+    )
+    needed = {plan.faults[3], plan.faults[17]}
+
+    def fails(tried: Plan) -> bool:
+        return needed <= set(tried.faults) and tried.loss > 0
+
+    least = shrunk(plan, fails)
+    assert set(least.faults) == needed
+    assert (least.loss, least.duplicates, least.user_count) == (plan.loss, 0.0, 1)
+    assert len(plan_words(least)) == 4
+    assert shrunk(plan, fails, runs_max=0) == plan
 
 
 @pytest.mark.parametrize("seed", [8])

@@ -1,0 +1,85 @@
+"""Cut a plan down to what still breaks a promise.
+
+Rules of this file:
+
+1. Greedy: what can be left out is left out for good. First whole kinds and rates, then halves of
+   the faults, then single ones, until nothing more can go.
+2. A smaller plan counts if it breaks the same promise, at whatever moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from .faults import Plan, Planned
+
+
+def shrunk(plan: Plan, fails: Callable[[Plan], bool], *, runs_max: int = 300) -> Plan:
+    """The smallest plan found that ``fails``, as ``plan`` does; at most so many are tried."""
+    runs = 0
+    while True:
+        for smaller in _smaller(plan):
+            runs += 1
+            if runs > runs_max:
+                return plan
+            if fails(smaller):
+                plan = smaller
+                break
+        else:
+            return plan
+
+
+def _smaller(plan: Plan) -> Iterator[Plan]:
+    """Plans that leave something out, those first that leave out most."""
+    faults = plan.faults
+    size = len(faults) // 2
+    while size > 1:
+        for at in range(0, len(faults), size):
+            yield replace(plan, faults=faults[:at] + faults[at + size :])
+        size //= 2
+    for kind in {one.fault: None for one in faults}:
+        yield replace(plan, faults=tuple(one for one in faults if one.fault is not kind))
+    for name, calm in _CALM.items():
+        if getattr(plan, name) != calm:
+            yield _without_nobody(replace(plan, **{name: calm}))
+    for at in range(len(faults)):
+        yield replace(plan, faults=faults[:at] + faults[at + 1 :])
+
+
+def _without_nobody(plan: Plan) -> Plan:
+    """The plan without what happens to nodes that it does not have."""
+    count = plan.node_count + plan.observer_count
+    return replace(plan, faults=tuple(one for one in plan.faults if one.node <= count))
+
+
+_CALM: dict[str, object] = {
+    "loss": 0.0,
+    "duplicates": 0.0,
+    "slow": 0.0,
+    "stall_rate": 0.0,
+    "retention_bytes": None,
+    "has_counters": False,
+    "user_count": 1,
+    "observer_count": 0,
+    "is_dynamic": False,
+}
+
+
+def plan_words(plan: Plan) -> list[str]:
+    """A plan for people: what is not as calm as can be, then the faults."""
+    lines = [f"{plan.node_count} voters, {plan.user_count} users"]
+    for name, calm in _CALM.items():
+        value = getattr(plan, name)
+        if value != calm and name != "user_count":
+            lines.append(f"{name} = {value}")
+    return lines + [_fault_words(one) for one in plan.faults]
+
+
+def _fault_words(one: Planned) -> str:
+    if one.hook is None:
+        when = f"at {one.at / 1000:.3f} ms on node {one.node}"
+    else:
+        when = f"at moment {one.at} of '{one.hook.value}', where that is"
+    words = f"{one.fault.value} {when}, for {one.lasts_us / 1000:.0f} ms"
+    return f"{words} ({one.survival.name.lower()}, other {one.other}, room {one.room_bytes})"
