@@ -142,7 +142,7 @@ class Sending:
         base_offset = result.base_offset
         for request in self.requests:
             last_offset = base_offset + len(request.records) - 1
-            _answer(request, replace(result, base_offset=base_offset, last_offset=last_offset))
+            _answer(request, AppendResult(base_offset, last_offset, result.epoch))
             base_offset = last_offset + 1
 
     def fail(self, error: RaftlogError) -> None:
@@ -223,11 +223,10 @@ def merged(
 ) -> Sending | None:
     """One batch of appends that may share one; None if they are too large for it."""
     builder = _builder(settings, now_ms, lane.stamp())
-    for request in requests:
-        encoded = builder.encode(request.records)
-        if encoded is None:
-            return None
-        builder.add(encoded)
+    encoded = builder.encode([record for request in requests for record in request.records])
+    if encoded is None:
+        return None
+    builder.add(encoded)
     lane.advance(builder.record_count)
     return Sending(
         requests=tuple(requests),
