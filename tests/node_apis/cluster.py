@@ -216,7 +216,10 @@ class Node:
 class Cluster:
     """Some nodes, and what is on its way between them."""
 
-    def __init__(self, count: int = 1, config: LogConfig | None = None) -> None:
+    def __init__(
+        self, count: int = 1, config: LogConfig | None = None, *, names_clients: bool = True
+    ) -> None:
+        """``names_clients``: whether voters say where they listen for clients."""
         self.now_ms = 0
         self._due: deque[Callable[[], None]] = deque()
         self._is_delivering = False
@@ -226,7 +229,7 @@ class Cluster:
                 endpoints=(
                     Endpoint("CONTROLLER", f"node{at}", 9000 + at),
                     Endpoint("CLIENTS", f"node{at}.public", 9100 + at),
-                ),
+                )[: 1 + names_clients],
             )
             for at in range(1, count + 1)
         )

@@ -21,10 +21,9 @@ from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.node.apis import ClientApis
-from raftlog.quorum.voters import Endpoint
 from raftlog.records.batch import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC
-from raftlog.wire import ApiKey, Listener, encode, wide
+from raftlog.wire import ApiKey, Listener, decode, encode, wide
 from raftlog.wire.log_identity import uuid_or_none
 
 from .batches import batch, commit_header, produce
@@ -120,17 +119,18 @@ def test_a_replica_that_has_been_silent_is_out_of_sync() -> None:
     run(work())
 
 
-def test_static_voters_may_be_told_of_by_their_configuration() -> None:
+@pytest.mark.parametrize("names_clients", [False, True])
+def test_voters_that_share_a_socket_listen_for_clients_there(names_clients: bool) -> None:
+    """Static voters, and initial ones, say no more of themselves at first."""
+
     async def work() -> None:
-        cluster = Cluster()
-        leader = cluster.elect()
-        known = {1: Endpoint("CLIENTS", "elsewhere", 1), 9: Endpoint("CLIENTS", "nobody", 9)}
-        apis = ClientApis(leader, endpoints=known)
+        cluster = Cluster(3, names_clients=names_clients)
+        apis = ClientApis(cluster.elect(), is_one_socket=True)
         body = await apis.answer(ApiKey.METADATA, 9, encode(metadata(), 9), 0, caller())
         assert body is not None
-        assert b"node1.public" in body
-        assert b"elsewhere" not in body
-        assert b"nobody" not in body
+        told = decode(wide.MetadataResponse, 9, bytes(body))
+        hosts = [f"node{at}.public" if names_clients else f"node{at}" for at in (1, 2, 3)]
+        assert [one.host for one in told.brokers] == hosts
 
     run(work())
 

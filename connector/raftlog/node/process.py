@@ -15,8 +15,8 @@ import random
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TextIO
 
@@ -27,13 +27,13 @@ from raftlog.log.small_files import MetaProperties
 from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, RoleChanged, Send, Tell
 from raftlog.quorum.events import Event
 from raftlog.quorum.roles import Leader
-from raftlog.quorum.voters import Endpoint, VoterSet
+from raftlog.quorum.voters import VoterSet
 from raftlog.storage.local_writing import PrivateLocalStorage
 from raftlog.types import TopicPartition
 from raftlog.wire import LogIdentity
 
 from .access import Caller, caller_of
-from .addresses import CLIENTS_NAME, CONTROLLER_NAME
+from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .config import ListenerConfig, NodeConfig, voter_of
 from .driver import Driver, News
@@ -170,7 +170,7 @@ class Node:
         )
         self.server: Final = Server(
             self.driver,
-            ClientApis(self.driver, endpoints=_clients_of_static_voters(config)),
+            ClientApis(self.driver, is_one_socket=config.clients is config.voters),
             [self._door(listener) for listener in config.listeners],
             config.limits,
             self._heard_from_outside,
@@ -286,14 +286,3 @@ class Node:
     def _heard_from_outside(self, event: str, where: str, reason: str) -> None:
         host = where.rpartition(":")[0] or where
         self._lines.say_rarely(event, host, f"{where}: {reason}")
-
-
-def _clients_of_static_voters(config: NodeConfig) -> Mapping[int, Endpoint]:
-    """Where static voters listen for clients, if every node has one socket for both."""
-    if config.static_voters is None or config.clients is not config.voters:
-        return {}
-    return {
-        voter.key.node_id: replace(voter.endpoints[0], name=CLIENTS_NAME)
-        for voter in config.static_voters
-        if voter.endpoints
-    }

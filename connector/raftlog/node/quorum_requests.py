@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kio.schema.errors import ErrorCode
+from kio.schema.errors import ErrorCode as WireCode
 
 from raftlog.quorum.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
+    ErrorCode,
     FetchRequest,
     FetchSnapshotRequest,
     RemoveVoterRequest,
@@ -25,6 +26,7 @@ from raftlog.quorum.messages import (
     Response,
     UpdateVoterRequest,
     VersionsRequest,
+    VoterChangeResponse,
     VoteRequest,
 )
 from raftlog.wire import (
@@ -40,6 +42,9 @@ from .access import Caller, Rights
 from .connection import Asked, Connection
 from .driver import Driver
 
+_FOR_LEADERS: Final = (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
+"""A tool that asks these keeps asking the node that it is connected to, whatever that answers
+(Kafka: ``NetworkClient.leastLoadedNode``): behind a closed connection it looks for another one."""
 NOBODY: Final = -1
 """The replica id of who is no replica."""
 
@@ -63,7 +68,7 @@ class QuorumRequests:
         if not isinstance(request, Refusal) and not is_allowed(request, asked.caller):
             request = Refusal(
                 api_key=key,
-                error=ErrorCode.cluster_authorization_failed,
+                error=WireCode.cluster_authorization_failed,
                 reason="the caller has no right to it",
             )
         if isinstance(request, Refusal):
@@ -83,6 +88,8 @@ class QuorumRequests:
         def reply(response: Response) -> None:
             connection.requests_under_way.difference_update(numbers)
             asked.answer(encode_response(key, version, response, self._identity))
+            if key in _FOR_LEADERS and _is_elsewhere(response):
+                connection.finish()
 
         number = self._driver.receive(request, reply)
         numbers.append(number)
@@ -102,6 +109,14 @@ def is_allowed(request: Request, caller: Caller) -> bool:
         case _:
             is_proven = caller.node_id is None or caller.node_id == _speaker(request)
             return Rights.VOTE in caller.rights and is_proven
+
+
+def _is_elsewhere(response: Response) -> bool:
+    """Whether another node leads, if anybody does."""
+    return (
+        isinstance(response, VoterChangeResponse)
+        and response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
 
 
 def _speaker(request: Request) -> int | None:

@@ -12,7 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
@@ -26,7 +26,6 @@ from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRe
 from raftlog.errors import UnservedApiError
 from raftlog.node.access import Caller
 from raftlog.node.log_service import LogService
-from raftlog.quorum.voters import Endpoint
 from raftlog.wire import ApiKey, decode, encode, wide
 
 from .cluster import answer_describe_cluster, answer_describe_quorum
@@ -49,12 +48,9 @@ _Answerer: TypeAlias = Callable[[Question[Any]], Awaitable[object]]
 class ClientApis:
     """Answers clients for one node. It belongs to the node's loop."""
 
-    def __init__(
-        self, node: LogService, *, endpoints: Mapping[int, Endpoint] | None = None
-    ) -> None:
-        """``endpoints``: where nodes listen for clients whose entry among the voters does not say
-        it (static voters), by node id."""
-        self._view: Final = ClusterView(node, endpoints or {})
+    def __init__(self, node: LogService, *, is_one_socket: bool = False) -> None:
+        """``is_one_socket``: the nodes listen for clients where they listen for voters."""
+        self._view: Final = ClusterView(node, is_one_socket=is_one_socket)
         self._answerers: Final[dict[int, tuple[type[Any], _Answerer]]] = {
             ApiKey.PRODUCE: (wide.ProduceRequest, answer_produce),
             ApiKey.FETCH: (wide.FetchRequest, answer_fetch),

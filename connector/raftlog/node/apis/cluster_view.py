@@ -10,7 +10,6 @@ Rules of this file:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,10 +42,11 @@ class Broker:
 class ClusterView:
     """What one node knows of its cluster."""
 
-    def __init__(self, node: LogService, endpoints: Mapping[int, Endpoint]) -> None:
-        """``endpoints``: of nodes that the voters' set says nothing of, by node id."""
+    def __init__(self, node: LogService, *, is_one_socket: bool) -> None:
+        """``is_one_socket``: nodes listen for clients where they listen for voters, which is said
+        of each voter, of one that is configured or new too."""
         self._node: Final = node
-        self._endpoints: Final = endpoints
+        self._is_one_socket: Final = is_one_socket
 
     @property
     def node(self) -> LogService:
@@ -71,16 +71,15 @@ class ClusterView:
         return self.listeners_named(self.identity.listener_name)
 
     def listeners_named(self, name: str) -> tuple[Broker, ...]:
-        found = {
-            voter.key.node_id: endpoint
-            for voter in self.core.voters
-            for endpoint in voter.endpoints
-            if endpoint.name == name
-        }
-        if name == CLIENTS_LISTENER:
-            known = {self.core.node_id, *self.core.voters.node_ids}
-            here = {at: one for at, one in self._endpoints.items() if at in known}
-            found = here | found
+        found: dict[int, Endpoint] = {}
+        names = [name]
+        if self._is_one_socket and name == CLIENTS_LISTENER:
+            names.insert(0, self.identity.listener_name)
+        for one in names:
+            for voter in self.core.voters:
+                for endpoint in voter.endpoints:
+                    if endpoint.name == one:
+                        found[voter.key.node_id] = endpoint
         return tuple(Broker(at, one.host, one.port) for at, one in sorted(found.items()))
 
     def leader_id(self) -> int | None:

@@ -206,11 +206,11 @@ def _endpoints(
     view: ClusterView, topics: Sequence[wide.ProducedTopic]
 ) -> tuple[told.NodeEndpoint, ...]:
     """Where the leader listens, if an answer sends the client there."""
-    leader = view.leader()
     is_asked = any(
         one.current_leader.leader_id >= 0 for topic in topics for one in topic.partition_responses
     )
-    if leader is None or not is_asked:
+    leader = view.leader() if is_asked else None
+    if leader is None:
         return ()
     endpoint = told.NodeEndpoint(
         node_id=node(leader.node_id), host=leader.host, port=int32(leader.port)
