@@ -158,7 +158,10 @@ def _with_later(plan: Plan, chance: Random) -> Plan:
     for _ in range(chance.randrange(1, 7) if kinds else 0):
         at = CALM_US + chance.randrange(FAULTS_US)
         one = _draw(chance, kinds, at, None, node_count)
-        added.append(replace(one, room_bytes=chance.choice((0, 60, 300, 2_000))))
+        hook = chance.choice((None, None, *Hook))
+        if one.fault is Fault.DISK_FULL and hook is not None:
+            one = replace(one, hook=hook, at=chance.randrange(1, 40))
+        added.append(replace(one, room_bytes=chance.choice((0, 0, 60, 300, 2_000))))
     faults = (*plan.faults, *sorted(added, key=lambda one: one.at))
     keeps = 10_000 if Fault.RETENTION in kinds else None
     return replace(plan, faults=faults, retention_bytes=keeps, has_counters=has_counters)
@@ -285,8 +288,7 @@ class FaultDriver:
             case Fault.SYNC_FAILS:
                 node.disk.fail_sync_once("*.log")
             case Fault.DISK_FULL:
-                node.disk.leave_room(one.room_bytes)
-                world.after(one.lasts_us, lambda: node.disk.full_at(None))
+                self._fill_disks(one, node)
             case Fault.RETENTION:
                 return node.clean()
             case Fault.STALL:
@@ -298,6 +300,14 @@ class FaultDriver:
             case _:
                 self._cut(one, node)
         return True
+
+    def _fill_disks(self, one: Planned, node: Node) -> None:
+        """The node's disk, or everybody's: then nobody can be elected for a while."""
+        is_everybodys = one.other == one.node
+        for each in self._cluster.nodes.values() if is_everybodys else (node,):
+            disk = each.disk
+            disk.leave_room(one.room_bytes)
+            self._cluster.world.after(one.lasts_us, lambda disk=disk: disk.full_at(None))
 
     def _damage(self, one: Planned, node: Node) -> bool:
         """Flip a bit of what was durable, while the process is dead. On a minority at a time, and
