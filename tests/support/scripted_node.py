@@ -1,0 +1,109 @@
+"""A node that says what a test wants it to say: a real peer on a real socket, and not ours.
+
+Rules of this file:
+
+1. It agrees on versions as Kafka's nodes do; every other answer is the test's, as a message of
+   Kafka's, or as bytes where it shall be none.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from raftlog.wire import (
+    ApiKey,
+    Listener,
+    ReceivedRequest,
+    encode,
+    encode_response_header,
+    encode_versions_response,
+    frame,
+    receive_request,
+)
+
+BOTH: Final = Listener.CLIENTS | Listener.VOTERS
+Answer = Callable[[int, bytes], Any]
+"""Version and body of a request -> an answer: a message, whole frames as bytes, None to hang up."""
+
+
+class ScriptedNode:
+    """Listens on a port of loopback. Use it in a ``with`` statement."""
+
+    def __init__(self, answers: dict[ApiKey, Answer], *, listener: Listener = BOTH) -> None:
+        self._answers = answers
+        self._listener = listener
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self.asked: list[ApiKey] = []
+        self._open: set[socket.socket] = set()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for one in (self._socket, *self._open):
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+        self._socket.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                asker, _ = self._socket.accept()
+            except OSError:
+                return
+            self._open.add(asker)
+            thread = threading.Thread(target=self._serve, args=(asker,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, asker: socket.socket) -> None:
+        with asker, asker.makefile("rb") as requests:
+            while head := requests.read(4):
+                data = requests.read(int.from_bytes(head, "big"))
+                try:
+                    parts = self._answer(data)
+                    if parts is None:
+                        return
+                    asker.sendall(b"".join(parts))
+                except OSError:
+                    return
+
+    def _answer(self, data: bytes) -> Iterable[bytes] | None:
+        received = receive_request(data, BOTH)
+        assert isinstance(received, ReceivedRequest)
+        header = received.header
+        key, version = ApiKey(header.api_key), header.api_version
+        self.asked.append(key)
+        answer = self._answers.get(key)
+        if answer is not None:
+            told = answer(version, data[received.body_start :])
+            if told is None:
+                return None
+            if isinstance(told, bytes):
+                return (told,)
+            body = encode(told, version)
+        elif key is ApiKey.API_VERSIONS:
+            body = encode_versions_response(version, self._listener)
+        else:
+            return None
+        return (frame(encode_response_header(header.correlation_id, key, version), body),)
