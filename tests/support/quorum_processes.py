@@ -73,6 +73,7 @@ class NodeProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.wrapper: Sequence[str] = ()
         """What the process is started under, as ``unshare``."""
+        self.command: Sequence[str] = ("node", "start")
         self.before_launch: Callable[[], object] = lambda: None
         home.mkdir(parents=True, exist_ok=True)
         self.config.write_text(
@@ -110,7 +111,7 @@ class NodeProcess:
         self.before_launch()
         with self.lines_path.open("ab") as lines:
             self.process = subprocess.Popen(
-                [*self.wrapper, *COMMAND, "node", "start", "--config", str(self.config)],
+                [*self.wrapper, *COMMAND, *self.command, "--config", str(self.config)],
                 stderr=lines,
                 stdout=lines,
                 stdin=subprocess.DEVNULL,

@@ -4,8 +4,9 @@ Rules of this file:
 
 1. Everything but a sync's own wait happens on the loop, so the replica is never shared. A sync runs
    in a thread of its own, one at a time, for all that was appended before it began.
-2. The first ``LogError`` ends the replica: waiting appends are told that nobody knows what became
-   of them, and ``ended`` says why. Nothing is tried twice on a log that failed.
+2. The first ``LogError``, or a state machine that cannot go on, ends the replica: waiting appends
+   are told that nobody knows what became of them, and ``ended`` says why. Nothing is tried twice on
+   a log that failed.
 3. A leader that finds no room for an append resigns, if others could lead: they may have some. It
    does so once in a while: where all disks are full nobody's turn is better than another's.
 4. Who waits for news is woken after every step that may be news, and looks for himself.
@@ -21,7 +22,13 @@ from typing import Final, TypeAlias
 
 from raftlog.client.clock import Clock
 from raftlog.client.requests import Answer, AppendRequest, Failed, failed
-from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
+from raftlog.errors import (
+    AppendUnknownError,
+    DiskFullError,
+    LogError,
+    LogLockedError,
+    RaftlogError,
+)
 from raftlog.log.writing.sync_state import SyncTicket
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
@@ -45,7 +52,9 @@ from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
 
 from .leader_appends import LeaderAppends
+from .listeners import Listener, Listeners
 from .replica import Outgoing, Replica, RunSync
+from .state_log import ReplicaStateLog
 
 STEP_ASIDE_INTERVAL_MS: Final = 30_000
 """How long a leader without room leads again before it resigns again."""
@@ -77,7 +86,7 @@ class Driver:
         """``send`` takes a request to another node, ``hear`` what people may want to know."""
         self.replica: Final = replica
         self.identity: Final = identity
-        self.ended: Final[asyncio.Future[LogError]] = asyncio.get_running_loop().create_future()
+        self.ended: Final[asyncio.Future[RaftlogError]] = asyncio.get_running_loop().create_future()
         """Done when the replica has failed: with what ended it."""
         self.sync_count = 0
         self._clock = Clock() if clock is None else clock
@@ -94,6 +103,10 @@ class Driver:
         self._timer_ms: int | None = None
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-sync")
         self._syncing: asyncio.Future[None] | None = None
+        self.state_log: Final = ReplicaStateLog(replica, self.act, self.time_ms)
+        """The log for state machines beside the replica."""
+        self._listeners = Listeners(replica)
+        self._is_telling_later = False
         self._is_over = False
         self._stepped_aside_ms: int | None = None
 
@@ -135,11 +148,35 @@ class Driver:
             return
         is_news = False
         for one in outgoing:
+            self._listeners.hear(one)
             is_news = self._put_out(one) or is_news
         if is_news:
             self._appends.poll()
+            self._tell_listeners()
         self._wake()
         self._set_timer()
+
+    def register(self, listener: Listener) -> None:
+        """Give a state machine everything that is committed, from the newest snapshot on."""
+        self._listeners.register(listener)
+        self._tell_listeners()
+
+    def _tell_listeners(self) -> None:
+        """A piece for each, then whatever else the loop has to do, until they have everything."""
+        if self.is_over:
+            return
+        try:
+            has_more = self._listeners.poll()
+        except RaftlogError as error:
+            self._end(error)
+            return
+        if has_more and not self._is_telling_later:
+            self._is_telling_later = True
+            self._loop.call_soon(self._tell_listeners_more)
+
+    def _tell_listeners_more(self) -> None:
+        self._is_telling_later = False
+        self._tell_listeners()
 
     def receive(self, request: Request, reply: Callable[[Response], None]) -> int:
         """Somebody asks; the number by which the question may be dropped. ``reply`` may be called
@@ -226,6 +263,7 @@ class Driver:
 
     async def hand_over(self, *, timeout_ms: int) -> bool:
         """Lead no more, and tell the voters; whether that was done in time."""
+        self._listeners.begin_shutdown()
         self.tell(ShutDown())
         return await self.wait_until(self._has_handed_over, timeout_ms=timeout_ms)
 
@@ -249,7 +287,7 @@ class Driver:
             await self._loop.run_in_executor(self._sync_thread, self.replica.log.close)
         self._sync_thread.shutdown()
 
-    def _end(self, error: LogError | None) -> None:
+    def _end(self, error: RaftlogError | None) -> None:
         self._is_over = True
         if error is not None and not self.ended.done():
             self.ended.set_result(error)

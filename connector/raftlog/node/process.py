@@ -36,6 +36,7 @@ from .access import Caller, caller_of
 from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .config import ListenerConfig, NodeConfig, voter_of
+from .counting import Counting
 from .driver import Driver, News
 from .formatting import NODE_LOCK_NAME, read_identity, topic_id_of
 from .log_lines import LogLines
@@ -50,8 +51,10 @@ HAND_OVER_MS: Final = 5_000
 LAST_ANSWERS_MS: Final = 2_000
 
 
-def run_node(config: NodeConfig, *, stream: TextIO | None = None) -> int:
+def run_node(config: NodeConfig, *, stream: TextIO | None = None, is_counting: bool = False) -> int:
     """Run a node until a signal ends it; the exit code. Lines go to ``stream``, or stderr.
+
+    ``is_counting``: it counts while it leads (``counting``).
 
     Raises what is wrong before it serves: ``NotFormattedError``, ``WrongDirectoryError``,
     ``ConfigError``, ``NodeRunningError``, ``NodeAddressError`` and what
@@ -61,7 +64,7 @@ def run_node(config: NodeConfig, *, stream: TextIO | None = None) -> int:
     storage = PrivateLocalStorage()
     meta = read_identity(config, storage)
     with _locked(storage, config):
-        return asyncio.run(_run(config, meta, storage, lines))
+        return asyncio.run(_run(config, meta, storage, lines, is_counting=is_counting))
 
 
 @contextlib.contextmanager
@@ -74,7 +77,12 @@ def _locked(storage: PrivateLocalStorage, config: NodeConfig) -> Iterator[None]:
 
 
 async def _run(
-    config: NodeConfig, meta: MetaProperties, storage: PrivateLocalStorage, lines: LogLines
+    config: NodeConfig,
+    meta: MetaProperties,
+    storage: PrivateLocalStorage,
+    lines: LogLines,
+    *,
+    is_counting: bool,
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -85,8 +93,13 @@ async def _run(
     node = Node(config, meta, storage, tls=tls, lines=lines)
     try:
         await node.start()
+        counting = Counting(node.driver, lines) if is_counting else None
+        if counting is not None:
+            counting.start()
         node.driver.ended.add_done_callback(lambda _: stop.set())
         await stop.wait()
+        if counting is not None:
+            counting.stop()
         if node.driver.ended.done():
             error = node.driver.ended.result()
             lines.say("failed", level="error", reason=str(error))

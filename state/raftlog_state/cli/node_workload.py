@@ -19,11 +19,16 @@ is and appends the next number where the log ends, or learns that a rival was fi
 meanwhile. In the end the log is read: every number that was acknowledged must be there, once and in
 order. The records stay: give it a log of its own.
 
+With --config instead, run the node of that file as `raftlog node start` does; while it leads it
+counts by itself, and each second it says how far: three nodes that are started so make a quorum
+that works. No other appends may be made to its log.
+
 The exit code is 1 if an acknowledged number is missing, or one is there twice.
 """
 
 EXAMPLES = """
 raftlog node workload --bootstrap-server 127.0.0.1:9192,127.0.0.1:9292,127.0.0.1:9392
+raftlog node workload --config node.toml
 raftlog node workload --bootstrap-server log-1.example:9192 --seconds 60 --writers 8 \\
   --tls-ca clients-ca.pem --tls-certificate jobs-1.pem --tls-key jobs-1.key
 """
@@ -35,9 +40,9 @@ _DAY_S: Final = 24 * 60 * 60
 def parser() -> Parser:
     """What ``raftlog node workload`` takes."""
     made = Parser("node workload", ABOUT, EXAMPLES, takes_path=False)
-    made.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT,...", required=True, help="some nodes, or all"
-    )
+    where = made.add_mutually_exclusive_group(required=True)
+    where.add_argument("--bootstrap-server", metavar="HOST:PORT,...", help="some nodes, or all")
+    where.add_argument("-c", "--config", metavar="FILE", help="run this node, and let it count")
     made.add_argument(
         "--seconds", type=_within(1, _DAY_S), default=10, metavar="N", help="how long; 10"
     )
@@ -52,6 +57,8 @@ def parser() -> Parser:
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print what happens, each second, and what became of it. Returns the exit code."""
+    if arguments.config is not None:
+        return _run_node(arguments.config)
     import raftlog
 
     from .counter_workload import Counting, Tally, verify
@@ -84,6 +91,17 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         verdict = verify(log, tally)
     _tell(tally, verdict, output)
     return 0 if verdict.is_sound else 1
+
+
+def _run_node(path: str) -> int:
+    """Run a node that counts while it leads, until a signal."""
+    from raftlog.node.config import read_config
+
+    config = read_config(path)
+
+    from raftlog.node.process import run_node
+
+    return run_node(config, is_counting=True)
 
 
 def _watch(writers: list[Counting], tally: Tally, output: Output) -> None:
