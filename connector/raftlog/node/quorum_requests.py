@@ -87,14 +87,27 @@ class QuorumRequests:
 
         def reply(response: Response) -> None:
             connection.requests_under_way.difference_update(numbers)
-            asked.answer(encode_response(key, version, response, self._identity))
             if key in _FOR_LEADERS and _is_elsewhere(response):
-                connection.finish()
+                self._send_on(connection, asked)
+                return
+            asked.answer(encode_response(key, version, response, self._identity))
 
         number = self._driver.receive(request, reply)
         numbers.append(number)
         if self._driver.is_waiting(number):
             connection.requests_under_way.add(number)
+
+    def _send_on(self, connection: Connection, asked: Asked) -> None:
+        """Another node leads: NOT_CONTROLLER is what Kafka's tools try elsewhere after."""
+        header = asked.header
+        refusal = Refusal(
+            api_key=ApiKey(header.api_key),
+            error=WireCode.not_controller,
+            reason="this node does not lead",
+        )
+        standing = self._driver.replica.core.standing
+        asked.answer(encode_refusal(refusal, header.api_version, standing, self._identity))
+        connection.finish()
 
 
 def is_allowed(request: Request, caller: Caller) -> bool:

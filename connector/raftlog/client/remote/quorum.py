@@ -52,7 +52,7 @@ FETCH_BYTES: Final = 1 * MIB
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.4
 _OFFSET_OUT_OF_RANGE: Final = 1
-_PASSING: Final = frozenset((3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 74, 75, 76, 78, 100, 103))
+_PASSING: Final = frozenset((3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 41, 74, 75, 76, 78, 100, 103))
 """Kafka's codes after which another try, or another leader, may help."""
 _LEADER_IS_BUSY: Final = frozenset((7, 14, 78))
 """Codes of one that leads, and cannot tell yet what is committed."""
