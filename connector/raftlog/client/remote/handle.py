@@ -195,7 +195,7 @@ class ConnectedLog:
         """The log as it is now, for one thread: a ``LogReader``, as ``raftlog.follow`` gives."""
         from .remote_log import RemoteLog
 
-        return RemoteLog(self._quorum)
+        return RemoteLog(self._quorum, self.values)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -66,9 +66,12 @@ class _Extent:
 
 
 class RemoteLog(LogReader):
-    """The log of a quorum. Shares the connections of ``quorum``."""
+    """The log of a quorum. Shares the connections of ``quorum``.
 
-    def __init__(self, quorum: Quorum) -> None:
+    ``values``: what they are, if that was asked before.
+    """
+
+    def __init__(self, quorum: Quorum, values: ValueKind | None = None) -> None:
         identity = quorum.identity()
         self.path = quorum.path
         self.topic = identity.topic
@@ -76,7 +79,8 @@ class RemoteLog(LogReader):
         self.source = SourceKind.QUORUM
         is_metadata = identity.is_controller
         if not is_metadata:
-            is_metadata = quorum.settings().values is ValueKind.KRAFT
+            values = quorum.settings().values if values is None else values
+            is_metadata = values is ValueKind.KRAFT
         self.kind = LogKind.METADATA if is_metadata else LogKind.PARTITION
         self._quorum = quorum
         self._identity = identity
@@ -146,11 +150,17 @@ class RemoteLog(LogReader):
         return self._known
 
     def _extent_of_partition(self) -> _Extent:
+        """The stable end is asked for first: it never lies beyond the end that is told then."""
+        stable_offset = None
+        if self.kind is LogKind.METADATA:
+            latest = messages.LATEST_TIMESTAMP
+            stable_offset = self._quorum.offset_at(latest, is_committed_only=True)
         high_watermark = self._quorum.offset_at(messages.LATEST_TIMESTAMP)
-        stable_offset = self._quorum.offset_at(messages.LATEST_TIMESTAMP, is_committed_only=True)
         start_offset = self._quorum.offset_at(messages.EARLIEST_TIMESTAMP)
         assert high_watermark is not None, "a leader tells it or says that it does not know yet"
-        return _Extent(start_offset or 0, high_watermark, stable_offset or 0)
+        if stable_offset is None:
+            stable_offset = high_watermark
+        return _Extent(start_offset or 0, high_watermark, stable_offset)
 
     def _extent_of_controller(self) -> _Extent:
         """By fetches alone: the one from offset 0 is answered with the newest checkpoint."""
@@ -200,8 +210,8 @@ class RemoteLog(LogReader):
         return self.epochs.epoch_at(offset - 1) or 0
 
     def _stable_end(self, extent: _Extent) -> int:
-        if self.kind is LogKind.PARTITION:
-            return extent.stable_offset
+        if not self._identity.is_controller:
+            return max(extent.stable_offset, extent.start_offset)
         end_offset = extent.high_watermark
         if end_offset <= extent.start_offset:
             return end_offset
