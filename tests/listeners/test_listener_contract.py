@@ -97,10 +97,10 @@ def test_that_this_node_leads_is_told_when_all_before_its_epoch_was_given(host: 
     assert (first.leader_id, first.end_offset) == (1, 1)
     assert recorder.next_offset == 1
     append(host, b"a")
+    host.hold()
     host.log.resign(first.epoch)
     host.settle()
     assert recorder.leaders[-1].leader_id is None, "told at once"
-    host.hold()
     host.elect()
     assert recorder.leaders[-1].leader_id is None, "the first record of its epoch is not committed"
     host.release()

@@ -68,14 +68,26 @@ def test_after_a_restart_all_is_told_again_and_leadership_of_a_later_epoch() -> 
     one = OneReplica()
     one.elect()
     fill(one, 3)
-    again = one.restarted()
+    again = one.restarted(is_held=True)
     listener = Recorder()
     again.register(listener)
     assert listener.values == [], "nobody knows yet what is committed"
-    again.elect()
+    again.release()
     assert len(listener.values) == 3
     assert listener.leaders[-1].leader_id == 1
     assert listener.leaders[-1].epoch > one.replica.core.epoch
+
+
+def test_that_it_leads_no_more_is_told_even_if_it_leads_again_at_once() -> None:
+    one = OneReplica()
+    listener = Recorder()
+    one.register(listener)
+    before = [found.leader_id for found in listener.leaders]
+    one.log.resign(one.replica.core.epoch)
+    one.poll()
+    told = [found.leader_id for found in listener.leaders]
+    assert told[: len(before)] == before
+    assert (before[-1], told[len(before)], told[-1]) == (1, None, 1)
 
 
 def test_who_is_no_listener_any_more_is_told_nothing() -> None:

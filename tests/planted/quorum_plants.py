@@ -238,6 +238,22 @@ QUORUM_PLANTS: Final = (
         tests=("tests/listeners/test_replicated_counter.py",),
     ),
     Plant(
+        bug="an observer that misses a leader does not ask that one again",
+        path=f"{QUORUM}/following.py",
+        old="            places.append((role.leader_id, role.leader_endpoints))\n",
+        new="            pass\n",
+        tests=(
+            "tests/simulation/test_membership.py::test_an_observer_finds_a_leader_again_that_its_log_does_not_know_as_a_voter",
+        ),
+    ),
+    Plant(
+        bug="a snapshot that is older than the log's start decides what a follower is sent",
+        path="connector/raftlog/log/writing/lineage_answers.py",
+        old="(one for one in self.snapshots if one.end_offset >= start), None)",
+        new="(one for one in self.snapshots), None)",
+        tests=("tests/log_write/test_cutting_back.py",),
+    ),
+    Plant(
         bug="who looks for a new leader believes those who name the dead one",
         path=f"{QUORUM}/state.py",
         old="role.leader_id == leader_id and not from_leader:\n",

@@ -24,14 +24,18 @@ class OneReplica:
     """A node without a network. Syncs end at once, or wait for ``release`` if ``is_held``."""
 
     def __init__(
-        self, disk: SimulatedDisk | None = None, *, piece_bytes_max: int = 1 << 20
+        self,
+        disk: SimulatedDisk | None = None,
+        *,
+        piece_bytes_max: int = 1 << 20,
+        is_held: bool = False,
     ) -> None:
         if disk is None:
             disk = SimulatedDisk()
             disk.make_directory("/data")
             disk.sync_directory("/")
         self.disk: Final = disk
-        self.is_held = False
+        self.is_held = is_held
         self._held: list[RunSync] = []
         self._now_ms = 0
         me = Voter(key=ReplicaKey(1))
@@ -91,10 +95,10 @@ class OneReplica:
                 writer.freeze()
         log.delete_before(log.snapshot_id_at(end_offset))
 
-    def restarted(self) -> OneReplica:
+    def restarted(self, *, is_held: bool = False) -> OneReplica:
         """The next process on the same disk."""
         self.disk.kill()
-        return OneReplica(self.disk)
+        return OneReplica(self.disk, is_held=is_held)
 
     # --- driving ----------------------------------------------------------------------------------
 

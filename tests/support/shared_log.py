@@ -42,6 +42,8 @@ class SharedLog:
         self.batches: list[RecordBatch] = []
         self.epoch = 0
         self.leader_id: int | None = None
+        self.leaders: list[tuple[int, int | None]] = []
+        """Epochs and who leads them, as they became known."""
         self.start_offset = 0
         self.committed_max: int | None = None
         """What lies behind is not committed; None: everything is, as soon as it is appended."""
@@ -75,7 +77,9 @@ class SharedLog:
         """Begin the next epoch, led by this node: its first record is a leader change. What the
         last leader appended and is not committed is lost."""
         self.lose_uncommitted()
-        self.epoch, self.leader_id = self.epoch + 1, node_id
+        self.depose()
+        self.leader_id = node_id
+        self.leaders.append((self.epoch, node_id))
         self._starts[self.epoch] = self.end_offset
         voters = (LeaderChangeVoter(node_id),)
         change = LeaderChange(leader_id=node_id, voters=voters, granting_voters=voters)
@@ -84,6 +88,7 @@ class SharedLog:
     def depose(self) -> None:
         """Begin an epoch that nobody leads yet."""
         self.epoch, self.leader_id = self.epoch + 1, None
+        self.leaders.append((self.epoch, None))
 
     def lose_uncommitted(self) -> None:
         end_offset = self.committed_end
@@ -161,7 +166,8 @@ class _Listening:
 
     listener: Listener
     next_offset: int = 0
-    told: tuple[int, int | None] | None = None
+    told_count: int = 0
+    """How many of the leaders it was told of."""
 
 
 class SharedLogNode:
@@ -177,7 +183,8 @@ class SharedLogNode:
         return self._node_id
 
     def register(self, listener: Listener) -> None:
-        self._listening.append(_Listening(listener))
+        known = len(self._shared.leaders)
+        self._listening.append(_Listening(listener, told_count=max(known - 1, 0)))
 
     def append(
         self, epoch: int, records: Sequence[bytes], *, required_base_offset: int | None = None
@@ -218,12 +225,14 @@ class SharedLogNode:
 
     def _tell_leader(self, one: _Listening) -> None:
         shared = self._shared
-        news, end_offset = (shared.epoch, shared.leader_id), None
-        if news in (one.told, (0, None)):
-            return
-        if shared.leader_id == self._node_id:
-            if one.next_offset <= shared.epoch_start(shared.epoch):
-                return
-            end_offset = shared.end_offset
-        one.told = news
-        one.listener.change_leader(Leadership(*news, end_offset))
+        for epoch, leader_id in shared.leaders[one.told_count :]:
+            end_offset = None
+            if leader_id == self._node_id:
+                if epoch < shared.epoch:
+                    one.told_count += 1  # it leads no more
+                    continue
+                if one.next_offset <= shared.epoch_start(epoch):
+                    return
+                end_offset = shared.end_offset
+            one.told_count += 1
+            one.listener.change_leader(Leadership(epoch, leader_id, end_offset))

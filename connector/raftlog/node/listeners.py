@@ -16,6 +16,7 @@ Kafka: ``RaftClient.Listener`` and ``KafkaRaftClient.ListenerContext`` (KIP-595,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -75,7 +76,10 @@ class Listeners:
 
     def register(self, listener: Listener) -> None:
         """Give it everything, from the newest snapshot or the first record on."""
-        self._all.append(_Progress(self._replica, listener, self._piece_bytes_max))
+        progress = _Progress(self._replica, listener, self._piece_bytes_max)
+        if self._leader is not None:
+            progress.leaders.append(self._leader)
+        self._all.append(progress)
 
     def unregister(self, listener: Listener) -> None:
         """Tell it nothing more."""
@@ -90,6 +94,8 @@ class Listeners:
         """Note what the replica tells of leaders."""
         if isinstance(outgoing, LeaderChanged):
             self._leader = outgoing
+            for one in self._all:
+                one.leaders.append(outgoing)
 
     def poll(self) -> bool:
         """Give each listener a piece of what it has not got; whether there is more to give."""
@@ -97,7 +103,7 @@ class Listeners:
             return True  # a listener has appended something: it is given back later
         self._is_polling = True
         try:
-            more = [one.advance(self._leader) for one in list(self._all)]
+            more = [one.advance() for one in list(self._all)]
         finally:
             self._is_polling = False
         return any(more)
@@ -115,12 +121,12 @@ class _Progress:
     def __init__(self, replica: Replica, listener: Listener, piece_bytes_max: int) -> None:
         self.listener: Final = listener
         self.next_offset = 0
+        self.leaders: Final[deque[LeaderChanged]] = deque()
+        """What is not told yet, the oldest first."""
         self._replica = replica
         self._piece_bytes_max = piece_bytes_max
-        self._told: tuple[int, int | None] | None = None
-        """The epoch and the leader that were told last."""
 
-    def advance(self, leader: LeaderChanged | None) -> bool:
+    def advance(self) -> bool:
         """Give one piece, or a snapshot; whether there is more."""
         log, committed = self._replica.log, self._replica.core.high_watermark or 0
         is_overtaken = self.next_offset < log.log_start_offset
@@ -132,21 +138,21 @@ class _Progress:
             batches = committed_batches(log, self.next_offset, committed, self._piece_bytes_max)
             self.listener.commit(batches)
             self.next_offset = batches[-1].next_offset
-        if leader is not None:
-            self._tell_leader(leader)
+        while self.leaders and self._tell_leader(self.leaders[0]):
+            self.leaders.popleft()
         return self.next_offset < (self._replica.core.high_watermark or 0)
 
-    def _tell_leader(self, leader: LeaderChanged) -> None:
-        news = (leader.epoch, leader.leader_id)
-        if self._told == news:
-            return
+    def _tell_leader(self, leader: LeaderChanged) -> bool:
+        """Whether it is told, or need not be any more."""
         end_offset = None
         if leader.epoch_start_offset is not None:
+            if leader is not self.leaders[-1]:
+                return True  # this node leads that epoch no more
             if self.next_offset <= leader.epoch_start_offset:
-                return  # it has not got the first record of that epoch
+                return False  # it has not got the first record of that epoch
             end_offset = self._replica.log.end_offset
-        self._told = news
         self.listener.change_leader(Leadership(leader.epoch, leader.leader_id, end_offset))
+        return True
 
 
 def committed_batches(
