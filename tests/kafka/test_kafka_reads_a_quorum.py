@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.simulation.cluster import Cluster, Node
+from tests.simulation.cluster import Cluster
 from tests.simulation.driven_node import DIRECTORY
+from tests.simulation.node import Node
 from tests.simulation.world import World
 from tests.support.dumps import DumpBatch, parse_dump
 from tests.support.kafka import dump_log, kafka_jars

@@ -23,7 +23,9 @@ from raftlog.records.batch import RecordBatch, read_batch
 from .invariants import BrokenPromiseError, Committed
 
 if TYPE_CHECKING:
-    from .cluster import Cluster, Node
+    from .cluster import Cluster
+    from .node import Node
+
 
 PAUSE_US: Final = 300_000
 

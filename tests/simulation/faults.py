@@ -19,7 +19,8 @@ from typing import Final
 from raftlog.quorum.messages import AddVoterRequest, RemoveVoterRequest
 from raftlog.storage.survival import Survival
 
-from .cluster import Cluster, Node
+from .cluster import Cluster
+from .node import Node
 from .world import Link
 
 CALM_US: Final = 3_000_000

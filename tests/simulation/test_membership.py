@@ -12,8 +12,9 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.messages import AddVoterRequest, ErrorCode, RemoveVoterRequest
 from raftlog.quorum.voters import Endpoint
 from raftlog.types import ReplicaKey
-from tests.simulation.cluster import Cluster, Node
+from tests.simulation.cluster import Cluster
 from tests.simulation.driven_node import DIRECTORY
+from tests.simulation.node import Node
 from tests.simulation.world import World
 
 LONG_US = 30_000_000

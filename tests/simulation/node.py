@@ -1,0 +1,399 @@
+"""One node of a simulated cluster: it dies, stands still, comes back, and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from raftlog.client.requests import Answer, AppendRequest, failed
+from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
+from raftlog.node.listeners import Listeners
+from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.node.state_log import ReplicaStateLog
+from raftlog.quorum.effects import (
+    AdvanceHighWatermark,
+    LeaderChanged,
+    RoleChanged,
+    Send,
+    Tell,
+)
+from raftlog.quorum.events import (
+    Event,
+    RequestReceived,
+    Resign,
+    ResponseReceived,
+    TimePassed,
+)
+from raftlog.quorum.messages import Request, Response, VoterChangeResponse
+from raftlog.quorum.voters import Voter
+from raftlog.storage.survival import Survival
+
+from .counters import WatchedCounter
+from .driven_node import DIRECTORY, TIME_MS, DrivenNode, new_disk
+from .world import US_PER_MS
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
+PIECE_BYTES: Final = 2_000
+"""So much a listener is given at once."""
+LISTENER_US: Final = 500
+OPERATOR: Final = -1
+"""In the place of a life: who asks is no node."""
+
+
+@dataclass(slots=True)
+class Disk:
+    """How long a sync takes: most are quick, some stall."""
+
+    sync_us: int = 200
+    stall_rate: float = 0.0
+    stall_us: int = 1_000_000
+
+
+class Node(DrivenNode):
+    """One node of a cluster."""
+
+    def __init__(self, cluster: Cluster, voter: Voter) -> None:
+        node_id = voter.key.node_id
+        disk = new_disk(cluster.world.seed * 1000 + node_id)
+        super().__init__(voter, cluster.setting, disk)
+        self.speed = Disk()
+        self.is_paused = False
+        self._is_flipped = False
+        self.seen = (0, 0)
+        """Where its log began and ended when it was last looked at."""
+        self._held: list[Callable[[], None]] = []
+        self._unplaced: list[AppendRequest] = []
+        self.listeners: Listeners | None = None
+        self.counter: WatchedCounter | None = None
+        self._cluster = cluster
+        self._answer_to: dict[int, tuple[int, int, int]] = {}
+        self._timer_ms: int | None = None
+
+    @property
+    def replica(self) -> Replica | None:
+        """None while it is dead."""
+        return self._running
+
+    @property
+    def is_hurt(self) -> bool:
+        """Whether it was damaged and has not caught up since."""
+        if self._is_flipped and self.replica is not None and not self.replica.core.is_withdrawn:
+            self._is_flipped = False
+        return self._is_flipped
+
+    def flip_durable_bit(self, number: int) -> bool:
+        """Damage the newest segment where it was synced; whether there was anything to damage."""
+        names = [name for name in self.disk.list_names(DIRECTORY) if name.endswith(".log")]
+        if not names:
+            return False
+        path = f"{DIRECTORY}/{names[-1]}"
+        durable = self.disk.durable_files().get(path, b"")
+        byte_count = min(len(durable), len(self.disk.files()[path]))  # it may be cut, unsynced
+        if not byte_count:
+            return False
+        self.disk.flip_bit(path, number % (8 * byte_count))
+        self._is_flipped = True
+        return True
+
+    # --- life and death ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open what is on the disk, and take part."""
+        self._timer_ms = None
+        try:
+            replica = self._open()
+        except LogError as error:
+            self._note(f"does not start: {error}")
+            self._die()
+            self._cluster.after_failure(self)
+            return
+        if self._cluster.has_counters:
+            self._begin_counting(replica)
+        self.seen = (replica.log.log_start_offset, replica.log.end_offset)
+        self._note(f"starts, end offset {replica.log.end_offset}")
+        self.tell(TimePassed())
+
+    def _begin_counting(self, replica: Replica) -> None:
+        life = self.life
+
+        def act(do: Callable[[int, int], list[Outgoing]]) -> None:
+            if self.life == life:
+                self.act(lambda _, now, time: do(now, time))
+
+        log = ReplicaStateLog(replica, act, lambda: self._times_ms()[1])
+        self.listeners = Listeners(replica, piece_bytes_max=PIECE_BYTES)
+        self.counter = WatchedCounter(log, self._cluster.counted)
+        self.listeners.register(self.counter)
+
+    def _tell_listeners(self) -> None:
+        """One piece, and the next one a little later: a state machine takes its time."""
+        if self.listeners is not None and self.listeners.poll():
+            self._later(LISTENER_US, self._tell_listeners)
+
+    def kill(self) -> None:
+        """The process ends, and the machine goes on."""
+        self._note("is killed")
+        self._die()
+        self.disk.kill()
+
+    def lose_power(self, survival: Survival = Survival.MIXED) -> None:
+        """The machine ends: what was not synced may be gone."""
+        self._note("loses power")
+        self._die()
+        self.disk.crash(survival)
+
+    def pause(self) -> None:
+        """The process stands still: what comes waits, and its timers do too."""
+        self.is_paused = True
+
+    def wake(self) -> None:
+        self.is_paused = False
+        held, self._held = self._held, []
+        for act in held:
+            act()
+
+    def _die(self, reason: str = "the node died") -> None:
+        self.is_paused, self._held, self._answer_to = False, [], {}
+        self.listeners = self.counter = None
+        super()._die(reason)
+        unplaced, self._unplaced = self._unplaced, []
+        for request in unplaced:
+            self._cluster.answered(request, failed(_unknown(reason)))
+
+    def _ended(self, error: LogError) -> None:
+        self._note(f"fails: {error.code}")
+        self._cluster.after_failure(self)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _times_ms(self) -> tuple[int, int]:
+        now_ms = self._cluster.world.now_ms
+        return now_ms, TIME_MS + now_ms
+
+    def _draw_ms(self, bound_ms: int) -> int:
+        return self._cluster.world.chance(f"jitter {self.node_id}").randrange(bound_ms)
+
+    def _note(self, words: str) -> None:
+        self._cluster.world.note(f"{self.node_id} {words}")
+
+    def _later(self, delay_us: int, act: Callable[[], None]) -> None:
+        """Do something in this life, later; later still if it is paused then."""
+        life = self.life
+
+        def due() -> None:
+            if self.life == life:
+                self._when_awake(act)
+
+        self._cluster.world.after(delay_us, due)
+
+    def _when_awake(self, act: Callable[[], None]) -> None:
+        """Do something now or when it wakes, if it lives to wake."""
+        if not self.is_paused:
+            act()
+            return
+        life = self.life
+        self._held.append(lambda: self._when_awake(act) if self.life == life else None)
+
+    def _set_timer(self, replica: Replica) -> None:
+        world, deadline_ms = self._cluster.world, replica.next_deadline_ms
+        if deadline_ms is None or deadline_ms == self._timer_ms:
+            return
+        if self._timer_ms is not None and world.now_ms < self._timer_ms <= deadline_ms:
+            return
+        self._timer_ms = deadline_ms
+        life = self.life
+
+        def fire() -> None:
+            if self.life == life and self._timer_ms == deadline_ms:
+                self._timer_ms = None
+                self.tell(TimePassed())
+
+        world.after(deadline_ms * US_PER_MS - world.now_us, fire)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def tell(self, event: Event) -> None:
+        """Let the replica take an event, now or when it wakes."""
+        self._when_awake(lambda: self.step(event))
+
+    def act(self, do: Callable[[Replica, int, int], list[Outgoing]]) -> None:
+        super().act(do)
+        replica = self.replica
+        if replica is not None:
+            self._tell_listeners()
+            self._cluster.looked_at(self)
+            if self.replica is replica and not self.is_paused:
+                self._set_timer(replica)
+
+    def _put_out(self, outgoing: Outgoing) -> None:
+        if self.listeners is not None:
+            self.listeners.hear(outgoing)
+        super()._put_out(outgoing)
+
+    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell) -> None:
+        cluster = self._cluster
+        match news:
+            case AdvanceHighWatermark(offset):
+                self._note(f"high watermark {offset}")
+                cluster.hook("high watermark", self)
+            case LeaderChanged(epoch=epoch, leader_id=leader_id):
+                self._note(f"knows leader {leader_id} of epoch {epoch}")
+                if leader_id == self.node_id:
+                    cluster.count("election")
+                    cluster.hook("elected", self)
+            case RoleChanged(new=new, epoch=epoch):
+                self._note(f"{new.__name__.lower()} in epoch {epoch}")
+            case Tell(text):
+                self._note(text)
+                if text.startswith("it stands still"):
+                    cluster.count("stood still")
+
+    # --- the network ------------------------------------------------------------------------------
+
+    def _send(self, send: Send) -> None:
+        self._cluster.send_request(
+            self.node_id, self.life, send.node_id, send.correlation_id, send.request
+        )
+
+    def _answer(self, request_id: int, response: Response) -> None:
+        cluster, (source, life, correlation_id) = self._cluster, self._answer_to.pop(request_id)
+        if life == OPERATOR:
+            assert isinstance(response, VoterChangeResponse)
+            cluster.voters_changed(response)
+            return
+        self._note(f"-> {source} {message_words(response)}")
+        cluster.network.send(
+            self.node_id,
+            source,
+            lambda: cluster.nodes[source].receive_response(life, correlation_id, response),
+        )
+
+    def receive_request(
+        self, source: int, life: int, correlation_id: int, request: Request
+    ) -> None:
+        if self.is_alive:
+            request_id = self.note_request(request)
+            self._answer_to[request_id] = (source, life, correlation_id)
+            self.tell(RequestReceived(request_id, request))
+
+    def receive_response(self, life: int, correlation_id: int, response: Response) -> None:
+        if self.life == life:
+            self.tell(ResponseReceived(correlation_id, response))
+
+    # --- syncs ------------------------------------------------------------------------------------
+
+    def _begin_sync(self, sync: RunSync) -> None:
+        self._later(self._sync_us(), lambda: self._sync(sync))
+
+    def _sync_us(self) -> int:
+        chance, speed = self._cluster.world.chance("disk"), self.speed
+        if chance.random() < speed.stall_rate:
+            self._cluster.count("stalled sync")
+            return int(chance.random() * speed.stall_us)
+        return int((0.5 + chance.random()) * speed.sync_us)
+
+    def _sync(self, sync: RunSync) -> None:
+        cluster, life = self._cluster, self.life
+        cluster.hook("between append and sync", self)
+        if self.life != life or self.replica is None:
+            return
+        try:
+            sync.ticket.run()
+        except LogError as error:
+            self.replica.fail_sync(sync.ticket, error)
+            self._fail(error)
+            return
+        cluster.hook("between sync and answer", self)
+        if self.life == life:
+            self.complete_sync(sync)
+
+    # --- users ------------------------------------------------------------------------------------
+
+    def append(self, request: AppendRequest) -> None:
+        """A user's append reaches this node."""
+        if not self.is_alive:
+            self._cluster.answered(request, failed(_unknown("no answer")))
+        else:
+            self._when_awake(lambda: self._take(request))
+
+    def _take(self, request: AppendRequest) -> None:
+        self._unplaced.append(request)
+        if len(self._unplaced) == 1:
+            # What comes in one turn of a real node's loop is placed together.
+            turn_us = self._cluster.world.chance("turn").choice((0, 0, 300, 3_000))
+            self._later(turn_us, self._place)
+
+    def _place(self) -> None:
+        appends = self.appends
+        assert appends is not None, "it lives"
+        requests, self._unplaced = self._unplaced, []
+        if len(requests) > 1:
+            self._cluster.count("appends placed together")
+        self.act(lambda _, now, time: appends.submit(requests, now_ms=now, time_ms=time))
+
+    def _told(self, request: AppendRequest, answer: Answer) -> None:
+        self._cluster.answered(request, answer)
+
+    def snapshot(self) -> None:
+        """Write a snapshot of what is committed, and begin the log behind it."""
+        replica, cluster = self.replica, self._cluster
+        if replica is None:
+            return
+        log, time_ms = replica.log, self._times_ms()[1]
+        high_watermark = replica.core.high_watermark
+        if high_watermark is None or high_watermark <= log.log_start_offset:
+            return
+        try:
+            if self.counter is not None:
+                snapshot_id = log.snapshot_id_at(self.counter.end_offset)
+                if not self.counter.snapshot():
+                    return
+            else:
+                snapshot_id = log.snapshot_id_at(high_watermark)
+                writer = replica.begin_snapshot(high_watermark, time_ms=time_ms)
+                if writer is None:
+                    return
+                with writer:
+                    writer.freeze()
+            log.delete_before(snapshot_id)
+        except LogError as error:
+            cluster.world.note(f"{self.node_id} writes no snapshot: {error.code}")
+            return
+        cluster.count("snapshot")
+        cluster.world.note(f"{self.node_id} snapshot {snapshot_id}")
+
+    def clean(self) -> bool:
+        """Let retention forget what it does not keep; whether there was anything."""
+        replica, cluster = self.replica, self._cluster
+        if replica is None or self.is_paused:
+            return False
+        try:
+            if not replica.clean(time_ms=self._times_ms()[1]):
+                return False
+        except (DiskFullError, LogLockedError) as error:
+            cluster.world.note(f"{self.node_id} forgets nothing: {error.code}")
+            return False
+        cluster.world.note(f"{self.node_id} begins at {replica.log.log_start_offset}")
+        return True
+
+    def change_voters(self, request: Request) -> None:
+        """An operator asks this node to change who votes, and does not wait for the answer."""
+        if not self.is_paused:
+            self.receive_request(self.node_id, OPERATOR, 0, request)
+
+    def resign(self) -> None:
+        if self.replica is not None:
+            self.tell(Resign(self.replica.core.epoch))
+
+
+def _unknown(reason: str) -> AppendUnknownError:
+    return AppendUnknownError(path=DIRECTORY, reason=reason)
+
+
+def message_words(message: object) -> str:
+    """A message in the trace."""
+    text = repr(message)
+    return text if len(text) < 300 else text[:300]
