@@ -7,7 +7,7 @@ Rules of this file:
    then the newest epoch wins, for an old leader may not know yet that it is one no more.
 2. Two kinds of nodes are known by what they serve: those with Metadata, and Kafka's controllers,
    which tell by DescribeCluster and DescribeQuorum (KIP-919).
-3. Who may not be let in is not asked again: ``AccessDeniedError`` ends the search.
+3. Who is let in by nobody does not ask again: ``AccessDeniedError`` ends the search.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ from .addresses import Address
 from .connection import Connection, ConnectionLostError
 from .messages import TopicIdentity
 
-ASK_TIMEOUT_S: Final = 2.0
+ASK_TIMEOUT_S: Final = 5.0
 """How long one node may take to connect, or to say who leads."""
-GRACE_S: Final = 0.3
-"""How long a better answer is waited for where the first one is of a leader that failed."""
+GRACE_FIRST_S: Final = 0.3
+"""How long others are waited for when the first has answered, and knew nothing better: a node that
+stands still shall hold up nobody. Twice as long the next time, for they may be far away."""
+GRACE_LONGEST_S: Final = 1.0
 SUSPECT_S: Final = 1.0
 """How long a leader may be silent before others are asked whether it still is one."""
 PAUSE_FIRST_S: Final = 0.02
@@ -80,7 +82,7 @@ class Leaders:
         self._context = context
         self._nodes: dict[int, Address] = {}
         self._connections: dict[Address, Connection] = {}
-        self._opening: dict[Address, asyncio.Lock] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
         self._leader: Leader | None = None
         self._distrusted_epoch = -1
         self._searching = asyncio.Lock()
@@ -99,17 +101,18 @@ class Leaders:
         Raises ``QuorumUnavailableError``, ``AccessDeniedError``, and ``NodeRefusedError`` if the
         nodes keep no log of ours.
         """
-        pause_s = PAUSE_FIRST_S
+        pause_s, grace_s = PAUSE_FIRST_S, GRACE_FIRST_S
         if self._leader is None and self._missed_since is None:
             self._missed_since = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(until), self._searching:
                 while self._leader is None or not self._leader.connection.is_open:
                     self._leader = None
-                    self._leader = await self._find()
+                    self._leader = await self._find(grace_s)
                     if self._leader is None:
                         await asyncio.sleep(pause_s * (0.5 + random.random() / 2))
                     pause_s = min(pause_s * 2, PAUSE_LONGEST_S)
+                    grace_s = min(grace_s * 2, GRACE_LONGEST_S)
                 return self._leader
         except TimeoutError:
             raise self.unavailable() from None
@@ -150,7 +153,7 @@ class Leaders:
 
     async def _doubt(self, leader: Leader) -> None:
         with contextlib.suppress(AccessDeniedError, NodeRefusedError):
-            told = await self._ask_around(leader.epoch)
+            told = await self._ask_around(leader.epoch, GRACE_FIRST_S)
             if told is not None and told.epoch > leader.epoch and leader.connection.is_open:
                 leader.connection.close(f"node {told.leader_id} leads now")
 
@@ -170,8 +173,8 @@ class Leaders:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    async def _find(self) -> Leader | None:
-        told = await self._ask_around(self._distrusted_epoch)
+    async def _find(self, grace_s: float) -> Leader | None:
+        told = await self._ask_around(self._distrusted_epoch, grace_s)
         if told is None:
             return None
         self._nodes = dict(told.nodes)
@@ -186,8 +189,9 @@ class Leaders:
             return None
         return Leader(told.log, told.leader_id, told.epoch, connection)
 
-    async def _ask_around(self, epoch: int) -> _Told | None:
-        """The best that anybody tells, at once if it is newer than ``epoch``."""
+    async def _ask_around(self, epoch: int, grace_s: float) -> _Told | None:
+        """The best that anybody tells: at once if it is newer than ``epoch``, else when all have
+        answered, or so long after the first one."""
         addresses = tuple(dict.fromkeys((*self._nodes.values(), *self._bootstrap)))
         asking = {asyncio.ensure_future(self._told_by(address)) for address in addresses}
         best: _Told | None = None
@@ -210,12 +214,14 @@ class Leaders:
                         best = told
                 if best is not None and best.epoch > epoch:
                     break
-                timeout_s = GRACE_S if best is not None else None
+                timeout_s = grace_s
         finally:
             for one in asking:
                 one.cancel()
         if best is None and problem is not None:
-            raise problem
+            self._said = problem.sentence()
+            if not asking:
+                raise problem
         return best
 
     async def _told_by(self, address: Address) -> _Told | None:
@@ -292,14 +298,24 @@ class Leaders:
         return _Told(log, int(quorum.leader_id), int(quorum.leader_epoch), nodes)
 
     async def _connection(self, address: Address) -> Connection:
-        """An open connection to an address; one is made at a time."""
-        async with self._opening.setdefault(address, asyncio.Lock()):
-            known = self._connections.get(address)
-            if known is not None and known.is_open:
-                return known
+        """An open connection to an address. Making one goes on when nobody waits for it."""
+        known = self._connections.get(address)
+        if known is not None and known.is_open:
+            return known
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open(address))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(opening)
+
+    async def _open(self, address: Address) -> Connection:
+        try:
             made = await Connection.open(address, self._context, timeout_s=ASK_TIMEOUT_S)
             self._connections[address] = made
             return made
+        finally:
+            del self._opening[address]
 
 
 def is_access_error(error: int) -> bool:
