@@ -254,6 +254,13 @@ QUORUM_PLANTS: Final = (
         tests=("tests/log_write/test_cutting_back.py",),
     ),
     Plant(
+        bug="a leader that could not begin its epoch appends in it",
+        path=f"{NODE}/leader_appends.py",
+        old="        if replica.is_standing_still:\n",
+        new="        if False:\n",
+        tests=("tests/quorum/test_standing_still.py",),
+    ),
+    Plant(
         bug="who looks for a new leader believes those who name the dead one",
         path=f"{QUORUM}/state.py",
         old="role.leader_id == leader_id and not from_leader:\n",
