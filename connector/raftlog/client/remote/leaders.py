@@ -44,7 +44,7 @@ GRACE_FIRST_S: Final = 0.3
 """How long others are waited for when the first has answered, and knew nothing better: a node that
 stands still shall hold up nobody. Twice as long the next time, for they may be far away."""
 GRACE_LONGEST_S: Final = 1.0
-SUSPECT_S: Final = 1.0
+SUSPECT_S: Final = 0.5
 """How long a leader may be silent before others are asked whether it still is one."""
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.4
