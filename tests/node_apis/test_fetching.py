@@ -114,6 +114,22 @@ def test_a_limit_in_bytes_takes_one_batch_at_least_and_no_half_ones() -> None:
     run(work())
 
 
+@pytest.mark.parametrize("length", [-(2**31), -12, -1, 0, 48, 2**31 - 1])
+def test_a_rotten_length_ends_what_is_whole(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        leader = Cluster().elect()
+        await put(leader, b"a")
+        second = await put(leader, b"b")
+        log = leader.replica.log
+        data = bytearray(log.read_bytes(0, 10_000))
+        at = len(data) - len(log.read_bytes(second, 10_000))
+        data[at + 8 : at + 12] = length.to_bytes(4, "big", signed=True)
+        monkeypatch.setattr(log, "read_bytes", lambda _offset, _count: bytes(data))
+        assert values(await get(leader, fetch())) == [b"a"]
+
+    run(work())
+
+
 def test_read_committed_ends_before_an_open_transaction() -> None:
     begin, end = marker_value(Marker.BEGIN, "t"), marker_value(Marker.END)
 

@@ -23,7 +23,7 @@ from kio.schema.fetch.v18 import request as asked
 from kio.schema.fetch.v18 import response as told
 
 from raftlog.errors import LogError
-from raftlog.limits import BATCH_BYTES_MAX, LOG_OVERHEAD_BYTES
+from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from raftlog.node.access import Rights
 from raftlog.types import OffsetAndEpoch
 from raftlog.wire import wide
@@ -186,7 +186,7 @@ def _batches(
     view: ClusterView, offset: int, end_offset: int, byte_count_max: int
 ) -> tuple[bytes, int]:
     """Whole batches from the one that holds ``offset``, below ``end_offset``; the offset behind
-    them."""
+    them. A length that no batch has is damage: what lies before it is whole."""
     log = view.node.replica.log
     data = log.read_bytes(offset, byte_count_max)
     if not data:
@@ -195,7 +195,8 @@ def _batches(
     while position + _BASE_AND_LENGTH.size <= len(data):
         base_offset, length = _BASE_AND_LENGTH.unpack_from(data, position)
         after = position + length + LOG_OVERHEAD_BYTES
-        if base_offset >= end_offset or after > len(data):
+        is_batch = length >= BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
+        if not is_batch or base_offset >= end_offset or after > len(data):
             break
         (last_delta,) = _LAST_DELTA.unpack_from(data, position + _LAST_DELTA_POSITION)
         position, next_offset = after, base_offset + last_delta + 1
