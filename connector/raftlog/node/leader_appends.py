@@ -6,8 +6,9 @@ Rules of this file:
 2. Written is not done: an append is answered when its last record is committed, in the epoch it was
    written in. If another leads before that, nobody knows what became of it.
 3. A refused token is a statement about the log's end, so it waits until that end is committed; and
-   one that finds the log shorter than wanted, like an empty append, until a majority has said that
-   this is still the leader. What is refused leaves no trace, whoever leads next.
+   one that finds the log shorter than wanted, or its epoch older, like an empty append, until a
+   majority has said that this is still the leader. What is refused leaves no trace, whoever leads
+   next.
 4. A repeated append waits for the first one.
 5. An append that finds no room on the disk is refused, and the leader goes on.
 """
@@ -23,6 +24,7 @@ from raftlog.client.requests import Answer, AppendRequest, Done, Failed, failed
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,
+    FutureEpochError,
     LogError,
     NotLeaderError,
     RaftlogError,
@@ -126,7 +128,7 @@ class LeaderAppends:
 
     def _ticket_for(self, request: AppendRequest, answer: Answer) -> int:
         is_empty = isinstance(answer, Done) and not request.records
-        if not is_empty and not (isinstance(answer, Failed) and _is_log_short(answer.error)):
+        if not is_empty and not (isinstance(answer, Failed) and _is_log_behind(answer.error)):
             return 0
         self._last_ticket += 1
         return self._last_ticket
@@ -158,10 +160,12 @@ class LeaderAppends:
                 self._waiting.append(one)
 
     def give_up(self, reason: str) -> None:
-        """The replica is over: what is not answered is not known."""
+        """The replica is over: what is not answered is not known. What appends nothing did nothing,
+        and another node is to say what it waited for."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            self._tell(one.request, self._unknown(reason) if one.request.records else one.answer)
+            answer = self._unknown(reason) if one.request.records else failed(self._not_leader())
+            self._tell(one.request, answer)
 
     def _lost(self, one: Waiting) -> Answer:
         """Another leads. What was refused, or appended nothing, did nothing."""
@@ -177,8 +181,11 @@ class LeaderAppends:
         return NotLeaderError(epoch=epoch, current_epoch=epoch)
 
 
-def _is_log_short(error: RaftlogError) -> bool:
-    """Whether a token names a place that this log has not reached: another may lead by now."""
+def _is_log_behind(error: RaftlogError) -> bool:
+    """Whether a place or an epoch is named that this log has not reached: another may lead by
+    now."""
+    if isinstance(error, FutureEpochError):
+        return True
     if not isinstance(error, UnexpectedEndOffsetError):
         return False
     end, base = error.required_end_offset, error.required_base_offset

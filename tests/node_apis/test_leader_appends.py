@@ -1,0 +1,48 @@
+"""What a leader answers when it may lead no more: nothing that it does not know."""
+
+from __future__ import annotations
+
+from raftlog.client.requests import Answer, AppendRequest, Failed
+from raftlog.errors import NotLeaderError
+from raftlog.node.leader_appends import LeaderAppends
+
+from .cluster import TIME_MS, Cluster, run, settle
+
+
+def test_a_check_that_nobody_confirmed_is_not_answered_well_when_the_node_stops() -> None:
+    async def work() -> None:
+        cluster = Cluster(3)
+        leader = cluster.elect()
+        log = leader.replica.log
+        answers: list[Answer] = []
+        appends = LeaderAppends(leader.replica, lambda _request, answer: answers.append(answer))
+        check = AppendRequest(
+            records=(), required_base_offset=log.end_offset, is_atomic=True, deadline_ms=1e12
+        )
+        appends.submit([check], now_ms=cluster.now_ms, time_ms=TIME_MS)
+        assert answers == []
+        appends.give_up("the node stops")
+        (answer,) = answers
+        assert isinstance(answer, Failed)
+        assert isinstance(answer.error, NotLeaderError)
+
+    run(work())
+
+
+def test_who_was_replaced_does_not_refuse_the_epoch_that_began_since() -> None:
+    async def work() -> None:
+        cluster = Cluster(3)
+        old = cluster.elect()
+        old.is_cut_off = True
+        epoch = old.replica.core.epoch + 1
+        waiting = old.append(AppendRequest(records=(b"a",), epoch=epoch, deadline_ms=1e12))
+        await settle()
+        assert not waiting.done()
+        cluster.pass_time(6_000)
+        await settle()
+        answer = waiting.result()
+        assert isinstance(answer, Failed)
+        assert isinstance(answer.error, NotLeaderError)
+        assert answer.error.epoch == answer.error.current_epoch, "it speaks of itself alone"
+
+    run(work())
