@@ -193,3 +193,40 @@ def test_one_honest_node_among_them_is_enough() -> None:
     with Controller(data, high_watermark=1).node as honest, liar as peer:
         log = raftlog.follow(f"{peer.address},{honest.address}", timeout_ms=5000)
         assert values(log, 1) == ([b"a"], None)
+
+
+@pytest.mark.parametrize(
+    ("host", "number"), [("127.0.0.1", 70_000), ("127.0.0.1", -1), ("a..b", 9092), ("a\0b", 9092)]
+)
+def test_an_address_that_cannot_be_is_nobody_s(host: str, number: int) -> None:
+    topic = metadata.MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name=name("orders"),
+        topic_id=None,
+        partitions=(
+            metadata.MetadataResponsePartition(
+                error_code=ErrorCode.none,
+                partition_index=int32(0),
+                leader_id=node(7),
+                leader_epoch=int32(1),
+                replica_nodes=(),
+                isr_nodes=(),
+                offline_replicas=(),
+            ),
+        ),
+    )
+    broker = metadata.MetadataResponseBroker(
+        node_id=node(7), host=host, port=int32(number), rack=None
+    )
+    told = wide.MetadataResponse(
+        throttle_time=duration(0),
+        brokers=(broker,),
+        cluster_id="cluster",
+        topics=(topic,),
+        error_code=ErrorCode.none,
+    )
+    with (
+        _node_of(lambda version, body: told) as peer,
+        pytest.raises(QuorumUnavailableError, match="node 7 leads"),
+    ):
+        raftlog.connect(peer.address, timeout_ms=300)

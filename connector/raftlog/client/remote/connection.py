@@ -41,6 +41,8 @@ from .addresses import Address
 T = TypeVar("T")
 CLIENT_ID: Final = "raftlog"
 VERSIONS_ASKED_FIRST: Final = 4
+_NO_ADDRESS: Final = (ValueError, OverflowError)
+"""What Python says of a host that is no name, and of a port that is none: nodes tell both."""
 _CORRELATION_MAX: Final = 2**31
 
 
@@ -100,7 +102,7 @@ class Connection(asyncio.Protocol):
             raise ConnectionLostError(f"{address} did not answer in time") from None
         except ssl.SSLCertVerificationError as error:
             raise AccessDeniedError(path=str(address), reason=error.verify_message) from None
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, *_NO_ADDRESS) as error:
             raise ConnectionLostError(f"{address}: {_words(error)}") from None
         connection = protocol
         try:
