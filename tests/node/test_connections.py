@@ -6,6 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
+from raftlog.client.requests import AppendRequest, Done
+from raftlog.errors import InexpressibleMessageError
+from raftlog.node import quorum_requests
 from raftlog.node.request_budget import RequestBudget
 from raftlog.quorum.messages import FetchRequest
 from raftlog.types import ReplicaKey
@@ -65,6 +70,26 @@ def test_a_fetch_whose_asker_left_is_dropped(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
         while role.parked:  # type: ignore[union-attr]
             await asyncio.sleep(0)
+
+    with_node(tmp_path, check)
+
+
+def test_an_answer_that_cannot_be_said_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsayable(*_: object) -> bytes:
+        raise InexpressibleMessageError(api="Fetch", version=17, field="f", reason="a bug")
+
+    async def check(node: ServedNode) -> None:
+        driver = node.node.driver
+        async with await node.connect() as connection:
+            connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
+            while not driver.replica.core.role.parked:  # type: ignore[union-attr]
+                await asyncio.sleep(0)
+            monkeypatch.setattr(quorum_requests, "encode_response", unsayable)
+            answer = await driver.append(AppendRequest(records=(b"a",), deadline_ms=1e12))
+            assert isinstance(answer, Done)
+            await _closes(connection, node)
 
     with_node(tmp_path, check)
 
@@ -146,7 +171,7 @@ def test_no_more_questions_are_taken_than_may_be_under_way(tmp_path: Path) -> No
                 connection.ask_versions(number)
             await connection.writer.drain()
             most = 0
-            numbers = []
+            numbers: list[int] = []
             while len(numbers) < 39:
                 most = max(most, *(one.in_flight_count for one in node.node.server.connections))
                 key, version = (ApiKey.API_VERSIONS, 3) if numbers else (ApiKey.FETCH, 17)

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from raftlog.client.requests import AppendRequest, AppendResult, Done, Failed
 from raftlog.errors import AppendUnknownError, UnexpectedEndOffsetError
 from raftlog.node.driver import Driver
+from raftlog.node.replica import Outgoing
 from raftlog.records.batch import RecordBatch, read_batch
 from tests.support.served_node import served_node
 
@@ -90,5 +93,40 @@ def test_waiting_ends_with_news_with_time_or_with_the_node(tmp_path: Path) -> No
         await asyncio.sleep(0)
         await driver.close()
         assert not await forever
+
+    with_driver(tmp_path, check)
+
+
+def test_who_cannot_look_for_news_holds_up_nobody_else(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        is_broken = False
+
+        def look() -> bool:
+            if is_broken:
+                raise ValueError("a bug")
+            return False
+
+        waiting = asyncio.ensure_future(driver.wait_until(look, timeout_ms=20_000))
+        await asyncio.sleep(0)
+        is_broken = True
+        assert isinstance(await driver.append(append_of(b"news")), Done)
+        with pytest.raises(ValueError, match="a bug"):
+            await waiting
+
+    with_driver(tmp_path, check)
+
+
+def test_a_step_that_went_wrong_ends_the_replica(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        def wrong(now_ms: int, time_ms: int) -> list[Outgoing]:
+            raise AssertionError("a bug")
+
+        waiting = driver.append(append_of(b"late"))
+        with pytest.raises(AssertionError, match="a bug"):
+            driver.act(wrong)
+        assert driver.is_over, "what it was about to do is half done"
+        assert isinstance(await waiting, Failed)
+        with pytest.raises(AssertionError, match="a bug"):
+            driver.ended.result()
 
     with_driver(tmp_path, check)

@@ -6,7 +6,7 @@ Rules of this file:
    in a thread of its own, one at a time, for all that was appended before it began.
 2. The first ``LogError``, or a state machine that cannot go on, ends the replica: waiting appends
    are told that nobody knows what became of them, and ``ended`` says why. Nothing is tried twice on
-   a log that failed.
+   a log that failed, nor done by a replica of which a step went wrong.
 3. A leader that finds no room for an append resigns, if others could lead: they may have some. It
    does so once in a while: where all disks are full nobody's turn is better than another's.
 4. Who waits for news is woken after every step that may be news, and looks for himself.
@@ -87,7 +87,7 @@ class Driver:
         self.replica: Final = replica
         self.identity: Final = identity
         self.ended: Final[asyncio.Future[RaftlogError]] = asyncio.get_running_loop().create_future()
-        """Done when the replica has failed: with what ended it."""
+        """Done when the replica has failed: with what ended it, or with the bug that did."""
         self.sync_count = 0
         self._clock = Clock() if clock is None else clock
         self._send = send
@@ -142,12 +142,16 @@ class Driver:
         if self.is_over:
             return
         try:
-            outgoing = act(self.now_ms(), self.time_ms())
+            self._act(act)
         except LogError as error:
             self._end(error)
-            return
+        except Exception as bug:
+            self._break(bug)
+            raise
+
+    def _act(self, act: _Act) -> None:
         is_news = False
-        for one in outgoing:
+        for one in act(self.now_ms(), self.time_ms()):
             self._listeners.hear(one)
             is_news = self._put_out(one) or is_news
         if is_news:
@@ -301,6 +305,12 @@ class Driver:
             if not waiter.future.done():
                 waiter.future.set_result(False)
 
+    def _break(self, bug: Exception) -> None:
+        """A bug: what was to be done is half done, so nothing more is."""
+        if not self.ended.done():
+            self.ended.set_exception(bug)
+        self._end(None)
+
     def _unknown(self) -> Answer:
         return failed(AppendUnknownError(path=self.replica.log.path, reason="the node stops"))
 
@@ -345,6 +355,8 @@ class Driver:
             self.replica.fail_sync(ticket, error)
             self._end(error)
         else:
+            if isinstance(error, Exception):
+                self._break(error)
             raise error
 
     def _answer(self, request: AppendRequest, answer: Answer) -> None:
@@ -369,7 +381,14 @@ class Driver:
 
     def _wake(self) -> None:
         for waiter in self._waiters:
-            if not waiter.future.done() and waiter.is_due():
+            if waiter.future.done():
+                continue
+            try:
+                is_due = waiter.is_due()
+            except Exception as bug:  # noqa: BLE001 - his, and nobody else's
+                waiter.future.set_exception(bug)
+                continue
+            if is_due:
                 waiter.future.set_result(True)
 
     def _give_up_waiting(self, waiter: _Waiter) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode as WireCode
 
+from raftlog.errors import WireError
 from raftlog.quorum.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -90,7 +91,12 @@ class QuorumRequests:
             if key in _FOR_LEADERS and _is_elsewhere(response):
                 self._send_on(connection, asked)
                 return
-            asked.answer(encode_response(key, version, response, self._identity))
+            try:
+                body = encode_response(key, version, response, self._identity)
+            except WireError as error:  # raised here it would go to whoever made the replica step
+                connection.refuse(error.sentence())
+            else:
+                asked.answer(body)
 
         number = self._driver.receive(request, reply)
         numbers.append(number)
