@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -32,11 +33,12 @@ class LogLines:
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
 
     def say(self, event: str, *, level: str = "info", **facts: object) -> None:
-        """Write one line."""
+        """Write one line, if it can be written: a full disk ends no node."""
         moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {"time": moment, "level": level, "node": self._node_id, "event": event, **facts}
-        self._stream.write(json.dumps(line, default=str, ensure_ascii=False) + "\n")
-        self._stream.flush()
+        with contextlib.suppress(OSError):
+            self._stream.write(json.dumps(line, default=str, ensure_ascii=False) + "\n")
+            self._stream.flush()
 
     def say_rarely(self, event: str, about: str, reason: str) -> None:
         """Write what may be said in bursts: of each event ``about`` somebody once in 10 seconds."""
