@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raftlog.client.requests import AppendRequest, Done
 from raftlog.errors import InexpressibleMessageError
 from raftlog.node import quorum_requests
+from raftlog.node.apis import ClientApis
 from raftlog.node.request_budget import RequestBudget
 from raftlog.quorum.messages import FetchRequest
 from raftlog.types import ReplicaKey
@@ -106,6 +110,45 @@ def test_a_frame_that_is_too_long_closes_the_connection_before_it_is_read(tmp_pa
             connection.writer.write((2**30).to_bytes(4, "big"))
             await _closes(connection, node)
         assert "announces a frame" in node.lines("refused")[0]["reason"]
+
+    with_node(tmp_path, check)
+
+
+def test_a_connection_that_cannot_be_accepted_does_not_close_the_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(node: ServedNode) -> None:
+        loop = asyncio.get_running_loop()
+        accept, failures = loop.sock_accept, [errno.ECONNABORTED, errno.EPERM]
+
+        async def failing(listening: socket.socket) -> Any:
+            accepted = await accept(listening)
+            if failures:
+                accepted[0].close()
+                raise OSError(failures.pop(), "no")
+            return accepted
+
+        monkeypatch.setattr(loop, "sock_accept", failing)
+        await still_serves(node)  # who was waited for before
+        for _ in range(2):
+            async with await node.connect() as connection:
+                assert await connection.next_frame() is None
+        await still_serves(node)
+
+    with_node(tmp_path, check)
+
+
+def test_who_cannot_be_answered_is_told_by_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(node: ServedNode) -> None:
+        async def broken(*_: object) -> bytes:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(ClientApis, "answer", broken)
+        async with await node.connect() as connection:
+            connection.ask(ApiKey.METADATA, 12, b"")
+            await _closes(connection, node)
 
     with_node(tmp_path, check)
 

@@ -40,7 +40,7 @@ from .quorum_requests import QuorumRequests
 from .request_budget import RequestBudget
 
 _BACKLOG: Final = 1024
-_PAUSE_WITHOUT_DESCRIPTORS_S: Final = 0.1
+_PAUSE_AFTER_FAILURE_S: Final = 0.1
 _IDLE_LOOKS: Final = 4
 """How often within the idle time silent connections are looked for."""
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -133,11 +133,15 @@ class Server:
             try:
                 peer, address = await self._loop.sock_accept(listening)
             except OSError as error:
+                if listening.fileno() < 0:
+                    return
+                reason = error.strerror or str(error)
                 if error.errno in _NO_DESCRIPTOR:
-                    self._hear("refused", "everybody", f"no descriptor is left: {error.strerror}")
-                    await asyncio.sleep(_PAUSE_WITHOUT_DESCRIPTORS_S)
-                    continue
-                raise
+                    reason = f"no descriptor is left: {reason}"
+                # Others are of one connection that is lost, or of a network that may come back.
+                self._hear("refused", "everybody", reason)
+                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
+                continue
             host = str(address[0])
             if not self._may_enter(host):
                 self.figures.refused_connections += 1
@@ -244,6 +248,9 @@ class Server:
         except WireError as error:
             connection.refuse(error.sentence())
             return
+        except Exception:
+            connection.refuse("a bug: there is no answer")
+            raise
         asked.answer(body)
         if isinstance(body, LastAnswer):
             connection.finish()
