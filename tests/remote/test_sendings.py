@@ -307,6 +307,16 @@ def test_a_later_commit_hides_whether_a_lost_one_was_taken(error: RaftlogError) 
     assert isinstance(found.error, AppendUnknownError)
 
 
+def test_a_later_leader_with_a_lower_limit_hides_whether_a_lost_one_was_taken() -> None:
+    too_large = RecordBatchTooLargeError(byte_count=9, byte_count_max=8)
+    found = told(sent(), too_large)
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, RecordBatchTooLargeError)
+    found = told(sent(is_uncertain=True), too_large)
+    assert isinstance(found, Refused)
+    assert isinstance(found.error, AppendUnknownError), "its size is looked at before its identity"
+
+
 def test_what_has_no_name_here_is_told_with_kafka_s_number() -> None:
     found = judged(sent(), 29, None, PATH)
     assert isinstance(found, Refused)

@@ -33,7 +33,6 @@ from raftlog.errors import (
     NotLeaderError,
     QuorumUnavailableError,
     RaftlogError,
-    RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import MIB
@@ -367,8 +366,9 @@ class AskWhether:
 Judged = SendAgain | Refused | AskWhether
 _PASSING: Final = (LogClosedError, BufferAllocationError, LogLockedError, DiskFullError)
 """A leader without room on its disk steps aside: another may have some."""
-_LOOKED_AT_LATER: Final = (UnexpectedEndOffsetError, RecordBatchTooLargeError, InvalidAppendError)
-"""Refusals that come behind the question whether the log has the batch already."""
+_LOOKED_AT_LATER: Final = (UnexpectedEndOffsetError, InvalidAppendError)
+"""Refusals that come behind the question whether the log has the batch already, or that its first
+try would have got, too. Not that it is too large: a leader's limit is its own."""
 
 
 def judged(sending: Sending, code: int, text: str | None, path: str) -> Judged:
