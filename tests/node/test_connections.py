@@ -206,6 +206,23 @@ def test_who_is_silent_for_long_is_sent_away(tmp_path: Path) -> None:
     with_node(tmp_path, check, "[limits]\nidle_ms = 40\n")
 
 
+def test_who_is_silent_and_takes_no_answer_is_sent_away_too(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as connection:
+            connection.ask_versions()
+            await connection.answer(ApiKey.API_VERSIONS, 3)
+            connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            (served,) = node.node.server.connections
+            transport = served._transport
+            assert transport is not None
+            transport.write(bytes(2**25))  # more than sockets hold
+            async with asyncio.timeout(10):
+                while node.node.server.connections:
+                    await asyncio.sleep(0.01)
+
+    with_node(tmp_path, check, "[limits]\nidle_ms = 40\n")
+
+
 def test_no_more_questions_are_taken_than_may_be_under_way(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as connection:

@@ -221,7 +221,12 @@ class Server:
             await asyncio.sleep(idle_s / _IDLE_LOOKS)
             now_s = self._loop.time()
             for connection in list(self._connections):
-                if not connection.in_flight_count and now_s - connection.last_asked_s > idle_s:
+                silent_s = now_s - connection.last_asked_s
+                if connection.in_flight_count or silent_s <= idle_s:
+                    continue
+                if silent_s > 2 * idle_s:  # it does not take its last answers either
+                    connection.abort()
+                else:
                     connection.finish()
 
     # --- questions --------------------------------------------------------------------------------
