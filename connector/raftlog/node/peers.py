@@ -43,6 +43,8 @@ from raftlog.wire import (
 )
 
 _READ_BYTES: Final = 256 * 1024
+_NO_ADDRESS: Final = (ValueError, OverflowError)
+"""What Python says of a host that is no name, and of a port that is none."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
 _VERSIONS_ASKED: Final = 4
@@ -99,7 +101,7 @@ class Peers:
             response = await self._answer(asked)
         except (NoCommonVersionError, InexpressibleMessageError) as error:
             self._fail(asked, str(error), is_version_unsupported=True)
-        except (OSError, EOFError, ssl.SSLError, WireError) as error:
+        except (OSError, EOFError, ssl.SSLError, WireError, *_NO_ADDRESS) as error:
             self._disconnect(asked.node_id)
             failures = self._failures[asked.node_id] = self._failures.get(asked.node_id, 0) + 1
             if failures > 1:
