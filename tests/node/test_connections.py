@@ -15,6 +15,7 @@ from raftlog.client.requests import AppendRequest, Done
 from raftlog.errors import InexpressibleMessageError
 from raftlog.node import quorum_requests
 from raftlog.node.apis import ClientApis
+from raftlog.node.driver import Driver
 from raftlog.node.request_budget import RequestBudget
 from raftlog.quorum.messages import FetchRequest
 from raftlog.types import ReplicaKey
@@ -275,6 +276,37 @@ def test_a_budget_of_bytes_lets_one_large_question_in_and_wakes_those_who_wait()
     budget.give(950)
     assert woken == ["first"]
     assert budget.has_room
+
+
+def test_room_that_an_answer_leaves_begins_no_question_within_that_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth = deepest = 0
+    act = Driver.act
+
+    def counted(driver: Driver, *args: Any) -> None:
+        nonlocal depth, deepest
+        depth += 1
+        deepest = max(deepest, depth)
+        act(driver, *args)
+        depth -= 1
+
+    async def check(node: ServedNode) -> None:
+        driver = node.node.driver
+        async with await node.connect() as first, await node.connect() as second:
+            first.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
+            while not driver.replica.core.role.parked:  # type: ignore[union-attr]
+                await asyncio.sleep(0)
+            second.ask(ApiKey.FETCH, 17, parked_fetch(node, 0), 2)
+            await second.writer.drain()
+            await asyncio.sleep(0.05)
+            monkeypatch.setattr(Driver, "act", counted)
+            await driver.append(AppendRequest(records=(b"a",), deadline_ms=1e12))
+            assert (await first.answer(ApiKey.FETCH, 17))[0] == 1
+            assert (await second.answer(ApiKey.FETCH, 17))[0] == 2
+        assert deepest == 1
+
+    with_node(tmp_path, check, "[limits]\nqueued_bytes_max = 1\n")
 
 
 def test_a_budget_forgets_who_has_left() -> None:

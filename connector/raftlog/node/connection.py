@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._frames.clear()
-        self._budget.forget(self._take_frames)
+        self._budget.forget(self._take_frames_later)
         for task in self.tasks:
             task.cancel()
         turns, self._turns = self._turns, deque()
@@ -169,8 +169,12 @@ class Connection(asyncio.Protocol):
         while self._frames and self._may_take():
             self._take(self._frames.popleft())
         if self._frames and not self._budget.has_room:
-            self._budget.wait(self._take_frames)
+            self._budget.wait(self._take_frames_later)
         self._pause_or_resume()
+
+    def _take_frames_later(self) -> None:
+        """Never at once: answers go out in the middle of a step, and a question begins one."""
+        asyncio.get_running_loop().call_soon(self._take_frames)
 
     def _may_take(self) -> bool:
         return (
@@ -242,7 +246,7 @@ class Connection(asyncio.Protocol):
         self._budget.give(byte_count)
         self._close_if_finished()
         if self._frames or not self._is_reading:
-            asyncio.get_running_loop().call_soon(self._take_frames)
+            self._take_frames_later()
 
     def refuse(self, reason: str) -> None:
         """Close because of what the peer sent."""
