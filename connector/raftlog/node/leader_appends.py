@@ -5,10 +5,9 @@ Rules of this file:
 1. Appends that come together are written together: they may share a batch, as in an embedded log.
 2. Written is not done: an append is answered when its last record is committed, in the epoch it was
    written in. If another leads before that, nobody knows what became of it.
-3. A refused token is a statement about the log's end, so it waits until that end is committed; and
-   one that finds the log shorter than wanted, or its epoch older, like an empty append, until a
-   majority has said that this is still the leader. What is refused leaves no trace, whoever leads
-   next.
+3. A refusal for what the log holds waits until the end of that log is committed; one that finds the
+   log shorter than wanted, or its epoch older, like an empty append, until a majority has said that
+   this is still the leader. What is refused leaves no trace, whoever leads next.
 4. A repeated append waits for the first one.
 5. An append that finds no room on the disk is refused, and the leader goes on.
 """
@@ -24,10 +23,14 @@ from raftlog.client.requests import Answer, AppendRequest, Done, Failed, failed
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,
+    ForeignCommitError,
     FutureEpochError,
+    InvalidProducerEpochError,
     LogError,
     NotLeaderError,
+    OutOfOrderSequenceError,
     RaftlogError,
+    StaleCommitError,
     UnexpectedEndOffsetError,
 )
 from raftlog.quorum.events import ConfirmLeadership
@@ -37,6 +40,16 @@ from .replica import Outgoing, Replica
 
 _AT_ONCE: Final = (DiskFullError, AppendUnknownError)
 """What is answered at once: waiting would not make it known, or untrue."""
+
+
+_ABOUT_THE_LOG: Final = (
+    UnexpectedEndOffsetError,
+    StaleCommitError,
+    ForeignCommitError,
+    OutOfOrderSequenceError,
+    InvalidProducerEpochError,
+)
+"""Refusals that speak of what is in the log, and so wait until that is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +149,7 @@ class LeaderAppends:
     def _end_to_wait_for(self, answer: Answer) -> int:
         if isinstance(answer, Done):
             return int(answer.value.end_offset)
-        if isinstance(answer.error, UnexpectedEndOffsetError):
+        if isinstance(answer.error, _ABOUT_THE_LOG):
             return self._replica.log.end_offset
         return 0
 

@@ -30,7 +30,7 @@ from raftlog.wire import (
     wide,
 )
 
-from .access import Caller
+from .access import Caller, Rights
 from .apis.client_apis import ClientApis
 from .apis.last_answer import LastAnswer
 from .config import LimitsConfig
@@ -191,6 +191,7 @@ class Server:
         try:
             peer.setblocking(False)
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who vanished is noticed
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 peer,
@@ -212,8 +213,10 @@ class Server:
             del self._by_address[host]
 
     def _frame_bytes_max(self, caller: Caller) -> int:
+        """Who may only look needs no large frames."""
         limits = self._limits
-        return limits.frame_bytes_max if caller.rights else limits.stranger_frame_bytes_max
+        sends_records = caller.rights & (Rights.APPEND | Rights.VOTE)
+        return limits.frame_bytes_max if sends_records else limits.stranger_frame_bytes_max
 
     async def _send_silent_away(self) -> None:
         idle_s = self._limits.idle_ms / 1000

@@ -186,6 +186,12 @@ class Sender:
         """The next batch; None if what waited is cancelled, or refused here."""
         packed = self._waiting.packed()
         if packed is not None:
+            split = packed.split
+            if split is not None and any(one.split is split for one in self._in_flight):
+                # A part that is refused must not be followed by the next one.
+                self._waiting.put_back(packed)
+                await self._wait_for_news()
+                return None
             return packed
         needs = self._waiting.needs_lane(leader.epoch)
         if needs is None:
@@ -217,6 +223,10 @@ class Sender:
         return Lane(int(answer.producer_id), int(answer.producer_epoch))
 
     def _send(self, leader: Leader, sending: Sending) -> None:
+        if leader.epoch < 1 and sending.has_condition:
+            self._again.appendleft(sending)  # without an epoch it would be written as it is
+            self._note_trouble(leader, "its epoch is not known")
+            return
         timeout_ms = COMMIT_WAIT_MS
         batch = sending.stamped(leader.epoch)
         message = messages.produce_request(leader.log, batch, timeout_ms)
@@ -282,7 +292,11 @@ class Sender:
             self._note_trouble(leader, verdict.reason)
 
     def _refuse(self, sending: Sending, error: RaftlogError) -> None:
-        if len(sending.requests) > 1 and not isinstance(error, AppendUnknownError):
+        is_known = isinstance(error, AppendUnknownError) or not sending.is_uncertain
+        if len(sending.requests) > 1 and not is_known:
+            # Another node may have taken it together: apart it could be written twice.
+            sending.fail(self._unknown(f"an answer was lost; then: {error.sentence()}"))
+        elif len(sending.requests) > 1 and not isinstance(error, AppendUnknownError):
             self._waiting.take_apart(sending.requests)
         else:
             sending.fail(error)

@@ -120,6 +120,11 @@ class Sending:
         return bytes(self.data)
 
     @property
+    def has_condition(self) -> bool:
+        """Whether it says where it must land: under an epoch below 1 that would mean nothing."""
+        return self.base_offset >= 0 or self.refusal is not None
+
+    @property
     def is_wanted(self) -> bool:
         """Whether anybody still waits for it."""
         return any(not request.future.done() for request in self.requests)

@@ -1,0 +1,53 @@
+"""When a leader answers its users: not before the answer can no longer change."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.client.requests import Answer, AppendRequest, Done, Failed
+from raftlog.errors import ForeignCommitError, OutOfOrderSequenceError, StaleCommitError
+from raftlog.log.writing.batch_facts import CommitName
+from raftlog.node.leader_appends import LeaderAppends
+from raftlog.records.builder import ProducerStamp
+from tests.support.one_replica import OneReplica
+
+
+def commit_of(query_id: str, version: int) -> AppendRequest:
+    return AppendRequest(
+        records=(b"x",), commit=CommitName("job", query_id, version), deadline_ms=1e12
+    )
+
+
+def batch_of(sequence: int) -> AppendRequest:
+    return AppendRequest(records=(b"x",), producer=ProducerStamp(7, 0, sequence), deadline_ms=1e12)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        (commit_of("q", 5), commit_of("q", 4), StaleCommitError),
+        (commit_of("q", 5), commit_of("other", 6), ForeignCommitError),
+        (batch_of(0), batch_of(9), OutOfOrderSequenceError),
+    ],
+)
+def test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed(
+    first: AppendRequest, second: AppendRequest, error: type[Exception]
+) -> None:
+    one = OneReplica()
+    one.elect()
+    told: dict[AppendRequest, Answer] = {}
+    appends = LeaderAppends(one.replica, told.__setitem__)
+    one.is_held = True
+    for request in (first, second):
+        one.act(
+            lambda now_ms, time_ms, request=request: appends.submit(
+                [request], now_ms=now_ms, time_ms=time_ms
+            )
+        )
+    assert not told, "nothing of it is committed"
+    one.release()
+    appends.poll()
+    assert isinstance(told[first], Done)
+    refusal = told[second]
+    assert isinstance(refusal, Failed)
+    assert isinstance(refusal.error, error)
