@@ -54,7 +54,7 @@ def test_it_tells_what_is_lost_doubled_or_of_others(tmp_path: Path) -> None:
 def test_nobody_there_and_wrong_calls_are_one_sentence() -> None:
     workload = ("node", "workload")
     for more, words in (
-        ((), "required: --bootstrap-server"),
+        ((), "--bootstrap-server"),
         (("--bootstrap-server", "x"), "x"),
         (("--bootstrap-server", "127.0.0.1:1", "--seconds", "0"), "from 1 to"),
         (("--bootstrap-server", "127.0.0.1:1", "--writers", "many"), "from 1 to 256"),

@@ -35,5 +35,5 @@ def test_a_task_that_is_tried_twice_writes_once(tmp_path: Path) -> None:
     for sink in sinks:
         with raftlog.open(sink, create=False) as log:
             assert [record.value for record in log.read()] == sent, sink.name
-        ended = {file.name for file in ended_of(sink).iterdir()}
-        assert {f"{UNLUCKY}.0", f"{UNLUCKY}.1"} <= ended, sink.name
+        ended = [file.name for file in ended_of(sink).glob(f"{UNLUCKY}.*")]
+        assert len(ended) >= 2, (sink.name, ended)
