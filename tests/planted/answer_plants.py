@@ -39,8 +39,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a consumer gets half a batch",
         path=f"{APIS}/fetch.py",
-        old="if base_offset >= end_offset or after > len(data):",
-        new="if base_offset >= end_offset:",
+        old="if not is_batch or base_offset >= end_offset or after > len(data):",
+        new="if not is_batch or base_offset >= end_offset:",
         tests=(FETCHING,),
     ),
     Plant(
