@@ -115,7 +115,11 @@ def test_a_full_disk_stops_one_node_and_nobody_else(tmp_path: Path) -> None:
         grows(load)
         assert full.process is not None
         eventually(
-            lambda: [one for one in full.lines() if "no space left" in str(one.get("reason"))],
+            lambda: [
+                one
+                for one in full.lines()
+                if "no space left" in str(one.get("reason")) or "no room" in str(one.get("reason"))
+            ],
             "its disk is full",
         )
         grows(load, by=100)

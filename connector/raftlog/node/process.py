@@ -289,7 +289,7 @@ class Node:
             case LeaderChanged():
                 self._lines.say("leader", epoch=news.epoch, leader=news.leader_id)
             case Tell(text):
-                self._lines.say_rarely("replica", "replica", text)
+                self._lines.say_rarely("replica", text.partition(":")[0], text)
             case AdvanceHighWatermark():
                 pass  # a figure, not a line
 
