@@ -267,4 +267,18 @@ QUORUM_PLANTS: Final = (
         new="False:\n",
         tests=transcript("elections/a_dead_leader_is_replaced"),
     ),
+    Plant(
+        bug="a leader whose removal is not committed yet does not stand",
+        path=f"{QUORUM}/state.py",
+        old="        is_in_question = self.is_voter or self.is_leaving\n",
+        new="        is_in_question = self.is_voter\n",
+        tests=transcript("voters/a_leaving_leader_is_needed"),
+    ),
+    Plant(
+        bug="who votes no more counts its own vote",
+        path=f"{QUORUM}/state.py",
+        old="granted={self.node_id} if self.is_voter else set()",
+        new="granted={self.node_id}",
+        tests=transcript("voters/a_leaving_leader_is_needed"),
+    ),
 )

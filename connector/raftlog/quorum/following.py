@@ -53,7 +53,7 @@ class Following:
         state, role = self._state, self._state.role
         if state.log.synced_end_offset < state.log.end_offset:
             return  # a sync is on its way since this replica leads no more
-        if isinstance(role, Unattached) and not state.may_stand:
+        if isinstance(role, Unattached) and state.must_look_for_leader:
             self._look_for_leader()
         elif isinstance(role, Follower) and not role.is_appending:
             if not state.may_stand and state.now_ms >= role.fetch_deadline_ms:

@@ -109,7 +109,7 @@ class Membership:
         elif state.voters.kraft_version < 1:
             error = ErrorCode.UNSUPPORTED_VERSION
             reason = "the voters are configured (kraft.version 0), not kept in the log"
-        elif role.change is not None or self._is_uncommitted():
+        elif role.change is not None or state.is_voter_set_uncommitted:
             error, reason = ErrorCode.REQUEST_TIMED_OUT, "another change of voters is under way"
         else:
             return False
@@ -130,7 +130,7 @@ class Membership:
                 self._end(role, ErrorCode.REQUEST_TIMED_OUT, "it took too long")
             elif change.joining is not None and change.offset is None:
                 self._let_in(change, change.joining)
-        if not state.is_voter and not self._is_uncommitted():
+        if not state.is_voter and not state.is_voter_set_uncommitted:
             role.is_resign_requested = True
 
     def _let_in(self, change: PendingChange, voter: Voter) -> None:
@@ -215,10 +215,6 @@ class Membership:
         role = self._state.role
         assert isinstance(role, Leader), "only a leader changes voters"
         return role
-
-    def _is_uncommitted(self) -> bool:
-        """Whether the last set that was appended may still be lost."""
-        return self._state.voters.latest_offset >= (self._state.high_watermark or 0)
 
     def _speaks(self, voter: Voter) -> bool:
         version = self._state.voters.kraft_version

@@ -6,7 +6,8 @@ Rules of this file:
    watermark) is elsewhere.
 2. ``TRANSITIONS`` is the whole truth: ``ReplicaState`` refuses every other change, and the diagram
    in ARCHITECTURE.md is drawn from it.
-3. Being a voter or an observer is not a role: an observer is unattached or follows.
+3. Being a voter or an observer is not a role: an observer is unattached or follows, but one whose
+   removal is not committed yet (``ReplicaState.is_leaving``).
 
 Kafka: ``QuorumState``, with KIP-996's ``ProspectiveState``. There is no role for having voted: the
 vote is kept beside the role, as long as the epoch lasts.

@@ -129,9 +129,32 @@ class ReplicaState:
         return self.voter_set.has(self.key)
 
     @property
+    def is_voter_set_uncommitted(self) -> bool:
+        """Whether the latest set may still be lost, as far as this replica knows."""
+        return self.voters.latest_offset >= (self.high_watermark or 0)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it voted until the latest set, which is not committed as far as it knows.
+
+        It may be the only one that has that set, and the others need its vote or its log: it stands
+        although its own vote does not count (Raft's dissertation, 4.2.2 and figure 4.6).
+        """
+        if self.is_voter or not self.is_voter_set_uncommitted:
+            return False
+        previous = self.voters.previous
+        return previous is not None and previous.has(self.key)
+
+    @property
     def may_stand(self) -> bool:
         """Whether it takes part in elections as somebody who could be elected."""
-        return self.is_voter and not self.is_shutting_down and not self.is_withdrawn
+        is_in_question = self.is_voter or self.is_leaving
+        return is_in_question and not self.is_shutting_down and not self.is_withdrawn
+
+    @property
+    def must_look_for_leader(self) -> bool:
+        """Whether nobody may tell it who leads, so that it asks around."""
+        return not self.is_voter or not self.may_stand
 
     @property
     def standing(self) -> Standing:
@@ -198,7 +221,7 @@ class ReplicaState:
                 election_deadline_ms=self.election_deadline_ms(),
                 leader_id=role.leader_id,
                 leader_endpoints=endpoints,
-                votes=Votes(granted={self.node_id}),
+                votes=self._first_votes(),
             )
         )
 
@@ -372,8 +395,12 @@ class ReplicaState:
         return Candidate(
             epoch=epoch,
             election_deadline_ms=self.election_deadline_ms(),
-            votes=Votes(granted={self.node_id}),
+            votes=self._first_votes(),
         )
+
+    def _first_votes(self) -> Votes:
+        """Its own, if that counts."""
+        return Votes(granted={self.node_id} if self.is_voter else set())
 
     def _follower(self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...]) -> Follower:
         return Follower(

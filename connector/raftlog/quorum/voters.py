@@ -109,6 +109,11 @@ class VoterHistory:
         return self._sets[-1][0]
 
     @property
+    def previous(self) -> VoterSet | None:
+        """The set before the latest; None if it is not known any more, or there was none."""
+        return self._sets[-2][1] if len(self._sets) > 1 else None
+
+    @property
     def kraft_version(self) -> int:
         return self._versions[-1][1]
 
