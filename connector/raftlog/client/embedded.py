@@ -6,7 +6,7 @@ Rules of this file:
    which takes the log's lock for one group of appends (``group``).
 2. A directory that is not ours, as Kafka's, is read and never written, not even by a lock.
 3. A handle may be shared by threads, and belongs to its process: after a fork it only refuses.
-4. Who only appends does not pay for what reading needs (numpy, pyarrow): it is imported when asked.
+4. The calls that every door to a log has are in ``log_handle``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from raftlog.errors import (
     AppendUnknownError,
@@ -30,30 +29,21 @@ from raftlog.errors import (
     NotALogError,
     OptionError,
 )
-from raftlog.log.reads import Isolation
-from raftlog.log.writing.batch_facts import CommitName, ValueKind
+from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.commits import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovered import RecoveryReport
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.builder import ProducerStamp
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
 from .appender import Appender
-from .arguments import (
-    commit_name,
-    isolation_of,
-    milliseconds,
-    offset_or_none,
-    producer_stamp,
-    text_or_none,
-    whole_number,
-)
+from .arguments import milliseconds, whole_number
 from .clock import Clock
 from .creating import find_or_create
 from .group import GroupWriter
+from .log_handle import TIMEOUT_MS_DEFAULT, LogHandle
 from .paths import without_scheme
 from .requests import AppendRequest, AppendResult, Operation
 from .user_records import UserRecord, new_records
@@ -61,11 +51,6 @@ from .user_records import UserRecord, new_records
 if TYPE_CHECKING:
     from raftlog.log.reader import LogReader
     from raftlog.records.record import Record
-
-    from .reading import LogReading
-
-TIMEOUT_MS_DEFAULT: Final = 30_000
-"""How long an append waits for other writers (Kafka: ``request.timeout.ms``)."""
 
 T = TypeVar("T")
 
@@ -114,7 +99,7 @@ def open_embedded(
         raise NotALogError(path=path, reason=reason) from None
 
 
-class EmbeddedLog:
+class EmbeddedLog(LogHandle):
     """An open log. ``raftlog.open`` makes it; close it, or use it in a ``with`` statement."""
 
     def __init__(
@@ -143,20 +128,6 @@ class EmbeddedLog:
             self._writer.on_linger = self._appender.set_linger
             weakref.finalize(self, self._appender.close, 0).atexit = False
 
-    def __repr__(self) -> str:
-        return f"EmbeddedLog({self.path!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Write what waits, and close the log in order. Closing twice is allowed."""
         if self._appender is not None:
@@ -184,36 +155,6 @@ class EmbeddedLog:
         """What was found when this handle opened the log for its first append; None before."""
         return None if self._writer is None else self._writer.report
 
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset on disk."""
-        with self._reading():
-            return self._log(refresh=True).log_start_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset behind the last durable record: where the next one goes (Kafka's log end)."""
-        with self._reading():
-            return self._log(refresh=True).log_end_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """The same: here whatever is durable is committed, and nothing else can be seen."""
-        return self.end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The offset up to which every transaction is decided."""
-        with self._reading():
-            log = self._log(refresh=True)
-            return log.read_end(isolation=Isolation.READ_COMMITTED).offset
-
-    @property
-    def snapshots(self) -> tuple[SnapshotId, ...]:
-        """The finished snapshots, oldest first."""
-        with self._reading():
-            return self._log(refresh=True).snapshots
-
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """One thread at a time uses the reader; a fork begins with one of its own."""
@@ -223,44 +164,23 @@ class EmbeddedLog:
         with self._reader_lock:
             yield
 
+    @contextmanager
+    def _as_it_is_now(self) -> Iterator[LogReader]:
+        with self._reading():
+            yield self._log(refresh=True)
+
+    def _new_reader(self) -> LogReader:
+        return _open_reader(self._storage, self.path)
+
     def _log(self, *, refresh: bool = False) -> LogReader:
         """The log as a reader sees it now. To be called, and used, under the reader's lock."""
         if self._reader is None:
-            self._reader = _open_reader(self._storage, self.path)
+            self._reader = self._new_reader()
         elif refresh:
             self._reader.refresh()
         return self._reader
 
     # --- reading ----------------------------------------------------------------------------------
-
-    def read(
-        self,
-        from_offset: int | None = None,
-        end_offset: int | None = None,
-        *,
-        isolation: Isolation | str = Isolation.READ_COMMITTED,
-    ) -> LogReading:
-        """The records from an offset on (the log's first), up to where the log ends now.
-
-        ``isolation`` is ``read_committed``, or ``high_watermark`` for all, whatever becomes of its
-        transaction.
-
-        Iterate it for records, or take ``to_arrow()`` for columns.
-        """
-        isolation = isolation_of(isolation)
-        first, last = offset_or_none(from_offset, "from_offset"), end_offset
-        with self._reading():
-            log = self._log(refresh=True)
-            start_offset = log.log_start_offset if first is None else first
-            end = log.read_end(isolation=isolation).offset
-        if last is not None:
-            end = min(end, whole_number(last, "end_offset"))
-        from .reading import LogReading
-
-        def reopened() -> LogReader:
-            return _open_reader(self._storage, self.path)
-
-        return LogReading(reopened, start_offset, end, isolation)
 
     def read_snapshot(self, snapshot_id: SnapshotId | None = None) -> Iterator[Record]:
         """The state in one of ``snapshots``, record by record; in the newest, if none is named.
@@ -269,8 +189,7 @@ class EmbeddedLog:
         themselves count from 0 and mean nothing. Raises ``OptionError`` if there is no such
         snapshot, and ``CorruptSnapshotError`` behind what is whole of it.
         """
-        with self._reading():
-            log = self._log(refresh=True)
+        with self._as_it_is_now() as log:
             found = log.snapshots[-1:] if snapshot_id is None else (snapshot_id,)
             if not found or found[0] not in log.snapshots:
                 known = ", ".join(map(str, log.snapshots)) or "none"
@@ -283,85 +202,6 @@ class EmbeddedLog:
         return records_of_snapshot(snapshot)
 
     # --- appending --------------------------------------------------------------------------------
-
-    def append(
-        self,
-        records: UserRecord | Iterable[UserRecord],
-        *,
-        epoch: int | None = None,
-        required_end_offset: int | None = None,
-        required_base_offset: int | None = None,
-        atomic: bool = False,
-        commit: CommitName | tuple[str, str, int] | None = None,
-        take_over_from: str | None = None,
-        producer: ProducerStamp | tuple[int, int, int] | None = None,
-        timeout_ms: int = TIMEOUT_MS_DEFAULT,
-    ) -> AppendResult:
-        """Append records and return when they are durable.
-
-        A token makes it conditional and atomic: ``required_base_offset`` is the end offset that the
-        caller has read, ``required_end_offset`` the offset that the last record must get; without
-        records a token is only checked. ``epoch`` refuses if another writer has claimed the log
-        since. ``commit`` names the append (application id, query id, version): appended again, it
-        gets the offsets that it has; without records nothing is named. ``take_over_from`` is the
-        query id under whose application id this one goes on, if the last commit is still that
-        one's. ``producer`` (id, epoch, sequence) names it as Kafka's idempotent producers do.
-        Without any of these, records may be spread over several batches, unless ``atomic``.
-
-        Raises, with nothing changed: ``UnexpectedEndOffsetError``, ``NotLeaderError``,
-        ``FutureEpochError``, ``InvalidAppendError``, ``OptionError`` (an argument of a wrong type
-        or size), ``RecordBatchTooLargeError``, ``StaleCommitError``, ``ForeignCommitError``,
-        ``OutOfOrderSequenceError``, ``InvalidProducerEpochError``, ``BufferAllocationError``,
-        ``LogLockedError``, ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``; and
-        ``AppendUnknownError`` if nobody knows: with a commit's name it may simply be appended
-        again.
-        """
-        future = self.append_async(
-            records,
-            epoch=epoch,
-            required_end_offset=required_end_offset,
-            required_base_offset=required_base_offset,
-            atomic=atomic,
-            commit=commit,
-            take_over_from=take_over_from,
-            producer=producer,
-            timeout_ms=timeout_ms,
-        )
-        return self._wait(future, timeout_ms)
-
-    def append_async(
-        self,
-        records: UserRecord | Iterable[UserRecord],
-        *,
-        epoch: int | None = None,
-        required_end_offset: int | None = None,
-        required_base_offset: int | None = None,
-        atomic: bool = False,
-        commit: CommitName | tuple[str, str, int] | None = None,
-        take_over_from: str | None = None,
-        producer: ProducerStamp | tuple[int, int, int] | None = None,
-        timeout_ms: int = TIMEOUT_MS_DEFAULT,
-    ) -> Future[AppendResult]:
-        """Append as ``append`` does, and return at once with a future that ends as it would.
-
-        Appends of one thread are made in its order. What cannot be meant is raised here, and so is
-        a log that is closed, or has no room for what waits (``BufferAllocationError``).
-        """
-        appender = self._open_appender()
-        request = AppendRequest(
-            records=new_records(records, self.values),
-            epoch=offset_or_none(epoch, "epoch"),
-            required_end_offset=offset_or_none(required_end_offset, "required_end_offset"),
-            required_base_offset=offset_or_none(required_base_offset, "required_base_offset"),
-            is_atomic=atomic,
-            commit=commit_name(commit),
-            take_over_from=text_or_none(take_over_from, "take_over_from"),
-            producer=producer_stamp(producer),
-            deadline_ms=self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms"),
-        )
-        request.check()
-        appender.submit(request)
-        return request.future
 
     def last_commit(
         self, application_id: str, *, timeout_ms: int = TIMEOUT_MS_DEFAULT
@@ -449,6 +289,12 @@ class EmbeddedLog:
                 remedy="make one with raftlog.open in an empty directory",
             )
         return self._appender
+
+    def _door_for_appends(self) -> Callable[[AppendRequest], None]:
+        return self._open_appender().submit
+
+    def _appended(self, future: Future[AppendResult], timeout_ms: int) -> AppendResult:
+        return self._wait(future, timeout_ms)
 
     def _wait(self, future: Future[T], timeout_ms: int) -> T:
         """Wait for an answer: ``timeout_ms`` for its turn, and as long again for its sync."""

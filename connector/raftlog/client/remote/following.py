@@ -14,7 +14,7 @@ from raftlog.client.arguments import milliseconds
 from .addresses import parse_addresses
 from .quorum import TIMEOUT_MS_DEFAULT, Quorum
 from .remote_log import RemoteLog
-from .tls import TlsOptions
+from .tls import tls_of_files
 
 
 def follow(
@@ -34,16 +34,6 @@ def follow(
 
     Raises ``OptionError``, ``QuorumUnavailableError``, ``AccessDeniedError``, ``NodeRefusedError``.
     """
-    tls = TlsOptions(
-        ca=_path(tls_ca),
-        certificate=_path(tls_certificate),
-        key=_path(tls_key),
-        key_password=tls_key_password,
-        check_host=tls_check_host,
-    )
+    tls = tls_of_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
     wait_ms = milliseconds(timeout_ms, "timeout_ms")
     return RemoteLog(Quorum(parse_addresses(bootstrap), tls, timeout_ms=wait_ms))
-
-
-def _path(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.fspath(path)

@@ -13,30 +13,19 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from raftlog.client.arguments import (
-    commit_name,
-    isolation_of,
-    milliseconds,
-    offset_or_none,
-    producer_stamp,
-    text_or_none,
-    whole_number,
-)
+from raftlog.client.arguments import milliseconds
 from raftlog.client.clock import Clock
-from raftlog.client.embedded import TIMEOUT_MS_DEFAULT
+from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT, LogHandle
 from raftlog.client.requests import AppendRequest, AppendResult
-from raftlog.client.user_records import UserRecord, new_records
 from raftlog.errors import NotRemoteError, OptionError
-from raftlog.log.reads import Isolation
-from raftlog.log.writing.batch_facts import CommitName, ValueKind
+from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.commits import Commits, LastCommit
-from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId
 
@@ -46,10 +35,10 @@ from .commit_probe import last_commit
 from .quorum import Quorum
 from .sender import Sender
 from .sendings import LogSettings
-from .tls import TlsOptions
+from .tls import tls_of_files
 
 if TYPE_CHECKING:
-    from raftlog.client.reading import LogReading
+    from raftlog.log.reader import LogReader
 
     from .remote_log import RemoteLog
 
@@ -79,13 +68,7 @@ def connect(
     Raises ``OptionError``, ``QuorumUnavailableError``, ``AccessDeniedError``, and
     ``NodeRefusedError`` if what answers is no quorum of raftlog's.
     """
-    tls = TlsOptions(
-        ca=_path(tls_ca),
-        certificate=_path(tls_certificate),
-        key=_path(tls_key),
-        key_password=tls_key_password,
-        check_host=tls_check_host,
-    )
+    tls = tls_of_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
     wait_ms = milliseconds(timeout_ms, "timeout_ms")
     quorum = Quorum(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
     try:
@@ -95,7 +78,7 @@ def connect(
         raise
 
 
-class ConnectedLog:
+class ConnectedLog(LogHandle):
     """A quorum's log. ``raftlog.connect`` makes it; close it, or use it in a ``with`` statement."""
 
     def __init__(self, quorum: Quorum, clock: Clock) -> None:
@@ -111,20 +94,6 @@ class ConnectedLog:
         sender = Sender(quorum.leaders, self._settings, clock)
         self._appends = Appends(self.path, network, sender, clock)
         weakref.finalize(self, _end, self._appends, quorum).atexit = False
-
-    def __repr__(self) -> str:
-        return f"ConnectedLog({self.path!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Wait for the answers to what was appended, and disconnect. Closing twice is allowed."""
@@ -166,133 +135,19 @@ class ConnectedLog:
         """Whether the log compresses its batches: then more fits into one."""
         return self._settings.compression is not Compression.NONE
 
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that is kept."""
-        return self.reader().log_start_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset behind the last committed record."""
-        return self.reader().log_end_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """The same: only what is committed can be seen."""
-        return self.end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """The offset up to which every transaction is decided."""
-        return self.reader().read_end(isolation=Isolation.READ_COMMITTED).offset
-
-    @property
-    def snapshots(self) -> tuple[SnapshotId, ...]:
-        """None that a client could read: nodes send theirs to replicas only."""
-        return self.reader().snapshots
-
     def reader(self) -> RemoteLog:
         """The log as it is now, for one thread: a ``LogReader``, as ``raftlog.follow`` gives."""
         from .remote_log import RemoteLog
 
         return RemoteLog(self._quorum, self.values)
 
-    # --- reading ----------------------------------------------------------------------------------
+    def _as_it_is_now(self) -> AbstractContextManager[LogReader]:
+        return nullcontext(self.reader())
 
-    def read(
-        self,
-        from_offset: int | None = None,
-        end_offset: int | None = None,
-        *,
-        isolation: Isolation | str = Isolation.READ_COMMITTED,
-    ) -> LogReading:
-        """The committed records from an offset on (the log's first), up to where it ends now.
-
-        As ``EmbeddedLog.read``.
-        """
-        isolation = isolation_of(isolation)
-        first, last = offset_or_none(from_offset, "from_offset"), end_offset
-        log = self.reader()
-        start_offset = log.log_start_offset if first is None else first
-        end = log.read_end(isolation=isolation).offset
-        if last is not None:
-            end = min(end, whole_number(last, "end_offset"))
-        from raftlog.client.reading import LogReading
-
-        return LogReading(self.reader, start_offset, end, isolation)
+    def _new_reader(self) -> LogReader:
+        return self.reader()
 
     # --- appending --------------------------------------------------------------------------------
-
-    def append(
-        self,
-        records: UserRecord | Iterable[UserRecord],
-        *,
-        epoch: int | None = None,
-        required_end_offset: int | None = None,
-        required_base_offset: int | None = None,
-        atomic: bool = False,
-        commit: CommitName | tuple[str, str, int] | None = None,
-        take_over_from: str | None = None,
-        producer: ProducerStamp | tuple[int, int, int] | None = None,
-        timeout_ms: int = TIMEOUT_MS_DEFAULT,
-    ) -> AppendResult:
-        """Append records and return when they are committed.
-
-        As ``EmbeddedLog.append``; ``timeout_ms`` bounds all of it. Records that are too many for
-        one batch are spread over several, between which others may append; then the result tells
-        the first and the last offset. Raises besides what an embedded log does, with nothing
-        changed: ``QuorumUnavailableError``, ``AccessDeniedError``, ``NodeRefusedError``. And
-        ``AppendUnknownError`` only if the outcome could not be found out in time.
-        """
-        future = self.append_async(
-            records,
-            epoch=epoch,
-            required_end_offset=required_end_offset,
-            required_base_offset=required_base_offset,
-            atomic=atomic,
-            commit=commit,
-            take_over_from=take_over_from,
-            producer=producer,
-            timeout_ms=timeout_ms,
-        )
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C, say: what was not sent shall not be
-            future.cancel()
-            raise
-
-    def append_async(
-        self,
-        records: UserRecord | Iterable[UserRecord],
-        *,
-        epoch: int | None = None,
-        required_end_offset: int | None = None,
-        required_base_offset: int | None = None,
-        atomic: bool = False,
-        commit: CommitName | tuple[str, str, int] | None = None,
-        take_over_from: str | None = None,
-        producer: ProducerStamp | tuple[int, int, int] | None = None,
-        timeout_ms: int = TIMEOUT_MS_DEFAULT,
-    ) -> Future[AppendResult]:
-        """Append as ``append`` does, and return at once with a future that ends as it would.
-
-        Appends of one thread are made in its order. What cannot be meant is raised here, and so is
-        a handle that is closed, or has no room for what waits (``BufferAllocationError``).
-        """
-        request = AppendRequest(
-            records=new_records(records, self.values),
-            epoch=offset_or_none(epoch, "epoch"),
-            required_end_offset=offset_or_none(required_end_offset, "required_end_offset"),
-            required_base_offset=offset_or_none(required_base_offset, "required_base_offset"),
-            is_atomic=atomic,
-            commit=commit_name(commit),
-            take_over_from=text_or_none(take_over_from, "take_over_from"),
-            producer=producer_stamp(producer),
-            deadline_ms=self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms"),
-        )
-        request.check()
-        self._submit(request)
-        return request.future
 
     def last_commit(
         self, application_id: str, *, timeout_ms: int = TIMEOUT_MS_DEFAULT
@@ -312,6 +167,16 @@ class ConnectedLog:
             self._appends.submit,
             self._clock.now_ms,
         )
+
+    def _door_for_appends(self) -> Callable[[AppendRequest], None]:
+        return self._submit
+
+    def _appended(self, future: Future[AppendResult], timeout_ms: int) -> AppendResult:
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C, say: what was not sent shall not be
+            future.cancel()
+            raise
 
     def _submit(self, request: AppendRequest) -> None:
         """Queue an append. One without a record has nowhere to say its commit's name."""
@@ -369,7 +234,3 @@ class ConnectedLog:
 def _end(appends: Appends, quorum: Quorum) -> None:
     """What is done if nobody closes a handle: what was queued is still sent."""
     appends.close_later(quorum.close)
-
-
-def _path(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.fspath(path)

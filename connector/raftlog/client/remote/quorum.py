@@ -200,7 +200,7 @@ class Quorum:
         return None if partition.offset < 0 else int(partition.offset)
 
     def start_offset(self, fetched: Fetched) -> int:
-        """Where the log begins, as a fetch told or, if it was out of range, as is asked for now."""
+        """Where the log begins: as a fetch told, or by asking, if it was out of range."""
         if self.identity().is_controller or not fetched.is_out_of_range:
             return fetched.log_start_offset
         return self.offset_at(messages.EARLIEST_TIMESTAMP) or 0

@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import os
 import ssl
 from dataclasses import dataclass, field
 
@@ -39,6 +40,27 @@ class TlsOptions:
 
 
 NO_TLS = TlsOptions()
+
+
+def tls_of_files(
+    ca: str | os.PathLike[str] | None,
+    certificate: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+    key_password: str | None,
+    check_host: bool,
+) -> TlsOptions:
+    """The options of whoever connects by a call. Raises ``OptionError``."""
+    return TlsOptions(
+        ca=_path(ca),
+        certificate=_path(certificate),
+        key=_path(key),
+        key_password=key_password,
+        check_host=check_host,
+    )
+
+
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
