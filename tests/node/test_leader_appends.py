@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from raftlog.client.requests import Answer, AppendRequest, Done, Failed
-from raftlog.errors import ForeignCommitError, OutOfOrderSequenceError, StaleCommitError
+from raftlog.errors import (
+    AppendUnknownError,
+    ForeignCommitError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    StaleCommitError,
+)
 from raftlog.log.writing.batch_facts import CommitName
 from raftlog.node.leader_appends import LeaderAppends
 from raftlog.records.builder import ProducerStamp
@@ -51,3 +57,22 @@ def test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed(
     refusal = told[second]
     assert isinstance(refusal, Failed)
     assert isinstance(refusal.error, error)
+
+
+def test_what_is_placed_holds_its_records_no_more_and_is_answered_as_what_it_was() -> None:
+    one = OneReplica()
+    one.elect()
+    told: dict[AppendRequest, Answer] = {}
+    appends = LeaderAppends(one.replica, told.__setitem__)
+    one.is_held = True
+    full = AppendRequest(records=(b"x" * 1_000,), deadline_ms=1e12)
+    empty = AppendRequest(records=(), epoch=one.replica.core.epoch, deadline_ms=1e12)
+    one.act(lambda now_ms, time_ms: appends.submit([full, empty], now_ms=now_ms, time_ms=time_ms))
+    assert not told, "nothing is committed"
+    assert not full.records
+    appends.give_up("it stops")
+    unknown, refused = told[full], told[empty]
+    assert isinstance(unknown, Failed)
+    assert isinstance(unknown.error, AppendUnknownError)
+    assert isinstance(refused, Failed)
+    assert isinstance(refused.error, NotLeaderError)

@@ -112,8 +112,8 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a leader that is none any more says that an end is right",
         path=f"{NODE}/leader_appends.py",
-        old="        is_empty = isinstance(answer, Done) and not request.records\n",
-        new="        is_empty = False\n",
+        old="if isinstance(answer, Failed) else is_empty\n",
+        new="if isinstance(answer, Failed) else False\n",
         tests=transcript("appends/required_offsets"),
     ),
     Plant(
@@ -149,7 +149,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a change of voters begins before the last one is committed",
         path=f"{QUORUM}/membership.py",
-        old="        elif role.change is not None or self._is_uncommitted():\n",
+        old="        elif role.change is not None or state.is_voter_set_uncommitted:\n",
         new="        elif False:\n",
         tests=(
             "tests/simulation/test_membership.py::test_a_change_waits_until_the_last_one_is_committed",

@@ -37,6 +37,7 @@ from tests.simulation.driven_node import TIME_MS, DrivenNode, Setting, new_disk
 from .post import Message, Post
 from .words import (
     answer_words,
+    append_words,
     election_words,
     records_words,
     request_words,
@@ -97,6 +98,8 @@ class ScriptedNode(DrivenNode):
         self.held: list[RunSync] = []
         self._around = around
         self._messages: dict[int, Message] = {}
+        self._appends_asked: dict[AppendRequest, str] = {}
+        """What users want appended, in words."""
 
     @property
     def replica(self) -> Replica:
@@ -253,6 +256,7 @@ class ScriptedNode(DrivenNode):
         """A user's append reaches this node."""
         appends = self.appends
         assert appends is not None, "it is dead"
+        self._appends_asked[request] = append_words(request)
 
         def submit(replica: Replica, now_ms: int, time_ms: int) -> list[Outgoing]:
             before = replica.log.end_offset
@@ -264,4 +268,4 @@ class ScriptedNode(DrivenNode):
         self.act(submit)
 
     def _told(self, request: AppendRequest, answer: Answer) -> None:
-        self._around.say(answer_words(request, answer))
+        self._around.say(answer_words(self._appends_asked.pop(request), answer))

@@ -184,16 +184,21 @@ def parsed_key(words: str) -> ReplicaKey:
     return ReplicaKey(int(node_id), directory_id) if directory_id else ReplicaKey(int(node_id))
 
 
-def answer_words(request: AppendRequest, answer: Answer) -> str:
-    records = " ".join(
+def append_words(request: AppendRequest) -> str:
+    """The records that somebody wants appended; empty if it is none."""
+    return " ".join(
         quoted(record if isinstance(record, bytes) else record.value or b"")
         for record in request.records
     )
+
+
+def answer_words(records: str, answer: Answer) -> str:
+    """What is said to an append of ``append_words``."""
     who = f"user {records}".rstrip()
     if isinstance(answer, Done):
         result = answer.value
         said = "found at" if result.was_duplicate else "done at"
-        if not request.records:
+        if not records:
             return f"{who}: the end is {result.end_offset} in epoch {result.epoch}"
         return f"{who}: {said} {result.base_offset}-{result.last_offset} in epoch {result.epoch}"
     error = answer.error

@@ -10,6 +10,7 @@ Rules of this file:
    this is still the leader. What is refused leaves no trace, whoever leads next.
 4. A repeated append waits for the first one.
 5. An append that finds no room on the disk is refused, and the leader goes on.
+6. What is placed is in the log: its records are let go, and only the answer waits.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Waiting:
 
     request: AppendRequest
     answer: Answer
+    is_empty: bool
+    """Whether it asked for nothing to be appended."""
     epoch: int
     end_offset: int
     ticket: int
@@ -102,9 +105,11 @@ class LeaderAppends:
             if isinstance(answer, Failed) and isinstance(answer.error, _AT_ONCE):
                 self._tell(request, answer)
                 continue
-            ticket = self._ticket_for(request, answer)
+            is_empty = not request.records
+            request.records = ()
+            ticket = self._ticket_for(answer, is_empty=is_empty)
             end_offset = self._end_to_wait_for(answer)
-            self._waiting.append(Waiting(request, answer, role.epoch, end_offset, ticket))
+            self._waiting.append(Waiting(request, answer, is_empty, role.epoch, end_offset, ticket))
         if self._last_ticket != last_ticket:
             confirm = ConfirmLeadership(self._last_ticket)
             outgoing += replica.step(confirm, now_ms=now_ms, time_ms=time_ms)
@@ -139,9 +144,9 @@ class LeaderAppends:
             raise
         return answers
 
-    def _ticket_for(self, request: AppendRequest, answer: Answer) -> int:
-        is_empty = isinstance(answer, Done) and not request.records
-        if not is_empty and not (isinstance(answer, Failed) and _is_log_behind(answer.error)):
+    def _ticket_for(self, answer: Answer, *, is_empty: bool) -> int:
+        must_ask = _is_log_behind(answer.error) if isinstance(answer, Failed) else is_empty
+        if not must_ask:
             return 0
         self._last_ticket += 1
         return self._last_ticket
@@ -177,12 +182,12 @@ class LeaderAppends:
         and another node is to say what it waited for."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
-            answer = self._unknown(reason) if one.request.records else failed(self._not_leader())
+            answer = failed(self._not_leader()) if one.is_empty else self._unknown(reason)
             self._tell(one.request, answer)
 
     def _lost(self, one: Waiting) -> Answer:
         """Another leads. What was refused, or appended nothing, did nothing."""
-        if isinstance(one.answer, Failed) or not one.request.records:
+        if isinstance(one.answer, Failed) or one.is_empty:
             return failed(self._not_leader())
         return self._unknown("another node leads now")
 
