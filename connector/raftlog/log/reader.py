@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator
 
+from raftlog.errors import DataLossError, OffsetOutOfRangeError
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import Column, Scan
@@ -101,6 +102,34 @@ class LogReader(abc.ABC):
     def directory_id(self) -> str | None:
         """The id of the log directory that it lies in."""
         return self.meta_properties.directory_id if self.meta_properties else None
+
+    def epoch_before(self, offset: int) -> int:
+        """The epoch of the record before ``offset``; 0 if nothing tells."""
+        for snapshot_id in reversed(self.snapshots):
+            if snapshot_id.end_offset == offset:
+                return snapshot_id.epoch
+        return self.epochs.epoch_at(offset - 1) or 0
+
+    def check_range(self, start_offset: int, end_offset: int) -> None:
+        """Check that the log holds a range.
+
+        Raises ``DataLossError`` below its start, ``OffsetOutOfRangeError`` beyond its end.
+        """
+        log_start_offset, log_end_offset = self.log_start_offset, self.log_end_offset
+        if start_offset < log_start_offset:
+            raise DataLossError(
+                path=self.path,
+                condition="OFFSETS_DELETED",
+                reason=f"offset {start_offset} is gone: the log begins at {log_start_offset}",
+                remedy="begin at a snapshot or at the first offset of the log",
+            )
+        if end_offset > log_end_offset:
+            raise OffsetOutOfRangeError(
+                path=self.path,
+                offset=end_offset,
+                log_start_offset=log_start_offset,
+                log_end_offset=log_end_offset,
+            )
 
     def newest_snapshot(self) -> SnapshotId | None:
         """The newest finished snapshot."""

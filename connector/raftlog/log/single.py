@@ -22,7 +22,6 @@ from raftlog.errors import (
     CorruptFileError,
     DataLossError,
     LogGapError,
-    OffsetOutOfRangeError,
     SegmentVanishedError,
 )
 from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
@@ -42,12 +41,12 @@ from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME, RAFTLOG_PROPERTIES_N
 from .outcomes import OutcomeFinder, Outcomes
 from .pieces import P, ReadBatches, ReadHeaders, Reading, ReadScans
 from .reader import LogReader
-from .reads import EndBasis, Isolation, LogKind, OffsetSlice, ReadEnd, ReadPlan, SourceKind
-from .slices import split_range
+from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
+from .slices import plan_range
 from .small_files import MetaProperties, QuorumState, parse_meta_properties, parse_quorum_state
 from .snapshot import SnapshotReader
-from .times import first_batch_after
-from .transactions import TransactionSpan, spread
+from .times import first_batch_after, first_not_older
+from .transactions import TransactionSpan
 
 _ONE_BATCH: Final = ReadHeaders(chunk_bytes=16 * 1024)
 _INT64_MAX: Final = 2**63 - 1
@@ -186,13 +185,6 @@ class SingleLog(LogReader):
         """Where this copy lies, to compare an earlier end with."""
         return Placed(self.path, self.log_start_offset, self.log_end_offset, self.epochs)
 
-    def epoch_before(self, offset: int) -> int:
-        """The epoch of the record before ``offset``; 0 if nothing tells."""
-        for snapshot_id in reversed(self.snapshots):
-            if snapshot_id.end_offset == offset:
-                return snapshot_id.epoch
-        return self.epochs.epoch_at(offset - 1) or 0
-
     def plan(
         self,
         start_offset: int,
@@ -205,22 +197,18 @@ class SingleLog(LogReader):
     ) -> ReadPlan:
         if start_offset >= end_offset:
             return ReadPlan(start_offset, start_offset, ())
-        self._check_range(start_offset, end_offset)
+        self.check_range(start_offset, end_offset)
         spans: tuple[TransactionSpan, ...] = ()
         if with_producers or self.kind is LogKind.METADATA:
             spans = self.known.spans(start_offset, end_offset, isolation)
-        ranges = split_range(
+        return plan_range(
             start_offset,
             end_offset,
+            spans,
             self._find_batch,
             max_slices=max_slices,
             max_records=max_records_per_slice,
         )
-        slices = tuple(
-            OffsetSlice(start, end, touching)
-            for (start, end), touching in zip(ranges, spread(spans, ranges), strict=True)
-        )
-        return ReadPlan(start_offset, end_offset, slices)
 
     def next_boundary(
         self,
@@ -232,7 +220,7 @@ class SingleLog(LogReader):
     ) -> int:
         if start_offset >= end_offset:
             return end_offset
-        self._check_range(start_offset, end_offset)
+        self.check_range(start_offset, end_offset)
         sound_end = self.known.sound_end(start_offset, end_offset)
         if max_records is None and max_bytes is None and sound_end == end_offset:
             return end_offset
@@ -284,11 +272,9 @@ class SingleLog(LogReader):
             base_offset, next_offset = int(batch.base_offset[0]), int(batch.next_offset[0])
             columns = Column.OFFSET | Column.TIMESTAMP
             for scan in self.scan(base_offset, next_offset, columns=columns):
-                assert scan.records.timestamp_ms is not None, "it was asked for"
-                assert scan.records.offset is not None, "it was asked for"
-                late = np.flatnonzero(scan.records.timestamp_ms.to_numpy() >= timestamp_ms)
-                if len(late):
-                    return int(scan.records.offset[int(late[0])].as_py())
+                found = first_not_older(scan, timestamp_ms)
+                if found is not None:
+                    return found
             start_offset = next_offset  # a batch may claim a time that none of its records has
 
     # --- reading ----------------------------------------------------------------------------------
@@ -405,23 +391,6 @@ class SingleLog(LogReader):
         except (CorruptBatchError, LogGapError):
             return end_offset  # nothing before the damage is young, and nobody reads beyond it
         return end_offset if young is None else max(int(young.base_offset[0]), start_offset)
-
-    def _check_range(self, start_offset: int, end_offset: int) -> None:
-        log_start_offset, log_end_offset = self.log_start_offset, self.log_end_offset
-        if start_offset < log_start_offset:
-            raise DataLossError(
-                path=self.path,
-                condition="OFFSETS_DELETED",
-                reason=f"offset {start_offset} is gone: the log begins at {log_start_offset}",
-                remedy="begin at a snapshot or at the first offset on disk",
-            )
-        if end_offset > log_end_offset:
-            raise OffsetOutOfRangeError(
-                path=self.path,
-                offset=end_offset,
-                log_start_offset=log_start_offset,
-                log_end_offset=log_end_offset,
-            )
 
     def _are_outside(self, batches: BatchColumns, start_offset: int) -> npt.NDArray[np.bool_]:
         """Behind which batches a micro-batch may end. (Producers' transactions may be cut.)"""

@@ -8,10 +8,33 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from .reads import OffsetSlice, ReadPlan
+from .transactions import TransactionSpan, spread
 
 FindBatch = Callable[[int], tuple[int, int]]
 """Gives base offset and next offset of the batch that holds an offset, or of the next one."""
+
+
+def plan_range(
+    start_offset: int,
+    end_offset: int,
+    spans: Sequence[TransactionSpan],
+    find_batch: FindBatch,
+    *,
+    max_slices: int,
+    max_records: int | None,
+) -> ReadPlan:
+    """The slices of a range as ``split_range`` cuts it, each with the transactions it touches."""
+    ranges = split_range(
+        start_offset, end_offset, find_batch, max_slices=max_slices, max_records=max_records
+    )
+    slices = tuple(
+        OffsetSlice(start, end, touching)
+        for (start, end), touching in zip(ranges, spread(spans, ranges), strict=True)
+    )
+    return ReadPlan(start_offset, end_offset, slices)
 
 
 def split_range(

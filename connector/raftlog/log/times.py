@@ -14,13 +14,25 @@ from typing import Final
 
 import numpy as np
 
-from raftlog.records.columns import BatchColumns
+from raftlog.records.columns import BatchColumns, Scan
 
 from .cursor import LogCursor
 from .files import LogFiles
 from .pieces import ReadHeaders, pieces
 
 INT64_MAX: Final = 2**63 - 1
+
+
+def first_not_older(scan: Scan, timestamp_ms: int) -> int | None:
+    """The first offset among the records of a scan with a timestamp at or behind ``timestamp_ms``.
+
+    It has both columns. None if there is none.
+    """
+    records = scan.records
+    assert records.timestamp_ms is not None, "it was asked for"
+    assert records.offset is not None, "it was asked for"
+    late = np.flatnonzero(records.timestamp_ms.to_numpy() >= timestamp_ms)
+    return int(records.offset[int(late[0])].as_py()) if len(late) else None
 
 
 def first_batch_after(

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from raftlog.errors import DataLossError, OffsetOutOfRangeError, QuorumUnavailableError
+from raftlog.errors import QuorumUnavailableError
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.log.cursor import Tail
 from raftlog.log.ends import Placed, not_before, words_of
@@ -29,15 +29,15 @@ from raftlog.log.reads import (
     EndBasis,
     Isolation,
     LogKind,
-    OffsetSlice,
     ReadEnd,
     ReadPlan,
     SourceKind,
 )
-from raftlog.log.slices import split_range
+from raftlog.log.slices import plan_range
 from raftlog.log.small_files import MetaProperties, QuorumState
 from raftlog.log.snapshot import SnapshotReader
-from raftlog.log.transactions import TransactionSpan, spread
+from raftlog.log.times import first_not_older
+from raftlog.log.transactions import TransactionSpan
 from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import BatchColumns, Column, Scan
@@ -198,16 +198,10 @@ class RemoteLog(LogReader):
                 words.append(f"the transaction that begins at offset {stable} is not decided")
             offset = stable
         found = ReadEnd(
-            offset, self._epoch_before(offset), EndBasis.HIGH_WATERMARK, "; ".join(words)
+            offset, self.epoch_before(offset), EndBasis.HIGH_WATERMARK, "; ".join(words)
         )
         placed = Placed(self.path, extent.start_offset, extent.high_watermark, self.epochs)
         return not_before(found, previous, placed)
-
-    def _epoch_before(self, offset: int) -> int:
-        for snapshot_id in self.snapshots:
-            if snapshot_id.end_offset == offset:
-                return snapshot_id.epoch
-        return self.epochs.epoch_at(offset - 1) or 0
 
     def _stable_end(self, extent: _Extent) -> int:
         if not self._identity.is_controller:
@@ -234,20 +228,16 @@ class RemoteLog(LogReader):
         del with_producers  # rule 3
         if start_offset >= end_offset:
             return ReadPlan(start_offset, start_offset, ())
-        self._check_range(start_offset, end_offset)
+        self.check_range(start_offset, end_offset)
         spans = self._spans(start_offset, end_offset, isolation)
-        ranges = split_range(
+        return plan_range(
             start_offset,
             end_offset,
+            spans,
             self._find_batch,
             max_slices=max_slices,
             max_records=max_records_per_slice,
         )
-        slices = tuple(
-            OffsetSlice(start, end, touching)
-            for (start, end), touching in zip(ranges, spread(spans, ranges), strict=True)
-        )
-        return ReadPlan(start_offset, end_offset, slices)
 
     def next_boundary(
         self,
@@ -259,7 +249,7 @@ class RemoteLog(LogReader):
     ) -> int:
         if start_offset >= end_offset or (max_records is None and max_bytes is None):
             return end_offset
-        self._check_range(start_offset, end_offset)
+        self.check_range(start_offset, end_offset)
         boundary = end_offset
         if max_records is not None and start_offset + max_records < end_offset:
             boundary = self._find_batch(start_offset + max_records)[0]
@@ -301,11 +291,9 @@ class RemoteLog(LogReader):
             return self._quorum.offset_at(max(timestamp_ms, 0))
         columns = Column.OFFSET | Column.TIMESTAMP
         for piece in self.scan(self.log_start_offset, self.log_end_offset, columns=columns):
-            assert piece.records.timestamp_ms is not None, "it was asked for"
-            assert piece.records.offset is not None, "it was asked for"
-            late = np.flatnonzero(piece.records.timestamp_ms.to_numpy() >= timestamp_ms)
-            if len(late):
-                return int(piece.records.offset[int(late[0])].as_py())
+            found = first_not_older(piece, timestamp_ms)
+            if found is not None:
+                return found
         return None
 
     # --- reading ----------------------------------------------------------------------------------
@@ -373,20 +361,3 @@ class RemoteLog(LogReader):
             if start_offset <= snapshot_id.end_offset <= before_offset:
                 return MarkerHistory(self._quorum, snapshot_id.end_offset, is_gone_before=False)
         return MarkerHistory(self._quorum, start_offset, is_gone_before=start_offset > 1)
-
-    def _check_range(self, start_offset: int, end_offset: int) -> None:
-        extent = self._extent()
-        if start_offset < extent.start_offset:
-            raise DataLossError(
-                path=self.path,
-                condition="OFFSETS_DELETED",
-                reason=f"offset {start_offset} is gone: the log begins at {extent.start_offset}",
-                remedy="begin at a snapshot or at the first offset of the log",
-            )
-        if end_offset > extent.high_watermark:
-            raise OffsetOutOfRangeError(
-                path=self.path,
-                offset=end_offset,
-                log_start_offset=extent.start_offset,
-                log_end_offset=extent.high_watermark,
-            )
