@@ -122,9 +122,15 @@ def encode_increment(value: int) -> bytes:
     return b"increment %d" % value
 
 
+def decode_increment(data: bytes | None) -> int | None:
+    """What a record makes the value; None if it is no increment."""
+    match = _INCREMENT.fullmatch(data or b"")
+    return None if match is None else int(match[1])
+
+
 def increments_in(batch: RecordBatch) -> list[int]:
     """The increments among a batch's records. Others may write to the same log."""
     if batch.is_control:
         return []
-    found = (_INCREMENT.fullmatch(record.value or b"") for record in batch.records())
-    return [int(match[1]) for match in found if match is not None]
+    found = (decode_increment(record.value) for record in batch.records())
+    return [value for value in found if value is not None]

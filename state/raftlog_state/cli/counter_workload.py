@@ -2,15 +2,15 @@
 
 Rules of this file:
 
-1. A record is `increment N`: whoever appends it has read N - 1 increments and names the offset that
-   his must get. So of rivals one wins, and the log itself shows every increment once, in order.
+1. A record is an increment as of ``raftlog.node.replicated_counter``: whoever appends number N has
+   read N - 1 of them and names the offset that his must get. So of rivals one wins, and the log
+   itself shows every increment once, in order.
 2. What was acknowledged is remembered, and looked for in the log at the end.
 3. A quorum without a leader is waited for; what a caller may not do, or no quorum, ends the run.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -23,11 +23,11 @@ from raftlog.errors import (
     RaftlogError,
     UnexpectedEndOffsetError,
 )
+from raftlog.node.replicated_counter import decode_increment, encode_increment
 
 if TYPE_CHECKING:
     from raftlog import ConnectedLog, EmbeddedLog
 
-_INCREMENT: Final = re.compile(rb"increment ([1-9][0-9]{0,17})")
 _LOOK_S: Final = 0.002
 _CHANCE_TO_COMMIT_S: Final = 10.0
 
@@ -126,7 +126,7 @@ class Counting:
     def _count_once(self, log: ConnectedLog) -> None:
         began_s, number = time.monotonic(), self._value + 1
         try:
-            done = log.append(b"increment %d" % number, required_base_offset=self._end_offset)
+            done = log.append(encode_increment(number), required_base_offset=self._end_offset)
         except UnexpectedEndOffsetError as error:
             self._tally.note_refusal()
             self._catch_up(log, error.log_end_offset)
@@ -152,9 +152,9 @@ class Counting:
     def _read_on(self, log: ConnectedLog) -> None:
         reading = log.read(self._end_offset)
         for record in reading:
-            match = _INCREMENT.fullmatch(record.value or b"")
-            if match is not None:
-                self._value = int(match[1])
+            number = decode_increment(record.value)
+            if number is not None:
+                self._value = number
         self._end_offset = reading.end_offset
 
 
@@ -164,10 +164,9 @@ def verify(log: ConnectedLog | EmbeddedLog, tally: Tally) -> Verdict:
     missing = dict(tally.acknowledged)
     out_of_order = []
     for record in log.read():
-        match = _INCREMENT.fullmatch(record.value or b"")
-        if match is None:
+        number = decode_increment(record.value)
+        if number is None:
             continue  # somebody else's
-        number = int(match[1])
         if value and number != value + 1:
             out_of_order.append(record.offset)
         value = number
