@@ -111,7 +111,7 @@ _CONFIG_BYTES_MAX: Final = 1 * MIB
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INT32_MAX: Final = 2**31 - 1
 _DAY_MS: Final = 24 * 60 * 60 * 1000
-T = TypeVar("T")
+_Numbers = TypeVar("_Numbers", QuorumConfig, "LimitsConfig")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,8 +145,9 @@ class ListenerConfig:
 class LimitsConfig:
     """What callers may take. ``stranger_*`` holds until a caller has proven who it is.
 
-    ``requests_in_flight_max`` is for one connection, ``queued_bytes_max`` for all requests that
-    are being answered (Kafka: ``queued.max.request.bytes``).
+    ``requests_in_flight_max`` is for one connection, ``queued_bytes_max`` for all requests of
+    clients with their answers, and again for those of voters (Kafka: ``queued.max.request.bytes``).
+    ``stalled_ms``: who stops for so long in the middle of a frame or of an answer is cut off.
     """
 
     frame_bytes_max: int = WIRE_FRAME_BYTES_MAX
@@ -156,6 +157,7 @@ class LimitsConfig:
     requests_in_flight_max: int = 100
     queued_bytes_max: int = 256 * MIB
     idle_ms: int = 600_000
+    stalled_ms: int = 30_000
     handshake_ms: int = 5_000
 
 
@@ -438,16 +440,16 @@ def _metrics(table: ConfigTable | None) -> MetricsConfig | None:
     return MetricsConfig(host=host, port=port)
 
 
-def _numbers(table: ConfigTable | None, defaults: T, *, at_most: int) -> T:
+def _numbers(table: ConfigTable | None, defaults: _Numbers, *, at_most: int) -> _Numbers:
     """A dataclass of positive numbers, as it is where the table says nothing."""
     if table is None:
         return defaults
-    names = [one.name for one in fields(defaults)]  # type: ignore[arg-type]
+    names = [one.name for one in fields(defaults)]
     found = {
         name: table.number(name, at_least=1, at_most=at_most) for name in names if table.has(name)
     }
     table.finish(names)
-    return replace(defaults, **found)  # type: ignore[type-var]
+    return replace(defaults, **found)
 
 
 # --- what must fit together -----------------------------------------------------------------------
