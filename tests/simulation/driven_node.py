@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -62,7 +63,7 @@ class Setting:
     bootstrap: tuple[tuple[Endpoint, ...], ...] = ()
 
 
-class DrivenNode:
+class DrivenNode(abc.ABC):
     """One node: alive or dead, with a disk that outlives it."""
 
     replica_type: ClassVar[type[Replica]] = CheckedReplica
@@ -84,32 +85,37 @@ class DrivenNode:
 
     # --- what is different ------------------------------------------------------------------------
 
+    @abc.abstractmethod
     def _times_ms(self) -> tuple[int, int]:
         """The quorum's clock, and the time of day."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _draw_ms(self, bound_ms: int) -> int:
-        raise NotImplementedError
+        """By chance, or as a script says, below a bound."""
 
+    @abc.abstractmethod
     def _send(self, send: Send) -> None:
-        raise NotImplementedError
+        """A replica is asked."""
 
+    @abc.abstractmethod
     def _answer(self, request_id: int, response: Response) -> None:
-        raise NotImplementedError
+        """A replica that asked is answered."""
 
+    @abc.abstractmethod
     def _begin_sync(self, sync: RunSync) -> None:
-        raise NotImplementedError
+        """What was written before is to become durable."""
 
+    @abc.abstractmethod
     def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell) -> None:
-        raise NotImplementedError
+        """Something happened."""
 
+    @abc.abstractmethod
     def _told(self, request: AppendRequest, answer: Answer) -> None:
         """A user's append is answered."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _ended(self, error: LogError) -> None:
         """The replica has ended itself; the process is over."""
-        raise NotImplementedError
 
     # --- life and death ---------------------------------------------------------------------------
 
