@@ -107,8 +107,7 @@ def _run_node(path: str) -> int:
 def _watch(writers: list[Counting], tally: Tally, output: Output) -> None:
     """A line a second until all are done."""
     before = 0
-    while not all(writer.join(0) for writer in writers):
-        time.sleep(1)
+    while not _are_done(writers, time.monotonic() + 1):
         count = len(tally.acknowledged)
         output.line(
             f"{count - before} increments/s, {tally.refused_count} refused so far, "
@@ -116,6 +115,11 @@ def _watch(writers: list[Counting], tally: Tally, output: Output) -> None:
         )
         output.flush()
         before = count
+
+
+def _are_done(writers: list[Counting], until_s: float) -> bool:
+    """Wait for all of them, but not beyond a moment; whether they are done."""
+    return all(writer.join(max(until_s - time.monotonic(), 0)) for writer in writers)
 
 
 def _tell(tally: Tally, verdict: Verdict, output: Output) -> None:
