@@ -19,6 +19,7 @@ from raftlog.node.config import (
     LimitsConfig,
     NodeConfig,
     parse_config,
+    read_access_again,
     read_config,
     voter_of,
 )
@@ -265,6 +266,26 @@ def test_a_file_is_read_and_paths_begin_where_it_lies(tmp_path: Path) -> None:
     config = read_config(path)
     assert isinstance(config, NodeConfig)
     assert config.directory == str(tmp_path / "data")
+
+
+WITH_TLS = NODE + BOTH + TLS + "[access.nodes]\n1 = 'log-1'\n"
+
+
+def test_of_a_file_that_is_read_again_only_the_access_counts(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(WITH_TLS)
+    config = read_config(path)
+    path.write_text(WITH_TLS + "2 = 'log-2'\n[limits]\nidle_ms = 5\n")
+    assert dict(read_access_again(config).nodes) == {1: "log-1", 2: "log-2"}
+    path.write_text(SMALLEST)
+    with pytest.raises(ConfigError, match=r"access\.nodes\.1"):
+        read_access_again(config)  # it would do for that file, and this node listens by TLS
+    path.write_text(WITH_TLS + "[limits]\nidle_ms = 'long'\n")
+    with pytest.raises(ConfigError, match=r"limits\.idle_ms"):
+        read_access_again(config)
+    path.unlink()
+    with pytest.raises(ConfigError, match="no such file"):
+        read_access_again(config)
 
 
 @pytest.mark.parametrize(

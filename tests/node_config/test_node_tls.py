@@ -218,11 +218,28 @@ def test_certificates_are_read_again_for_connections_to_come(
 
     Path(tls.certificate).write_text("no certificate")
     with pytest.raises(ConfigError, match=r"PEM form"):
-        contexts.reload()
+        contexts.reload(AccessTable(nodes=NODES, read=("jobs-*",)))
+    assert contexts.access == AccessTable(nodes=NODES)
     assert contexts.for_listener(voters) is after
     assert contexts.for_peer(2) is not None
     with pytest.raises(ssl.SSLError, match=r"PEM form"):
         contexts.for_peer(7)
+
+
+def test_who_a_name_stands_for_is_read_again_for_nodes_that_are_called(
+    authority: Authority, tmp_path: Path
+) -> None:
+    voters = listener_of(tls_of(authority, "node-1.example"))
+    config = NodeConfig(
+        node_id=1, directory=str(tmp_path), voters=voters, access=AccessTable(nodes=NODES)
+    )
+    contexts = TlsContexts(config)
+    server = server_context(tls_of(authority, "node-2.example"))
+    assert isinstance(shown(server, contexts.for_peer(2)), dict)
+    contexts.reload(AccessTable(nodes={1: "node-1.example", 2: "another.example"}))
+    assert not isinstance(shown(server, contexts.for_peer(2)), dict)
+    contexts.reload()
+    assert contexts.access.name_of(2) == "another.example", "only files were read again"
 
 
 def test_a_node_without_tls_has_no_contexts(tmp_path: Path) -> None:

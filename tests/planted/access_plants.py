@@ -94,9 +94,9 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="certificates that cannot be read leave a node without any",
         path=f"{NODE}/tls.py",
-        old="        self._contexts = self._made()\n\n    def _made",
-        new="        self._contexts = _Contexts()\n"
-        "        self._contexts = self._made()\n\n    def _made",
+        old="        self._contexts = self._made(access)\n\n    def _made",
+        new="        self._contexts = _Contexts(access)\n"
+        "        self._contexts = self._made(access)\n\n    def _made",
         tests=(TLS,),
     ),
     Plant(

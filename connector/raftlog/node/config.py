@@ -190,6 +190,8 @@ class NodeConfig:
     metrics: MetricsConfig | None = None
     retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS
     allow_plaintext_beyond_loopback: bool = False
+    path: str | None = field(default=None, compare=False)
+    """The file that it was read from, if it was."""
 
     @property
     def listeners(self) -> tuple[ListenerConfig, ...]:
@@ -227,7 +229,22 @@ def parse_config(text: str, path: str) -> NodeConfig:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(path=path, key=None, reason=f"it is not TOML: {error}") from None
-    root = ConfigTable(path, "", values)
+    return _parsed(ConfigTable(path, "", values), path)
+
+
+def read_access_again(config: NodeConfig) -> AccessTable:
+    """What ``[access]`` says by now in the file that a running node was read from.
+
+    Everything else of the file is looked at, and waits for a restart. Raises ``ConfigError`` if
+    anything in it is wrong, and if the table does not fit the node as it runs.
+    """
+    assert config.path is not None, "it was read from a file"
+    access = read_config(config.path).access
+    _check_identities(replace(config, access=access), ConfigTable(config.path, "", {}))
+    return access
+
+
+def _parsed(root: ConfigTable, path: str) -> NodeConfig:
     node = root.required_table("node")
     clients, voters = _listeners(root)
     config = NodeConfig(
@@ -249,6 +266,7 @@ def parse_config(text: str, path: str) -> NodeConfig:
         log=_log(root.table("log")),
         limits=_numbers(root.table("limits"), LimitsConfig(), at_most=_INT32_MAX),
         metrics=_metrics(root.table("metrics")),
+        path=path,
     )
     node.finish()
     root.finish()

@@ -9,7 +9,7 @@ Rules of this file:
    bootstrap server, whose id is not known yet, must prove to be one of the nodes. The name of the
    host is not looked at: names of nodes are told by ``[access.nodes]``.
 3. Files are read when contexts are made, and by ``reload``, which keeps the old contexts if a file
-   is wrong. Connections that are open stay as they are.
+   is wrong, and the table of rights that goes with them. Connections that are open stay open.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from .config import ListenerConfig, NodeConfig, TlsConfig
 
 @dataclass(slots=True)
 class _Contexts:
-    """All that was made of one look at the files."""
+    """All that was made of one look at the files, and whom their names stand for."""
 
+    access: AccessTable
     listeners: dict[ListenerConfig, ssl.SSLContext] = field(default_factory=dict)
     peers: dict[int, ssl.SSLContext] = field(default_factory=dict)
 
@@ -40,7 +41,12 @@ class TlsContexts:
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
-        self._contexts = self._made()
+        self._contexts = self._made(config.access)
+
+    @property
+    def access(self) -> AccessTable:
+        """What certificates' names give now."""
+        return self._contexts.access
 
     def for_listener(self, listener: ListenerConfig) -> ssl.SSLContext | None:
         """What a new connection to a listener is accepted with; None without TLS."""
@@ -58,28 +64,30 @@ class TlsContexts:
         found = self._contexts.peers.get(key)
         if found is None:
             try:
-                found = peer_context(voters.tls, self._config.access, node_id)
+                found = peer_context(voters.tls, self.access, node_id)
             except ConfigError as error:
                 raise ssl.SSLError(1, error.sentence()) from None
             self._contexts.peers[key] = found
         return found
 
-    def reload(self) -> None:
-        """Read all files again: for the connections to come.
+    def reload(self, access: AccessTable | None = None) -> None:
+        """Read all files again, and take this table: for the connections to come.
 
-        Raises ``ConfigError``: then everything stays as it was.
+        Without a table the present one stays. Raises ``ConfigError``: then everything stays as it
+        was.
         """
-        self._contexts = self._made()
+        access = self.access if access is None else access
+        self._contexts = self._made(access)
 
-    def _made(self) -> _Contexts:
-        contexts = _Contexts()
+    def _made(self, access: AccessTable) -> _Contexts:
+        contexts = _Contexts(access)
         for listener in self._config.listeners:
             if listener.tls is not None:
                 contexts.listeners[listener] = server_context(listener.tls)
         voters = self._config.voters
         if voters is not None and voters.tls is not None:
-            for node_id in (-1, *self._config.access.nodes):
-                contexts.peers[node_id] = peer_context(voters.tls, self._config.access, node_id)
+            for node_id in (-1, *access.nodes):
+                contexts.peers[node_id] = peer_context(voters.tls, access, node_id)
         return contexts
 
 
