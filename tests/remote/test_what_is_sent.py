@@ -149,7 +149,7 @@ class LoneLeader:
         base_offset = int.from_bytes(data[:8], "big", signed=True)
         self.sent.append(Sent(base_offset, batch.leader_epoch, values))
         told = next(self._answers)
-        return None if told is HANG_UP else _produced(told)
+        return None if told is None else _produced(told)
 
 
 def _produced(told: Appended | Refused | Code) -> object:
