@@ -20,7 +20,9 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Caller, Rights
 from raftlog.node.apis import ClientApis, LastAnswer
 from raftlog.node.leader_appends import LeaderAppends
+from raftlog.node.origin import Origin
 from raftlog.node.replica import Outgoing, Replica, RunSync
+from raftlog.node.request_budget import RequestBudget
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
@@ -57,6 +59,11 @@ def caller(
     rights: Rights = ALL_RIGHTS, listener: Listener = Listener.CLIENTS | Listener.VOTERS
 ) -> Caller:
     return Caller(name="somebody", node_id=None, listener=listener, rights=rights)
+
+
+def origin(who: Caller | None = None) -> Origin:
+    """A connection of somebody, with room for whatever is asked."""
+    return Origin(caller() if who is None else who, RequestBudget(2**30))
 
 
 @dataclass(slots=True, eq=False)
@@ -200,7 +207,7 @@ class Node:
     def start(self, key: ApiKey, version: int, request: Any, who: Caller) -> asyncio.Task[Any]:
         """Ask what a connection would ask: it is begun before this returns to the loop again."""
         frame = b"head" + encode(request, version)
-        work = self.apis.answer(key, version, frame, 4, who)
+        work = self.apis.answer(key, version, frame, 4, origin(who))
         return asyncio.get_running_loop().create_task(work)
 
     async def ask_client(

@@ -19,7 +19,7 @@ from tests.support.hostile_bytes import mutations
 from tests.support.wire_messages import message_kinds, random_message
 
 from .batches import batch, commit_header
-from .cluster import TIME_MS, TOPIC, TOPIC_ID, Cluster, Node, caller, run, settle
+from .cluster import TIME_MS, TOPIC, TOPIC_ID, Cluster, Node, caller, origin, run, settle
 
 SERVED: Final = (
     ApiKey.PRODUCE,
@@ -124,7 +124,7 @@ async def answer(
     node: Node, cluster: Cluster, key: ApiKey, version: int, frame: bytes, who: Any
 ) -> Any:
     """What comes of a request, whatever time it takes."""
-    work = node.apis.answer(key, version, frame, 0, who)
+    work = node.apis.answer(key, version, frame, 0, origin(who))
     task = asyncio.get_running_loop().create_task(work)
     await settle()
     for _ in range(8):

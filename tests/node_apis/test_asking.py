@@ -37,6 +37,7 @@ from .cluster import (
     answer_of,
     caller,
     is_last,
+    origin,
     run,
     settle,
 )
@@ -126,7 +127,7 @@ def test_voters_that_share_a_socket_listen_for_clients_there(names_clients: bool
     async def work() -> None:
         cluster = Cluster(3, names_clients=names_clients)
         apis = ClientApis(cluster.elect(), is_one_socket=True)
-        body = await apis.answer(ApiKey.METADATA, 9, encode(metadata(), 9), 0, caller())
+        body = await apis.answer(ApiKey.METADATA, 9, encode(metadata(), 9), 0, origin())
         assert body is not None
         told = decode(wide.MetadataResponse, 9, bytes(body))
         hosts = [f"node{at}.public" if names_clients else f"node{at}" for at in (1, 2, 3)]
@@ -166,9 +167,9 @@ def test_bytes_behind_a_request_are_passed_over_and_others_are_malformed() -> No
     async def work() -> None:
         leader = Cluster().elect()
         frame = encode(metadata(), 13) + b"\0\0\0"
-        assert await leader.apis.answer(ApiKey.METADATA, 13, frame, 0, caller())
+        assert await leader.apis.answer(ApiKey.METADATA, 13, frame, 0, origin())
         with pytest.raises(MalformedMessageError):
-            await leader.apis.answer(ApiKey.METADATA, 13, b"\x05", 0, caller())
+            await leader.apis.answer(ApiKey.METADATA, 13, b"\x05", 0, origin())
 
     run(work())
 

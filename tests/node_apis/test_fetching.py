@@ -211,6 +211,22 @@ def test_who_wants_more_bytes_waits_for_them() -> None:
     run(work())
 
 
+@pytest.mark.parametrize("limit", ["max_bytes", "partition_max_bytes"])
+def test_who_wants_more_bytes_than_fit_is_given_at_once_what_fits(limit: str) -> None:
+    async def work() -> None:
+        leader = Cluster().elect()
+        end = leader.replica.log.end_offset
+        for _ in range(3):
+            await put(leader, bytes(300))
+        limits: dict[str, Any] = {limit: 900}
+        request = fetch(end, max_wait_ms=5000, min_bytes=2000, **limits)
+        task = leader.start(ApiKey.FETCH, 18, request, caller())
+        await settle()
+        assert len(values(told(task))) == 2
+
+    run(work())
+
+
 def test_who_waits_hears_of_a_change_of_leaders() -> None:
     async def work() -> None:
         cluster = Cluster(3)

@@ -6,7 +6,9 @@ from typing import Final
 
 from tests.planted.plant import Plant
 
+NODE: Final = "connector/raftlog/node"
 APIS: Final = "connector/raftlog/node/apis"
+MEMORY: Final = "tests/node/test_held_memory.py"
 PRODUCING: Final = "tests/node_apis/test_producing.py"
 FETCHING: Final = "tests/node_apis/test_fetching.py"
 OFFSETS: Final = "tests/node_apis/test_offsets.py"
@@ -46,14 +48,14 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a fetch is answered before it has its bytes",
         path=f"{APIS}/fetch.py",
-        old="    return is_more or sum(len(part.records) for part in parts) >= min_bytes\n",
-        new="    return True\n",
+        old="    return any(is_cut) or ",
+        new="    return True or ",
         tests=(FETCHING,),
     ),
     Plant(
         bug="a fetch waits for bytes that are there, beyond its limit",
         path=f"{APIS}/fetch.py",
-        old="    return is_more or sum(",
+        old="    return any(is_cut) or sum(",
         new="    return sum(",
         tests=(FETCHING,),
     ),
@@ -238,5 +240,54 @@ ANSWER_PLANTS: Final = (
         old='if isinstance(facts.get("path"), str):',
         new="if False:",
         tests=(REFUSALS,),
+    ),
+    Plant(
+        bug="answers that nobody takes are not counted",
+        path=f"{NODE}/connection.py",
+        old="0 if transport is None else transport.get_write_buffer_size()",
+        new="0",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="an answer is read without waiting for room",
+        path=f"{APIS}/fetch.py",
+        old="    await question.origin.budget.room()\n",
+        new="",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="a second fetch of one connection is begun at once",
+        path=f"{NODE}/connection.py",
+        old="            _api_key(data) in _LARGE_ANSWERS\n",
+        new="            False\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="a frame is counted when it is whole",
+        path=f"{NODE}/connection.py",
+        old="            self._reserve(awaited)\n        return self._reserved_byte_count > 0\n",
+        new="        return True\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="an append overtakes a larger one of its connection",
+        path=f"{APIS}/produce.py",
+        old="    async with question.origin.placing:\n",
+        new="    if True:\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="a large batch is read on the loop",
+        path=f"{APIS}/produce.py",
+        old="    return await question.view.aside(read)\n",
+        new="    return read()\n",
+        tests=(MEMORY,),
+    ),
+    Plant(
+        bug="clients and voters share their room",
+        path=f"{NODE}/server.py",
+        old="        return self._voters_budget if caller.rights & Rights.VOTE else self._budget\n",
+        new="        return self._budget\n",
+        tests=(MEMORY,),
     ),
 )

@@ -6,8 +6,10 @@ Rules of this file:
    follows it cannot be trusted.
 2. Questions are begun in the order in which they came, several may wait for their answers at once,
    and answers leave in the order of the questions (Kafka's promise to clients).
-3. Memory is bounded: beyond so many questions under way, or so many bytes of answers that the peer
-   does not take, nothing more is read.
+3. Memory is counted, and nothing more is read while too much is held: a frame from when its length
+   is known, a question until it is answered, an answer until the peer has taken it.
+4. Nothing is begun while an answer is not taken, and no second question of those that may have
+   large answers while one is under way (Kafka mutes the whole channel).
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ from raftlog.wire import (
 )
 
 from .access import Caller
+from .origin import Origin
 from .request_budget import RequestBudget
 
-ANSWER_BYTES_WAITING_MAX: Final = 16 * 1024 * 1024
-"""How much of what was answered may wait for a slow reader before nothing more is asked of us."""
+_WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
+"""TLS hands down all that it was given before it says that it waits."""
+_LARGE_ANSWERS: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Asked:
     header: RequestHeader
     frame: bytes
     body_start: int
-    caller: Caller
+    origin: Origin
     answer: Callable[[bytes | None], None]
 
 
@@ -54,6 +58,7 @@ class _Turn:
     """A question's turn to be answered."""
 
     byte_count: int
+    api_key: int
     data: bytes | None = None
     is_answered: bool = False
 
@@ -71,12 +76,11 @@ class Connection(asyncio.Protocol):
         hear: Callable[[str, str, str], None],
         frame_bytes_max: Callable[[Caller], int],
         in_flight_max: int,
-        budget: RequestBudget,
+        budget: Callable[[Caller], RequestBudget],
     ) -> None:
         """``introduce`` says who it is; None: nobody that may stay. ``handle`` is given every
         question, ``closed`` is told once; ``hear`` takes what a peer did wrong."""
         self.where: Final = where
-        self.caller: Caller | None = None
         self.requests_under_way: Final[set[int]] = set()
         """Numbers of what the replica was asked and has not answered, to be dropped."""
         self.tasks: Final[set[asyncio.Task[None]]] = set()
@@ -87,11 +91,17 @@ class Connection(asyncio.Protocol):
         self._hear = hear
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
-        self._budget = budget
+        self._budget_of = budget
+        self._origin: Origin | None = None
         self._splitter: FrameSplitter | None = None
         self._transport: asyncio.Transport | None = None
         self._turns: deque[_Turn] = deque()
         self._frames: deque[bytes] = deque()
+        self._reserved_byte_count = 0
+        """Of the frame that is on its way in."""
+        self._unread_byte_count = 0
+        """Of answers that the peer has not taken, as they were counted last."""
+        self._moved_s = self.last_asked_s
         self._is_reading = True
         self._is_writable = True
         self._is_finishing = False
@@ -105,18 +115,22 @@ class Connection(asyncio.Protocol):
         if caller is None:
             transport.abort()
             return
-        self.caller = caller
+        self._origin = Origin(caller, self._budget_of(caller))
         self._splitter = FrameSplitter(self._frame_bytes_max(caller), self.where)
-        transport.set_write_buffer_limits(high=ANSWER_BYTES_WAITING_MAX)
+        transport.set_write_buffer_limits(high=1, low=0)  # TLS takes 0 for always too much
 
     def data_received(self, data: bytes) -> None:
         if self._splitter is None or self._is_finishing:
             return
+        self._moved_s = asyncio.get_running_loop().time()
         try:
-            self._frames.extend(self._splitter.feed(data))
+            frames = self._splitter.feed(data)
         except WireError as error:
             self._end("refused", error.sentence())
             return
+        if frames:
+            self._frames.extend(frames)
+            self._reserve(0)
         self._take_frames()
 
     def eof_received(self) -> bool:
@@ -125,11 +139,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._frames.clear()
-        self._budget.forget(self._take_frames_later)
         for task in self.tasks:
             task.cancel()
         turns, self._turns = self._turns, deque()
-        self._budget.give(sum(turn.byte_count for turn in turns))
+        if self._origin is not None:
+            self._origin.budget.forget(self._take_frames_later)
+            self._origin.budget.give(sum(turn.byte_count for turn in turns))
+            self._reserve(0)
+            self._count_unread()
         self._closed(self)
 
     def pause_writing(self) -> None:
@@ -137,7 +154,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_writable = True
-        self._take_frames()
+        self._count_unread()
+        self._take_frames_later()
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -149,10 +167,11 @@ class Connection(asyncio.Protocol):
     def in_flight_count(self) -> int:
         return len(self._turns)
 
-    @property
-    def answer_bytes_waiting(self) -> int:
-        """How much the peer has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+    def stalled_s(self, now_s: float) -> float:
+        """How long the peer has let a frame or an answer wait in the middle; 0 if neither does."""
+        self._count_unread()
+        is_waiting = self._reserved_byte_count or self._unread_byte_count
+        return now_s - self._moved_s if is_waiting else 0.0
 
     def finish(self) -> None:
         """Take no more questions, and close when those that are under way are answered."""
@@ -166,46 +185,75 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _take_frames(self) -> None:
-        while self._frames and self._may_take():
-            self._take(self._frames.popleft())
-        if self._frames and not self._budget.has_room:
-            self._budget.wait(self._take_frames_later)
-        self._pause_or_resume()
+        if self._origin is None:
+            return
+        while self._frames and self._may_take(self._frames[0]):
+            self._take(self._frames.popleft(), self._origin)
+        may_read = self._may_read()
+        if not may_read and not self._origin.budget.has_room:
+            self._origin.budget.wait(self._take_frames_later)
+        if self.is_open and may_read is not self._is_reading:
+            self._pause_or_resume(may_read=may_read)
 
     def _take_frames_later(self) -> None:
         """Never at once: answers go out in the middle of a step, and a question begins one."""
         asyncio.get_running_loop().call_soon(self._take_frames)
 
-    def _may_take(self) -> bool:
+    def _may_take(self, data: bytes) -> bool:
+        """Whether the question in this frame may be begun."""
+        return self._may_begin() and not (
+            _api_key(data) in _LARGE_ANSWERS
+            and any(turn.api_key in _LARGE_ANSWERS for turn in self._turns)
+        )
+
+    def _may_begin(self) -> bool:
         return (
             len(self._turns) < self._in_flight_max
-            and self._budget.has_room
+            and self._origin is not None
+            and self._origin.budget.has_room
             and self._is_writable
             and self.is_open
         )
 
-    def _pause_or_resume(self) -> None:
-        if self._transport is None or self._transport.is_closing():
+    def _may_read(self) -> bool:
+        """Whether more bytes are wanted: those of a frame for which there is room, or of a next
+        question."""
+        if self._frames or self._splitter is None or self._origin is None:
+            return False
+        awaited = self._splitter.awaited_byte_count
+        if not awaited:
+            return self._may_begin()
+        if not self._reserved_byte_count and self._origin.budget.has_room:
+            self._moved_s = asyncio.get_running_loop().time()
+            self._reserve(awaited)
+        return self._reserved_byte_count > 0
+
+    def _reserve(self, byte_count: int) -> None:
+        """Hold so much for a frame that is on its way in."""
+        if self._origin is None:
             return
-        may_read = not self._frames and self._may_take()
-        if may_read and not self._is_reading:
+        before, self._reserved_byte_count = self._reserved_byte_count, byte_count
+        self._origin.budget.take(byte_count)
+        self._origin.budget.give(before)
+
+    def _pause_or_resume(self, *, may_read: bool) -> None:
+        assert self._transport is not None, "it is open"
+        if may_read:
             self._transport.resume_reading()
-        elif self._is_reading and not may_read:
+        else:
             self._transport.pause_reading()
         self._is_reading = may_read
 
-    def _take(self, data: bytes) -> None:
-        caller = self.caller
-        assert caller is not None
+    def _take(self, data: bytes, origin: Origin) -> None:
         self.last_asked_s = asyncio.get_running_loop().time()
-        turn = _Turn(len(data))
+        turn = _Turn(len(data), _api_key(data))
         try:
-            received = receive_request(data, caller.listener)
+            received = receive_request(data, origin.caller.listener)
         except WireError as error:
             self._end("refused", error.sentence())
             return
         self._turns.append(turn)
-        self._budget.take(turn.byte_count)
+        origin.budget.take(turn.byte_count)
         if isinstance(received, UnknownApiVersions):
             head = encode_response_header(received.correlation_id, ApiKey.API_VERSIONS, 0)
             self._answered(turn, head, encode_versions_refusal())
@@ -216,7 +264,7 @@ class Connection(asyncio.Protocol):
             header,
             data,
             received.body_start,
-            caller,
+            origin,
             lambda body: self._answered(turn, head, body),
         )
         try:
@@ -227,11 +275,16 @@ class Connection(asyncio.Protocol):
     # --- answers ----------------------------------------------------------------------------------
 
     def _answered(self, turn: _Turn, head: bytes, body: bytes | None) -> None:
-        turn.data = None if body is None else frame(head, body)
         turn.is_answered = True
-        self._flush()
+        if self._transport is None or self._origin is None:
+            return  # nobody waits for it any more
+        if body is not None:
+            turn.data = frame(head, body)
+            turn.byte_count += len(turn.data)
+            self._origin.budget.take(len(turn.data))
+        self._flush(self._origin.budget)
 
-    def _flush(self) -> None:
+    def _flush(self, budget: RequestBudget) -> None:
         ready: list[bytes] = []
         byte_count = 0
         while self._turns and self._turns[0].is_answered:
@@ -241,12 +294,33 @@ class Connection(asyncio.Protocol):
                 ready.append(turn.data)
         if not byte_count:
             return  # an older question is not answered yet
-        if ready and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(ready) if len(ready) > 1 else ready[0])
-        self._budget.give(byte_count)
+        if ready:
+            self._write(b"".join(ready) if len(ready) > 1 else ready[0])
+        self._count_unread()
+        budget.give(byte_count)
         self._close_if_finished()
         if self._frames or not self._is_reading:
             self._take_frames_later()
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None, "answers go nowhere else"
+        if self._transport.is_closing():
+            return
+        view = memoryview(data)
+        for start in range(0, len(data), _WRITTEN_AT_ONCE_BYTES):
+            self._transport.write(view[start : start + _WRITTEN_AT_ONCE_BYTES])
+
+    def _count_unread(self) -> None:
+        """Hold what the peer has not taken, and no more."""
+        if self._origin is None:
+            return
+        transport = self._transport
+        before = self._unread_byte_count
+        self._unread_byte_count = 0 if transport is None else transport.get_write_buffer_size()
+        if self._unread_byte_count != before:
+            self._moved_s = asyncio.get_running_loop().time()
+        self._origin.budget.take(self._unread_byte_count)
+        self._origin.budget.give(before)
 
     def refuse(self, reason: str) -> None:
         """Close because of what the peer sent."""
@@ -261,3 +335,8 @@ class Connection(asyncio.Protocol):
     def _close_if_finished(self) -> None:
         if self._is_finishing and not self._turns and self._transport is not None:
             self._transport.close()
+
+
+def _api_key(data: bytes) -> int:
+    """What a frame asks for, by its first two bytes."""
+    return int.from_bytes(data[:2], "big", signed=True)

@@ -181,9 +181,10 @@ class Node:
             tls=tls.for_peer,
             frame_bytes_max=config.limits.frame_bytes_max,
         )
+        self._apis = ClientApis(self.driver, is_one_socket=config.clients is config.voters)
         self.server: Final = Server(
             self.driver,
-            ClientApis(self.driver, is_one_socket=config.clients is config.voters),
+            self._apis,
             [self._door(listener) for listener in config.listeners],
             config.limits,
             self._heard_from_outside,
@@ -232,6 +233,7 @@ class Node:
         if self._cleaning is not None:
             self._cleaning.cancel()
         await self.server.close(timeout_ms=LAST_ANSWERS_MS)
+        self._apis.close()
         await self._peers.close()
         await self.driver.close()
         self._stop_metrics()

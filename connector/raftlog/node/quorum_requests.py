@@ -66,7 +66,7 @@ class QuorumRequests:
         header = asked.header
         key, version = ApiKey(header.api_key), header.api_version
         request = decode_request(key, version, asked.frame, self._identity, start=asked.body_start)
-        if not isinstance(request, Refusal) and not is_allowed(request, asked.caller):
+        if not isinstance(request, Refusal) and not is_allowed(request, asked.origin.caller):
             request = Refusal(
                 api_key=key,
                 error=WireCode.cluster_authorization_failed,
@@ -79,7 +79,7 @@ class QuorumRequests:
             return
         assert not isinstance(request, VersionsRequest), "a listener answers that"
         if isinstance(request, AddVoterRequest | RemoveVoterRequest):
-            self._hear("voters", connection.where, f"{asked.caller.name} asks {key.name}")
+            self._hear("voters", connection.where, f"{asked.origin.caller.name} asks {key.name}")
         self._ask(connection, asked, request)
 
     def _ask(self, connection: Connection, asked: Asked, request: Request) -> None:

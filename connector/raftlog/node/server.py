@@ -3,9 +3,11 @@
 Rules of this file:
 
 1. A connection is counted, by address too, before a byte of it is read; TLS has a bounded time for
-   its handshake, and a peer that is silent for long is sent away.
+   its handshake, and a peer that is silent for long, or stops in the middle of a frame or of an
+   answer, is sent away.
 2. What replicas ask goes to the replica, what clients ask to ``ClientApis``; a fetch goes by the
    replica id that it names.
+3. Voters have a budget of memory of their own: what clients hold keeps no vote waiting.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ from .request_budget import RequestBudget
 
 _BACKLOG: Final = 1024
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
-_IDLE_LOOKS: Final = 4
-"""How often within the idle time silent connections are looked for."""
+_LOOKS: Final = 4
+"""How often within the time that is allowed those are looked for who let it pass."""
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _REPLICA_STATE_FROM: Final = 15
 
@@ -86,6 +88,7 @@ class Server:
         self._doors = doors
         self._limits = limits
         self._budget = RequestBudget(limits.queued_bytes_max)
+        self._voters_budget = RequestBudget(limits.queued_bytes_max)
         self._hear = hear
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
@@ -184,7 +187,7 @@ class Server:
             hear=self._hear,
             frame_bytes_max=self._frame_bytes_max,
             in_flight_max=self._limits.requests_in_flight_max,
-            budget=self._budget,
+            budget=self._budget_of,
         )
         self._connections.add(connection)
         tls = door.tls()
@@ -218,12 +221,20 @@ class Server:
         sends_records = caller.rights & (Rights.APPEND | Rights.VOTE)
         return limits.frame_bytes_max if sends_records else limits.stranger_frame_bytes_max
 
+    def _budget_of(self, caller: Caller) -> RequestBudget:
+        return self._voters_budget if caller.rights & Rights.VOTE else self._budget
+
     async def _send_silent_away(self) -> None:
-        idle_s = self._limits.idle_ms / 1000
+        idle_s, stalled_s = self._limits.idle_ms / 1000, self._limits.stalled_ms / 1000
         while True:
-            await asyncio.sleep(idle_s / _IDLE_LOOKS)
+            await asyncio.sleep(min(idle_s, stalled_s) / _LOOKS)
             now_s = self._loop.time()
             for connection in list(self._connections):
+                if connection.stalled_s(now_s) > stalled_s:
+                    reason = "it stopped in the middle of a frame, or takes no answers"
+                    self._hear("refused", connection.where, reason)
+                    connection.abort()
+                    continue
                 silent_s = now_s - connection.last_asked_s
                 if connection.in_flight_count or silent_s <= idle_s:
                     continue
@@ -251,7 +262,7 @@ class Server:
         header = asked.header
         try:
             body = await self._apis.answer(
-                header.api_key, header.api_version, asked.frame, asked.body_start, asked.caller
+                header.api_key, header.api_version, asked.frame, asked.body_start, asked.origin
             )
         except WireError as error:
             connection.refuse(error.sentence())
@@ -268,7 +279,7 @@ class Server:
         known = core.voters_at(core.high_watermark or 0)
         return encode_versions_response(
             asked.header.api_version,
-            asked.caller.listener,
+            asked.origin.caller.listener,
             kraft_version=None if known is None else known[1],
             features_epoch=core.high_watermark,
         )

@@ -31,6 +31,7 @@ class FrameSplitter:
         self.byte_count_max = byte_count_max
         self._where = where
         self._kept = bytearray()
+        self._awaited_byte_count = 0
         self._is_first = True
         self._error: FrameLengthError | None = None
 
@@ -38,6 +39,11 @@ class FrameSplitter:
     def kept_byte_count(self) -> int:
         """How many bytes wait for the rest of their frame."""
         return len(self._kept)
+
+    @property
+    def awaited_byte_count(self) -> int:
+        """How long the frame is, with its length, of which only a part is there; 0 without one."""
+        return self._awaited_byte_count
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """The frames that these bytes complete, in order.
@@ -64,8 +70,10 @@ class FrameSplitter:
         if len(first) == LENGTH_BYTES and kept + len(taken) == wanted:
             frames.append(self._whole(taken))
             self._is_first = False
+            self._awaited_byte_count = 0
         else:
             self._kept += taken
+            self._awaited_byte_count = wanted
         return position + len(taken)
 
     def _whole(self, taken: memoryview) -> bytes:

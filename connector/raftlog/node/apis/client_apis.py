@@ -6,8 +6,8 @@ Rules of this file:
    knows neither frames nor versions, but where Kafka's meaning changed with them.
 2. Bytes behind a request are passed over, as Kafka's brokers do: librdkafka 2.16 leaves three
    behind Metadata of all topics.
-3. An append is handed to the log before the first ``await``: requests of one connection keep their
-   order.
+3. The appends of one connection keep their order: those who answer are begun in it, and hold
+   ``Origin.placing`` until they have handed theirs to the log.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from kio.schema.list_offsets.v11.request import ListOffsetsRequest
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
 from raftlog.errors import UnservedApiError
-from raftlog.node.access import Caller
 from raftlog.node.log_service import LogService
+from raftlog.node.origin import Origin
 from raftlog.wire import ApiKey, decode, encode, wide
 
+from .aside import Aside
 from .cluster import answer_describe_cluster, answer_describe_quorum
 from .cluster_view import ClusterView
 from .configs import answer_describe_configs
@@ -50,7 +51,8 @@ class ClientApis:
 
     def __init__(self, node: LogService, *, is_one_socket: bool = False) -> None:
         """``is_one_socket``: the nodes listen for clients where they listen for voters."""
-        self._view: Final = ClusterView(node, is_one_socket=is_one_socket)
+        self._aside: Final = Aside()
+        self._view: Final = ClusterView(node, self._aside, is_one_socket=is_one_socket)
         self._answerers: Final[dict[int, tuple[type[Any], _Answerer]]] = {
             ApiKey.PRODUCE: (wide.ProduceRequest, answer_produce),
             ApiKey.FETCH: (wide.FetchRequest, answer_fetch),
@@ -73,7 +75,7 @@ class ClientApis:
         }
 
     async def answer(
-        self, api_key: int, version: int, frame: bytes, body_start: int, caller: Caller
+        self, api_key: int, version: int, frame: bytes, body_start: int, origin: Origin
     ) -> bytes | None:
         """The body of the answer to a request whose header was read, without a header.
 
@@ -83,13 +85,17 @@ class ClientApis:
         """
         entry = self._answerers.get(api_key)
         if entry is None:
-            listener = str(caller.listener)
+            listener = str(origin.caller.listener)
             raise UnservedApiError(api_key=api_key, version=version, listener=listener)
         kind, answerer = entry
         request = decode(kind, version, frame, start=body_start, may_trail=True)
-        question = Question(self._view, version, request, caller)
+        question = Question(self._view, version, request, origin)
         response = await answerer(question)
         if response is None:
             return None
         body = encode(response, version)
         return LastAnswer(body) if question.is_last else body
+
+    def close(self) -> None:
+        """Nothing is asked any more."""
+        self._aside.close()

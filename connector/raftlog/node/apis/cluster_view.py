@@ -23,6 +23,8 @@ from raftlog.quorum.voters import Endpoint
 from raftlog.wire import LogIdentity
 from raftlog.wire.log_identity import PARTITION, uuid_or_none, uuid_text
 
+from .aside import Aside
+
 CLIENTS_LISTENER: Final = "CLIENTS"
 """What voters call the endpoint at which they listen for clients."""
 IN_SYNC_MS: Final = 30_000
@@ -42,11 +44,13 @@ class Broker:
 class ClusterView:
     """What one node knows of its cluster."""
 
-    def __init__(self, node: LogService, *, is_one_socket: bool) -> None:
-        """``is_one_socket``: nodes listen for clients where they listen for voters, which is said
-        of each voter, of one that is configured or new too."""
+    def __init__(self, node: LogService, aside: Aside, *, is_one_socket: bool) -> None:
+        """``aside`` does beside the loop what takes long. ``is_one_socket``: nodes listen for
+        clients where they listen for voters, which is said of each voter, of one that is configured
+        or new too."""
         self._node: Final = node
         self._is_one_socket: Final = is_one_socket
+        self.aside: Final = aside
 
     @property
     def node(self) -> LogService:

@@ -5,8 +5,9 @@ Rules of this file:
 1. A consumer sees below the high watermark, and with read_committed below the last stable offset.
    It gets whole batches, from the one that holds its offset: one at least, whatever its size, then
    what fits (KIP-74).
-2. It may wait as long as it says for as many bytes as it says. An error is answered at once, and so
-   is a change of leaders.
+2. It may wait as long as it says for as many bytes as it says: they are counted as they come, and
+   read when there is room for the answer. An error is answered at once, and so is a change of
+   leaders.
 3. There are no sessions: who asks for one gets none (id 0), and who goes on with one is told that
    it is not there (KIP-227).
 4. Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
@@ -55,10 +56,11 @@ class _Part:
     error: ErrorCode = ErrorCode.none
     diverging: OffsetAndEpoch | None = None
     records: bytes = b""
-    next_offset: int = -1
-    """Behind the records."""
     end_offset: int = -1
     """Up to where it may read."""
+    counted_byte_count: int = 0
+    counted_offset: int
+    """How many bytes wait for it, and up to where they were counted."""
 
     @property
     def is_final(self) -> bool:
@@ -71,7 +73,7 @@ async def answer_fetch(question: Question[wide.FetchRequest]) -> wide.FetchRespo
     if request.session_epoch not in _FIRST_EPOCHS:
         return _response((), ErrorCode.fetch_session_id_not_found)
     parts = [
-        _Part(topic=topic, asked=partition)
+        _Part(topic=topic, asked=partition, counted_offset=partition.fetch_offset)
         for topic in request.topics
         for partition in topic.partitions
     ]
@@ -81,6 +83,8 @@ async def answer_fetch(question: Question[wide.FetchRequest]) -> wide.FetchRespo
 
     if not is_due():
         await view.node.wait_until(is_due, timeout_ms=milliseconds(request.max_wait))
+    await question.origin.budget.room()
+    _look_at_all(question, parts)
     _read(question, parts, request.max_bytes)
     return _told(question, parts)
 
@@ -102,9 +106,25 @@ def _look(question: Question[wide.FetchRequest], parts: list[_Part]) -> bool:
         return False
     if min_bytes == 1:
         return any(part.asked.fetch_offset < part.end_offset for part in parts)
-    _read(question, parts, min_bytes)
-    is_more = any(part.records and part.next_offset < part.end_offset for part in parts)
-    return is_more or sum(len(part.records) for part in parts) >= min_bytes
+    is_cut = [_count(question, part) for part in parts]
+    return any(is_cut) or sum(part.counted_byte_count for part in parts) >= min_bytes
+
+
+def _count(question: Question[wide.FetchRequest], part: _Part) -> bool:
+    """Count what came since the last look; whether an answer would not hold all of it."""
+    if part.counted_offset >= part.end_offset:
+        return False
+    request = question.request
+    limit = min(ANSWER_BYTES_MAX, request.max_bytes, part.asked.partition_max_bytes)
+    left = max(min(request.min_bytes, limit) - part.counted_byte_count, 0)
+    try:
+        data, part.counted_offset = _batches(
+            question.view, part.counted_offset, part.end_offset, left
+        )
+    except LogError:
+        return True  # whoever reads it says what is wrong
+    part.counted_byte_count += len(data)
+    return bool(data) and part.counted_offset < part.end_offset
 
 
 def _look_at_all(question: Question[wide.FetchRequest], parts: list[_Part]) -> None:
@@ -169,7 +189,7 @@ def _read(question: Question[wide.FetchRequest], parts: list[_Part], max_bytes: 
             continue
         byte_count_max = min(left, max(part.asked.partition_max_bytes, 0))
         try:
-            data, next_offset = _batches(
+            data, _ = _batches(
                 question.view, part.asked.fetch_offset, part.end_offset, byte_count_max
             )
         except LogError:  # damage, or the disk: another node has the records too
@@ -177,7 +197,7 @@ def _read(question: Question[wide.FetchRequest], parts: list[_Part], max_bytes: 
             continue
         if not is_first and len(data) > byte_count_max:
             continue
-        part.records, part.next_offset = data, next_offset
+        part.records = data
         left -= min(len(data), left)
         is_first = False
 

@@ -4,8 +4,10 @@ Rules of this file:
 
 1. Every append waits for its commit, whatever acks says; acks 0 only gets no answer, and if it
    fails its connection is closed.
-2. All is placed before anything is waited for. What was not answered within the request's time may
-   yet be committed: REQUEST_TIMED_OUT, as in Kafka.
+2. All is placed before anything is waited for, and requests of one connection in their order. A
+   batch that takes long to read is read beside the loop, and who came later waits for it.
+   What was not answered within the request's time may yet be committed: REQUEST_TIMED_OUT, as in
+   Kafka.
 3. A repeat that the log knows is answered with the offsets that it got then: stock clients take
    Kafka's DUPLICATE_SEQUENCE_NUMBER for success too, but without the offset.
 """
@@ -14,23 +16,26 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v13 import request as asked
 from kio.schema.produce.v13 import response as told
 
-from raftlog.client.requests import Answer, AppendResult, Failed, failed
+from raftlog.client.requests import Answer, AppendRequest, AppendResult, Failed, failed
 from raftlog.errors import (
     AppendUnknownError,
     CorruptBatchError,
+    DecompressionLimitError,
     InvalidAppendError,
     LogError,
     NotLeaderError,
     SilentRefusalError,
 )
+from raftlog.limits import KIB
 from raftlog.node.access import Rights
 from raftlog.records.compression import Compression
 from raftlog.wire import wide
@@ -41,6 +46,8 @@ from .cluster_view import ClusterView
 from .produced_batch import append_request, read_header
 from .question import Question
 
+READ_AT_ONCE_BYTES_MAX: Final = 256 * KIB
+"""How large a batch is looked at between two heartbeats of the quorum, decompressed too."""
 _TOPIC_IDS_FROM: Final = 13
 _ZSTD_FROM: Final = 7
 _TEXT_FROM: Final = 8
@@ -64,10 +71,11 @@ async def answer_produce(
     question: Question[wide.ProduceRequest],
 ) -> wide.ProduceResponse | None:
     view, request = question.view, question.request
-    placed = [
-        [_place(question, topic, partition) for partition in topic.partition_data]
-        for topic in request.topic_data
-    ]
+    async with question.origin.placing:
+        placed = [
+            [await _place(question, topic, partition) for partition in topic.partition_data]
+            for topic in request.topic_data
+        ]
     until_ms = view.node.now_ms() + max(milliseconds(request.timeout), 0)
     topics = [
         wide.ProducedTopic(
@@ -95,7 +103,7 @@ async def answer_produce(
 # --- placing --------------------------------------------------------------------------------------
 
 
-def _place(
+async def _place(
     question: Question[wide.ProduceRequest],
     topic: wide.ProduceTopic,
     partition: asked.PartitionProduceData,
@@ -106,21 +114,38 @@ def _place(
     if error is not ErrorCode.none:
         return Refused(error)
     if not view.is_leader:
-        epoch = view.core.epoch
-        return _refused(NotLeaderError(epoch=epoch, current_epoch=epoch))
-    log = view.node.replica.log
+        return _not_leader(view)
+    config = view.node.replica.log.config
     data = partition.records
     if not data:
         return _refused(InvalidAppendError(reason="a request holds one batch for a partition"))
     try:
-        header = read_header(data, byte_count_max=log.config.batch_bytes_max)
+        header = read_header(data, byte_count_max=config.batch_bytes_max)
         if header.compression is Compression.ZSTD and question.version < _ZSTD_FROM:
             return Refused(ErrorCode.unsupported_compression_type)
         deadline_ms = view.node.now_ms() + milliseconds(request.timeout)
-        append = append_request(data, header, log.config, deadline_ms=deadline_ms)
+        read = partial(append_request, data, header, config, deadline_ms=deadline_ms)
+        append = await _read(question, read, len(data))
     except LogError as refusal:
         return _refused(refusal)
-    return view.node.append(append)
+    return view.node.append(append) if view.is_leader else _not_leader(view)
+
+
+async def _read(
+    question: Question[wide.ProduceRequest], read: Callable[..., AppendRequest], byte_count: int
+) -> AppendRequest:
+    """Read a batch at once, or beside the loop if that takes long. Raises what ``read`` raises."""
+    if byte_count <= READ_AT_ONCE_BYTES_MAX:
+        try:
+            return read(decompressed_bytes_max=READ_AT_ONCE_BYTES_MAX)
+        except DecompressionLimitError:
+            pass  # few bytes may become many
+    return await question.view.aside(read)
+
+
+def _not_leader(view: ClusterView) -> Refused:
+    epoch = view.core.epoch
+    return _refused(NotLeaderError(epoch=epoch, current_epoch=epoch))
 
 
 def _error(

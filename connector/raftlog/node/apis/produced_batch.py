@@ -88,16 +88,27 @@ def read_header(data: bytes, *, byte_count_max: int) -> ProducedHeader:
 
 
 def append_request(
-    data: bytes, header: ProducedHeader, config: LogConfig, *, deadline_ms: float
+    data: bytes,
+    header: ProducedHeader,
+    config: LogConfig,
+    *,
+    deadline_ms: float,
+    decompressed_bytes_max: int | None = None,
 ) -> AppendRequest:
     """What a producer asks for by this batch, of a log that is configured so.
 
-    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError``.
+    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, beyond
+    ``decompressed_bytes_max``, ``DecompressionLimitError``.
     """
     found = NOTHING
     if header.record_count:
         at_zero = bytes(8) + memoryview(data)[8:]  # its base offset is a token, or means nothing
-        found = produced_records(at_zero, header.record_count, config)
+        found = produced_records(
+            at_zero,
+            header.record_count,
+            config,
+            decompressed_bytes_max=decompressed_bytes_max,
+        )
     has_epoch = header.leader_epoch >= 1
     if has_epoch and header.base_offset < -1:
         _refuse(f"its base offset is {header.base_offset}")

@@ -65,14 +65,20 @@ class Produced:
 NOTHING: Final = Produced(())
 
 
-def produced_records(data: bytes, record_count: int, config: LogConfig) -> Produced:
+def produced_records(
+    data: bytes, record_count: int, config: LogConfig, *, decompressed_bytes_max: int | None = None
+) -> Produced:
     """The records of a sound batch at offset 0, for a log that is configured so.
 
-    Raises ``InvalidAppendError`` and ``RecordBatchTooLargeError``.
+    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, if they are more bytes than
+    ``decompressed_bytes_max`` though the log might take them, ``DecompressionLimitError``.
     """
-    limit = config.batch_bytes_max
+    log_limit = config.batch_bytes_max
     if config.compression is not Compression.NONE:
-        limit = min(limit * _EXPANSION_MAX, DECOMPRESSED_BYTES_MAX)
+        log_limit = min(log_limit * _EXPANSION_MAX, DECOMPRESSED_BYTES_MAX)
+    limit = log_limit
+    if decompressed_bytes_max is not None:
+        limit = min(log_limit, decompressed_bytes_max)
     batch = read_batch(data)
     assert isinstance(batch, RecordBatch), "it was looked at"
     try:
@@ -82,6 +88,8 @@ def produced_records(data: bytes, record_count: int, config: LogConfig) -> Produ
                 return packed
         return _one_by_one(batch, config.values, limit)
     except DecompressionLimitError:
+        if limit < log_limit:
+            raise
         raise RecordBatchTooLargeError(byte_count=limit + 1, byte_count_max=limit) from None
     except CorruptBatchError as error:
         _refuse(f"its records cannot be read: {error.reason}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from raftlog.node.access import Caller
+from raftlog.node.origin import Origin
 
 from .cluster_view import ClusterView
 
@@ -14,11 +15,15 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class Question(Generic[R]):
-    """A decoded request, in its version, and who asks. ``is_last`` is set by who answers: the
-    caller must look for another node, so the connection is closed."""
+    """A decoded request, in its version, and where it comes from. ``is_last`` is set by who answers
+    it: the caller must look for another node, so the connection is closed."""
 
     view: ClusterView
     version: int
     request: R
-    caller: Caller
+    origin: Origin
     is_last: bool = field(default=False, init=False)
+
+    @property
+    def caller(self) -> Caller:
+        return self.origin.caller

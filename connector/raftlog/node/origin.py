@@ -1,0 +1,22 @@
+"""Where a question comes from: who asks, and what it shares with others on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from .access import Caller
+from .request_budget import RequestBudget
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """One connection's, for all its questions.
+
+    ``budget`` is that of the memory they take. ``placing`` is held while an append of this
+    connection is read and placed: who comes later waits, in order.
+    """
+
+    caller: Caller
+    budget: RequestBudget
+    placing: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -1,0 +1,307 @@
+"""How much of what peers ask, and do not take, a node holds."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from raftlog.client.requests import AppendRequest, Done
+from raftlog.limits import KIB, MIB
+from raftlog.node.connection import Connection
+from raftlog.node.request_budget import RequestBudget
+from raftlog.records.compression import Compression
+from raftlog.wire import ApiKey, RequestHeader, decode, encode, encode_request_header, frame, wide
+from tests.node_apis.batches import batch, produce
+from tests.node_apis.requests import fetch
+from tests.support.quorum_processes import free_ports
+from tests.support.served_node import RawConnection, ServedNode, served_node
+
+VERSION: Final = 9
+RECORD: Final = b"x" * (MIB - 1_000)
+
+
+def with_node(
+    home: Path, check: Callable[[ServedNode], Awaitable[None]], limits: str, log: str = ""
+) -> None:
+    """Run a check against a node that leads and whose clients have a port of their own."""
+    clients, voters = free_ports(2)
+    listeners = (
+        f'topic = "orders"\n[listeners.clients]\naddress = "127.0.0.1:{clients}"\n'
+        f'[listeners.voters]\naddress = "127.0.0.1:{voters}"\n'
+    )
+
+    async def run() -> None:
+        extra = f"[limits]\n{limits}\n[log]\n{log}\n"
+        async with served_node(home, extra, listeners=listeners) as node:
+            await check(node)
+
+    asyncio.run(run())
+
+
+def ask_fetch(connection: RawConnection, correlation_id: int = 1, **more: Any) -> None:
+    request = fetch(max_bytes=8 * MIB, partition_max_bytes=8 * MIB, **more)
+    connection.ask(ApiKey.FETCH, VERSION, encode(request, VERSION), correlation_id)
+
+
+def ask_produce(connection: RawConnection, data: bytes, correlation_id: int = 1) -> None:
+    body = encode(produce(data), VERSION)
+    connection.ask(ApiKey.PRODUCE, VERSION, body, correlation_id)
+
+
+async def produced(connection: RawConnection) -> Any:
+    _, body = await connection.answer(ApiKey.PRODUCE, VERSION)
+    response = decode(wide.ProduceResponse, VERSION, body)
+    return response.responses[0].partition_responses[0]
+
+
+async def fill(node: ServedNode, record_count: int) -> None:
+    """Append records of almost a MiB, each in a batch of its own."""
+    for _ in range(record_count):
+        request = AppendRequest(records=(RECORD,), deadline_ms=1e12)
+        assert isinstance(await node.node.driver.append(request), Done)
+
+
+@asynccontextmanager
+async def who_does_not_read(node: ServedNode) -> AsyncIterator[RawConnection]:
+    """A connection whose own side takes very little."""
+    small = socket.socket()
+    small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * KIB)
+    small.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(small, ("127.0.0.1", node.port))
+    reader, writer = await asyncio.open_connection(sock=small, limit=KIB)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    async with RawConnection(reader, writer) as connection:
+        yield connection
+
+
+def unread(node: ServedNode) -> int:
+    """Bytes of answers in the node that nobody has taken."""
+    open_ones = [one for one in node.node.server.connections if one.is_open]
+    return sum(one._transport.get_write_buffer_size() for one in open_ones if one._transport)
+
+
+class Most:
+    """The most that was ever unread, looked at in every turn of the loop."""
+
+    def __init__(self, node: ServedNode) -> None:
+        self.byte_count = 0
+        self._node = node
+        self._look()
+
+    def _look(self) -> None:
+        self.byte_count = max(self.byte_count, unread(self._node))
+        asyncio.get_running_loop().call_later(0.001, self._look)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+def test_answers_that_nobody_takes_leave_no_room_for_more_of_them(tmp_path: Path) -> None:
+    """One answer beyond the bound is held, whoever else asks; who takes nothing is cut off, and
+    then the others are answered."""
+
+    async def check(node: ServedNode) -> None:
+        await fill(node, 9)
+        most = Most(node)
+        async with (
+            who_does_not_read(node) as first,
+            who_does_not_read(node) as second,
+            await node.connect() as reader,
+        ):
+            for one in (first, second):
+                ask_fetch(one)
+                ask_fetch(one, 2)
+            await until(lambda: most.byte_count > 0)
+            ask_fetch(reader, 7)
+            assert (await reader.answer(ApiKey.FETCH, VERSION))[0] == 7
+            await until(lambda: len(node.node.server.connections) == 1)
+        assert "takes no answers" in node.lines("refused")[-1]["reason"]
+        assert MIB < most.byte_count < 9 * MIB
+
+    with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 400")
+
+
+def test_those_who_waited_for_the_same_records_are_not_all_given_them_at_once(
+    tmp_path: Path,
+) -> None:
+    async def check(node: ServedNode) -> None:
+        await fill(node, 1)
+        most = Most(node)
+        async with AsyncExitStack() as stack:
+            for _ in range(5):
+                one = await stack.enter_async_context(who_does_not_read(node))
+                ask_fetch(one, max_wait_ms=60_000, min_bytes=7 * len(RECORD) + 1)
+            await until(lambda: [one.in_flight_count for one in _all(node)] == [1] * 5)
+            await fill(node, 8)
+            await until(lambda: most.byte_count > 0)
+            await until(lambda: len(_all(node)) == 0)
+        assert MIB < most.byte_count < 9 * MIB
+
+    with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 400")
+
+
+def test_clients_that_take_nothing_leave_voters_their_room(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        await fill(node, 9)
+        voters = node.config.listeners[1].port
+        async with who_does_not_read(node) as first, await node.connect() as waits:
+            ask_fetch(first)
+            await until(lambda: unread(node) > 0)
+            waits.ask_versions(4)
+            reader, writer = await asyncio.open_connection("127.0.0.1", voters)
+            async with RawConnection(reader, writer) as voter:
+                voter.ask_versions(5)
+                assert (await voter.answer(ApiKey.API_VERSIONS, 3))[0] == 5
+            held_up = next(one for one in node.node.server.connections if not one.in_flight_count)
+            assert not waits._frames
+            assert held_up.is_open
+
+    with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 60000")
+
+
+def _of_client(name: str, correlation_id: int) -> bytes:
+    header = RequestHeader(
+        api_key=ApiKey.API_VERSIONS, api_version=0, correlation_id=correlation_id, client_id=name
+    )
+    return frame(encode_request_header(header))
+
+
+def _is_reading(connection: Connection) -> bool:
+    assert connection._transport is not None
+    return connection._transport.is_reading()
+
+
+def test_a_frame_is_counted_from_when_its_length_is_known(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as first, await node.connect() as second:
+            data = [_of_client("c" * 30_000, at) for at in (1, 2)]
+            first.writer.write(data[0][:-1])
+            await until(lambda: any(one._reserved_byte_count for one in _all(node)))
+            second.writer.write(data[1][:-1])
+            await until(lambda: not all(map(_is_reading, _all(node))))
+            second.writer.write(data[1][-1:])
+            first.writer.write(data[0][-1:])
+            assert (await first.answer(ApiKey.API_VERSIONS, 0))[0] == 1
+            assert (await second.answer(ApiKey.API_VERSIONS, 0))[0] == 2
+            assert all(map(_is_reading, _all(node)))
+
+    with_node(tmp_path, check, "queued_bytes_max = 20000")
+
+
+def _all(node: ServedNode) -> tuple[Connection, ...]:
+    return node.node.server.connections
+
+
+def test_who_stops_in_the_middle_of_a_frame_is_cut_off(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as stuck, await node.connect() as fine:
+            stuck.writer.write(MIB.to_bytes(4, "big") + bytes(1_000))
+            assert await stuck.next_frame() is None
+            fine.ask_versions(3)
+            assert (await fine.answer(ApiKey.API_VERSIONS, 3))[0] == 3
+        assert "in the middle of a frame" in node.lines("refused")[-1]["reason"]
+
+    with_node(tmp_path, check, "stalled_ms = 60")
+
+
+def test_a_connection_has_one_fetch_under_way_and_other_questions_beside_it(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        await fill(node, 1)
+        end = node.node.driver.replica.log.end_offset
+        async with await node.connect() as connection:
+            connection.ask_versions(1)
+            ask_fetch(connection, 2, offset=end, max_wait_ms=60_000)
+            connection.ask_versions(3)
+            ask_fetch(connection, 4)
+            connection.ask_versions(5)
+            assert (await connection.answer(ApiKey.API_VERSIONS, 3))[0] == 1
+            (served,) = _all(node)
+            await until(lambda: served.in_flight_count == 2)
+            await fill(node, 1)
+            found = [
+                (await connection.answer(*kind))[0]
+                for kind in (
+                    (ApiKey.FETCH, VERSION),
+                    (ApiKey.API_VERSIONS, 3),
+                    (ApiKey.FETCH, VERSION),
+                    (ApiKey.API_VERSIONS, 3),
+                )
+            ]
+            assert found == [2, 3, 4, 5]
+
+    with_node(tmp_path, check, "")
+
+
+def _is_done_aside() -> bool:
+    return any(one.name.startswith("raftlog-aside") for one in threading.enumerate())
+
+
+def test_a_large_batch_is_read_beside_the_loop_and_keeps_its_place(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        many = [b"%08d" % at for at in range(100_000)]
+        few_bytes = batch(*[bytes(1_000)] * 3_000, compression=Compression.ZSTD)
+        assert len(few_bytes) < 20 * KIB
+        async with await node.connect() as connection:
+            ask_produce(connection, batch(b"first"), 1)
+            assert (await produced(connection)).base_offset == (start := 3)
+            assert not _is_done_aside()
+            ask_produce(connection, batch(*many), 2)
+            ask_produce(connection, batch(b"between"), 3)
+            ask_produce(connection, few_bytes, 4)
+            ask_produce(connection, batch(b"last"), 5)
+            told = [await produced(connection) for _ in range(4)]
+            assert [one.error_code for one in told] == [ErrorCode.none] * 4
+            assert [one.base_offset for one in told] == [
+                start + 1,
+                start + 1 + 100_000,
+                start + 1 + 100_001,
+                start + 1 + 103_001,
+            ]
+            assert _is_done_aside()
+
+    with_node(tmp_path, check, "", 'compression = "zstd"')
+
+
+def test_a_bomb_is_refused_and_its_connection_goes_on(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        bomb = batch(*[bytes(MIB)] * 60, compression=Compression.ZSTD)
+        async with await node.connect() as connection:
+            ask_produce(connection, bomb, 1)
+            ask_produce(connection, batch(b"x"), 2)
+            assert (await produced(connection)).error_code is ErrorCode.message_too_large
+            assert (await produced(connection)).error_code is ErrorCode.none
+
+    with_node(tmp_path, check, "")
+
+
+def test_whoever_waits_for_room_goes_on_when_there_is_some() -> None:
+    async def run() -> None:
+        budget, order = RequestBudget(10), []
+        budget.take(10)
+
+        async def go(name: str) -> None:
+            await budget.room()
+            budget.take(10)
+            order.append(name)
+
+        tasks = [asyncio.create_task(go(name)) for name in "abc"]
+        await asyncio.sleep(0)
+        assert not order
+        tasks[1].cancel()
+        for _ in range(2):
+            budget.give(10)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert order == ["a", "c"]
+
+    asyncio.run(run())
