@@ -95,6 +95,28 @@ def test_an_epoch_whose_first_batch_was_lost_is_none_of_an_empty_copy() -> None:
     assert (log.end_offset, log.last_fetched_epoch) == (3, 1)
 
 
+@pytest.mark.parametrize("is_closed_before", [False, True])
+@pytest.mark.parametrize("survival", Survival)
+def test_an_epoch_whose_first_batch_was_lost_is_none_of_a_copy_behind_a_snapshot(
+    survival: Survival, is_closed_before: bool
+) -> None:
+    """Or the leader would answer for ever that it needs the snapshot that it has."""
+    snapshot_id, data = snapshot_of(9, epoch=4)
+    disk = new_disk()
+    log = opened(disk)
+    install(log, snapshot_id, data)
+    if is_closed_before:
+        log.close()
+        log = opened(disk)
+    log.append_as_follower(batch_at(9, 7), leader_epoch=7, now_ms=NOW_MS)
+    disk.crash(survival, 1)
+    found = opened(disk)
+    last = {9: 4, 10: 7}
+    assert found.last_fetched_epoch == last[found.end_offset]
+    follow(found, found.end_offset, 12, 7)
+    assert (found.end_offset, found.last_fetched_epoch) == (12, 7)
+
+
 def test_bytes_are_read_from_any_batch_on_whole_ones_first() -> None:
     disk = new_disk()
     log = opened(disk)

@@ -319,6 +319,13 @@ PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="an epoch of which nothing is left hides that of the snapshot before it",
+        path=f"{WRITING}/log_scan.py",
+        old="        if is_all_deleted and [",
+        new="        if False and [",
+        tests=("tests/log_write/test_replica_log.py",),
+    ),
+    Plant(
         bug="what a dead writer had not synced is taken up by the next",
         path=f"{WRITING}/log_scan.py",
         old="        return ScanRules(epochs=self._marks.epochs, end_offset=limit)\n",

@@ -258,17 +258,18 @@ class LogScanner:
         """The checkpoint's epochs up to the end, or those of the batches if there is none.
 
         An epoch that begins at the end has no batch yet and is forgotten (Kafka does so too), but
-        not where all batches of the log were deleted: then it is the last one's.
+        not where all batches of the log were deleted: then it is the last one's, unless a snapshot
+        that ends there says it better.
         """
+        first = min((one.base_offset for one in result.segments), default=self._log_start)
+        is_all_deleted = 0 < first == result.end_offset
+        newest = self._marks.listing.snapshots[-1:]
+        if is_all_deleted and [one.end_offset for one in newest] == [result.end_offset]:
+            return EpochCache.of([(newest[0].epoch, result.end_offset)])
         epochs = self._marks.epochs
         if epochs is None:
             files = LogFiles(self._storage, self._directory, self._marks.listing)
             epochs = lineage_below(files, result.end_offset, None)
-            newest = self._marks.listing.snapshots[-1:]
-            if not epochs.entries and [one.end_offset for one in newest] == [result.end_offset]:
-                epochs = EpochCache.of([(newest[0].epoch, result.end_offset)])
-        first = min((one.base_offset for one in result.segments), default=self._log_start)
-        is_all_deleted = 0 < first == result.end_offset
         return epochs.without_from(result.end_offset + is_all_deleted).without_before(first)
 
     # --- files ------------------------------------------------------------------------------------
