@@ -28,6 +28,7 @@ key = "voters/log-1.key"
 ca = "voters/ca.pem"
 
 [access]                                # by the common name of a certificate; else denied
+                                        # SIGHUP: this table is read again, and certificates are
 describe = ["monitoring"]
 read = ["reports-*"]
 append = ["jobs-*"]

@@ -164,6 +164,13 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
+    def is_judged_otherwise(self) -> bool:
+        """Whether who asks here would be let in as somebody else, or not at all, if he came now."""
+        if self._transport is None or self._origin is None:
+            return False
+        return self._introduce(self._transport) != self._origin.caller
+
+    @property
     def in_flight_count(self) -> int:
         return len(self._turns)
 

@@ -88,13 +88,17 @@ class Peers:
             self._disconnect(node_id)
         self._asking[node_id] = asyncio.get_running_loop().create_task(self._ask(asked))
 
+    def disconnect(self) -> None:
+        """Connect anew: every node has to prove itself again. What is under way fails."""
+        for node_id in list(self._connections):
+            self._disconnect(node_id)
+
     async def close(self) -> None:
         """Ask nothing more."""
         for task in self._asking.values():
             task.cancel()
         await asyncio.gather(*self._asking.values(), return_exceptions=True)
-        for node_id in list(self._connections):
-            self._disconnect(node_id)
+        self.disconnect()
 
     async def _ask(self, asked: Send) -> None:
         try:
@@ -149,6 +153,8 @@ class Peers:
         connection = _Connection(endpoint, reader, writer, self._client_id, self._frame_bytes_max)
         try:
             await connection.ask_versions(self._software_version, self._identity)
+            if self._tls(node_id) is not tls:
+                raise ConnectionError("meanwhile something else proves who it is")
         except BaseException:
             connection.close()
             raise

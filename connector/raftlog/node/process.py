@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. SIGTERM and SIGINT hand leadership over, let what is under way be answered, and close the log in
-   order; a second one does not wait. SIGHUP reads the certificates again.
+   order; a second one does not wait. SIGHUP reads certificates and ``[access]`` again: what is
+   wrong changes nothing, and who may do something else by now is to come back.
 2. A log that fails ends the process: whoever runs it starts it again, and recovery looks at it.
 """
 
@@ -17,12 +18,11 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, TextIO
 
 from raftlog import __version__
 from raftlog.client.clock import Clock
-from raftlog.errors import DiskFullError, LogLockedError, NodeRunningError, RaftlogError
+from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
 from raftlog.log.small_files import MetaProperties
 from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, RoleChanged, Send, Tell
 from raftlog.quorum.events import Event
@@ -32,10 +32,10 @@ from raftlog.storage.local_writing import PrivateLocalStorage
 from raftlog.types import TopicPartition
 from raftlog.wire import LogIdentity
 
-from .access import Caller, caller_of
+from .access import AccessTable, Caller, caller_of
 from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
-from .config import ListenerConfig, NodeConfig, voter_of
+from .config import ListenerConfig, NodeConfig, read_access_again, voter_of
 from .counting import Counting
 from .driver import Driver, News
 from .formatting import NODE_LOCK_NAME, read_identity, topic_id_of
@@ -87,9 +87,10 @@ async def _run(
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     tls = TlsContexts(config)
+    node: Node  # no signal is looked at before the loop goes on, and then there is one
+    loop.add_signal_handler(signal.SIGHUP, lambda: _read_again(config, tls, node, lines))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, partial(_reload, tls, lines))
     node = Node(config, meta, storage, tls=tls, lines=lines)
     try:
         await node.start()
@@ -114,13 +115,24 @@ async def _run(
         lines.say("stopped")
 
 
-def _reload(tls: TlsContexts, lines: LogLines) -> None:
+def _read_again(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -> None:
+    """Take certificates and the table of rights as they are now. Each that is wrong stays."""
+    before = access = tls.access
+    if config.path is not None:
+        try:
+            access = read_access_again(config)
+        except ConfigError as error:
+            lines.say("access", level="error", reason=f"the old table is kept: {error}")
     try:
-        tls.reload()
-    except RaftlogError as error:
-        lines.say("certificates", level="error", reason=f"the old ones are kept: {error}")
-    else:
-        lines.say("certificates", reason="read again")
+        tls.reload(access)
+    except ConfigError as error:
+        kept = "the old ones are kept" if access == before else "they and the access are kept"
+        lines.say("certificates", level="error", reason=f"{kept}: {error}")
+        return
+    lines.say("certificates", reason="read again")
+    if access != before:
+        closed_count = node.access_changed(before)
+        lines.say("access", reason="read again", closed_connections=closed_count)
 
 
 @dataclass(slots=True)
@@ -223,6 +235,13 @@ class Node:
         self.driver.start()
         self._clean_later()
 
+    def access_changed(self, before: AccessTable) -> int:
+        """Let those begin anew who may do something else than before; how many callers they are."""
+        names, names_before = ((one.nodes, one.node_names) for one in (self._tls.access, before))
+        if names != names_before:
+            self._peers.disconnect()
+        return self.server.judge_again()
+
     async def hand_over(self) -> None:
         """Lead no more, and let no new request in."""
         if not await self.driver.hand_over(timeout_ms=HAND_OVER_MS):
@@ -258,7 +277,7 @@ class Node:
     def _door(self, listener: ListenerConfig) -> Door:
         def introduce(tls: ssl.SSLObject | None) -> Caller:
             certificate = None if tls is None else tls.getpeercert()
-            return caller_of(certificate, listener, self._config.access)
+            return caller_of(certificate, listener, self._tls.access)
 
         return Door(
             host=listener.host,

@@ -101,6 +101,13 @@ class Server:
         """Those that are open."""
         return tuple(self._connections)
 
+    def judge_again(self) -> int:
+        """Have those come back who may do something else by now; how many."""
+        found = [one for one in self._connections if one.is_judged_otherwise]
+        for connection in found:
+            connection.finish()
+        return len(found)
+
     # --- listening --------------------------------------------------------------------------------
 
     def listen(self) -> list[int]:

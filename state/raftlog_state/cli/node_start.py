@@ -10,7 +10,8 @@ from .parser import Parser
 ABOUT = """
 Run the node that FILE describes, in the directory that `raftlog node format` made, until SIGTERM or
 Ctrl-C: then it hands leadership over, answers what is under way and closes its log; a second signal
-ends it at once. SIGHUP reads its certificates again.
+ends it at once. SIGHUP reads its certificates again, and [access] of FILE: what is wrong changes
+nothing, and who may do something else by then is disconnected when what he asked is answered.
 
 stderr has one JSON object a line: who leads, what was refused and why, never a record or a secret.
 The exit code is 1 if its log failed.
