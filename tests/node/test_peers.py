@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from raftlog.node.peers import Peers
 from raftlog.quorum.effects import Send
-from raftlog.quorum.events import Event, SendFailed
-from raftlog.quorum.messages import VersionsRequest
+from raftlog.quorum.events import Event, ResponseReceived, SendFailed
+from raftlog.quorum.messages import FetchRequest, VersionsRequest
 from raftlog.quorum.voters import Endpoint
+from raftlog.types import ReplicaKey
 from raftlog.wire import LogIdentity
+from tests.support.served_node import served_node
 
 
 @pytest.mark.parametrize(("host", "port"), [("a..b", 9092), ("a\0b", 9092), ("127.0.0.1", 70_000)])
@@ -35,5 +38,49 @@ def test_an_address_that_cannot_be_is_a_call_in_vain(host: str, port: int) -> No
         assert told == [SendFailed(5)]
         assert len(heard) == 1
         await peers.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_asked_upon_an_answer_goes_over_the_same_connection(tmp_path: Path) -> None:
+    """As a follower does that fetches on."""
+
+    async def run() -> None:
+        async with served_node(tmp_path) as node:
+            replica = node.node.driver.replica
+            request = FetchRequest(
+                replica=ReplicaKey(7),
+                epoch=replica.core.epoch,
+                fetch_offset=replica.log.end_offset,
+                last_fetched_epoch=replica.log.last_fetched_epoch,
+                max_bytes=1000,
+                max_wait_ms=0,
+                high_watermark=replica.core.high_watermark,
+            )
+            endpoint = Endpoint(node.node.log_identity.listener_name, "127.0.0.1", node.port)
+            told: list[Event] = []
+
+            def tell(event: Event) -> None:
+                told.append(event)
+                if len(told) < 10:
+                    peers.send(Send(len(told), 1, (endpoint,), request))
+
+            peers = Peers(
+                node.node.log_identity,
+                client_id="test",
+                software_version="1",
+                tell=tell,
+                hear=lambda _node, reason: None,
+                tls=lambda _node: None,
+                frame_bytes_max=100_000,
+            )
+            peers.send(Send(0, 1, (endpoint,), request))
+            async with asyncio.timeout(20):
+                while len(told) < 10:
+                    await asyncio.sleep(0.01)
+            await peers.close()
+            assert all(isinstance(one, ResponseReceived) for one in told)
+            asked = node.node.server.figures.requests
+            assert (asked["FETCH"], asked["API_VERSIONS"]) == (10, 1)
 
     asyncio.run(run())

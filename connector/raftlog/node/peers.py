@@ -116,12 +116,18 @@ class Peers:
             if isinstance(response, Refusal):
                 self._fail(asked, f"refused with code {response.error}: {response.reason}")
             else:
-                self._tell(ResponseReceived(asked.correlation_id, response))
+                self._end(asked, ResponseReceived(asked.correlation_id, response))
 
     def _fail(self, asked: Send, reason: str, *, is_version_unsupported: bool = False) -> None:
         what = request_api_key(asked.request).name
         self._hear(asked.node_id, f"asked in vain for {what}: {reason}")
-        self._tell(SendFailed(asked.correlation_id, is_version_unsupported=is_version_unsupported))
+        failed = SendFailed(asked.correlation_id, is_version_unsupported=is_version_unsupported)
+        self._end(asked, failed)
+
+    def _end(self, asked: Send, event: Event) -> None:
+        """Tell the core, which may ask the same node on: this question is under way no more."""
+        del self._asking[asked.node_id]
+        self._tell(event)
 
     async def _answer(self, asked: Send) -> Response | Refusal:
         connection = await self._connection(asked.node_id, asked.endpoints)
