@@ -37,6 +37,7 @@ from raftlog.wire import (
     decode_request,
     encode_refusal,
     encode_response,
+    wide,
 )
 
 from .access import Caller, Rights
@@ -61,11 +62,16 @@ class QuorumRequests:
     def _identity(self) -> LogIdentity:
         return self._driver.identity
 
-    def handle(self, connection: Connection, asked: Asked) -> None:
-        """Ask the replica; its answer goes out when it comes. Raises ``MalformedMessageError``."""
+    def handle(
+        self, connection: Connection, asked: Asked, decoded: wide.FetchRequest | None
+    ) -> None:
+        """Ask the replica; its answer goes out when it comes. ``decoded`` is the body, if it was
+        read before. Raises ``MalformedMessageError``."""
         header = asked.header
         key, version = ApiKey(header.api_key), header.api_version
-        request = decode_request(key, version, asked.frame, self._identity, start=asked.body_start)
+        request = decode_request(
+            key, version, asked.frame, self._identity, start=asked.body_start, decoded=decoded
+        )
         if not isinstance(request, Refusal) and not is_allowed(request, asked.origin.caller):
             request = Refusal(
                 api_key=key,

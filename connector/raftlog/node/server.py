@@ -29,6 +29,7 @@ from raftlog.wire import (
     Listener,
     decode,
     encode_versions_response,
+    fetching_replica_id,
     wide,
 )
 
@@ -46,7 +47,6 @@ _PAUSE_AFTER_FAILURE_S: Final = 0.1
 _LOOKS: Final = 4
 """How often within the time that is allowed those are looked for who let it pass."""
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_REPLICA_STATE_FROM: Final = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,22 +254,33 @@ class Server:
 
     def _handle(self, connection: Connection, asked: Asked) -> None:
         """Have a question answered. Raises ``MalformedMessageError``."""
-        key = ApiKey(asked.header.api_key)
+        key, version = ApiKey(asked.header.api_key), asked.header.api_version
         self.figures.requests[key.name] += 1
+        fetch = None
+        if key is ApiKey.FETCH:
+            fetch = decode(wide.FetchRequest, version, asked.frame, start=asked.body_start)
+        is_from_consumer = fetch is not None and fetching_replica_id(fetch, version) < 0
         if key is ApiKey.API_VERSIONS:
             asked.answer(self._versions(asked))
-        elif key in QUORUM_APIS and not _is_from_consumer(key, asked):
-            self._quorum.handle(connection, asked)
+        elif key in QUORUM_APIS and not is_from_consumer:
+            self._quorum.handle(connection, asked, fetch)
         else:
-            task = self._loop.create_task(self._answer(connection, asked))
+            task = self._loop.create_task(self._answer(connection, asked, fetch))
             connection.tasks.add(task)
             task.add_done_callback(connection.tasks.discard)
 
-    async def _answer(self, connection: Connection, asked: Asked) -> None:
+    async def _answer(
+        self, connection: Connection, asked: Asked, decoded: wide.FetchRequest | None
+    ) -> None:
         header = asked.header
         try:
             body = await self._apis.answer(
-                header.api_key, header.api_version, asked.frame, asked.body_start, asked.origin
+                header.api_key,
+                header.api_version,
+                asked.frame,
+                asked.body_start,
+                asked.origin,
+                decoded=decoded,
             )
         except WireError as error:
             connection.refuse(error.sentence())
@@ -290,16 +301,6 @@ class Server:
             kraft_version=None if known is None else known[1],
             features_epoch=core.high_watermark,
         )
-
-
-def _is_from_consumer(key: ApiKey, asked: Asked) -> bool:
-    """Whether a fetch comes from somebody who is no replica."""
-    if key is not ApiKey.FETCH:
-        return False
-    version = asked.header.api_version
-    request = decode(wide.FetchRequest, version, asked.frame, start=asked.body_start)
-    has_state = version >= _REPLICA_STATE_FROM
-    return (request.replica_state.replica_id if has_state else request.replica_id) < 0
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -31,7 +31,7 @@ from .headers import (
     receive_request,
 )
 from .log_identity import LogIdentity, Refusal
-from .request_decoding import QUORUM_APIS, Asked, decode_request
+from .request_decoding import QUORUM_APIS, Asked, decode_request, fetching_replica_id
 from .request_encoding import encode_request, request_api_key
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     "encode_versions_refusal",
     "encode_versions_request",
     "encode_versions_response",
+    "fetching_replica_id",
     "frame",
     "receive_request",
     "request_api_key",

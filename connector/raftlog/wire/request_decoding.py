@@ -59,9 +59,15 @@ _REPLICA_STATE_FROM: Final = 15
 
 
 def decode_request(
-    api_key: int, version: int, data: bytes, identity: LogIdentity, *, start: int = 0
+    api_key: int,
+    version: int,
+    data: bytes,
+    identity: LogIdentity,
+    *,
+    start: int = 0,
+    decoded: wide.FetchRequest | None = None,
 ) -> Asked:
-    """What a body says that begins at ``start``.
+    """What a body says that begins at ``start``. ``decoded`` is that body, if it was read before.
 
     The api must be one of the quorum's, or ApiVersions. Raises ``MalformedMessageError`` for bytes
     that are no such request, and nothing else.
@@ -71,7 +77,7 @@ def decode_request(
         decode_versions_request(version, data, start=start)
         return VersionsRequest()
     target, reader = _READERS[key]
-    request = decode(target, version, data, start=start)
+    request: Any = decode(target, version, data, start=start) if decoded is None else decoded
     if request.cluster_id not in (None, identity.cluster_id):
         return Refusal(
             api_key=key,
@@ -143,6 +149,12 @@ def _end_epoch(request: wide.EndQuorumEpochRequest, version: int, identity: LogI
 # --- replication ----------------------------------------------------------------------------------
 
 
+def fetching_replica_id(request: wide.FetchRequest, version: int) -> int:
+    """Who fetches; -1 for a consumer."""
+    has_state = version >= _REPLICA_STATE_FROM
+    return request.replica_state.replica_id if has_state else request.replica_id
+
+
 def _fetch(request: wide.FetchRequest, version: int, identity: LogIdentity) -> Asked:
     topics = request.topics
     if len(topics) != 1 or uuid_text(topics[0].topic_id) != identity.topic_id:
@@ -155,12 +167,8 @@ def _fetch(request: wide.FetchRequest, version: int, identity: LogIdentity) -> A
     epochs = (partition.last_fetched_epoch, partition.current_leader_epoch)
     if min(max_wait_ms, partition.fetch_offset, request.max_bytes, *epochs) < 0:
         return _senseless(ApiKey.FETCH)
-    has_state = version >= _REPLICA_STATE_FROM
     return FetchRequest(
-        replica=replica_key(
-            request.replica_state.replica_id if has_state else request.replica_id,
-            partition.replica_directory_id,
-        ),
+        replica=replica_key(fetching_replica_id(request, version), partition.replica_directory_id),
         epoch=partition.current_leader_epoch,
         fetch_offset=partition.fetch_offset,
         last_fetched_epoch=partition.last_fetched_epoch,

@@ -75,9 +75,17 @@ class ClientApis:
         }
 
     async def answer(
-        self, api_key: int, version: int, frame: bytes, body_start: int, origin: Origin
+        self,
+        api_key: int,
+        version: int,
+        frame: bytes,
+        body_start: int,
+        origin: Origin,
+        *,
+        decoded: wide.FetchRequest | None = None,
     ) -> bytes | None:
-        """The body of the answer to a request whose header was read, without a header.
+        """The body of the answer to a request whose header was read, without a header. ``decoded``
+        is the request's body, if it was read before.
 
         None: there is no answer, and the next one follows (Produce with acks 0). A ``LastAnswer``:
         close the connection behind it. Raises ``MalformedMessageError``, and ``SilentRefusalError``
@@ -88,7 +96,9 @@ class ClientApis:
             listener = str(origin.caller.listener)
             raise UnservedApiError(api_key=api_key, version=version, listener=listener)
         kind, answerer = entry
-        request = decode(kind, version, frame, start=body_start, may_trail=True)
+        request = decoded
+        if request is None:
+            request = decode(kind, version, frame, start=body_start, may_trail=True)
         question = Question(self._view, version, request, origin)
         response = await answerer(question)
         if response is None:
