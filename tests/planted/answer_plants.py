@@ -1,4 +1,4 @@
-"""Bugs of what a node answers to clients."""
+"""Bugs of what a node answers and asks, and of what its clients send."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from tests.planted.plant import Plant
 
 NODE: Final = "connector/raftlog/node"
 APIS: Final = "connector/raftlog/node/apis"
+SENDER: Final = "connector/raftlog/client/remote/sender.py"
+SENT: Final = "tests/remote/test_what_is_sent.py"
 MEMORY: Final = "tests/node/test_held_memory.py"
 PRODUCING: Final = "tests/node_apis/test_producing.py"
 FETCHING: Final = "tests/node_apis/test_fetching.py"
@@ -289,5 +291,33 @@ ANSWER_PLANTS: Final = (
         old="        return self._voters_budget if caller.rights & Rights.VOTE else self._budget\n",
         new="        return self._budget\n",
         tests=(MEMORY,),
+    ),
+    Plant(
+        bug="a part of an append is sent before the part in front of it is answered",
+        path=SENDER,
+        old="            if split is not None and any(",
+        new="            if False and any(",
+        tests=(SENT,),
+    ),
+    Plant(
+        bug="a shared batch that may be written is sent apart",
+        path=SENDER,
+        old="        if len(sending.requests) > 1 and not is_known:\n",
+        new="        if False:\n",
+        tests=(SENT,),
+    ),
+    Plant(
+        bug="a condition is sent under no epoch",
+        path=SENDER,
+        old="        if leader.epoch < 1 and sending.has_condition:\n",
+        new="        if False:\n",
+        tests=(SENT,),
+    ),
+    Plant(
+        bug="what is asked upon an answer cuts its connection off",
+        path=f"{NODE}/peers.py",
+        old="        del self._asking[asked.node_id]\n",
+        new="",
+        tests=("tests/node/test_peers.py",),
     ),
 )
