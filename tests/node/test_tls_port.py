@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.wire import ApiKey
+from raftlog.client.requests import AppendRequest, Done
+from raftlog.wire import ApiKey, encode
+from tests.node_apis.requests import fetch
 from tests.support.certificates import Authority, KeyPair
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, ServedNode, served_node
@@ -34,7 +36,7 @@ class Door:
             f'[listeners.voters]\naddress = "127.0.0.1:{free_ports(1)[0]}"\n'
         )
         extra = (
-            f'[access]\nappend = ["jobs-*"]\n[limits]\nhandshake_ms = {HANDSHAKE_MS}\n'
+            f'[access]\nappend = ["jobs-*"]\nread = ["jobs-*"]\n[limits]\nhandshake_ms = {HANDSHAKE_MS}\n'
             "connections_per_address_max = 2\n"
         )
 
@@ -112,5 +114,34 @@ def test_who_has_no_right_has_no_room_for_large_frames_either(tmp_path: Path) ->
             await job.writer.drain()
             await _is_served(door)  # the other place: this one is still listened to
             assert not job._reader.at_eof()
+
+    Door(tmp_path).run(check)
+
+
+def test_answers_that_wait_for_a_slow_reader_are_held_back_and_arrive_whole(tmp_path: Path) -> None:
+    """TLS has buffers of its own between a node's answer and the socket."""
+
+    async def check(node: ServedNode, door: Door) -> None:
+        for _ in range(9):
+            request = AppendRequest(records=(bytes(2**20 - 1_000),), deadline_ms=1e12)
+            assert isinstance(await node.node.driver.append(request), Done)
+        topic = node.node.log_identity.topic
+        body = encode(fetch(max_bytes=2**23, partition_max_bytes=2**23, topic=topic), 9)
+        async with await door.enter("jobs-1") as connection:
+            connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for number in (1, 2, 3):
+                connection.ask(ApiKey.FETCH, 9, body, number)
+            (served,) = node.node.server.connections
+            async with asyncio.timeout(20):
+                while not served._unread_byte_count:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+            assert served.in_flight_count == 0, "no second answer is made before this one is taken"
+            connection.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for number in (1, 2, 3):
+                correlation_id, answer = await connection.answer(ApiKey.FETCH, 9)
+                assert correlation_id == number
+                assert len(answer) > 7 * 2**20
+            assert served._unread_byte_count == 0
 
     Door(tmp_path).run(check)
