@@ -36,7 +36,8 @@ class Door:
             f'[listeners.voters]\naddress = "127.0.0.1:{free_ports(1)[0]}"\n'
         )
         extra = (
-            f'[access]\nappend = ["jobs-*"]\nread = ["jobs-*"]\n[limits]\nhandshake_ms = {HANDSHAKE_MS}\n'
+            '[access]\nappend = ["jobs-*"]\nread = ["jobs-*"]\n'
+            f"[limits]\nhandshake_ms = {HANDSHAKE_MS}\n"
             "connections_per_address_max = 2\n"
         )
 
