@@ -144,7 +144,7 @@ def test_those_who_waited_for_the_same_records_are_not_all_given_them_at_once(
             await until(lambda: [one.in_flight_count for one in _all(node)] == [1] * 5)
             await fill(node, 8)
             await until(lambda: most.byte_count > 0)
-            await until(lambda: len(_all(node)) == 0)
+            await until(lambda: not any(one.in_flight_count for one in _all(node)))
         assert MIB < most.byte_count < 9 * MIB
 
     with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 400")

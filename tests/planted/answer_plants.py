@@ -10,6 +10,7 @@ NODE: Final = "connector/raftlog/node"
 APIS: Final = "connector/raftlog/node/apis"
 SENDER: Final = "connector/raftlog/client/remote/sender.py"
 SENT: Final = "tests/remote/test_what_is_sent.py"
+ACCOUNTS: Final = "tests/node/test_connection_accounts.py"
 MEMORY: Final = "tests/node/test_held_memory.py"
 PRODUCING: Final = "tests/node_apis/test_producing.py"
 FETCHING: Final = "tests/node_apis/test_fetching.py"
@@ -246,15 +247,15 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="answers that nobody takes are not counted",
         path=f"{NODE}/connection.py",
-        old="0 if transport is None else transport.get_write_buffer_size()",
-        new="0",
+        old="            self._unread_byte_count = self._transport.get_write_buffer_size()\n",
+        new="            pass\n",
         tests=(MEMORY,),
     ),
     Plant(
         bug="an answer is read without waiting for room",
         path=f"{APIS}/fetch.py",
-        old="    await question.origin.budget.room()\n",
-        new="",
+        old="            await question.origin.budget.room()\n",
+        new="            pass\n",
         tests=(MEMORY,),
     ),
     Plant(
@@ -267,9 +268,37 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a frame is counted when it is whole",
         path=f"{NODE}/connection.py",
-        old="            self._reserve(awaited)\n        return self._reserved_byte_count > 0\n",
+        old="        return self._reserved_byte_count == awaited\n",
         new="        return True\n",
         tests=(MEMORY,),
+    ),
+    Plant(
+        bug="who has left holds what it asked for ever",
+        path=f"{NODE}/connection.py",
+        old="        if self._transport is not None:\n            self._held",
+        new="        if True:\n            self._held",
+        tests=(ACCOUNTS,),
+    ),
+    Plant(
+        bug="frames that wait for their turn are not counted",
+        path=f"{NODE}/connection.py",
+        old="            self._queued_byte_count += sum(map(len, frames))\n",
+        new="            self._queued_byte_count += 0 * sum(map(len, frames))\n",
+        tests=(ACCOUNTS,),
+    ),
+    Plant(
+        bug="a question is held until the ones before it are answered too",
+        path=f"{NODE}/connection.py",
+        old="        turn.byte_count = 0 if turn.data is None else len(turn.data)\n",
+        new="        turn.byte_count += 0 if turn.data is None else len(turn.data)\n",
+        tests=(ACCOUNTS,),
+    ),
+    Plant(
+        bug="a connection of TLS is closed twice",
+        path=f"{NODE}/connection.py",
+        old="not self._transport.is_closing():\n            self._transport.close()\n",
+        new="True:\n            self._transport.close()\n",
+        tests=(ACCOUNTS,),
     ),
     Plant(
         bug="an append overtakes a larger one of its connection",

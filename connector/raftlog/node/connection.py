@@ -7,7 +7,8 @@ Rules of this file:
 2. Questions are begun in the order in which they came, several may wait for their answers at once,
    and answers leave in the order of the questions (Kafka's promise to clients).
 3. Memory is counted, and nothing more is read while too much is held: a frame from when its length
-   is known, a question until it is answered, an answer until the peer has taken it.
+   is known, a question until it is answered, an answer until the peer has taken it. What was read
+   is begun however much is held, or those who wait would hold what they wait for.
 4. Nothing is begun while an answer is not taken, and no second question of those that may have
    large answers while one is under way (Kafka mutes the whole channel).
 """
@@ -99,8 +100,13 @@ class Connection(asyncio.Protocol):
         self._frames: deque[bytes] = deque()
         self._reserved_byte_count = 0
         """Of the frame that is on its way in."""
+        self._queued_byte_count = 0
+        """Of frames whose questions are not begun."""
+        self._turns_byte_count = 0
         self._unread_byte_count = 0
         """Of answers that the peer has not taken, as they were counted last."""
+        self._held_byte_count = 0
+        """All these, as the budget knows them."""
         self._moved_s = self.last_asked_s
         self._is_reading = True
         self._is_writable = True
@@ -130,7 +136,9 @@ class Connection(asyncio.Protocol):
             return
         if frames:
             self._frames.extend(frames)
-            self._reserve(0)
+            self._queued_byte_count += sum(map(len, frames))
+            self._reserved_byte_count = 0
+            self._hold()
         self._take_frames()
 
     def eof_received(self) -> bool:
@@ -138,15 +146,12 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._frames.clear()
+        self._let_frames_go()
+        self._turns.clear()
         for task in self.tasks:
             task.cancel()
-        turns, self._turns = self._turns, deque()
         if self._origin is not None:
             self._origin.budget.forget(self._take_frames_later)
-            self._origin.budget.give(sum(turn.byte_count for turn in turns))
-            self._reserve(0)
-            self._count_unread()
         self._closed(self)
 
     def pause_writing(self) -> None:
@@ -166,7 +171,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_judged_otherwise(self) -> bool:
         """Whether who asks here would be let in as somebody else, or not at all, if he came now."""
-        if self._transport is None or self._origin is None:
+        if self._transport is None or self._origin is None or not self.is_open:
             return False
         return self._introduce(self._transport) != self._origin.caller
 
@@ -183,7 +188,7 @@ class Connection(asyncio.Protocol):
     def finish(self) -> None:
         """Take no more questions, and close when those that are under way are answered."""
         self._is_finishing = True
-        self._frames.clear()
+        self._let_frames_go()
         self._close_if_finished()
 
     def abort(self) -> None:
@@ -192,14 +197,17 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _take_frames(self) -> None:
-        if self._origin is None:
-            return
-        while self._frames and self._may_take(self._frames[0]):
-            self._take(self._frames.popleft(), self._origin)
-        may_read = self._may_read()
-        if not may_read and not self._origin.budget.has_room:
-            self._origin.budget.wait(self._take_frames_later)
-        if self.is_open and may_read is not self._is_reading:
+        origin = self._origin
+        while self._frames and origin is not None and self._may_take(self._frames[0]):
+            data = self._frames.popleft()
+            self._queued_byte_count -= len(data)
+            self._take(data, origin)
+        if origin is None or self._is_finishing or not self.is_open:
+            return  # nothing is held for what is not read any more
+        may_read = self._may_read(origin.budget)
+        if not may_read and not origin.budget.has_room:
+            origin.budget.wait(self._take_frames_later)
+        if may_read is not self._is_reading:
             self._pause_or_resume(may_read=may_read)
 
     def _take_frames_later(self) -> None:
@@ -214,34 +222,44 @@ class Connection(asyncio.Protocol):
         )
 
     def _may_begin(self) -> bool:
-        return (
-            len(self._turns) < self._in_flight_max
-            and self._origin is not None
-            and self._origin.budget.has_room
-            and self._is_writable
-            and self.is_open
-        )
+        return len(self._turns) < self._in_flight_max and self._is_writable and self.is_open
 
-    def _may_read(self) -> bool:
+    def _may_read(self, budget: RequestBudget) -> bool:
         """Whether more bytes are wanted: those of a frame for which there is room, or of a next
         question."""
-        if self._frames or self._splitter is None or self._origin is None:
+        if self._frames or self._splitter is None:
             return False
         awaited = self._splitter.awaited_byte_count
         if not awaited:
-            return self._may_begin()
-        if not self._reserved_byte_count and self._origin.budget.has_room:
+            return self._may_begin() and budget.has_room
+        if self._reserved_byte_count != awaited and budget.has_room:
             self._moved_s = asyncio.get_running_loop().time()
-            self._reserve(awaited)
-        return self._reserved_byte_count > 0
+            self._reserved_byte_count = awaited
+            self._hold()
+        return self._reserved_byte_count == awaited
 
-    def _reserve(self, byte_count: int) -> None:
-        """Hold so much for a frame that is on its way in."""
+    def _hold(self) -> None:
+        """Tell the budget what this connection holds by now: nothing, once it is lost."""
         if self._origin is None:
             return
-        before, self._reserved_byte_count = self._reserved_byte_count, byte_count
-        self._origin.budget.take(byte_count)
-        self._origin.budget.give(before)
+        before, self._held_byte_count = self._held_byte_count, 0
+        if self._transport is not None:
+            self._held_byte_count = (
+                self._reserved_byte_count
+                + self._queued_byte_count
+                + self._turns_byte_count
+                + self._unread_byte_count
+            )
+        if self._held_byte_count != before:
+            self._origin.budget.take(self._held_byte_count)
+            self._origin.budget.give(before)
+
+    def _let_frames_go(self) -> None:
+        """Forget what was read and not begun."""
+        self._splitter = None
+        self._frames.clear()
+        self._queued_byte_count = self._reserved_byte_count = 0
+        self._hold()
 
     def _pause_or_resume(self, *, may_read: bool) -> None:
         assert self._transport is not None, "it is open"
@@ -260,7 +278,8 @@ class Connection(asyncio.Protocol):
             self._end("refused", error.sentence())
             return
         self._turns.append(turn)
-        origin.budget.take(turn.byte_count)
+        self._turns_byte_count += turn.byte_count
+        self._hold()
         if isinstance(received, UnknownApiVersions):
             head = encode_response_header(received.correlation_id, ApiKey.API_VERSIONS, 0)
             self._answered(turn, head, encode_versions_refusal())
@@ -283,28 +302,29 @@ class Connection(asyncio.Protocol):
 
     def _answered(self, turn: _Turn, head: bytes, body: bytes | None) -> None:
         turn.is_answered = True
-        if self._transport is None or self._origin is None:
+        if self._transport is None:
             return  # nobody waits for it any more
-        if body is not None:
-            turn.data = frame(head, body)
-            turn.byte_count += len(turn.data)
-            self._origin.budget.take(len(turn.data))
-        self._flush(self._origin.budget)
+        turn.data = None if body is None else frame(head, body)
+        self._turns_byte_count -= turn.byte_count
+        turn.byte_count = 0 if turn.data is None else len(turn.data)
+        self._turns_byte_count += turn.byte_count
+        self._hold()
+        self._flush()
 
-    def _flush(self, budget: RequestBudget) -> None:
+    def _flush(self) -> None:
         ready: list[bytes] = []
-        byte_count = 0
+        has_ended = False
         while self._turns and self._turns[0].is_answered:
             turn = self._turns.popleft()
-            byte_count += turn.byte_count
+            self._turns_byte_count -= turn.byte_count
+            has_ended = True
             if turn.data is not None:
                 ready.append(turn.data)
-        if not byte_count:
+        if not has_ended:
             return  # an older question is not answered yet
         if ready:
             self._write(b"".join(ready) if len(ready) > 1 else ready[0])
         self._count_unread()
-        budget.give(byte_count)
         self._close_if_finished()
         if self._frames or not self._is_reading:
             self._take_frames_later()
@@ -318,16 +338,14 @@ class Connection(asyncio.Protocol):
             self._transport.write(view[start : start + _WRITTEN_AT_ONCE_BYTES])
 
     def _count_unread(self) -> None:
-        """Hold what the peer has not taken, and no more."""
-        if self._origin is None:
-            return
-        transport = self._transport
+        """Hold what the peer has not taken, and no more. One that is closing is not asked: TLS has
+        none of its own to answer by then."""
         before = self._unread_byte_count
-        self._unread_byte_count = 0 if transport is None else transport.get_write_buffer_size()
+        if self._transport is not None and not self._transport.is_closing():
+            self._unread_byte_count = self._transport.get_write_buffer_size()
         if self._unread_byte_count != before:
             self._moved_s = asyncio.get_running_loop().time()
-        self._origin.budget.take(self._unread_byte_count)
-        self._origin.budget.give(before)
+        self._hold()
 
     def refuse(self, reason: str) -> None:
         """Close because of what the peer sent."""
@@ -335,12 +353,16 @@ class Connection(asyncio.Protocol):
 
     def _end(self, what: str, reason: str) -> None:
         self._hear(what, self.where, reason)
-        self._frames.clear()
-        if self._transport is not None:
-            self._transport.close()
+        self._let_frames_go()
+        self._close()
 
     def _close_if_finished(self) -> None:
-        if self._is_finishing and not self._turns and self._transport is not None:
+        if self._is_finishing and not self._turns:
+            self._close()
+
+    def _close(self) -> None:
+        """Once: behind a second call TLS would forget the connection that it closes."""
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
 

@@ -4,7 +4,7 @@ Rules of this file:
 
 1. Something is begun while there is room left, however large it is: so the bound is exceeded by
    one frame or one answer at most, and a large one is never refused for ever.
-2. Who found no room is called when there is some, in the order of waiting (Kafka:
+2. All who found no room are called when there is some, and who comes too late waits again (Kafka:
    ``queued.max.request.bytes``, ``MemoryPool``).
 """
 
@@ -22,6 +22,10 @@ class RequestBudget:
         self._byte_count_max = byte_count_max
         self._byte_count = 0
         self._waiting: dict[Callable[[], None], None] = {}
+
+    @property
+    def held_byte_count(self) -> int:
+        return self._byte_count
 
     @property
     def has_room(self) -> bool:

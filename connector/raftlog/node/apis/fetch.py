@@ -6,8 +6,8 @@ Rules of this file:
    It gets whole batches, from the one that holds its offset: one at least, whatever its size, then
    what fits (KIP-74).
 2. It may wait as long as it says for as many bytes as it says: they are counted as they come, and
-   read when there is room for the answer. An error is answered at once, and so is a change of
-   leaders.
+   read when there is room for the answer, and if there is none for long the answer holds none. An
+   error is answered at once, and so is a change of leaders.
 3. There are no sessions: who asks for one gets none (id 0), and who goes on with one is told that
    it is not there (KIP-227).
 4. Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
@@ -15,6 +15,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from dataclasses import dataclass
 from typing import Final
@@ -45,6 +46,11 @@ _LAST_DELTA: Final = struct.Struct(">i")
 _LAST_DELTA_POSITION: Final = struct.calcsize(">qiibih")
 ANSWER_BYTES_MAX: Final = BATCH_BYTES_MAX
 """What one answer holds at most, unless its first batch is larger."""
+
+
+WAIT_MS_MAX: Final = 60_000
+"""A consumer that would wait longer hears that there is nothing yet, and asks again."""
+ROOM_WAIT_MS: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,11 +88,24 @@ async def answer_fetch(question: Question[wide.FetchRequest]) -> wide.FetchRespo
         return _look(question, parts)
 
     if not is_due():
-        await view.node.wait_until(is_due, timeout_ms=milliseconds(request.max_wait))
-    await question.origin.budget.room()
+        await view.node.wait_until(
+            is_due, timeout_ms=min(milliseconds(request.max_wait), WAIT_MS_MAX)
+        )
+    has_room = any(part.is_final for part in parts) or await _has_room(question)
     _look_at_all(question, parts)
-    _read(question, parts, request.max_bytes)
+    if has_room:
+        _read(question, parts, request.max_bytes)
     return _told(question, parts)
+
+
+async def _has_room(question: Question[wide.FetchRequest]) -> bool:
+    """Wait a while until there is room for records; without, an answer holds none."""
+    try:
+        async with asyncio.timeout(ROOM_WAIT_MS / 1000):
+            await question.origin.budget.room()
+    except TimeoutError:
+        return False
+    return True
 
 
 # --- looking --------------------------------------------------------------------------------------

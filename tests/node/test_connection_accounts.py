@@ -1,0 +1,204 @@
+"""Everything that a connection holds is given back, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from raftlog.limits import MIB
+from raftlog.node.access import Caller, Rights
+from raftlog.node.connection import Asked, Connection
+from raftlog.node.request_budget import RequestBudget
+from raftlog.wire import ApiKey, Listener, RequestHeader, encode_request_header, frame
+from tests.support.certificates import Authority
+
+FRAME_BYTES_MAX: Final = 100 * MIB
+BUDGET_BYTES: Final = 64 * MIB
+CALLER: Final = Caller(
+    name="somebody",
+    node_id=None,
+    listener=Listener.CLIENTS,
+    rights=Rights.READ | Rights.APPEND,
+    client_id=None,
+)
+
+
+def question(key: ApiKey, version: int, correlation_id: int, body: bytes = b"") -> bytes:
+    header = RequestHeader(
+        api_key=key, api_version=version, correlation_id=correlation_id, client_id="test"
+    )
+    return frame(encode_request_header(header), body)
+
+
+class Here:
+    """The side of a node: one connection, whose questions wait until a test answers them."""
+
+    def __init__(self) -> None:
+        self.budget = RequestBudget(BUDGET_BYTES)
+        self.asked: list[Asked] = []
+        self.is_closed = False
+        self.connection = Connection(
+            where="there",
+            introduce=lambda _transport: CALLER,
+            handle=lambda _connection, asked: self.asked.append(asked),
+            closed=self._close,
+            hear=lambda *_: None,
+            frame_bytes_max=lambda _caller: FRAME_BYTES_MAX,
+            in_flight_max=100,
+            budget=lambda _caller: self.budget,
+        )
+
+    def _close(self, _connection: Connection) -> None:
+        self.is_closed = True
+
+    @property
+    def is_empty(self) -> bool:
+        return self.budget.held_byte_count == 0 and self.budget.has_room
+
+
+Check = Callable[[Here, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def with_connection(
+    check: Check, *, server: ssl.SSLContext | None = None, client: ssl.SSLContext | None = None
+) -> None:
+    async def run() -> None:
+        here = Here()
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(lambda: here.connection, "127.0.0.1", 0, ssl=server)
+        port = listening.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+        try:
+            await check(here, reader, writer)
+        finally:
+            writer.transport.abort()
+            listening.close()
+        await until(lambda: here.is_closed)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert here.is_empty
+
+    asyncio.run(run())
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.002)
+
+
+def begun_frame(byte_count: int) -> bytes:
+    return byte_count.to_bytes(4, "big") + b"z"
+
+
+def test_a_frame_that_was_begun_by_who_leaves_is_not_held() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(question(ApiKey.METADATA, 9, 1))
+        await until(lambda: len(here.asked) == 1)
+        here.asked[0].answer(bytes(20 * MIB))
+        writer.write(begun_frame(90 * MIB))
+        writer.write_eof()
+        while await reader.read(MIB):
+            pass
+
+    with_connection(check)
+
+
+def test_a_frame_that_is_begun_when_no_more_are_taken_is_not_held() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fetches = question(ApiKey.FETCH, 12, 1) + question(ApiKey.FETCH, 12, 2)
+        writer.write(fetches + begun_frame(90 * MIB))
+        await until(lambda: len(here.asked) == 1)
+        here.connection.finish()
+        here.asked[0].answer(b"x")
+        await until(lambda: here.is_closed)
+
+    with_connection(check)
+
+
+def test_who_is_to_be_answered_yet_is_not_called_stalled_for_what_is_taken_no_more() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(question(ApiKey.METADATA, 9, 1) + begun_frame(90 * MIB))
+        await until(lambda: here.budget.held_byte_count > 90 * MIB)
+        here.connection.finish()
+        assert here.budget.held_byte_count < MIB
+        assert here.connection.stalled_s(asyncio.get_running_loop().time() + 1_000) == 0
+        here.asked[0].answer(b"x")
+
+    with_connection(check)
+
+
+def test_a_length_that_comes_in_pieces_is_counted_as_what_it_says() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = begun_frame(90 * MIB)
+        for part in (data[:1], data[1:]):
+            before = here.budget.held_byte_count
+            writer.write(part)
+            await until(lambda before=before: here.budget.held_byte_count > before)
+        await until(lambda: here.budget.held_byte_count > 90 * MIB)
+
+    with_connection(check)
+
+
+def test_whole_frames_that_wait_for_their_turn_are_counted() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(question(ApiKey.FETCH, 12, 1) + question(ApiKey.FETCH, 12, 2, bytes(MIB)))
+        await until(lambda: here.budget.held_byte_count > MIB)
+        writer.write(question(ApiKey.FETCH, 12, 3))
+        here.asked[0].answer(b"x")
+        await until(lambda: len(here.asked) == 2)
+        here.asked[1].answer(b"x")
+        await until(lambda: len(here.asked) == 3)
+
+    with_connection(check)
+
+
+def test_what_was_read_is_begun_though_there_is_no_room_left() -> None:
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(question(ApiKey.PRODUCE, 9, 1, bytes(90 * MIB)))
+        await until(lambda: len(here.asked) == 1)
+        assert not here.budget.has_room
+        here.asked[0].answer(b"x")
+        await until(lambda: here.budget.has_room)
+
+    with_connection(check)
+
+
+def test_what_is_answered_holds_only_its_answer_while_an_older_one_waits() -> None:
+    """Or the older one waited for room that those behind it hold."""
+
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            question(ApiKey.FETCH, 12, 1) + question(ApiKey.PRODUCE, 9, 2, bytes(90 * MIB))
+        )
+        await until(lambda: len(here.asked) == 2)
+        here.asked[1].answer(b"x")
+        await asyncio.wait_for(here.budget.room(), 20)
+        here.asked[0].answer(b"x")
+
+    with_connection(check)
+
+
+def test_a_connection_of_tls_may_be_ended_again_and_again(tmp_path: Path) -> None:
+    """A peer that does not return the end of TLS is asked about until it is cut off."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("node-1.example")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pair.certificate, pair.key)
+    client = ssl.create_default_context(cafile=authority.path)
+
+    async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await until(lambda: here.connection.is_open)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        for _ in range(3):
+            here.connection.finish()
+            here.connection.refuse("again")
+            assert here.connection.stalled_s(0) <= 0
+            assert not here.connection.is_judged_otherwise
+        here.connection.abort()
+        await until(lambda: here.is_closed)
+
+    with_connection(check, server=server, client=client)
