@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 from tests.support.appending import TOPIC_ID
 from tests.support.written_logs import encoded
 
-from raftlog.errors import CorruptSnapshotError, DiskFullError, LogReadOnlyError
+from raftlog.errors import (
+    CorruptSnapshotError,
+    DiskFailedError,
+    DiskFullError,
+    LogReadOnlyError,
+)
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recent_batches import RecentBatches
 from raftlog.log.writing.replica_log import ReplicaLog
-from raftlog.records.batch import iter_batches
+from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.records.control import (
     KRaftVersion,
     LeaderChange,
@@ -204,6 +209,41 @@ def test_a_copy_that_is_cut_is_as_long_as_it_says_in_the_same_boot() -> None:
     disk.kill()
     again = opened(disk)
     assert (again.end_offset, again.report.read_only) == (10, None)
+
+
+@pytest.mark.parametrize("cut_at", [2, 3, 7])
+def test_a_cut_that_was_never_durable_is_made_again_before_anything_follows(cut_at: int) -> None:
+    """A failed sync loses it for good, but for whoever looks before the power is lost."""
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, 8, epoch=1)
+    disk.fail_sync_once("*.log")
+    with pytest.raises(DiskFailedError):
+        log.truncate_to(cut_at, now_ms=NOW_MS)
+    disk.kill()
+    log = opened(disk)
+    at = log.end_offset
+    large = encoded(bytes(550), base_offset=at, epoch=2)  # the segment stays shorter than it was
+    log.append_as_follower(large, leader_epoch=2, now_ms=NOW_MS)
+    follow(log, at + 1, 40, epoch=2)
+    disk.crash(Survival.NOTHING)
+    found = opened(disk)
+    assert found.end_offset == 40
+    assert found.report.read_only is None
+    before = [batch_at(one, 1) for one in range(at)]
+    behind = [batch_at(one, 2) for one in range(at + 1, 40)]
+    assert b"".join(stored(found)) == b"".join([*before, large, *behind])
+
+
+def stored(log: ReplicaLog) -> Iterator[bytes]:
+    """All of a log's bytes, a segment at a time."""
+    offset = log.log_start_offset
+    while offset < log.end_offset:
+        data = log.read_bytes(offset, 1_000_000)
+        yield data
+        for batch in iter_batches(data):
+            assert isinstance(batch, RecordBatch)
+            offset = batch.next_offset
 
 
 def test_damage_in_what_was_durable_is_cut_and_the_copy_is_withdrawn_until_it_rejoins() -> None:

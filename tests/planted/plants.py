@@ -319,6 +319,13 @@ PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a cut whose sync failed is believed",
+        path=f"{WRITING}/mending.py",
+        old="                    file.truncate(segment.facts.byte_count)\n",
+        new="",
+        tests=("tests/log_write/test_replica_log.py",),
+    ),
+    Plant(
         bug="an epoch of which nothing is left hides that of the snapshot before it",
         path=f"{WRITING}/log_scan.py",
         old="        if is_all_deleted and [",

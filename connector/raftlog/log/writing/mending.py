@@ -6,7 +6,8 @@ Rules of this file:
    the log is removed before its copy is durable.
 2. What is kept is durable when this returns. After a boot, what can be read came from the disk. In
    the boot of a writer that died a failed sync may have left pages that read well and will never be
-   written: so unless it said how far it was synced, the last segment is written once more.
+   written, or a cut that was: so unless it said how far it was synced, the last segment is written
+   once more, and cut once more where it ends.
 3. Where nothing is wrong and a writer of this boot said how far it is synced, nothing is touched:
    that writer, or another one, may have the log open. But names are synced in any case, first of
    all: one that was killed may have renamed and deleted in memory only, and who builds on that
@@ -140,6 +141,7 @@ class Mender:
                     for position in range(0, segment.facts.byte_count, _CHUNK_BYTES):
                         wanted = min(_CHUNK_BYTES, segment.facts.byte_count - position)
                         file.write_at(position, file.read_at(position, wanted))
+                    file.truncate(segment.facts.byte_count)
                 file.sync()
         self._directory.sync()
         if self._marks.recovery_point != scan.end_offset:
