@@ -281,4 +281,13 @@ QUORUM_PLANTS: Final = (
         new="granted={self.node_id}",
         tests=transcript("voters/a_leaving_leader_is_needed"),
     ),
+    Plant(
+        bug="a node with damage in front of what recovery looks at never starts",
+        path=f"{NODE}/replica.py",
+        old="                damage, end_offset = error, log.sound_end_offset()\n",
+        new="                raise error\n",
+        tests=(
+            "tests/simulation/test_membership.py::test_a_node_mends_damage_far_in_front_of_what_recovery_looks_at",
+        ),
+    ),
 )

@@ -84,12 +84,13 @@ class Node(DrivenNode):
             self._is_flipped = False
         return self._is_flipped
 
-    def flip_durable_bit(self, number: int) -> bool:
-        """Damage the newest segment where it was synced; whether there was anything to damage."""
+    def flip_durable_bit(self, number: int, *, segment: int = -1) -> bool:
+        """Damage a segment where it was synced, the newest one if nothing else is said; whether
+        there was anything to damage."""
         names = [name for name in self.disk.list_names(DIRECTORY) if name.endswith(".log")]
         if not names:
             return False
-        path = f"{DIRECTORY}/{names[-1]}"
+        path = f"{DIRECTORY}/{names[segment]}"
         durable = self.disk.durable_files().get(path, b"")
         byte_count = min(len(durable), len(self.disk.files()[path]))  # it may be cut, unsynced
         if not byte_count:

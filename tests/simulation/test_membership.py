@@ -201,6 +201,24 @@ def test_who_is_the_only_voter_is_what_its_damaged_log_says() -> None:
     assert voters_of(node) == (1, 2, 3)
 
 
+@pytest.mark.parametrize("segment", [0, 1])
+def test_a_node_mends_damage_far_in_front_of_what_recovery_looks_at(segment: int) -> None:
+    cluster = started(log_config=LogConfig(segment_bytes=1_000))
+    user = Teller(cluster, leader_of(cluster))
+    for number in range(40):
+        user.append(b"x" * 100)
+        wait(cluster, lambda number=number: user.done_count == number + 1)
+    wait(cluster, cluster.is_level)
+    node = next(one for one in cluster.nodes.values() if one is not leader_of(cluster))
+    node.kill()
+    assert node.flip_durable_bit(8 * 300, segment=segment)
+    node.start()
+    assert node.is_hurt
+    wait(cluster, lambda: cluster.is_level() and not node.is_hurt)
+    assert node.replica is not None
+    cluster.witness.check_history(node.node_id, node.replica.log)
+
+
 def test_who_is_left_alone_does_not_start_on_a_damaged_log() -> None:
     """Three were configured and two are gone: nobody else has what it has lost."""
     cluster = started()

@@ -151,7 +151,7 @@ class Replica:
 
         A log that is damaged where it was durable is cut there, what goes is saved, and the replica
         does not vote until it has caught up; the only voter's, by what is left of the log, is
-        ``LogReadOnlyError``. Raises
+        ``LogReadOnlyError`` or, in front of what recovery looks at, ``CorruptBatchError``. Raises
         ``CorruptFileError`` if nobody knows any more whom this replica voted for.
         """
         log = ReplicaLog.open_or_create(
@@ -160,9 +160,14 @@ class Replica:
         formatted = bootstrap_voters(storage, directory)
         if formatted is not None:
             voters, kraft_version = voter_set(formatted[0]), formatted[1]
-        damage = log.report.read_only
+        damage: LogError | None = log.report.read_only
+        end_offset, history = log.end_offset, None
+        if damage is None:
+            try:
+                history = _voter_history(log, voters, kraft_version)
+            except CorruptBatchError as error:  # in front of what recovery looked at
+                damage, end_offset = error, log.sound_end_offset()
         if damage is not None:
-            end_offset = log.end_offset
             is_alone = _voters_left(log, voters, kraft_version).node_ids == (me.key.node_id,)
             log.close()
             if is_alone:
@@ -170,6 +175,8 @@ class Replica:
             log = ReplicaLog.open_damaged(storage, directory, end_offset=end_offset, now_ms=time_ms)
             if log.report.read_only is not None:
                 raise log.report.read_only
+        if history is None:
+            history = _voter_history(log, voters, kraft_version)
         written = log.read_election()
         if written is None and log.last_fetched_epoch:
             raise CorruptFileError(
@@ -181,7 +188,7 @@ class Replica:
             me=me,
             log=log,
             election=ElectionState(epoch=0) if written is None else election_state(written),
-            voters=_voter_history(log, voters, kraft_version),
+            voters=history,
             config=config,
             jitter_ms=jitter_ms,
             bootstrap=bootstrap,

@@ -16,11 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from raftlog.errors import CorruptSnapshotError, DiskFullError
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptSnapshotError,
+    DiskFullError,
+    LogReadOnlyError,
+)
 from raftlog.log.files import LogFiles
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, checkpoint_name
 from raftlog.log.small_files import QuorumState
 from raftlog.log.snapshot import SnapshotReader
+from raftlog.records.batch import RecordBatch
 from raftlog.records.control import ControlRecord, KRaftVoters
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
@@ -83,7 +89,12 @@ class ReplicaLog(ReplicatedLog):
         log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
         if end_offset <= log.log_start_offset > 0:  # nothing is left: begin behind a snapshot
             if not log.snapshots or log.snapshots[-1].end_offset < log.log_start_offset:
-                raise log.report.read_only or AssertionError("it is damaged")
+                raise log.report.read_only or LogReadOnlyError(
+                    path=log.path,
+                    offset=end_offset,
+                    reason="it is damaged where it begins, and no snapshot stands in front of it",
+                    remedy="give this node an empty directory: the others have what is gone",
+                )
             log._begin_anew(log.snapshots[-1], now_ms, is_damaged=True)
             return log
         log.close()
@@ -153,13 +164,30 @@ class ReplicaLog(ReplicatedLog):
 
     def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
         """The control records behind the newest snapshot with their offsets, in order."""
-        start = self.log_start_offset
-        if self.snapshots:
-            start = max(start, self.snapshots[-1].end_offset)
+        for batch in self._batches_behind_snapshot():
+            if batch.is_control:
+                yield from control_of(batch_facts(batch, self.config.values))
+
+    def sound_end_offset(self) -> int:
+        """Where damage begins in what ``control_records`` reads, or the end: recovery does not look
+        at what was durable long before."""
+        offset = self._offset_behind_snapshot
+        try:
+            for batch in self._batches_behind_snapshot():
+                offset = batch.next_offset
+        except CorruptBatchError:
+            pass
+        return offset
+
+    @property
+    def _offset_behind_snapshot(self) -> int:
+        newest = self.snapshots[-1].end_offset if self.snapshots else 0
+        return max(self.log_start_offset, newest)
+
+    def _batches_behind_snapshot(self) -> Iterator[RecordBatch]:
+        start = self._offset_behind_snapshot
         if start < self._end_offset:
-            for batch in self._store.batches(start, self._end_offset):
-                if batch.is_control:
-                    yield from control_of(batch_facts(batch, self.config.values))
+            yield from self._store.batches(start, self._end_offset)
 
     def take_control_records(self) -> list[tuple[int, ControlRecord]]:
         """The control records that were appended since the last time, with their offsets."""
