@@ -14,6 +14,7 @@ from raftlog.node.connection import Asked, Connection
 from raftlog.node.request_budget import RequestBudget
 from raftlog.wire import ApiKey, Listener, RequestHeader, encode_request_header, frame
 from tests.support.certificates import Authority
+from tests.support.served_node import transport_of
 
 FRAME_BYTES_MAX: Final = 100 * MIB
 BUDGET_BYTES: Final = 64 * MIB
@@ -192,7 +193,7 @@ def test_a_connection_of_tls_may_be_ended_again_and_again(tmp_path: Path) -> Non
 
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await until(lambda: here.connection.is_open)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        transport_of(writer).pause_reading()
         for _ in range(3):
             here.connection.finish()
             here.connection.refuse("again")

@@ -17,8 +17,6 @@ from raftlog.node import quorum_requests
 from raftlog.node.apis import ClientApis
 from raftlog.node.driver import Driver
 from raftlog.node.request_budget import RequestBudget
-from raftlog.quorum.messages import FetchRequest
-from raftlog.types import ReplicaKey
 from raftlog.wire import ApiKey, decode_versions_response, encode_request
 from tests.support.served_node import RawConnection, ServedNode, served_node
 
@@ -35,17 +33,7 @@ def with_node(home: Path, check: Callable[[ServedNode], Awaitable[None]], extra:
 
 def parked_fetch(node: ServedNode, max_wait_ms: int) -> bytes:
     """A fetch of a replica that has everything: it waits for news."""
-    replica = node.node.driver.replica
-    request = FetchRequest(
-        replica=ReplicaKey(7),
-        epoch=replica.core.epoch,
-        fetch_offset=replica.log.end_offset,
-        last_fetched_epoch=replica.log.last_fetched_epoch,
-        max_bytes=1000,
-        max_wait_ms=max_wait_ms,
-        high_watermark=replica.core.high_watermark,
-    )
-    return encode_request(request, 17, node.node.log_identity)
+    return encode_request(node.fetch_at_the_end(max_wait_ms), 17, node.node.log_identity)
 
 
 async def still_serves(node: ServedNode) -> None:
@@ -212,7 +200,7 @@ def test_who_is_silent_and_takes_no_answer_is_sent_away_too(tmp_path: Path) -> N
         async with await node.connect() as connection:
             connection.ask_versions()
             await connection.answer(ApiKey.API_VERSIONS, 3)
-            connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            connection.transport.pause_reading()
             (served,) = node.node.server.connections
             transport = served._transport
             assert transport is not None

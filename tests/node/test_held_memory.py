@@ -21,7 +21,7 @@ from raftlog.wire import ApiKey, RequestHeader, decode, encode, encode_request_h
 from tests.node_apis.batches import batch, produce
 from tests.node_apis.requests import fetch
 from tests.support.quorum_processes import free_ports
-from tests.support.served_node import RawConnection, ServedNode, served_node
+from tests.support.served_node import RawConnection, ServedNode, served_node, transport_of
 
 VERSION: Final = 9
 RECORD: Final = b"x" * (MIB - 1_000)
@@ -76,7 +76,7 @@ async def who_does_not_read(node: ServedNode) -> AsyncIterator[RawConnection]:
     small.setblocking(False)
     await asyncio.get_running_loop().sock_connect(small, ("127.0.0.1", node.port))
     reader, writer = await asyncio.open_connection(sock=small, limit=KIB)
-    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    transport_of(writer).pause_reading()
     async with RawConnection(reader, writer) as connection:
         yield connection
 

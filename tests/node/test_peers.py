@@ -10,9 +10,8 @@ import pytest
 from raftlog.node.peers import Peers
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, ResponseReceived, SendFailed
-from raftlog.quorum.messages import FetchRequest, VersionsRequest
+from raftlog.quorum.messages import VersionsRequest
 from raftlog.quorum.voters import Endpoint
-from raftlog.types import ReplicaKey
 from raftlog.wire import LogIdentity
 from tests.support.served_node import served_node
 
@@ -47,16 +46,7 @@ def test_what_is_asked_upon_an_answer_goes_over_the_same_connection(tmp_path: Pa
 
     async def run() -> None:
         async with served_node(tmp_path) as node:
-            replica = node.node.driver.replica
-            request = FetchRequest(
-                replica=ReplicaKey(7),
-                epoch=replica.core.epoch,
-                fetch_offset=replica.log.end_offset,
-                last_fetched_epoch=replica.log.last_fetched_epoch,
-                max_bytes=1000,
-                max_wait_ms=0,
-                high_watermark=replica.core.high_watermark,
-            )
+            request = node.fetch_at_the_end(max_wait_ms=0)
             endpoint = Endpoint(node.node.log_identity.listener_name, "127.0.0.1", node.port)
             told: list[Event] = []
 

@@ -129,7 +129,7 @@ def test_answers_that_wait_for_a_slow_reader_are_held_back_and_arrive_whole(tmp_
         topic = node.node.log_identity.topic
         body = encode(fetch(max_bytes=2**23, partition_max_bytes=2**23, topic=topic), 9)
         async with await door.enter("jobs-1") as connection:
-            connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            connection.transport.pause_reading()
             for number in (1, 2, 3):
                 connection.ask(ApiKey.FETCH, 9, body, number)
             (served,) = node.node.server.connections
@@ -138,7 +138,7 @@ def test_answers_that_wait_for_a_slow_reader_are_held_back_and_arrive_whole(tmp_
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0)
             assert served.in_flight_count == 0, "no second answer is made before this one is taken"
-            connection.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            connection.transport.resume_reading()
             for number in (1, 2, 3):
                 correlation_id, answer = await connection.answer(ApiKey.FETCH, 9)
                 assert correlation_id == number

@@ -21,7 +21,9 @@ from raftlog.node.formatting import format_directory, random_id, read_identity
 from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
 from raftlog.node.tls import TlsContexts
+from raftlog.quorum.messages import FetchRequest
 from raftlog.storage.local_writing import PrivateLocalStorage
+from raftlog.types import ReplicaKey
 from raftlog.wire import (
     ApiKey,
     FrameSplitter,
@@ -54,6 +56,19 @@ class ServedNode:
         found = [json.loads(line) for line in self._lines.getvalue().splitlines()]
         return [line for line in found if line["event"] == event]
 
+    def fetch_at_the_end(self, max_wait_ms: int) -> FetchRequest:
+        """What a replica asks that has everything: it waits for news."""
+        replica = self.node.driver.replica
+        return FetchRequest(
+            replica=ReplicaKey(7),
+            epoch=replica.core.epoch,
+            fetch_offset=replica.log.end_offset,
+            last_fetched_epoch=replica.log.last_fetched_epoch,
+            max_bytes=1000,
+            max_wait_ms=max_wait_ms,
+            high_watermark=replica.core.high_watermark,
+        )
+
     async def connect(self) -> RawConnection:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         return RawConnection(reader, writer)
@@ -75,6 +90,11 @@ class RawConnection:
         self.writer.close()
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """What can be told to take no more."""
+        return transport_of(self.writer)
 
     def ask(self, key: ApiKey, version: int, body: bytes, correlation_id: int = 1) -> None:
         """Send one request."""
@@ -105,6 +125,12 @@ class RawConnection:
         assert data is not None, "the node closed the connection"
         correlation_id, start = decode_response_header(data, key, version)
         return correlation_id, data[start:]
+
+
+def transport_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
+    """Both directions of a stream: that of a writer is only said to write."""
+    assert isinstance(writer.transport, asyncio.Transport)
+    return writer.transport
 
 
 @contextlib.asynccontextmanager
