@@ -8,13 +8,12 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from raftlog.closing import Closing
 from raftlog.errors import LogAccessError, LogNotFoundError, NotALogError
 
 
-class MemoryFile:
+class MemoryFile(Closing):
     def __init__(self, storage: MemoryStorage, path: str, content: bytearray) -> None:
         self._storage = storage
         self._path = path
@@ -38,17 +37,6 @@ class MemoryFile:
         if self._content is not None:
             self._storage.open_files -= 1
         self._content = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class MemoryStorage:

@@ -13,9 +13,9 @@ import abc
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
+from raftlog.closing import Closing
 from raftlog.log.reads import Isolation
 from raftlog.log.writing.batch_facts import CommitName, ValueKind
 from raftlog.records.builder import ProducerStamp
@@ -43,7 +43,7 @@ TIMEOUT_MS_DEFAULT: Final = 30_000
 """How long a call waits for others (Kafka: ``request.timeout.ms``)."""
 
 
-class LogHandle(abc.ABC):
+class LogHandle(Closing):
     """An open log, one's own or a quorum's: close it, or use it in a ``with`` statement."""
 
     path: str
@@ -51,21 +51,6 @@ class LogHandle(abc.ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Let what was appended have its answer, and close. Closing twice is allowed."""
 
     # --- what it is -------------------------------------------------------------------------------
 

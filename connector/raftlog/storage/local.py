@@ -12,9 +12,8 @@ from __future__ import annotations
 import errno
 import glob
 import os
-from types import TracebackType
-from typing import Self
 
+from raftlog.closing import Closing
 from raftlog.errors import (
     LogAccessError,
     LogError,
@@ -26,7 +25,7 @@ from raftlog.errors import (
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-class LocalFile:
+class LocalFile(Closing):
     """An open file of this machine."""
 
     def __init__(self, path: str, descriptor: int) -> None:
@@ -67,17 +66,6 @@ class LocalFile:
     def _open_descriptor(self) -> int:
         assert self._descriptor is not None, f"{self._path} was closed"
         return self._descriptor
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class LocalStorage:

@@ -16,6 +16,7 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
+from raftlog.closing import Closing
 from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError
 
 from .crash_points import Recording
@@ -115,7 +116,7 @@ class Machine:
         return max(0, self.byte_count_max - self.tree.byte_count())
 
 
-class SimulatedFile:
+class SimulatedFile(Closing):
     """An open file of a simulated disk."""
 
     def __init__(
@@ -188,17 +189,6 @@ class SimulatedFile:
     def _changing(self) -> FileNode:
         assert self._is_writable, f"{self._path} was opened for reading"
         return self._living()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class SimulatedLock:

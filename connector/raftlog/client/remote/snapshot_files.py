@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from raftlog.closing import Closing
 from raftlog.errors import LogNotFoundError, SegmentVanishedError
 from raftlog.limits import MIB
 from raftlog.log.files import LogFiles
@@ -50,7 +50,7 @@ class _Snapshots:
         return []
 
 
-class _SnapshotFile:
+class _SnapshotFile(Closing):
     """One checkpoint. What was fetched last is kept, for it is read in small steps."""
 
     def __init__(self, quorum: Quorum, path: str, snapshot_id: SnapshotId) -> None:
@@ -94,14 +94,3 @@ class _SnapshotFile:
 
     def close(self) -> None:
         self._kept = b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

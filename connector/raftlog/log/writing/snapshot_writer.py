@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from raftlog.closing import Closing
 from raftlog.errors import LogError, LogLockedError, LogNotFoundError, RecordBatchTooLargeError
 from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.log.names import CHECKPOINT_SUFFIX, checkpoint_name
@@ -67,7 +67,7 @@ def snapshot_head(
     return tuple(head)
 
 
-class SnapshotWriter:
+class SnapshotWriter(Closing):
     """One checkpoint that is being written. Not shared between threads.
 
     Give it back: by ``freeze``, or by ``close``, which drops what was written. Raises
@@ -165,17 +165,6 @@ class SnapshotWriter:
             with contextlib.suppress(LogNotFoundError):
                 self._directory.storage.unlink(self._directory.file(self._name))
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # --- how --------------------------------------------------------------------------------------
 
