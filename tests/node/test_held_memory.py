@@ -156,17 +156,29 @@ def test_clients_that_take_nothing_leave_voters_their_room(tmp_path: Path) -> No
         voters = node.config.listeners[1].port
         async with who_does_not_read(node) as first, await node.connect() as waits:
             ask_fetch(first)
-            await until(lambda: unread(node) > 0)
+            await until(lambda: not node.node.server.clients_budget.has_room)
             waits.ask_versions(4)
+            assert (await waits.answer(ApiKey.API_VERSIONS, 3))[0] == 4, "it was read already"
+            served = _at_the_node(waits, node)
+            await until(lambda: not _is_reading(served))
             reader, writer = await asyncio.open_connection("127.0.0.1", voters)
             async with RawConnection(reader, writer) as voter:
-                voter.ask_versions(5)
-                assert (await voter.answer(ApiKey.API_VERSIONS, 3))[0] == 5
-            held_up = next(one for one in node.node.server.connections if not one.in_flight_count)
-            assert not waits._frames
-            assert held_up.is_open
+                for number in (5, 6, 7):
+                    voter.ask_versions(number)
+                    assert (await voter.answer(ApiKey.API_VERSIONS, 3))[0] == number
+            waits.ask_versions(8)
+            assert not node.node.server.clients_budget.has_room
+            first.transport.resume_reading()
+            await first.answer(ApiKey.FETCH, VERSION)
+            assert (await waits.answer(ApiKey.API_VERSIONS, 3))[0] == 8
 
     with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 60000")
+
+
+def _at_the_node(connection: RawConnection, node: ServedNode) -> Connection:
+    host, port = connection.transport.get_extra_info("sockname")
+    (found,) = (one for one in _all(node) if one.where == f"{host}:{port}")
+    return found
 
 
 def _of_client(name: str, correlation_id: int) -> bytes:
@@ -186,7 +198,7 @@ def test_a_frame_is_counted_from_when_its_length_is_known(tmp_path: Path) -> Non
         async with await node.connect() as first, await node.connect() as second:
             data = [_of_client("c" * 30_000, at) for at in (1, 2)]
             first.writer.write(data[0][:-1])
-            await until(lambda: any(one._reserved_byte_count for one in _all(node)))
+            await until(lambda: any(one.held.awaited_byte_count for one in _all(node)))
             second.writer.write(data[1][:-1])
             await until(lambda: not all(map(_is_reading, _all(node))))
             second.writer.write(data[1][-1:])

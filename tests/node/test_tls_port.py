@@ -134,7 +134,7 @@ def test_answers_that_wait_for_a_slow_reader_are_held_back_and_arrive_whole(tmp_
                 connection.ask(ApiKey.FETCH, 9, body, number)
             (served,) = node.node.server.connections
             async with asyncio.timeout(20):
-                while not served._unread_byte_count:
+                while not served.held.unread_byte_count:
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0)
             assert served.in_flight_count == 0, "no second answer is made before this one is taken"
@@ -143,6 +143,6 @@ def test_answers_that_wait_for_a_slow_reader_are_held_back_and_arrive_whole(tmp_
                 correlation_id, answer = await connection.answer(ApiKey.FETCH, 9)
                 assert correlation_id == number
                 assert len(answer) > 7 * 2**20
-            assert served._unread_byte_count == 0
+            assert served.held.unread_byte_count == 0
 
     Door(tmp_path).run(check)

@@ -247,7 +247,7 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="answers that nobody takes are not counted",
         path=f"{NODE}/connection.py",
-        old="            self._unread_byte_count = self._transport.get_write_buffer_size()\n",
+        old="            self.held.unread_byte_count = self._transport.get_write_buffer_size()\n",
         new="            pass\n",
         tests=(MEMORY,),
     ),
@@ -268,22 +268,22 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a frame is counted when it is whole",
         path=f"{NODE}/connection.py",
-        old="        return self._reserved_byte_count == awaited\n",
+        old="        return self.held.awaited_byte_count == awaited\n",
         new="        return True\n",
         tests=(MEMORY,),
     ),
     Plant(
         bug="who has left holds what it asked for ever",
         path=f"{NODE}/connection.py",
-        old="        if self._transport is not None:\n            self._held",
-        new="        if True:\n            self._held",
+        old="        self.held.clear()\n",
+        new="",
         tests=(ACCOUNTS,),
     ),
     Plant(
         bug="frames that wait for their turn are not counted",
         path=f"{NODE}/connection.py",
-        old="            self._queued_byte_count += sum(map(len, frames))\n",
-        new="            self._queued_byte_count += 0 * sum(map(len, frames))\n",
+        old="            self.held.queued_byte_count += sum(map(len, frames))\n",
+        new="            self.held.queued_byte_count += 0 * sum(map(len, frames))\n",
         tests=(ACCOUNTS,),
     ),
     Plant(
@@ -317,8 +317,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="clients and voters share their room",
         path=f"{NODE}/server.py",
-        old="        return self._voters_budget if caller.rights & Rights.VOTE else self._budget\n",
-        new="        return self._budget\n",
+        old="self.voters_budget if caller.rights & Rights.VOTE",
+        new="self.voters_budget if False",
         tests=(MEMORY,),
     ),
     Plant(

@@ -34,6 +34,7 @@ from raftlog.wire import (
 )
 
 from .access import Caller
+from .held_bytes import HeldBytes
 from .origin import Origin
 from .request_budget import RequestBudget
 
@@ -85,6 +86,7 @@ class Connection(asyncio.Protocol):
         self.requests_under_way: Final[set[int]] = set()
         """Numbers of what the replica was asked and has not answered, to be dropped."""
         self.tasks: Final[set[asyncio.Task[None]]] = set()
+        self.held: Final = HeldBytes()
         self.last_asked_s = asyncio.get_running_loop().time()
         self._introduce = introduce
         self._handle = handle
@@ -98,15 +100,6 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._turns: deque[_Turn] = deque()
         self._frames: deque[bytes] = deque()
-        self._reserved_byte_count = 0
-        """Of the frame that is on its way in."""
-        self._queued_byte_count = 0
-        """Of frames whose questions are not begun."""
-        self._turns_byte_count = 0
-        self._unread_byte_count = 0
-        """Of answers that the peer has not taken, as they were counted last."""
-        self._held_byte_count = 0
-        """All these, as the budget knows them."""
         self._moved_s = self.last_asked_s
         self._is_reading = True
         self._is_writable = True
@@ -136,8 +129,8 @@ class Connection(asyncio.Protocol):
             return
         if frames:
             self._frames.extend(frames)
-            self._queued_byte_count += sum(map(len, frames))
-            self._reserved_byte_count = 0
+            self.held.queued_byte_count += sum(map(len, frames))
+            self.held.awaited_byte_count = 0
             self._hold()
         self._take_frames()
 
@@ -146,8 +139,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._let_frames_go()
         self._turns.clear()
+        self.held.clear()
+        self._let_frames_go()
         for task in self.tasks:
             task.cancel()
         if self._origin is not None:
@@ -182,7 +176,7 @@ class Connection(asyncio.Protocol):
     def stalled_s(self, now_s: float) -> float:
         """How long the peer has let a frame or an answer wait in the middle; 0 if neither does."""
         self._count_unread()
-        is_waiting = self._reserved_byte_count or self._unread_byte_count
+        is_waiting = self.held.awaited_byte_count or self.held.unread_byte_count
         return now_s - self._moved_s if is_waiting else 0.0
 
     def finish(self) -> None:
@@ -200,7 +194,7 @@ class Connection(asyncio.Protocol):
         origin = self._origin
         while self._frames and origin is not None and self._may_take(self._frames[0]):
             data = self._frames.popleft()
-            self._queued_byte_count -= len(data)
+            self.held.queued_byte_count -= len(data)
             self._take(data, origin)
         if origin is None or self._is_finishing or not self.is_open:
             return  # nothing is held for what is not read any more
@@ -232,33 +226,21 @@ class Connection(asyncio.Protocol):
         awaited = self._splitter.awaited_byte_count
         if not awaited:
             return self._may_begin() and budget.has_room
-        if self._reserved_byte_count != awaited and budget.has_room:
+        if self.held.awaited_byte_count != awaited and budget.has_room:
             self._moved_s = asyncio.get_running_loop().time()
-            self._reserved_byte_count = awaited
+            self.held.awaited_byte_count = awaited
             self._hold()
-        return self._reserved_byte_count == awaited
+        return self.held.awaited_byte_count == awaited
 
     def _hold(self) -> None:
-        """Tell the budget what this connection holds by now: nothing, once it is lost."""
-        if self._origin is None:
-            return
-        before, self._held_byte_count = self._held_byte_count, 0
-        if self._transport is not None:
-            self._held_byte_count = (
-                self._reserved_byte_count
-                + self._queued_byte_count
-                + self._turns_byte_count
-                + self._unread_byte_count
-            )
-        if self._held_byte_count != before:
-            self._origin.budget.take(self._held_byte_count)
-            self._origin.budget.give(before)
+        if self._origin is not None:
+            self.held.tell(self._origin.budget)
 
     def _let_frames_go(self) -> None:
         """Forget what was read and not begun."""
         self._splitter = None
         self._frames.clear()
-        self._queued_byte_count = self._reserved_byte_count = 0
+        self.held.clear_frames()
         self._hold()
 
     def _pause_or_resume(self, *, may_read: bool) -> None:
@@ -278,7 +260,7 @@ class Connection(asyncio.Protocol):
             self._end("refused", error.sentence())
             return
         self._turns.append(turn)
-        self._turns_byte_count += turn.byte_count
+        self.held.turns_byte_count += turn.byte_count
         self._hold()
         if isinstance(received, UnknownApiVersions):
             head = encode_response_header(received.correlation_id, ApiKey.API_VERSIONS, 0)
@@ -305,9 +287,9 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             return  # nobody waits for it any more
         turn.data = None if body is None else frame(head, body)
-        self._turns_byte_count -= turn.byte_count
+        self.held.turns_byte_count -= turn.byte_count
         turn.byte_count = 0 if turn.data is None else len(turn.data)
-        self._turns_byte_count += turn.byte_count
+        self.held.turns_byte_count += turn.byte_count
         self._hold()
         self._flush()
 
@@ -316,7 +298,7 @@ class Connection(asyncio.Protocol):
         has_ended = False
         while self._turns and self._turns[0].is_answered:
             turn = self._turns.popleft()
-            self._turns_byte_count -= turn.byte_count
+            self.held.turns_byte_count -= turn.byte_count
             has_ended = True
             if turn.data is not None:
                 ready.append(turn.data)
@@ -340,10 +322,10 @@ class Connection(asyncio.Protocol):
     def _count_unread(self) -> None:
         """Hold what the peer has not taken, and no more. One that is closing is not asked: TLS has
         none of its own to answer by then."""
-        before = self._unread_byte_count
+        before = self.held.unread_byte_count
         if self._transport is not None and not self._transport.is_closing():
-            self._unread_byte_count = self._transport.get_write_buffer_size()
-        if self._unread_byte_count != before:
+            self.held.unread_byte_count = self._transport.get_write_buffer_size()
+        if self.held.unread_byte_count != before:
             self._moved_s = asyncio.get_running_loop().time()
         self._hold()
 

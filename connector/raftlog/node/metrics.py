@@ -21,7 +21,7 @@ from raftlog.errors import NodeAddressError
 from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 
 from .driver import Driver
-from .server import ServerFigures
+from .server import Server
 
 _ROLES: Final = (Unattached, Prospective, Candidate, Follower, Leader, Resigned)
 
@@ -29,7 +29,7 @@ _ROLES: Final = (Unattached, Prospective, Candidate, Follower, Leader, Resigned)
 class NodeCollector(Collector):
     """The figures of one node. Asked in another thread: it reads numbers, one at a time."""
 
-    def __init__(self, driver: Driver, server: ServerFigures, elections: Callable[[], int]) -> None:
+    def __init__(self, driver: Driver, server: Server, elections: Callable[[], int]) -> None:
         self._driver = driver
         self._server = server
         self._elections = elections
@@ -69,7 +69,7 @@ class NodeCollector(Collector):
         yield from _replicas(core.role)
 
     def _connections(self) -> Iterator[Metric]:
-        figures = self._server
+        figures = self._server.figures
         yield _gauge("connections", "Connections that are open.", figures.connections)
         yield _counter(
             "connections_refused", "Connections beyond a limit.", figures.refused_connections
@@ -78,6 +78,12 @@ class NodeCollector(Collector):
         for name, count in list(figures.requests.items()):
             requests.add_metric([name.lower()], count)
         yield requests
+        held = GaugeMetricFamily(
+            "raftlog_held_bytes", "Bytes of questions and answers.", labels=["budget"]
+        )
+        held.add_metric(["clients"], self._server.clients_budget.held_byte_count)
+        held.add_metric(["voters"], self._server.voters_budget.held_byte_count)
+        yield held
 
 
 def serve_metrics(host: str, port: int, collector: Collector) -> tuple[WSGIServer, Thread]:

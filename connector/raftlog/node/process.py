@@ -210,9 +210,7 @@ class Node:
         """Serve. Raises ``NodeAddressError``."""
         config, log = self._config, self.driver.replica.log
         if config.metrics is not None:
-            collector = NodeCollector(
-                self.driver, self.server.figures, lambda: self._counts.elections
-            )
+            collector = NodeCollector(self.driver, self.server, lambda: self._counts.elections)
             http, _ = serve_metrics(config.metrics.host, config.metrics.port, collector)
 
             def stop_metrics() -> None:

@@ -87,8 +87,8 @@ class Server:
         self._quorum = QuorumRequests(driver, hear)
         self._doors = doors
         self._limits = limits
-        self._budget = RequestBudget(limits.queued_bytes_max)
-        self._voters_budget = RequestBudget(limits.queued_bytes_max)
+        self.clients_budget: Final = RequestBudget(limits.queued_bytes_max)
+        self.voters_budget: Final = RequestBudget(limits.queued_bytes_max)
         self._hear = hear
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
@@ -229,7 +229,7 @@ class Server:
         return limits.frame_bytes_max if sends_records else limits.stranger_frame_bytes_max
 
     def _budget_of(self, caller: Caller) -> RequestBudget:
-        return self._voters_budget if caller.rights & Rights.VOTE else self._budget
+        return self.voters_budget if caller.rights & Rights.VOTE else self.clients_budget
 
     async def _send_silent_away(self) -> None:
         idle_s, stalled_s = self._limits.idle_ms / 1000, self._limits.stalled_ms / 1000

@@ -1,0 +1,50 @@
+"""What one connection holds, by the reason why."""
+
+from __future__ import annotations
+
+from .request_budget import RequestBudget
+
+
+class HeldBytes:
+    """Counts that a connection keeps, and of which a budget knows the sum that it was told last."""
+
+    __slots__ = (
+        "_told_byte_count",
+        "awaited_byte_count",
+        "queued_byte_count",
+        "turns_byte_count",
+        "unread_byte_count",
+    )
+
+    def __init__(self) -> None:
+        self.awaited_byte_count = 0
+        """Of the frame that is on its way in, all of it."""
+        self.queued_byte_count = 0
+        """Of frames whose questions are not begun."""
+        self.turns_byte_count = 0
+        """Of questions under way, and of answers that wait for those to older ones."""
+        self.unread_byte_count = 0
+        """Of answers that the peer has not taken, as they were counted last."""
+        self._told_byte_count = 0
+
+    def tell(self, budget: RequestBudget) -> None:
+        """Have the budget know what is held by now: always the same budget."""
+        before = self._told_byte_count
+        self._told_byte_count = (
+            self.awaited_byte_count
+            + self.queued_byte_count
+            + self.turns_byte_count
+            + self.unread_byte_count
+        )
+        if self._told_byte_count != before:
+            budget.take(self._told_byte_count)
+            budget.give(before)
+
+    def clear_frames(self) -> None:
+        """What came in and is not begun is forgotten."""
+        self.awaited_byte_count = self.queued_byte_count = 0
+
+    def clear(self) -> None:
+        """Everything is forgotten: nobody is there any more."""
+        self.clear_frames()
+        self.turns_byte_count = self.unread_byte_count = 0

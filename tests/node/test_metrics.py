@@ -1,0 +1,97 @@
+"""Figures of a node over HTTP, read by Prometheus' own strict parser."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from raftlog.client.requests import AppendRequest, Done
+from raftlog.limits import KIB
+from raftlog.wire import ApiKey
+from tests.support.quorum_processes import free_ports
+from tests.support.served_node import ServedNode, served_node
+
+Figures = dict[tuple[str, ...], float]
+"""By name, and the labels' values behind it."""
+
+
+def with_figures(
+    home: Path, check: Callable[[ServedNode, Callable[[], Awaitable[Figures]]], Awaitable[None]]
+) -> None:
+    (port,) = free_ports(1)
+
+    async def run() -> None:
+        extra = f'[metrics]\naddress = "127.0.0.1:{port}"\n'
+        async with served_node(home, extra) as node:
+            await check(node, lambda: asyncio.to_thread(figures_at, port))
+
+    asyncio.run(run())
+
+
+def figures_at(port: int) -> Figures:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/metrics", headers={"Accept": "application/openmetrics-text"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_figures_say_what_the_log_and_the_quorum_are(tmp_path: Path) -> None:
+    async def check(node: ServedNode, ask: Callable[[], Awaitable[Figures]]) -> None:
+        before = await ask()
+        appended = await node.node.driver.append(
+            AppendRequest(records=(b"a", b"b", b"c"), deadline_ms=1e12)
+        )
+        assert isinstance(appended, Done)
+        after = await ask()
+        end = after["raftlog_log_end_offset",]
+        assert (
+            end == before["raftlog_log_end_offset",] + 3 == node.node.driver.replica.log.end_offset
+        )
+        assert after["raftlog_synced_end_offset",] == after["raftlog_high_watermark",] == end
+        assert after["raftlog_log_start_offset",] == 0
+        assert after["raftlog_syncs_total",] > before["raftlog_syncs_total",] > 0
+        assert after["raftlog_epoch",] == node.node.driver.replica.core.epoch
+        assert (after["raftlog_leader_id",], after["raftlog_voters",]) == (1, 1)
+        assert after["raftlog_elections_total",] == 1
+        assert after["raftlog_withdrawn",] == after["raftlog_appends_waiting",] == 0
+        roles = {labels[1]: count for labels, count in after.items() if labels[0] == "raftlog_role"}
+        assert {role for role, count in roles.items() if count} == {"leader"}
+        assert len(roles) == 6
+
+    with_figures(tmp_path, check)
+
+
+def test_figures_say_who_asks_and_how_much_is_held_for_them(tmp_path: Path) -> None:
+    async def check(node: ServedNode, ask: Callable[[], Awaitable[Figures]]) -> None:
+        before = await ask()
+        assert before["raftlog_connections",] == 0
+        async with await node.connect() as connection:
+            connection.ask_versions(1)
+            await connection.answer(ApiKey.API_VERSIONS, 3)
+            during = await ask()
+            assert during["raftlog_connections",] == 1
+            assert during["raftlog_requests_total", "api_versions"] == 1
+            connection.writer.write((50 * KIB).to_bytes(4, "big") + b"z")
+            async with asyncio.timeout(20):
+                while not _held(await ask()):
+                    pass
+            assert _held(await ask()) >= 50 * KIB
+        async with asyncio.timeout(20):
+            while _held(await ask()) or (await ask())["raftlog_connections",]:
+                pass
+
+    with_figures(tmp_path, check)
+
+
+def _held(figures: Figures) -> float:
+    return sum(count for labels, count in figures.items() if labels[0] == "raftlog_held_bytes")
