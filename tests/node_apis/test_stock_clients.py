@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import re
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raftlog.errors import ForeignCommitError
+from raftlog.limits import MIB
 from raftlog.node.formatting import random_id
 from tests.support.kafka import kafka_jars, run_java
 from tests.support.quorum_processes import QuorumProcesses, eventually
@@ -87,7 +90,7 @@ def _produce(bootstrap: str, codec: str, values: list[bytes], **more: Any) -> li
     return offsets
 
 
-def _consume(bootstrap: str, start_offset: int, count: int) -> list[Any]:
+def _consume(bootstrap: str, start_offset: int, count: int, **more: Any) -> list[Any]:
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -97,6 +100,7 @@ def _consume(bootstrap: str, start_offset: int, count: int) -> list[Any]:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "log_level": 0,
+            **more,
         }
     )
     consumer.assign([TopicPartition(TOPIC, 0, start_offset)])
@@ -125,6 +129,40 @@ def test_librdkafka_produces_idempotently_and_consumes_with_every_codec(
     assert found[-1].key() == b"k%d" % (COUNT - 1)
     assert found[-1].headers() == [("codec", codec.encode())]
     assert found[-1].timestamp() == (1, 1_700_000_000_000 + COUNT - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_librdkafka_s_large_batches_keep_their_order_among_small_ones(
+    quorum: QuorumProcesses, codec: str
+) -> None:
+    """A node reads large batches beside its loop; the next of the same producer wait for them."""
+    chance = random.Random(7)
+    values = [
+        chance.randbytes(300_000)
+        if at % 7 == 0
+        else chance.randbytes(10) * chance.randint(1, 9_000)
+        for at in range(COUNT)
+    ]
+    more = {"batch.size": 4 * MIB, "message.max.bytes": 4 * MIB, "linger.ms": 1}
+    _, end = _watermarks(quorum.bootstrap)
+    offsets = _produce(quorum.bootstrap, codec, values, **more)
+    assert offsets == sorted(set(offsets)), "those of voters may lie between"
+    found = _consume(quorum.bootstrap, end, COUNT)
+    assert [one.value() for one in found] == values
+
+
+@pytest.mark.slow
+def test_librdkafka_s_consumer_that_waits_for_many_bytes_is_given_the_last_few_too(
+    quorum: QuorumProcesses,
+) -> None:
+    values = [b"%d" % at * 2_000 for at in range(COUNT)]
+    waiting = {"fetch.min.bytes": 300_000, "fetch.wait.max.ms": 300}
+    _, end = _watermarks(quorum.bootstrap)
+    with ThreadPoolExecutor(1) as beside:
+        found = beside.submit(_consume, quorum.nodes[0].address, end, COUNT, **waiting)
+        _produce(quorum.bootstrap, "none", values, **{"batch.size": 20_000})
+        assert [one.value() for one in found.result()] == values
 
 
 @pytest.mark.slow
