@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.requests import Answer, AppendRequest, Done, Failed
+from raftlog.client.requests import Answer, AppendRequest, Done, Failed, Line
 from raftlog.errors import (
     AppendUnknownError,
+    DiskFullError,
     ForeignCommitError,
     NotLeaderError,
     OutOfOrderSequenceError,
@@ -76,3 +77,28 @@ def test_what_is_placed_holds_its_records_no_more_and_is_answered_as_what_it_was
     assert isinstance(unknown.error, AppendUnknownError)
     assert isinstance(refused, Failed)
     assert isinstance(refused.error, NotLeaderError)
+
+
+def test_behind_what_found_no_room_nothing_of_its_line_is_placed() -> None:
+    one = OneReplica()
+    one.elect()
+    told: dict[AppendRequest, Answer] = {}
+    appends = LeaderAppends(one.replica, told.__setitem__)
+    line = Line()
+
+    def append(*requests: AppendRequest) -> list[type[object]]:
+        one.act(lambda now_ms, time_ms: appends.submit(requests, now_ms=now_ms, time_ms=time_ms))
+        appends.poll()
+        answers = [told[request] for request in requests]
+        return [type(one.error) if isinstance(one, Failed) else Done for one in answers]
+
+    def small(line: Line | None) -> AppendRequest:
+        return AppendRequest(records=(b"x",), line=line, deadline_ms=1e12)
+
+    one.disk.leave_room(10_000)
+    large = AppendRequest(records=(b"x" * 100_000,), line=line, deadline_ms=1e12)
+    assert append(small(line)) == [Done]
+    assert append(large, small(line)) == [DiskFullError, DiskFullError]
+    assert append(small(line), small(None)) == [DiskFullError, Done]
+    one.disk.full_at(None)
+    assert append(small(line), small(None), small(Line())) == [DiskFullError, Done, Done]

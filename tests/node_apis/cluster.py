@@ -204,10 +204,14 @@ class Node:
 
     # --- asking it --------------------------------------------------------------------------------
 
-    def start(self, key: ApiKey, version: int, request: Any, who: Caller) -> asyncio.Task[Any]:
-        """Ask what a connection would ask: it is begun before this returns to the loop again."""
+    def start(
+        self, key: ApiKey, version: int, request: Any, who: Caller | Origin
+    ) -> asyncio.Task[Any]:
+        """Ask what a connection would ask: it is begun before this returns to the loop again. A
+        caller asks on a connection of his own."""
         frame = b"head" + encode(request, version)
-        work = self.apis.answer(key, version, frame, 4, origin(who))
+        asked_by = who if isinstance(who, Origin) else origin(who)
+        work = self.apis.answer(key, version, frame, 4, asked_by)
         return asyncio.get_running_loop().create_task(work)
 
     async def ask_client(

@@ -23,6 +23,7 @@ from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
+from raftlog.node.origin import Origin
 from raftlog.records.batch import (
     Compression,
     Header,
@@ -36,7 +37,7 @@ from raftlog.wire import ApiKey, wide
 from raftlog.wire.append_refusals import parse_appended, parse_refusal
 
 from .batches import batch, commit_header, produce, with_attributes
-from .cluster import TIME_MS, Cluster, Node, answer_of, caller, run, settle
+from .cluster import TIME_MS, Cluster, Node, answer_of, caller, is_last, origin, run, settle
 
 VERSIONS = range(3, 14)
 
@@ -162,6 +163,31 @@ def test_appends_are_placed_in_the_order_in_which_they_came() -> None:
         found = [answer_of(task, wide.ProduceResponse, 9) for task in tasks]
         offsets = [one.responses[0].partition_responses[0].base_offset for one in found]
         assert offsets == list(range(offsets[0], offsets[0] + 5))
+
+    run(work())
+
+
+def test_nothing_of_one_connection_overtakes_what_found_no_room() -> None:
+    async def work() -> None:
+        leader = Cluster().elect()
+        one, other = origin(), origin()
+        leader.disk.leave_room(4_000)
+
+        async def ask(data: bytes, who: Origin) -> tuple[ErrorCode, bool]:
+            task = leader.start(ApiKey.PRODUCE, 9, produce(batch(data)), who)
+            await settle()
+            answer = answer_of(task, wide.ProduceResponse, 9)
+            return answer.responses[0].partition_responses[0].error_code, is_last(task)
+
+        assert await ask(b"before", one) == (ErrorCode.none, False)
+        assert await ask(b"l" * 50_000, one) == (ErrorCode.kafka_storage_error, True)
+        assert await ask(b"behind", one) == (ErrorCode.kafka_storage_error, True)
+        assert await ask(b"else", other) == (ErrorCode.none, False)
+        leader.disk.full_at(None)
+        assert await ask(b"later", one) == (ErrorCode.kafka_storage_error, True)
+        again = origin()
+        assert await ask(b"again", again) == (ErrorCode.none, False)
+        assert [record.value for record in stored(leader)] == [b"before", b"else", b"again"]
 
     run(work())
 

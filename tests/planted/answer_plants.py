@@ -315,6 +315,20 @@ ANSWER_PLANTS: Final = (
         tests=(MEMORY,),
     ),
     Plant(
+        bug="a small append overtakes one that found no room",
+        path=f"{NODE}/leader_appends.py",
+        old="answers.append(failed(refusal) if refusal else group.place(request))",
+        new="answers.append(group.place(request))",
+        tests=("tests/node/test_leader_appends.py", "tests/node_apis/test_producing.py"),
+    ),
+    Plant(
+        bug="the connection of what found no room stays open",
+        path=f"{APIS}/produce.py",
+        old="        question.is_last = True\n",
+        new="        pass\n",
+        tests=("tests/node_apis/test_producing.py",),
+    ),
+    Plant(
         bug="clients and voters share their room",
         path=f"{NODE}/server.py",
         old="self.voters_budget if caller.rights & Rights.VOTE",

@@ -47,6 +47,14 @@ class AppendResult:
         return self.last_offset + 1
 
 
+@dataclass(slots=True, eq=False)
+class Line:
+    """Appends of one sender, who sends again what found no room: nothing of his overtakes it, and
+    behind a ``refusal`` for it nothing more of this line is placed."""
+
+    refusal: RaftlogError | None = None
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class AppendRequest:
     """Records to be appended, and under which conditions. ``deadline_ms``: no lock after that."""
@@ -60,6 +68,7 @@ class AppendRequest:
     take_over_from: str | None = None
     producer: ProducerStamp | None = None
     deadline_ms: float
+    line: Line | None = None
     future: Future[AppendResult] = field(default_factory=Future)
 
     @property

@@ -9,7 +9,8 @@ Rules of this file:
    log shorter than wanted, or its epoch older, like an empty append, until a majority has said that
    this is still the leader. What is refused leaves no trace, whoever leads next.
 4. A repeated append waits for the first one.
-5. An append that finds no room on the disk is refused, and the leader goes on.
+5. An append that finds no room on the disk is refused, and the leader goes on. What comes behind it
+   in its ``Line`` is refused too: its sender will send all that again, in order.
 6. What is placed is in the log: its records are let go, and only the answer waits.
 """
 
@@ -93,7 +94,7 @@ class LeaderAppends:
         refusal = self._refusal()
         if refusal is not None or not isinstance(role, Leader):
             for request in requests:
-                self._tell(request, failed(refusal or self._not_leader()))
+                self._refuse(request, failed(refusal or self._not_leader()))
             return []
         before = replica.log.end_offset
         answers = self._place(requests, time_ms)
@@ -103,7 +104,7 @@ class LeaderAppends:
         last_ticket = self._last_ticket
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Failed) and isinstance(answer.error, _AT_ONCE):
-                self._tell(request, answer)
+                self._refuse(request, answer)
                 continue
             is_empty = not request.records
             request.records = ()
@@ -126,6 +127,12 @@ class LeaderAppends:
             return DiskFullError(path=replica.log.path, reason=reason)
         return None
 
+    def _refuse(self, request: AppendRequest, refused: Failed) -> None:
+        """Tell it at once."""
+        if request.line is not None and isinstance(refused.error, DiskFullError):
+            request.line.refusal = refused.error
+        self._tell(request, refused)
+
     def _place(self, requests: Sequence[AppendRequest], time_ms: int) -> list[Answer]:
         """Write appends to the log, as far as there is room."""
         log = self._replica.log
@@ -133,7 +140,8 @@ class LeaderAppends:
         answers: list[Answer] = []
         try:
             for request in requests:
-                answers.append(group.place(request))
+                refusal = None if request.line is None else request.line.refusal
+                answers.append(failed(refusal) if refusal else group.place(request))
             group.write()
         except DiskFullError as full:
             answers = [if_written(one, log.end_offset, full) for one in answers]

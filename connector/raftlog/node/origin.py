@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from raftlog.client.requests import Line
+
 from .access import Caller
 from .request_budget import RequestBudget
 
@@ -14,9 +16,11 @@ class Origin:
     """One connection's, for all its questions.
 
     ``budget`` is that of the memory they take. ``placing`` is held while an append of this
-    connection is read and placed: who comes later waits, in order.
+    connection is read and placed: who comes later waits, in order. ``line`` keeps that order where
+    there is no room.
     """
 
     caller: Caller
     budget: RequestBudget
     placing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    line: Line = field(default_factory=Line)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from crc32c import crc32c
 
-from raftlog.client.requests import AppendRequest
+from raftlog.client.requests import AppendRequest, Line
 from raftlog.errors import (
     CorruptBatchError,
     InvalidAppendError,
@@ -93,6 +93,7 @@ def append_request(
     config: LogConfig,
     *,
     deadline_ms: float,
+    line: Line,
     decompressed_bytes_max: int | None = None,
 ) -> AppendRequest:
     """What a producer asks for by this batch, of a log that is configured so.
@@ -121,6 +122,7 @@ def append_request(
         take_over_from=found.take_over_from,
         producer=header.producer,
         deadline_ms=deadline_ms,
+        line=line,
     )
     request.check()
     return request
