@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ COPIED: Final = ("connector", "state", "python_datasource", "tests", "pyproject.
 SOURCES: Final = COPIED[:3]
 WORKERS_MAX: Final = 8
 TIMEOUT_S: Final = 300
+"""For each of the tests that a run is given."""
 _FAILED: Final = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 _TESTS_FAILED: Final = 1
 """pytest's exit code for that, and for nothing else that may go wrong."""
@@ -60,14 +61,15 @@ class Copy:
                 shutil.copy(source, home / name)
         self._check_that_it_is_imported()
 
-    def run(self, tests: Iterable[str]) -> Result:
+    def run(self, tests: Sequence[str]) -> Result:
         """Run tests up to the first that fails."""
         command = [sys.executable, "-m", "pytest", "-x", "-rf", "--tb=no", "-p", "no:cacheprovider"]
+        timeout_s = TIMEOUT_S * len(tests)
         began = time.monotonic()
         try:
-            ended = self._python([*command, *tests])
+            ended = self._python([*command, *tests], timeout_s)
         except subprocess.TimeoutExpired:
-            return Result(None, TIMEOUT_S, f"no end in {TIMEOUT_S} s")
+            return Result(None, timeout_s, f"no end in {timeout_s} s")
         seconds = time.monotonic() - began
         if ended.returncode == 0:
             return Result(None, seconds)
@@ -87,7 +89,9 @@ class Copy:
         finally:
             (self.home / plant.path).write_text(before)
 
-    def _python(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+    def _python(
+        self, command: list[str], timeout_s: int = TIMEOUT_S
+    ) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join(str(self.home / name) for name in (*SOURCES, "."))
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
@@ -96,7 +100,7 @@ class Copy:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
 
