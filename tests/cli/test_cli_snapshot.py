@@ -35,8 +35,9 @@ def test_the_newest_state_is_written_under_kafkas_name(log: Path, tmp_path: Path
 
 
 def test_an_older_state_is_written_under_a_name_of_ones_own(log: Path, tmp_path: Path) -> None:
-    path = tmp_path / "00000000000000000004-0000000001.checkpoint"
+    path = tmp_path / "before.checkpoint"
     assert run("snapshot", log, path, "--at", "4", "--reveal")[0] == 0
+    assert len(rows("cat", path)) == 1
     assert rows("state", path, "brokers") == []
     assert [row["level"] for row in rows("state", path, "features")] == [30]
     status, _, err = run("snapshot", log, path, "--at", "4", "--reveal")

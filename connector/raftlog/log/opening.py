@@ -14,13 +14,17 @@ from typing import Final
 
 from raftlog.errors import CorruptBatchError, CorruptFileError, NotALogError
 from raftlog.records.control import LeaderChange, decode_control
-from raftlog.storage.protocol import Storage
-from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID, TopicPartition
+from raftlog.storage.protocol import ReadableFile, Storage
+from raftlog.types import (
+    CLUSTER_METADATA_TOPIC,
+    CLUSTER_METADATA_TOPIC_ID,
+    SnapshotId,
+    TopicPartition,
+)
 
 from .files import LogFiles, read_batch_at, read_small_file
 from .foreign import refuse_foreign
 from .names import (
-    BOOTSTRAP_ID,
     CHECKPOINT_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -116,8 +120,7 @@ def _open_checkpoint(storage: Storage, path: str, name: str) -> SingleLog:
     with storage.open_file(path) as file:
         if file.byte_count() == 0:
             raise NotALogError(path=path, reason="the file is empty")
-    # A bootstrap.checkpoint and a renamed one do not say where they end.
-    snapshot_id = parse_checkpoint_name(name) or BOOTSTRAP_ID
+        snapshot_id = parse_checkpoint_name(name) or _unnamed_snapshot(file)
     return SingleLog(
         LogFiles.of_checkpoint(storage, path, snapshot_id),
         path=path,
@@ -125,6 +128,13 @@ def _open_checkpoint(storage: Storage, path: str, name: str) -> SingleLog:
         kind=LogKind.METADATA,
         source=SourceKind.CHECKPOINT,
     )
+
+
+def _unnamed_snapshot(file: ReadableFile) -> SnapshotId:
+    """The id of a checkpoint whose name is not Kafka's: its batches say an epoch, and nothing says
+    where it ends. A bootstrap.checkpoint is of epoch 0."""
+    first = read_batch_at(file, 0)
+    return SnapshotId(0 if first is None else first.leader_epoch, 0)
 
 
 def _identity(files: LogFiles, directory_name: str) -> tuple[TopicPartition, LogKind]:
