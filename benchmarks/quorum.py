@@ -9,8 +9,8 @@ of the two alternate on the same disk. etcd is taken from `--etcd` or the PATH (
 `etcd-server`), and left out where there is none. Its members sync what they write as ours do.
 
 Failover: the leader is killed (SIGKILL) while somebody appends; the time is from the kill to the
-first append that is acknowledged after it. Both have their own defaults: raftlog a fetch timeout and
-elections of 1 s, etcd an election timeout of 1 s.
+first append that is acknowledged after it. Both have their own defaults: raftlog a fetch timeout
+and elections of 1 s, etcd an election timeout of 1 s.
 """
 
 from __future__ import annotations

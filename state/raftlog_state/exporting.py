@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftlog import EmbeddedLog
-from raftlog.client import write_new_file
+from raftlog.client import LogReader, write_new_file
 from raftlog.errors import InvalidRecordError, UnsupportedVersionError
 from raftlog.types import SnapshotId
 
@@ -42,7 +42,7 @@ class ExportedSnapshot:
 
 
 def export_snapshot(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | LogReader,
     path: str | os.PathLike[str],
     *,
     end_offset: int | None = None,
@@ -50,7 +50,7 @@ def export_snapshot(
     """Write a checkpoint of the state that a metadata log holds below ``end_offset``.
 
     Args:
-        source: the log, as ``raftlog.client.open_path`` takes it: a directory of ours or of
+        source: the log, or what ``raftlog.client.open_path`` takes: a directory of ours or of
             Kafka's, several voters' directories, a checkpoint.
         path: a directory that is there, in which the checkpoint gets Kafka's name for it, or a
             file's name that ends in ``.checkpoint``.
@@ -62,7 +62,8 @@ def export_snapshot(
         FileExistsLogError: there is such a file already.
         And what reading a log raises.
     """
-    moments = Moments(os.fspath(source), Redactor(reveal=True))
+    log = source if isinstance(source, LogReader) else os.fspath(source)
+    moments = Moments(log, Redactor(reveal=True))
     image = moments.image_at(moments.end_offset() if end_offset is None else end_offset)
     _refuse_unknown(moments)
     return write_snapshot(image, path)

@@ -65,6 +65,10 @@ def test_version_is_one_line() -> None:
         (["state", "x", "topics", "--format", "records"], "takes no KIND"),
         (["diff", "x"], "--from"),
         (["diff", "x", "--from", "5", "--to", "4"], "lies before"),
+        (["state", "x", "--bootstrap-server", "h:1"], "no kind 'x'"),
+        (["state", "x", "topics", "--bootstrap-server", "h:1"], "not both"),
+        (["cat", "x", "--bootstrap-server", "h:1"], "not both"),
+        (["snapshot", "x", "y", "--reveal", "--bootstrap-server", "h:1"], "not both"),
         (["check", "x", "--jsn"], "did you mean --json?"),
         (["configure", "x", "retention.ms"], "is not NAME=VALUE"),
         (["repair", "x", "--cut", "5"], "did you mean --cut-at?"),
@@ -158,7 +162,7 @@ def test_every_way_to_end_has_its_exit_code(error: BaseException, status: int, s
     assert (stderr.getvalue() == "") == (said == "")
 
 
-def test_ctrl_c_ends_without_a_trace(tmp_path: Path) -> None:
+def test_ctrl_c_ends_without_a_trace(data: Path) -> None:
     # The signal is sent by the process to itself while it reads: no clock, no race. A shell's
     # background job inherits SIGINT as ignored, so Python's own handler is put back first.
     code = (
@@ -167,9 +171,10 @@ def test_ctrl_c_ends_without_a_trace(tmp_path: Path) -> None:
         "from raftlog_state.cli import cat_log\n"
         "cat_log.print_records = lambda *given: os.kill(os.getpid(), signal.SIGINT)\n"
         "from raftlog_state.cli.main import main\n"
-        "sys.exit(main(['cat', 'x']))\n"
+        "sys.exit(main(['cat', sys.argv[1]]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, str(data / "kraft-logs" / "trimmed-3.9.2" / "node-1")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert signal.SIGINT == 2
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

@@ -6,6 +6,7 @@ import gc
 import threading
 from collections.abc import Iterator
 from itertools import count, islice
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -16,6 +17,7 @@ from raftlog.client.remote.remote_log import RemoteLog
 from raftlog.errors import DataLossError, NodeRefusedError, OffsetOutOfRangeError
 from raftlog_state.moments import Moments
 from raftlog_state.records import Redactor
+from tests.support.cli import rows, run
 from tests.support.kafka import KafkaNode, running_node
 from tests.support.quorum_processes import eventually
 
@@ -120,6 +122,30 @@ def test_its_checkpoint_and_what_follows_are_the_state(node: KafkaNode) -> None:
     assert state == Moments(str(node.log_dir), Redactor()).image_at(end)
     with pytest.raises(DataLossError):
         list(remote.scan(0, end))
+
+
+def test_the_command_line_tells_of_live_controllers_what_it_tells_of_their_files(
+    node: KafkaNode, tmp_path: Path
+) -> None:
+    nodes, files = ("--bootstrap-server", node.controller), str(node.log_dir)
+    live = raftlog.follow(node.controller)
+    start, end = live.log_start_offset, live.log_end_offset
+    of_cat = ("--control", "--noop", "--from", str(start), "--to", str(end))
+    assert rows("cat", *nodes, *of_cat) == rows("cat", files, *of_cat)
+    for kind in ((), ("topics",), ("configs",)):
+        at = ("--at", str(end))
+        told = run("state", *kind, *nodes, *at)
+        assert told[:2] == (0, run("state", files, *kind, *at)[1])
+    changes = ("--from", str(end - 1), "--to", str(end))
+    assert rows("diff", *nodes, *changes) == rows("diff", files, *changes)
+    checkpoints = (tmp_path / "a.checkpoint", tmp_path / "b.checkpoint")
+    for where, path in zip((nodes, (files,)), checkpoints, strict=True):
+        (written,) = rows("snapshot", *where, path, "--at", str(end), "--reveal")
+        assert written["end_offset"] == end
+    of_nodes, of_files = (
+        [(row["type"], row["data"]) for row in rows("cat", path)] for path in checkpoints
+    )
+    assert of_nodes == of_files
 
 
 def test_a_broker_s_listener_is_not_taken_for_a_quorum(node: KafkaNode) -> None:

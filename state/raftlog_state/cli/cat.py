@@ -6,6 +6,7 @@ import argparse
 
 from .output import Console, Output
 from .parser import Parser, offset, redactor
+from .source import log_of
 
 ABOUT = """
 Print the records of a log, one JSON line each:
@@ -14,9 +15,9 @@ Print the records of a log, one JSON line each:
    "data":{...}}
 
 type, version and data are what kafka-dump-log prints; timestamp is in milliseconds. Every record
-is printed as it lies there, committed or not. Of an ordinary partition: key, value and headers,
-as text if they are UTF-8, else base64 as keyBase64 and valueBase64. Of a .checkpoint: its
-records; their offsets begin at 0 and mean nothing.
+of a file is printed as it lies there, committed or not; nodes give what is committed. Of an
+ordinary partition: key, value and headers, as text if they are UTF-8, else base64 as keyBase64
+and valueBase64. Of a .checkpoint: its records; their offsets begin at 0 and mean nothing.
 """
 
 EXAMPLES = """
@@ -24,12 +25,13 @@ raftlog cat __cluster_metadata-0 --type topic --type partition_change
 raftlog cat __cluster_metadata-0 --from 1200 --to 1300 --control --noop
 raftlog cat 00000000000000001022-0000000002.checkpoint | jq -r .type | sort | uniq -c
 raftlog cat orders-0 --batches | jq 'select(.isTransactional)'
+raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
 """
 
 
 def parser() -> Parser:
     """What ``raftlog cat`` takes."""
-    made = Parser("cat", ABOUT, EXAMPLES)
+    made = Parser("cat", ABOUT, EXAMPLES, takes_nodes=True)
     made.add_argument(
         "--from",
         dest="start_offset",
@@ -75,7 +77,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
 
     from .cat_log import print_batches, print_records
 
-    path, start, end = arguments.path, arguments.start_offset, arguments.end_offset
+    log, start, end = log_of(arguments, parser()), arguments.start_offset, arguments.end_offset
     if arguments.batches:
-        return print_batches(path, start, end, output, console)
-    return print_records(path, start, end, selection, hide, output, console)
+        return print_batches(log, start, end, output, console)
+    return print_records(log, start, end, selection, hide, output, console)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from raftlog.client import Isolation, LogKind, LogReader, SourceKind, open_path
+from raftlog.client import Isolation, LogKind, LogReader, SourceKind
 from raftlog.errors import OffsetOutOfRangeError
 from raftlog.records import RecordBatch
 from raftlog.records.columns import Column, RecordColumns, Scan
@@ -32,7 +32,7 @@ _TOLD_MAX: Final = 20
 
 
 def print_records(
-    path: str,
+    log: LogReader,
     start_offset: int | None,
     end_offset: int | None,
     selection: Selection,
@@ -41,7 +41,6 @@ def print_records(
     console: Console,
 ) -> int:
     """Print records, one line each. Returns the exit code: 1 if a value was damaged."""
-    log = open_path(path)
     damaged = _DamagedValues(log.path, console)
     is_metadata = log.kind is LogKind.METADATA
     columns = Column.ALL_BUT_HEADERS if is_metadata else Column.ALL
@@ -55,14 +54,13 @@ def print_records(
 
 
 def print_batches(
-    path: str,
+    log: LogReader,
     start_offset: int | None,
     end_offset: int | None,
     output: Output,
     console: Console,
 ) -> int:
     """Print the batches that overlap the range, one line each. Returns the exit code."""
-    log = open_path(path)
     for batch in _batches(log, start_offset, end_offset, console):
         name = None if batch.path is None else batch.path.replace("\\", "/").rpartition("/")[2]
         output.line(batch_line(batch, name))

@@ -8,6 +8,7 @@ from raftlog.errors import OptionError
 
 from .output import Console, Output
 from .parser import Parser, offset, redactor
+from .source import log_of
 
 ABOUT = """
 Print the rows of state that differ between two offsets, one JSON line each: entity, key, op
@@ -26,7 +27,7 @@ raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition
 
 def parser() -> Parser:
     """What ``raftlog diff`` takes."""
-    made = Parser("diff", ABOUT, EXAMPLES)
+    made = Parser("diff", ABOUT, EXAMPLES, takes_nodes=True)
     made.add_argument(
         "--from",
         dest="start_offset",
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
 
     from .state_text import change_line
 
-    moments = Moments(arguments.path, hide, console)
+    moments = Moments(log_of(arguments, parser()), hide, console)
     if end is None:
         end = moments.end_offset()
         if end < start:

@@ -75,12 +75,14 @@ a log of your own that several machines keep:
   quorum     show who leads and votes; add or remove a voter
 
 PATH is a metadata directory, a node's log directory, a partition's directory, a .log segment,
-a .checkpoint, or several voters' directories of one cluster, comma-separated or as a glob.
+a .checkpoint, or several voters' directories of one cluster, comma-separated or as a glob. cat,
+state, diff and snapshot also ask a live cluster's controllers: --bootstrap-server HOST:PORT,...
 
 examples:
   raftlog cat /var/lib/kafka/__cluster_metadata-0 --type partition | jq .
   raftlog state /var/lib/kafka topics
   raftlog diff /var/lib/kafka --from 1200 --to 1300
+  raftlog state --bootstrap-server controller-1:9093 brokers
   raftlog check /var/lib/kafka && echo sound
 
 `raftlog COMMAND --help` tells more about one. `raftlog --version` prints the version.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 REDACT_KEY_VARIABLE: Final = "RAFTLOG_REDACT_KEY"
 _OFFSET_MAX: Final = 2**63 - 1
 _KEY_BYTES_MAX: Final = 4096
+_NODES_TIMEOUT_MS: Final = 10_000
+"""Somebody waits and looks on."""
 
 
 class WrongCallError(Exception):
@@ -38,7 +40,16 @@ class WrongCallError(Exception):
 class Parser(argparse.ArgumentParser):
     """What one command takes. ``--help`` is ``main``'s: it knows where to print."""
 
-    def __init__(self, command: str, about: str, examples: str, *, takes_path: bool = True) -> None:
+    def __init__(
+        self,
+        command: str,
+        about: str,
+        examples: str,
+        *,
+        takes_path: bool = True,
+        takes_nodes: bool = False,
+    ) -> None:
+        """``takes_nodes``: nodes that run may be named in place of a path, see ``source``."""
         examples = textwrap.indent(textwrap.dedent(examples).strip(), "  ")
         super().__init__(
             prog=f"raftlog {command}",
@@ -49,7 +60,36 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         if takes_path:
-            self.add_argument("path", metavar="PATH", help="what to read, see `raftlog --help`")
+            self.add_argument(
+                "path",
+                metavar="PATH",
+                nargs="?" if takes_nodes else None,
+                help="what to read, see `raftlog --help`",
+            )
+        if takes_nodes:
+            self.add_nodes(is_required=not takes_path)
+
+    def add_nodes(self, *, is_required: bool) -> None:
+        """The options of every command that asks nodes over the network."""
+        nodes = self.add_argument_group("nodes" if is_required else "nodes in place of PATH")
+        nodes.add_argument(
+            "--bootstrap-server",
+            metavar="HOST:PORT,...",
+            required=is_required,
+            help="some nodes of a quorum of raftlog's, or all"
+            if is_required
+            else "some controllers of a live cluster, or nodes of a quorum of raftlog's, or all",
+        )
+        nodes.add_argument("--tls-ca", metavar="FILE", help="the CA of the nodes' certificates")
+        nodes.add_argument("--tls-certificate", metavar="FILE", help="what is shown to the nodes")
+        nodes.add_argument("--tls-key", metavar="FILE", help="its key")
+        nodes.add_argument(
+            "--timeout-ms",
+            metavar="MS",
+            type=int,
+            default=_NODES_TIMEOUT_MS,
+            help=f"how long nodes may not answer; default: {_NODES_TIMEOUT_MS}",
+        )
 
     def add_redaction(self) -> None:
         """The options of every command that prints values."""

@@ -13,6 +13,7 @@ from raftlog.types import ReplicaKey
 
 from .output import Console, Output
 from .parser import Parser
+from .source import quorum_of
 
 if TYPE_CHECKING:
     from raftlog.client.remote.voters import NodeAddress, QuorumStanding, ReplicaStanding
@@ -32,10 +33,7 @@ raftlog quorum --bootstrap-server 127.0.0.1:9192 --remove-voter 1:DIRECTORY_ID
 
 def parser() -> Parser:
     """What ``raftlog quorum`` takes."""
-    made = Parser("quorum", ABOUT, EXAMPLES, takes_path=False)
-    made.add_argument(
-        "--bootstrap-server", metavar="HOST:PORT,...", required=True, help="some nodes, or all"
-    )
+    made = Parser("quorum", ABOUT, EXAMPLES, takes_path=False, takes_nodes=True)
     change = made.add_mutually_exclusive_group()
     change.add_argument(
         "--add-voter",
@@ -44,25 +42,16 @@ def parser() -> Parser:
     )
     change.add_argument("--remove-voter", metavar="ID:DIRECTORY", help="as shown")
     made.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    made.add_argument("--tls-ca", metavar="FILE", help="the CA of the nodes' certificates")
-    made.add_argument("--tls-certificate", metavar="FILE", help="what is shown to the nodes")
-    made.add_argument("--tls-key", metavar="FILE", help="its key")
     return made
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Change what is asked for, then print. Returns the exit code."""
-    from raftlog.client.remote.addresses import parse_addresses
-    from raftlog.client.remote.quorum import Quorum
-    from raftlog.client.remote.tls import TlsOptions
     from raftlog.client.remote.voters import add_voter, describe_quorum, remove_voter
 
     joining = None if arguments.add_voter is None else _joining(arguments.add_voter)
     leaving = None if arguments.remove_voter is None else _leaving(arguments.remove_voter)
-    tls = TlsOptions(
-        ca=arguments.tls_ca, certificate=arguments.tls_certificate, key=arguments.tls_key
-    )
-    with closing(Quorum(parse_addresses(arguments.bootstrap_server), tls)) as quorum:
+    with closing(quorum_of(arguments)) as quorum:
         if joining is not None:
             add_voter(quorum, *joining)
         if leaving is not None:

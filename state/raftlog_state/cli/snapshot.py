@@ -7,6 +7,7 @@ import json
 
 from .output import Console, Output
 from .parser import Parser, offset
+from .source import log_of
 
 ABOUT = """
 Write the state of a metadata log as a checkpoint: a file that kafka-dump-log and the metadata
@@ -25,12 +26,13 @@ credentials. Only its owner may read it, and --reveal says that you know.
 EXAMPLES = """
 raftlog snapshot cluster-0 backup/ --reveal
 raftlog snapshot __cluster_metadata-0 before.checkpoint --at 1022 --reveal
+raftlog snapshot --bootstrap-server controller-1:9093 backup/ --reveal
 """
 
 
 def parser() -> Parser:
     """What ``raftlog snapshot`` takes."""
-    made = Parser("snapshot", ABOUT, EXAMPLES)
+    made = Parser("snapshot", ABOUT, EXAMPLES, takes_nodes=True)
     made.add_argument("to", metavar="TO", help="a directory, or a name that ends in .checkpoint")
     made.add_argument(
         "--at", metavar="OFFSET", type=offset, help="the state of all records below this offset"
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
 
     from raftlog_state.exporting import export_snapshot
 
-    done = export_snapshot(arguments.path, arguments.to, end_offset=arguments.at)
+    done = export_snapshot(log_of(arguments, parser()), arguments.to, end_offset=arguments.at)
     found = {
         "path": done.path,
         "end_offset": done.snapshot_id.end_offset,

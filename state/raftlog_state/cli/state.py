@@ -6,6 +6,7 @@ import argparse
 
 from .output import Console, Output
 from .parser import Parser, nearest, offset, redactor
+from .source import log_of
 
 KINDS = (
     "features",
@@ -42,6 +43,7 @@ EXAMPLES = """
 raftlog state __cluster_metadata-0 topics | jq -r .name
 raftlog state __cluster_metadata-0 --at 1022 partitions
 raftlog state node-1,node-2,node-3 brokers
+raftlog state --bootstrap-server controller-1:9093 partitions
 raftlog state __cluster_metadata-0 --at 1022 --format records
 """
 
@@ -58,7 +60,7 @@ def kind(name: str) -> str:
 
 def parser() -> Parser:
     """What ``raftlog state`` takes."""
-    made = Parser("state", ABOUT, EXAMPLES)
+    made = Parser("state", ABOUT, EXAMPLES, takes_nodes=True)
     made.add_argument("kind", metavar="KIND", nargs="?", type=kind, help="print these rows only")
     made.add_argument(
         "--at", metavar="OFFSET", type=offset, help="the state of all records below this offset"
@@ -74,8 +76,20 @@ def parser() -> Parser:
     return made
 
 
+def _settle_kind(arguments: argparse.Namespace) -> None:
+    """Where nodes are named in place of a path, the first word is the KIND."""
+    if arguments.bootstrap_server is None or arguments.path is None or arguments.kind is not None:
+        return
+    try:
+        arguments.kind = kind(arguments.path)
+    except argparse.ArgumentTypeError as error:
+        parser().error(f"argument KIND: {error}")
+    arguments.path = None
+
+
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print the state. Returns the exit code."""
+    _settle_kind(arguments)
     hide = redactor(arguments)
     if arguments.kind and arguments.format == "records":
         parser().error("--format records prints the whole state: it takes no KIND")
@@ -85,7 +99,8 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     from .state_text import print_image, print_records, print_rows
 
     from_oldest = arguments.kind in HISTORY_KINDS
-    moments = Moments(arguments.path, hide, console, from_oldest=from_oldest)
+    log = log_of(arguments, parser())
+    moments = Moments(log, hide, console, from_oldest=from_oldest)
     image = moments.image_at(moments.end_offset() if arguments.at is None else arguments.at)
     if arguments.format == "records":
         print_records(image, output)

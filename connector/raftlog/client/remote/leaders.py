@@ -247,7 +247,7 @@ class Leaders:
         _check_access(connection, "Metadata", int(answer.error_code))
         topics = [one for one in answer.topics if not one.is_internal]
         if not topics:
-            reason = "it shows this caller no log: there is none, or no right to see it"
+            reason = "it shows this caller no log: it is a broker, or gives no right to see it"
             raise AccessDeniedError(path=str(connection.address), reason=reason)
         if len(topics) != 1 or topics[0].name is None:
             what = f"it keeps {len(topics)} topics, and a quorum of raftlog keeps one"

@@ -1,0 +1,99 @@
+"""``raftlog cat`` and ``raftlog state`` of nodes that run, by ``--bootstrap-server``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.support.cli import run
+from tests.support.quorum_processes import free_ports
+from tests.support.served_node import ServedNode, served_node
+
+from raftlog.client.requests import AppendRequest, Done
+from raftlog_state.records import TopicRecord, encode
+
+Told = tuple[int, list[object], str]
+
+
+def with_node(
+    home: Path,
+    log: str,
+    check: Callable[[ServedNode, Callable[..., Awaitable[Told]]], Awaitable[None]],
+) -> None:
+    async def work() -> None:
+        async with served_node(home, f"[log]\n{log}\n") as node:
+
+            async def ask(command: str, *words: str) -> Told:
+                nodes = ("--bootstrap-server", f"127.0.0.1:{node.port}")
+                status, out, err = await asyncio.to_thread(run, command, *words, *nodes)
+                return status, [json.loads(line) for line in out.splitlines()], err
+
+            await check(node, ask)
+
+    asyncio.run(work())
+
+
+async def append(node: ServedNode, *values: bytes) -> None:
+    for value in values:
+        done = await node.node.driver.append(AppendRequest(records=(value,), deadline_ms=1e12))
+        assert isinstance(done, Done)
+
+
+def test_records_of_a_quorum_are_printed_as_those_of_its_files(tmp_path: Path) -> None:
+    async def check(node: ServedNode, ask: Callable[..., Awaitable[Told]]) -> None:
+        await append(node, b"one", b"two", b"\xff\xfe")
+        told = await ask("cat")
+        assert told[0] == 0
+        status, out, _ = run("cat", node.node.driver.replica.log.path)
+        assert status == 0
+        assert told[1] == [json.loads(line) for line in out.splitlines()]
+        assert len(told[1]) == 3
+        status, batches, _ = await ask("cat", "--batches", "--from", "3")
+        assert status == 0
+        assert len(batches) == 3
+
+    with_node(tmp_path, "", check)
+
+
+def test_a_quorum_without_metadata_has_no_state(tmp_path: Path) -> None:
+    async def check(_node: ServedNode, ask: Callable[..., Awaitable[Told]]) -> None:
+        status, lines, err = await ask("state")
+        assert (status, lines) == (2, [])
+        assert "without a state" in err
+
+    with_node(tmp_path, "", check)
+
+
+def test_a_quorum_of_metadata_tells_its_state_at_an_offset(tmp_path: Path) -> None:
+    async def check(node: ServedNode, ask: Callable[..., Awaitable[Told]]) -> None:
+        names = ("orders", "clicks")
+        await append(node, *(encode(TopicRecord(name=name, topic_id=_ids[name])) for name in names))
+        status, rows, _ = await ask("state", "topics")
+        assert status == 0
+        assert [row["name"] for row in rows if isinstance(row, dict)] == list(names)
+        end = node.node.driver.replica.log.end_offset
+        status, rows, _ = await ask("state", "topics", "--at", str(end - 1))
+        assert [row["name"] for row in rows if isinstance(row, dict)] == ["orders"]
+        status, rows, _ = await ask("diff", "--from", str(end - 1))
+        assert status == 0
+        assert [(row["entity"], row["op"]) for row in rows if isinstance(row, dict)] == [
+            ("topic", "c")
+        ]
+        status, rows, err = await ask("state", "--at", str(end + 1))
+        assert (status, rows) == (1, [])
+        assert str(end) in err
+
+    with_node(tmp_path, 'values = "kraft"', check)
+
+
+_ids = {"orders": "AAAAAAAAAAAAAAAAAAAAAQ", "clicks": "AAAAAAAAAAAAAAAAAAAAAg"}
+
+
+def test_where_nobody_listens_it_is_said_and_not_traced() -> None:
+    (port,) = free_ports(1)
+    status, out, err = run("cat", "--bootstrap-server", f"127.0.0.1:{port}", "--timeout-ms", "200")
+    assert (status, out) == (1, "")
+    assert f"127.0.0.1:{port}" in err
+    assert len(err.splitlines()) == 1
