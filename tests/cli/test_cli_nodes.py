@@ -53,6 +53,8 @@ def test_records_of_a_quorum_are_printed_as_those_of_its_files(tmp_path: Path) -
         status, batches, _ = await ask("cat", "--batches", "--from", "3")
         assert status == 0
         assert len(batches) == 3
+        (places,) = {(row["file"], row["position"]) for row in batches if isinstance(row, dict)}
+        assert places == (None, None), "they lie in no file"
 
     with_node(tmp_path, "", check)
 

@@ -61,10 +61,14 @@ def print_batches(
     console: Console,
 ) -> int:
     """Print the batches that overlap the range, one line each. Returns the exit code."""
+    is_remote = log.source is SourceKind.QUORUM
     for batch in _batches(log, start_offset, end_offset, console):
-        name = None if batch.path is None else batch.path.replace("\\", "/").rpartition("/")[2]
-        output.line(batch_line(batch, name))
+        output.line(batch_line(batch, None if is_remote else _file_name(batch)))
     return 0
+
+
+def _file_name(batch: RecordBatch) -> str | None:
+    return None if batch.path is None else batch.path.replace("\\", "/").rpartition("/")[2]
 
 
 class _DamagedValues:

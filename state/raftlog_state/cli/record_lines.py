@@ -101,7 +101,8 @@ def partition_lines(
 
 
 def batch_line(batch: RecordBatch, file_name: str | None) -> str:
-    """The line of one batch, whose CRC held (Kafka: ``DumpLogSegments.printBatchLevel``)."""
+    """The line of one batch, whose CRC held (Kafka: ``DumpLogSegments.printBatchLevel``). One that
+    nodes gave has no place in a file: ``file_name`` is None."""
     fields: dict[str, Any] = {
         "baseOffset": batch.base_offset,
         "lastOffset": batch.last_offset,
@@ -114,7 +115,7 @@ def batch_line(batch: RecordBatch, file_name: str | None) -> str:
         "isTransactional": batch.is_transactional,
         "isControl": batch.is_control,
         "deleteHorizonMs": batch.delete_horizon_ms,
-        "position": batch.position,
+        "position": None if file_name is None else batch.position,
         _TIMESTAMP_NAMES[batch.timestamp_type]: batch.max_timestamp_ms,
         "size": batch.byte_count,
         "magic": 2,
