@@ -23,11 +23,12 @@ class BrokenPromiseError(AssertionError):
 
 @dataclass(slots=True)
 class Committed:
-    """One batch of the one true history."""
+    """One batch of the one true history. ``committed_in``: the epoch whose leader committed it, at
+    least that of its records."""
 
     base_offset: int
     next_offset: int
-    epoch: int
+    committed_in: int
     data: bytes
 
 
@@ -50,19 +51,26 @@ class Witness:
         return self.history[-1].next_offset if self.history else 0
 
     def saw_leader(self, node_id: int, life: int, epoch: int, log: ReplicaLog) -> None:
-        """One leader an epoch over all history, restarts included, and it holds what is
-        committed."""
+        """One leader an epoch over all history, restarts included, and it holds what was committed
+        up to that epoch. A later one may have committed more, if the begin of this one was held
+        up: by a full disk, say."""
         found = self.leaders.setdefault(epoch, (node_id, life))
         if found != (node_id, life):
             raise BrokenPromiseError(
                 f"one leader an epoch: epoch {epoch} was led by {found}, now by {(node_id, life)}"
             )
-        if log.end_offset < self.end_offset:
+        end_offset = self._committed_up_to(epoch)
+        if log.end_offset < end_offset:
             raise BrokenPromiseError(
                 f"leader completeness: node {node_id} leads epoch {epoch} with the end offset "
-                f"{log.end_offset}, and {self.end_offset} is committed"
+                f"{log.end_offset}, and {end_offset} was committed by then"
             )
-        self.check_history(node_id, log)
+        self._hold_against_history(node_id, log, end_offset)
+
+    def _committed_up_to(self, epoch: int) -> int:
+        """The end of what leaders of this epoch and of those before it committed."""
+        found = (one.next_offset for one in reversed(self.history) if one.committed_in <= epoch)
+        return next(found, 0)
 
     def saw_vote(self, node_id: int, epoch: int, candidate: int) -> None:
         """One vote an epoch, restarts included."""
@@ -86,8 +94,11 @@ class Witness:
                 f"synced up to {log.synced_end_offset}"
             )
 
-    def saw_high_watermark(self, node_id: int, life: int, offset: int, log: ReplicaLog) -> None:
-        """A high watermark rises; what is below it is the same everywhere, for ever."""
+    def saw_high_watermark(
+        self, node_id: int, life: int, epoch: int, offset: int, log: ReplicaLog
+    ) -> None:
+        """A high watermark rises; what is below it is the same everywhere, for ever. ``epoch`` is
+        that of the leader who told it."""
         before = self.high_watermarks.get((node_id, life), 0)
         if offset < before:
             raise BrokenPromiseError(
@@ -97,7 +108,7 @@ class Witness:
         if offset > log.end_offset:
             raise BrokenPromiseError(f"node {node_id}: the high watermark is beyond the log")
         at = max(self.told.get(node_id, 0), log.log_start_offset)
-        self.told[node_id] = self._take(node_id, at, offset, log)
+        self.told[node_id] = self._take(node_id, at, offset, log, epoch)
 
     def restarted(self, node_id: int) -> None:
         """A node may show its log again from the start."""
@@ -105,11 +116,15 @@ class Witness:
 
     def check_history(self, node_id: int, log: ReplicaLog) -> None:
         """What is committed lies in this log, byte by byte, from its start on."""
-        end = min(self.end_offset, log.end_offset)
-        self._take(node_id, log.log_start_offset, end, log)
+        self._hold_against_history(node_id, log, self.end_offset)
 
-    def _take(self, node_id: int, at: int, end: int, log: ReplicaLog) -> int:
-        """Hold the stored batches of [at, end) against the history, or make them part of it."""
+    def _hold_against_history(self, node_id: int, log: ReplicaLog, end_offset: int) -> None:
+        end = min(end_offset, log.end_offset)
+        self._take(node_id, log.log_start_offset, end, log, epoch=0)
+
+    def _take(self, node_id: int, at: int, end: int, log: ReplicaLog, epoch: int) -> int:
+        """Hold the stored batches of [at, end) against the history, or make them part of it, as
+        committed in ``epoch``."""
         data, position = b"", 0
         while at < end:
             if position >= len(data):
@@ -129,7 +144,7 @@ class Witness:
             found = data[position : position + batch.byte_count]
             if at == self.end_offset:
                 self.by_base[at] = len(self.history)
-                self.history.append(Committed(at, batch.next_offset, batch.leader_epoch, found))
+                self.history.append(Committed(at, batch.next_offset, epoch, found))
             else:
                 known = self.by_base.get(at)
                 if known is None or self.history[known].data != found:
