@@ -19,7 +19,7 @@ from typing import Final
 
 from raftlog import EmbeddedLog
 from raftlog.client import LogReader, write_new_file
-from raftlog.errors import InvalidRecordError, UnsupportedVersionError
+from raftlog.errors import InvalidRecordError, OptionError, UnsupportedVersionError
 from raftlog.types import SnapshotId
 
 from .checkpoint import checkpoint_bytes
@@ -97,8 +97,8 @@ def write_snapshot(
 ) -> ExportedSnapshot:
     """Write a checkpoint of ``image``. ``path`` as in ``export_snapshot``.
 
-    Raises ``InvalidRecordError`` if a secret in it is redacted, ``FileExistsLogError``, and what
-    ``checkpoint_bytes`` raises.
+    Raises ``InvalidRecordError`` if a secret in it is redacted, ``OptionError`` for a directory if
+    the image does not know its end, ``FileExistsLogError``, and what ``checkpoint_bytes`` raises.
     """
     for record, field, whose in hidden_secrets(image):
         raise InvalidRecordError(
@@ -108,6 +108,9 @@ def write_snapshot(
     data = checkpoint_bytes(image, written_ms=now_ms)
     name = os.fspath(path)
     if not name.endswith(SUFFIX):
+        if image.snapshot_id.end_offset == 0 < image.snapshot_id.epoch:
+            reason = "the checkpoint that was read does not say where it ends: name the new one too"
+            raise OptionError(option="path", reason=reason)
         name = os.path.join(name, f"{image.snapshot_id}{SUFFIX}")
     target = write_new_file(name, data)
     return ExportedSnapshot(target, image.snapshot_id, len(data))

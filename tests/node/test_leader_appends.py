@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.requests import Answer, AppendRequest, Done, Failed, Line
+from raftlog.client.line import Line
+from raftlog.client.requests import Answer, AppendRequest, Done, Failed
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,
@@ -79,26 +80,57 @@ def test_what_is_placed_holds_its_records_no_more_and_is_answered_as_what_it_was
     assert isinstance(refused.error, NotLeaderError)
 
 
-def test_behind_what_found_no_room_nothing_of_its_line_is_placed() -> None:
-    one = OneReplica()
-    one.elect()
-    told: dict[AppendRequest, Answer] = {}
-    appends = LeaderAppends(one.replica, told.__setitem__)
-    line = Line()
+class Room:
+    """A leader whose disk may be full, and what it answers."""
 
-    def append(*requests: AppendRequest) -> list[type[object]]:
-        one.act(lambda now_ms, time_ms: appends.submit(requests, now_ms=now_ms, time_ms=time_ms))
-        appends.poll()
-        answers = [told[request] for request in requests]
+    def __init__(self) -> None:
+        self.one = OneReplica()
+        self.one.elect()
+        self._told: dict[AppendRequest, Answer] = {}
+        self._appends = LeaderAppends(self.one.replica, self._told.__setitem__)
+
+    def append(self, *requests: AppendRequest) -> list[type[object]]:
+        """Ask for these at one time."""
+        self.one.act(
+            lambda now_ms, time_ms: self._appends.submit(requests, now_ms=now_ms, time_ms=time_ms)
+        )
+        self._appends.poll()
+        answers = [self._told[request] for request in requests]
         return [type(one.error) if isinstance(one, Failed) else Done for one in answers]
 
-    def small(line: Line | None) -> AppendRequest:
-        return AppendRequest(records=(b"x",), line=line, deadline_ms=1e12)
 
-    one.disk.leave_room(10_000)
-    large = AppendRequest(records=(b"x" * 100_000,), line=line, deadline_ms=1e12)
-    assert append(small(line)) == [Done]
-    assert append(large, small(line)) == [DiskFullError, DiskFullError]
-    assert append(small(line), small(None)) == [DiskFullError, Done]
-    one.disk.full_at(None)
-    assert append(small(line), small(None), small(Line())) == [DiskFullError, Done, Done]
+def of_line(line: Line | None, producer_id: int | None, byte_count: int = 1) -> AppendRequest:
+    stamp = None if producer_id is None else ProducerStamp(producer_id, 0, 0)
+    return AppendRequest(records=(b"x" * byte_count,), line=line, producer=stamp, deadline_ms=1e12)
+
+
+def test_behind_what_found_no_room_nothing_of_its_line_is_placed() -> None:
+    room, line = Room(), Line()
+    room.one.disk.leave_room(10_000)
+    assert room.append(of_line(line, 1, 100_000)) == [DiskFullError]
+    assert room.append(of_line(line, 2)) == [DiskFullError]
+    assert room.append(of_line(None, 3), of_line(Line(), 4)) == [Done, Done]
+    assert room.append(of_line(line, None)) == [Done], "nobody would know it again"
+    room.one.disk.full_at(None)
+    assert room.append(of_line(line, 5)) == [DiskFullError], "it was under way already"
+
+
+def test_when_it_comes_again_it_is_placed_and_what_was_behind_it() -> None:
+    room, line, neighbour = Room(), Line(), Line()
+    room.one.disk.leave_room(10_000)
+    together = (of_line(line, 1, 100_000), of_line(line, 2), of_line(neighbour, 3))
+    assert room.append(*together) == [DiskFullError] * 3
+    assert room.append(of_line(neighbour, 4)) == [DiskFullError], "it would overtake 3"
+    assert room.append(of_line(neighbour, 3)) == [Done]
+    assert room.append(of_line(line, 1, 100_000)) == [DiskFullError]
+    assert room.append(of_line(line, 2)) == [DiskFullError]
+    room.one.disk.full_at(None)
+    assert room.append(of_line(line, 1, 100_000), of_line(line, 2)) == [Done, Done]
+
+
+def test_a_sender_who_never_comes_again_is_not_refused_for_ever() -> None:
+    room, line = Room(), Line()
+    room.one.disk.leave_room(10_000)
+    assert room.append(of_line(line, 0, 100_000)) == [DiskFullError]
+    found = [room.append(of_line(line, number))[0] for number in range(1, 20)]
+    assert found == [DiskFullError] * 15 + [Done] * 4

@@ -83,15 +83,13 @@ def test_figures_say_who_asks_and_how_much_is_held_for_them(tmp_path: Path) -> N
             assert during["raftlog_requests_total", "api_versions"] == 1
             connection.writer.write((50 * KIB).to_bytes(4, "big") + b"z")
             async with asyncio.timeout(20):
-                while not _held(await ask()):
-                    pass
-            assert _held(await ask()) >= 50 * KIB
+                while not (figures := await ask())["raftlog_held_bytes", "voters"]:
+                    await asyncio.sleep(0.01)
+            assert figures["raftlog_held_bytes", "voters"] >= 50 * KIB
+            assert figures["raftlog_held_bytes", "clients"] == 0, "who comes here may vote"
         async with asyncio.timeout(20):
-            while _held(await ask()) or (await ask())["raftlog_connections",]:
-                pass
+            while (figures := await ask())["raftlog_connections",]:
+                await asyncio.sleep(0.01)
+        assert figures["raftlog_held_bytes", "voters"] == 0
 
     with_figures(tmp_path, check)
-
-
-def _held(figures: Figures) -> float:
-    return sum(count for labels, count in figures.items() if labels[0] == "raftlog_held_bytes")

@@ -173,21 +173,25 @@ def test_nothing_of_one_connection_overtakes_what_found_no_room() -> None:
         one, other = origin(), origin()
         leader.disk.leave_room(4_000)
 
-        async def ask(data: bytes, who: Origin) -> tuple[ErrorCode, bool]:
-            task = leader.start(ApiKey.PRODUCE, 9, produce(batch(data)), who)
+        async def ask(data: bytes, producer_id: int, who: Origin) -> ErrorCode:
+            asked = produce(batch(data, producer=(producer_id, 0, 0)))
+            task = leader.start(ApiKey.PRODUCE, 9, asked, who)
             await settle()
             answer = answer_of(task, wide.ProduceResponse, 9)
-            return answer.responses[0].partition_responses[0].error_code, is_last(task)
+            assert not is_last(task), "what else is under way there is answered too"
+            return answer.responses[0].partition_responses[0].error_code
 
-        assert await ask(b"before", one) == (ErrorCode.none, False)
-        assert await ask(b"l" * 50_000, one) == (ErrorCode.kafka_storage_error, True)
-        assert await ask(b"behind", one) == (ErrorCode.kafka_storage_error, True)
-        assert await ask(b"else", other) == (ErrorCode.none, False)
+        large = b"l" * 50_000
+        assert await ask(b"before", 1, one) is ErrorCode.none
+        assert await ask(large, 2, one) is ErrorCode.kafka_storage_error
+        assert await ask(b"behind", 3, one) is ErrorCode.kafka_storage_error
+        assert await ask(b"else", 4, other) is ErrorCode.none
         leader.disk.full_at(None)
-        assert await ask(b"later", one) == (ErrorCode.kafka_storage_error, True)
-        again = origin()
-        assert await ask(b"again", again) == (ErrorCode.none, False)
-        assert [record.value for record in stored(leader)] == [b"before", b"else", b"again"]
+        assert await ask(b"under way", 5, one) is ErrorCode.kafka_storage_error
+        assert await ask(large, 2, one) is ErrorCode.none
+        assert await ask(b"behind", 3, one) is ErrorCode.none
+        found = [record.value for record in stored(leader)]
+        assert found == [b"before", b"else", large, b"behind"]
 
     run(work())
 

@@ -322,11 +322,18 @@ ANSWER_PLANTS: Final = (
         tests=("tests/node/test_leader_appends.py", "tests/node_apis/test_producing.py"),
     ),
     Plant(
-        bug="the connection of what found no room stays open",
-        path=f"{APIS}/produce.py",
-        old="        question.is_last = True\n",
-        new="        pass\n",
-        tests=("tests/node_apis/test_producing.py",),
+        bug="what found no room is refused for ever",
+        path="connector/raftlog/client/line.py",
+        old="        if identity in self._refused:\n            self._clear()\n",
+        new="",
+        tests=("tests/node/test_leader_appends.py", "tests/node_apis/test_producing.py"),
+    ),
+    Plant(
+        bug="a sender who never comes again is refused for ever",
+        path="connector/raftlog/client/line.py",
+        old="        if len(self._refused) == REFUSED_MAX:\n",
+        new="        if len(self._refused) < 0:\n",
+        tests=("tests/node/test_leader_appends.py",),
     ),
     Plant(
         bug="clients and voters share their room",

@@ -33,7 +33,8 @@ COPIED: Final = ("connector", "state", "python_datasource", "tests", "pyproject.
 SOURCES: Final = COPIED[:3]
 WORKERS_MAX: Final = 8
 TIMEOUT_S: Final = 300
-"""For each of the tests that a run is given."""
+TIMEOUT_OF_ALL_S: Final = 1_800
+"""For the tests of all bugs together."""
 _FAILED: Final = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 _TESTS_FAILED: Final = 1
 """pytest's exit code for that, and for nothing else that may go wrong."""
@@ -64,7 +65,7 @@ class Copy:
     def run(self, tests: Sequence[str]) -> Result:
         """Run tests up to the first that fails."""
         command = [sys.executable, "-m", "pytest", "-x", "-rf", "--tb=no", "-p", "no:cacheprovider"]
-        timeout_s = TIMEOUT_S * len(tests)
+        timeout_s = min(TIMEOUT_S * len(tests), TIMEOUT_OF_ALL_S)
         began = time.monotonic()
         try:
             ended = self._python([*command, *tests], timeout_s)

@@ -21,6 +21,8 @@ from raftlog.log.writing.batch_facts import CommitName
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.encoding import RecordToAppend
 
+from .line import Line
+
 if TYPE_CHECKING:
     from raftlog.log.writing.replicated_log import ReplicatedLog
 
@@ -47,14 +49,6 @@ class AppendResult:
         return self.last_offset + 1
 
 
-@dataclass(slots=True, eq=False)
-class Line:
-    """Appends of one sender, who sends again what found no room: nothing of his overtakes it, and
-    behind a ``refusal`` for it nothing more of this line is placed."""
-
-    refusal: RaftlogError | None = None
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class AppendRequest:
     """Records to be appended, and under which conditions. ``deadline_ms``: no lock after that."""
@@ -70,6 +64,11 @@ class AppendRequest:
     deadline_ms: float
     line: Line | None = None
     future: Future[AppendResult] = field(default_factory=Future)
+
+    @property
+    def identity(self) -> CommitName | ProducerStamp | None:
+        """By what it is known when it comes again, if it is."""
+        return self.producer if self.commit is None else self.commit
 
     @property
     def has_token(self) -> bool:

@@ -36,9 +36,11 @@ class HeldBytes:
             + self.turns_byte_count
             + self.unread_byte_count
         )
-        if self._told_byte_count != before:
-            budget.take(self._told_byte_count)
-            budget.give(before)
+        more = self._told_byte_count - before
+        if more > 0:
+            budget.take(more)
+        elif more < 0:
+            budget.give(-more)
 
     def clear_frames(self) -> None:
         """What came in and is not begun is forgotten."""

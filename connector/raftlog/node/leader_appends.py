@@ -9,8 +9,8 @@ Rules of this file:
    log shorter than wanted, or its epoch older, like an empty append, until a majority has said that
    this is still the leader. What is refused leaves no trace, whoever leads next.
 4. A repeated append waits for the first one.
-5. An append that finds no room on the disk is refused, and the leader goes on. What comes behind it
-   in its ``Line`` is refused too: its sender will send all that again, in order.
+5. An append that finds no room on the disk is refused, with those that were placed in one go with
+   it, and the leader goes on. What comes behind it in its ``Line`` is refused too.
 6. What is placed is in the log: its records are let go, and only the answer waits.
 """
 
@@ -130,7 +130,7 @@ class LeaderAppends:
     def _refuse(self, request: AppendRequest, refused: Failed) -> None:
         """Tell it at once."""
         if request.line is not None and isinstance(refused.error, DiskFullError):
-            request.line.refusal = refused.error
+            request.line.refuse(request.identity, refused.error)
         self._tell(request, refused)
 
     def _place(self, requests: Sequence[AppendRequest], time_ms: int) -> list[Answer]:
@@ -140,7 +140,7 @@ class LeaderAppends:
         answers: list[Answer] = []
         try:
             for request in requests:
-                refusal = None if request.line is None else request.line.refusal
+                refusal = request.line and request.line.refusal_of(request.identity)
                 answers.append(failed(refusal) if refusal else group.place(request))
             group.write()
         except DiskFullError as full:

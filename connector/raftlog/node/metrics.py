@@ -79,7 +79,9 @@ class NodeCollector(Collector):
             requests.add_metric([name.lower()], count)
         yield requests
         held = GaugeMetricFamily(
-            "raftlog_held_bytes", "Bytes of questions and answers.", labels=["budget"]
+            "raftlog_held_bytes",
+            "Memory for questions and answers, of all connections.",
+            labels=["budget"],
         )
         held.add_metric(["clients"], self._server.clients_budget.held_byte_count)
         held.add_metric(["voters"], self._server.voters_budget.held_byte_count)

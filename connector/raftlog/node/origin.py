@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from raftlog.client.requests import Line
+from raftlog.client.line import Line
 
 from .access import Caller
 from .request_budget import RequestBudget

@@ -77,7 +77,8 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
 
     from .cat_log import print_batches, print_records
 
-    log, start, end = log_of(arguments, parser()), arguments.start_offset, arguments.end_offset
-    if arguments.batches:
-        return print_batches(log, start, end, output, console)
-    return print_records(log, start, end, selection, hide, output, console)
+    start, end = arguments.start_offset, arguments.end_offset
+    with log_of(arguments, parser()) as log:
+        if arguments.batches:
+            return print_batches(log, start, end, output, console)
+        return print_records(log, start, end, selection, hide, output, console)

@@ -21,6 +21,7 @@ that `raftlog cat --from A --to B` prints.
 
 EXAMPLES = """
 raftlog diff __cluster_metadata-0 --from 1200 --to 1300
+raftlog diff --bootstrap-server controller-1:9093 --from 1200
 raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition") | .changed.isr'
 """
 
@@ -59,13 +60,14 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
 
     from .state_text import change_line
 
-    moments = Moments(log_of(arguments, parser()), hide, console)
-    if end is None:
-        end = moments.end_offset()
-        if end < start:
-            raise OptionError(option="--from", reason=f"it lies behind the end, offset {end}")
-    before = moments.image_at(start)
-    after = moments.image_at(end)
+    with log_of(arguments, parser()) as log:
+        moments = Moments(log, hide, console)
+        if end is None:
+            end = moments.end_offset()
+            if end < start:
+                raise OptionError(option="--from", reason=f"it lies behind the end, offset {end}")
+        before = moments.image_at(start)
+        after = moments.image_at(end)
     for change in diff(before, after):
         output.line(change_line(change))
     return 0

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 REDACT_KEY_VARIABLE: Final = "RAFTLOG_REDACT_KEY"
 _OFFSET_MAX: Final = 2**63 - 1
 _KEY_BYTES_MAX: Final = 4096
-_NODES_TIMEOUT_MS: Final = 10_000
-"""Somebody waits and looks on."""
+NODES_TIMEOUT_MS: Final = 30_000
 
 
 class WrongCallError(Exception):
@@ -87,8 +86,8 @@ class Parser(argparse.ArgumentParser):
             "--timeout-ms",
             metavar="MS",
             type=int,
-            default=_NODES_TIMEOUT_MS,
-            help=f"how long nodes may not answer; default: {_NODES_TIMEOUT_MS}",
+            help="how long a question is asked again, until a leader answers; default: "
+            f"{NODES_TIMEOUT_MS}",
         )
 
     def add_redaction(self) -> None:

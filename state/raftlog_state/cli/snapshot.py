@@ -17,7 +17,7 @@ TO is a directory, in which the file gets the name that Kafka gives it, or a nam
 .checkpoint. A file that is there is never replaced.
 
 --at OFFSET is an end offset, as in a checkpoint's name: the state of all records below it. Without
-it: all that is committed, as far as the files tell.
+it: all that is committed, as far as files tell; nodes know.
 
 A checkpoint holds secrets in clear, as Kafka's own do: passwords in configs, keys of SCRAM
 credentials. Only its owner may read it, and --reveal says that you know.
@@ -45,12 +45,15 @@ def parser() -> Parser:
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Write the checkpoint, and print where it is. Returns the exit code."""
+    if arguments.path is None and arguments.bootstrap_server is None:
+        parser().error("PATH and TO are required, or TO and --bootstrap-server")
     if not arguments.reveal:
         parser().error("a checkpoint holds secrets in clear: say --reveal if that is meant")
 
     from raftlog_state.exporting import export_snapshot
 
-    done = export_snapshot(log_of(arguments, parser()), arguments.to, end_offset=arguments.at)
+    with log_of(arguments, parser()) as log:
+        done = export_snapshot(log, arguments.to, end_offset=arguments.at)
     found = {
         "path": done.path,
         "end_offset": done.snapshot_id.end_offset,

@@ -8,31 +8,41 @@ Rules of this file:
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final
 
-from .parser import Parser
+from .parser import NODES_TIMEOUT_MS, Parser
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
     from raftlog.client.remote.quorum import Quorum
 
+_OF_NODES: Final = ("tls_ca", "tls_certificate", "tls_key", "timeout_ms")
 
-def log_of(arguments: argparse.Namespace, parser: Parser) -> LogReader:
+
+@contextmanager
+def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]:
     """The log that PATH or ``--bootstrap-server`` names. Raises ``WrongCallError``, ``OptionError``
     and what opening a log raises."""
     if arguments.bootstrap_server is None:
         if arguments.path is None:
             parser.error("PATH or --bootstrap-server is required")
+        for name in _OF_NODES:
+            if getattr(arguments, name) is not None:
+                parser.error(f"--{name.replace('_', '-')} is for --bootstrap-server")
 
         from raftlog.client import open_path
 
-        return open_path(arguments.path)
+        yield open_path(arguments.path)
+        return
     if arguments.path is not None:
         parser.error("PATH or --bootstrap-server, not both")
 
     from raftlog.client.remote.remote_log import RemoteLog
 
-    return RemoteLog(quorum_of(arguments))
+    with closing(quorum_of(arguments)) as quorum:
+        yield RemoteLog(quorum)
 
 
 def quorum_of(arguments: argparse.Namespace) -> Quorum:
@@ -45,5 +55,6 @@ def quorum_of(arguments: argparse.Namespace) -> Quorum:
     tls = TlsOptions(
         ca=arguments.tls_ca, certificate=arguments.tls_certificate, key=arguments.tls_key
     )
-    timeout_ms = milliseconds(arguments.timeout_ms, "--timeout-ms")
+    asked_ms = NODES_TIMEOUT_MS if arguments.timeout_ms is None else arguments.timeout_ms
+    timeout_ms = milliseconds(asked_ms, "--timeout-ms")
     return Quorum(parse_addresses(arguments.bootstrap_server), tls, timeout_ms=timeout_ms)

@@ -34,9 +34,9 @@ KIND is one of {", ".join(KINDS[:8])},
 back as it goes.
 
 --at OFFSET is an end offset, as in a checkpoint's name and as --to of `raftlog cat`: the state of
-all records below it. Without it: all that is committed, as far as the files tell; stderr says
-which end was taken, and which checkpoint the state was built on. Records of a metadata transaction
-that is open there are not part of the state.
+all records below it. Without it: all that is committed, as far as files tell; nodes know. stderr
+says which end was taken, and which checkpoint the state was built on. Records of a metadata
+transaction that is open there are not part of the state.
 """
 
 EXAMPLES = """
@@ -78,8 +78,10 @@ def parser() -> Parser:
 
 def _settle_kind(arguments: argparse.Namespace) -> None:
     """Where nodes are named in place of a path, the first word is the KIND."""
-    if arguments.bootstrap_server is None or arguments.path is None or arguments.kind is not None:
+    if arguments.bootstrap_server is None or arguments.path is None:
         return
+    if arguments.kind is not None:
+        parser().error("beside --bootstrap-server there is one KIND, and no PATH")
     try:
         arguments.kind = kind(arguments.path)
     except argparse.ArgumentTypeError as error:
@@ -99,9 +101,9 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     from .state_text import print_image, print_records, print_rows
 
     from_oldest = arguments.kind in HISTORY_KINDS
-    log = log_of(arguments, parser())
-    moments = Moments(log, hide, console, from_oldest=from_oldest)
-    image = moments.image_at(moments.end_offset() if arguments.at is None else arguments.at)
+    with log_of(arguments, parser()) as log:
+        moments = Moments(log, hide, console, from_oldest=from_oldest)
+        image = moments.image_at(moments.end_offset() if arguments.at is None else arguments.at)
     if arguments.format == "records":
         print_records(image, output)
     elif arguments.kind:

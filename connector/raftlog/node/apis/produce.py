@@ -8,9 +8,7 @@ Rules of this file:
    batch that takes long to read is read beside the loop, and who came later waits for it.
    What was not answered within the request's time may yet be committed: REQUEST_TIMED_OUT, as in
    Kafka.
-3. Behind an append that found no room its connection is closed: nothing that came on it overtakes
-   what its sender will send again (``Line``).
-4. A repeat that the log knows is answered with the offsets that it got then: stock clients take
+3. A repeat that the log knows is answered with the offsets that it got then: stock clients take
    Kafka's DUPLICATE_SEQUENCE_NUMBER for success too, but without the offset.
 """
 
@@ -92,8 +90,6 @@ async def answer_produce(
         )
         for topic, appends in zip(request.topic_data, placed, strict=True)
     ]
-    if question.origin.line.refusal is not None:
-        question.is_last = True
     if request.acks == 0:
         _raise_if_failed(topics)
         return None

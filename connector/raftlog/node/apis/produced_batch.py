@@ -17,7 +17,8 @@ from typing import NoReturn
 
 from crc32c import crc32c
 
-from raftlog.client.requests import AppendRequest, Line
+from raftlog.client.line import Line
+from raftlog.client.requests import AppendRequest
 from raftlog.errors import (
     CorruptBatchError,
     InvalidAppendError,

@@ -16,8 +16,7 @@ R = TypeVar("R")
 @dataclass(slots=True, eq=False)
 class Question(Generic[R]):
     """A decoded request, in its version, and where it comes from. ``is_last`` is set by who answers
-    it: the connection is closed behind the answer, for the caller must look for another node, or
-    begin anew."""
+    it: the caller must look for another node, so the connection is closed."""
 
     view: ClusterView
     version: int
