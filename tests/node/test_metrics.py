@@ -1,22 +1,17 @@
-"""Figures of a node over HTTP, read by Prometheus' own strict parser."""
+"""Figures of a node over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
-import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from raftlog.client.requests import AppendRequest, Done
 from raftlog.limits import KIB
 from raftlog.wire import ApiKey
+from tests.support.node_metrics import Figures, figures_at
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import ServedNode, served_node
-
-Figures = dict[tuple[str, ...], float]
-"""By name, and the labels' values behind it."""
 
 
 def with_figures(
@@ -30,19 +25,6 @@ def with_figures(
             await check(node, lambda: asyncio.to_thread(figures_at, port))
 
     asyncio.run(run())
-
-
-def figures_at(port: int) -> Figures:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/metrics", headers={"Accept": "application/openmetrics-text"}
-    )
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        text = answer.read().decode()
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def test_figures_say_what_the_log_and_the_quorum_are(tmp_path: Path) -> None:
