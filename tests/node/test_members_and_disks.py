@@ -157,7 +157,8 @@ def test_appends_of_one_handle_keep_their_order_on_a_full_disk(tmp_path: Path) -
     with quorum, raftlog.connect(quorum.bootstrap) as log:
         first = log.append([b"first"])
         appends = [log.append_async([b"l" * 600_000])]
-        appends += [log.append_async([b"s"]) for _ in range(20)]
+        # Named ones are sent while the large one is under way: they wait for no producer id.
+        appends += [log.append_async([b"s"], commit=("job", "query", at)) for at in range(20)]
         eventually(
             lambda: figures_at(port)["raftlog_requests_total", "produce"] > 20,
             "they were refused and sent again",
