@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from tests.support.quorum_checks import epoch_of, follows, grows, leader_of
 from tests.support.quorum_load import Load, check_nothing_is_lost
 from tests.support.quorum_processes import QuorumProcesses, eventually
+from tests.support.report_lines import REPORT_LINE
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def quorum(tmp_path: Path) -> Iterator[QuorumProcesses]:
 
 
 def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
-    quorum: QuorumProcesses, capsys: pytest.CaptureFixture[str]
+    quorum: QuorumProcesses, record_property: Callable[[str, object], None]
 ) -> None:
     silences = []
     with Load(quorum.bootstrap) as load:
@@ -35,9 +36,10 @@ def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
             silences.append(load.book.longest_silence_s(killed_s))
             leader.start()
     check_nothing_is_lost(quorum.bootstrap, load.book)
-    with capsys.disabled():
-        words = ", ".join(f"{silence:.2f} s" for silence in silences)
-        print(f"\n  without a leader after SIGKILL: {words}; {load.count} appends")  # noqa: T201
+    words = ", ".join(f"{silence:.2f} s" for silence in silences)
+    record_property(
+        REPORT_LINE, f"without a leader after SIGKILL: {words}; {load.count} appends, none lost"
+    )
 
 
 def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
@@ -57,7 +59,7 @@ def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
 
 
 def test_a_rolling_restart_under_load_loses_nothing_and_hands_over(
-    quorum: QuorumProcesses, capsys: pytest.CaptureFixture[str]
+    quorum: QuorumProcesses, record_property: Callable[[str, object], None]
 ) -> None:
     silences = []
     with Load(quorum.bootstrap) as load:
@@ -72,9 +74,8 @@ def test_a_rolling_restart_under_load_loses_nothing_and_hands_over(
             node.start()
     check_nothing_is_lost(quorum.bootstrap, load.book)
     assert silences, "one of them led"
-    with capsys.disabled():
-        words = ", ".join(f"{1000 * silence:.0f} ms" for silence in silences)
-        print(f"\n  without a leader while it handed over: {words}")  # noqa: T201
+    words = ", ".join(f"{1000 * silence:.0f} ms" for silence in silences)
+    record_property(REPORT_LINE, f"without a leader while it handed over: {words}")
 
 
 def test_copies_are_the_same_bytes_in_the_end(quorum: QuorumProcesses) -> None:
