@@ -204,8 +204,7 @@ class DrivenNode(abc.ABC):
             case RunSync():
                 self._begin_sync(outgoing)
             case AdvanceHighWatermark(offset):
-                epoch = replica.core.epoch
-                witness.saw_high_watermark(self.node_id, self.life, epoch, offset, replica.log)
+                witness.saw_high_watermark(self.node_id, self.life, offset, replica.log)
                 self._hear(outgoing)
             case LeaderChanged(epoch=epoch, leader_id=leader_id):
                 if leader_id == self.node_id:

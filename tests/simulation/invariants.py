@@ -23,12 +23,11 @@ class BrokenPromiseError(AssertionError):
 
 @dataclass(slots=True)
 class Committed:
-    """One batch of the one true history. ``committed_in``: the epoch whose leader committed it, at
-    least that of its records."""
+    """One batch of the one true history."""
 
     base_offset: int
     next_offset: int
-    committed_in: int
+    epoch: int
     data: bytes
 
 
@@ -38,6 +37,9 @@ class Witness:
 
     history: list[Committed] = field(default_factory=list)
     by_base: dict[int, int] = field(default_factory=dict)
+    commits: list[tuple[int, int]] = field(default_factory=list)
+    """Whenever the history grew: the epoch of the leader who committed that, and its end. A leader
+    commits by a record of its own epoch, so its epoch is that of the last one."""
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
     votes: dict[tuple[int, int], int] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
@@ -69,8 +71,7 @@ class Witness:
 
     def _committed_up_to(self, epoch: int) -> int:
         """The end of what leaders of this epoch and of those before it committed."""
-        found = (one.next_offset for one in reversed(self.history) if one.committed_in <= epoch)
-        return next(found, 0)
+        return next((end for of, end in reversed(self.commits) if of <= epoch), 0)
 
     def saw_vote(self, node_id: int, epoch: int, candidate: int) -> None:
         """One vote an epoch, restarts included."""
@@ -94,11 +95,8 @@ class Witness:
                 f"synced up to {log.synced_end_offset}"
             )
 
-    def saw_high_watermark(
-        self, node_id: int, life: int, epoch: int, offset: int, log: ReplicaLog
-    ) -> None:
-        """A high watermark rises; what is below it is the same everywhere, for ever. ``epoch`` is
-        that of the leader who told it."""
+    def saw_high_watermark(self, node_id: int, life: int, offset: int, log: ReplicaLog) -> None:
+        """A high watermark rises; what is below it is the same everywhere, for ever."""
         before = self.high_watermarks.get((node_id, life), 0)
         if offset < before:
             raise BrokenPromiseError(
@@ -108,7 +106,10 @@ class Witness:
         if offset > log.end_offset:
             raise BrokenPromiseError(f"node {node_id}: the high watermark is beyond the log")
         at = max(self.told.get(node_id, 0), log.log_start_offset)
-        self.told[node_id] = self._take(node_id, at, offset, log, epoch)
+        end_offset = self.end_offset
+        self.told[node_id] = self._take(node_id, at, offset, log)
+        if self.end_offset > end_offset:
+            self.commits.append((self.history[-1].epoch, self.end_offset))
 
     def restarted(self, node_id: int) -> None:
         """A node may show its log again from the start."""
@@ -120,11 +121,10 @@ class Witness:
 
     def _hold_against_history(self, node_id: int, log: ReplicaLog, end_offset: int) -> None:
         end = min(end_offset, log.end_offset)
-        self._take(node_id, log.log_start_offset, end, log, epoch=0)
+        self._take(node_id, log.log_start_offset, end, log)
 
-    def _take(self, node_id: int, at: int, end: int, log: ReplicaLog, epoch: int) -> int:
-        """Hold the stored batches of [at, end) against the history, or make them part of it, as
-        committed in ``epoch``."""
+    def _take(self, node_id: int, at: int, end: int, log: ReplicaLog) -> int:
+        """Hold the stored batches of [at, end) against the history, or make them part of it."""
         data, position = b"", 0
         while at < end:
             if position >= len(data):
@@ -144,7 +144,7 @@ class Witness:
             found = data[position : position + batch.byte_count]
             if at == self.end_offset:
                 self.by_base[at] = len(self.history)
-                self.history.append(Committed(at, batch.next_offset, epoch, found))
+                self.history.append(Committed(at, batch.next_offset, batch.leader_epoch, found))
             else:
                 known = self.by_base.get(at)
                 if known is None or self.history[known].data != found:
