@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import raftlog
-from tests.support.node_metrics import figures_at
 from tests.support.quorum_checks import (
     add,
     grows,
@@ -21,7 +19,7 @@ from tests.support.quorum_checks import (
     voter_ids,
 )
 from tests.support.quorum_load import Load, check_nothing_is_lost
-from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually, free_ports
+from tests.support.quorum_processes import NodeProcess, QuorumProcesses, eventually
 
 pytestmark = pytest.mark.slow
 FORGETFUL = "[log]\nsegment_bytes = 16384\nretention_bytes = 32768\n"
@@ -101,35 +99,21 @@ def small_disks_can_be_made() -> bool:
     return done.returncode == 0
 
 
-needs_small_disks = pytest.mark.skipif(
-    not small_disks_can_be_made(), reason="needs unshare and user namespaces"
-)
-
-
-def put_on_a_small_disk(node: NodeProcess) -> None:
-    """Have it run where almost everything is taken, up to ``make_room``."""
-    script = node.home / "small-disk.sh"
-    script.write_text(SMALL_DISK)
-    formatted = node.home / "formatted"
-    node.before_launch = lambda: shutil.copytree(node.directory, formatted)
-    node.wrapper = (
-        *("unshare", "--user", "--map-root-user", "--mount"),
-        *("sh", str(script), str(formatted), str(node.directory)),
-    )
-
-
-def make_room(node: NodeProcess) -> None:
-    assert node.process is not None
-    os.unlink(Path(f"/proc/{node.process.pid}/root{node.directory.resolve()}/ballast"))
-
-
-@needs_small_disks
+@pytest.mark.skipif(not small_disks_can_be_made(), reason="needs unshare and user namespaces")
 def test_a_full_disk_stops_one_node_and_nobody_else(tmp_path: Path) -> None:
     quorum = QuorumProcesses(tmp_path)
     full = quorum.nodes[0]
-    put_on_a_small_disk(full)
+    script = tmp_path / "small-disk.sh"
+    script.write_text(SMALL_DISK)
+    formatted = full.home / "formatted"
+    full.before_launch = lambda: shutil.copytree(full.directory, formatted)
+    full.wrapper = (
+        *("unshare", "--user", "--map-root-user", "--mount"),
+        *("sh", str(script), str(formatted), str(full.directory)),
+    )
     with quorum, Load(quorum.bootstrap, value_bytes=2_000) as load:
         grows(load)
+        assert full.process is not None
         eventually(
             lambda: [
                 one
@@ -140,30 +124,8 @@ def test_a_full_disk_stops_one_node_and_nobody_else(tmp_path: Path) -> None:
         )
         grows(load, by=100)
         assert full.is_running
-        make_room(full)
+        ballast = Path(f"/proc/{full.process.pid}/root{full.directory.resolve()}/ballast")
+        os.unlink(ballast)
         eventually(lambda: is_level(quorum, full), "it has caught up")
         load.stop()
         check_nothing_is_lost(quorum.bootstrap, load.book)
-
-
-@needs_small_disks
-def test_appends_of_one_handle_keep_their_order_on_a_full_disk(tmp_path: Path) -> None:
-    """There is room for the small ones all the time."""
-    (port,) = free_ports(1)
-    extra = f'[metrics]\naddress = "127.0.0.1:{port}"\n'
-    quorum = QuorumProcesses(tmp_path, node_count=1, extra=extra)
-    (node,) = quorum.nodes
-    put_on_a_small_disk(node)
-    with quorum, raftlog.connect(quorum.bootstrap) as log:
-        first = log.append([b"first"])
-        appends = [log.append_async([b"l" * 600_000])]
-        # Named ones are sent while the large one is under way: they wait for no producer id.
-        appends += [log.append_async([b"s"], commit=("job", "query", at)) for at in range(20)]
-        eventually(
-            lambda: figures_at(port)["raftlog_requests_total", "produce"] > 20,
-            "they were refused and sent again",
-        )
-        assert not any(append.done() for append in appends)
-        make_room(node)
-        offsets = [first.base_offset, *(append.result(60).base_offset for append in appends)]
-        assert offsets == sorted(set(offsets))

@@ -11,6 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -149,6 +150,14 @@ class NodeProcess:
     def wake(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
+
+    def limit_files(self, byte_count: int | None) -> None:
+        """Let none of its files grow beyond so many bytes, as on a disk of which that much is left;
+        None: as large as they like."""
+        assert self.process is not None
+        limit = resource.RLIM_INFINITY if byte_count is None else byte_count
+        bounds = (limit, resource.RLIM_INFINITY)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, bounds)
 
     @property
     def is_running(self) -> bool:
