@@ -24,15 +24,21 @@ class Plant:
     new: str
     tests: tuple[str, ...]
 
-    def apply(self, home: Path) -> str:
-        """Plant it in the sources below ``home``; what the file held before.
+    def plant_into(self, text: str) -> str:
+        """Return the file's ``text`` with the bug in it.
 
-        Raises ``ValueError`` if it does not fit.
+        Raises ``ValueError`` if the bug does not fit.
+        """
+        if (count := text.count(self.old)) != 1:
+            raise ValueError(f"{self.bug}: its text is {count} times in {self.path}")
+        return text.replace(self.old, self.new)
+
+    def apply(self, home: Path) -> str:
+        """Plant the bug in the sources below ``home``; return what the file held before.
+
+        Raises ``ValueError`` if the bug does not fit.
         """
         file = home / self.path
         text = file.read_text()
-        if text.count(self.old) != 1:
-            count = text.count(self.old)
-            raise ValueError(f"{self.bug}: its text stands {count} times in {self.path}")
-        file.write_text(text.replace(self.old, self.new))
+        file.write_text(self.plant_into(text))
         return text

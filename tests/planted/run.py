@@ -22,11 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.planted.access_plants import ACCESS_PLANTS
-from tests.planted.answer_plants import ANSWER_PLANTS
 from tests.planted.plant import Plant
-from tests.planted.plants import PLANTS
-from tests.planted.quorum_plants import QUORUM_PLANTS
+from tests.planted.registry import EVERY_PLANT
 
 HOME: Final = Path(__file__).parents[2]
 COPIED: Final = ("connector", "state", "python_datasource", "tests", "pyproject.toml", "setup.cfg")
@@ -164,8 +161,7 @@ def run_all(plants: list[Plant]) -> bool:
 
 
 def main(word: str = "") -> int:
-    every = (*PLANTS, *QUORUM_PLANTS, *ACCESS_PLANTS, *ANSWER_PLANTS)
-    plants = [plant for plant in every if word in plant.bug]
+    plants = [plant for plant in EVERY_PLANT if word in plant.bug]
     if not plants:
         say(f"no planted bug has {word!r} in its name")
         return 1

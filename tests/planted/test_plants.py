@@ -3,38 +3,69 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
-import pytest
-from tests.planted.access_plants import ACCESS_PLANTS
-from tests.planted.answer_plants import ANSWER_PLANTS
 from tests.planted.plant import Plant
-from tests.planted.plants import PLANTS as OF_ONE_LOG
-from tests.planted.quorum_plants import QUORUM_PLANTS
+from tests.planted.registry import EVERY_PLANT
 
 HOME = Path(__file__).parents[2]
-PLANTS = (*OF_ONE_LOG, *QUORUM_PLANTS, *ACCESS_PLANTS, *ANSWER_PLANTS)
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.bug)
-def test_a_planted_bug_fits(plant: Plant, tmp_path: Path) -> None:
-    copy = tmp_path / plant.path
-    copy.parent.mkdir(parents=True)
-    text = (HOME / plant.path).read_text()
-    copy.write_text(text)
-    assert plant.apply(tmp_path) == text
-    assert ast.dump(ast.parse(copy.read_text())) != ast.dump(ast.parse(text))
+@cache
+def source(path: str) -> str:
+    return (HOME / path).read_text()
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.bug)
-def test_the_tests_that_must_find_it_exist(plant: Plant) -> None:
-    assert plant.tests
+@cache
+def names_of_tests(path: str) -> frozenset[str]:
+    tree = ast.walk(ast.parse(source(path)))
+    return frozenset(one.name for one in tree if isinstance(one, ast.FunctionDef))
+
+
+def why_it_does_not_fit(plant: Plant) -> str | None:
+    try:
+        planted = plant.plant_into(source(plant.path))
+    except (ValueError, OSError) as error:
+        return str(error)
+    if ast.dump(ast.parse(planted)) == ast.dump(ast.parse(source(plant.path))):
+        return f"{plant.bug}: it changes nothing that runs"
+    return None
+
+
+def missing_tests(plant: Plant) -> list[str]:
+    missing = [] if plant.tests else ["no test is named"]
     for test in plant.tests:
         path, _, name = test.partition("::")
-        functions = ast.walk(ast.parse((HOME / path).read_text()))
-        names = {one.name for one in functions if isinstance(one, ast.FunctionDef)}
-        assert not name or name.split("::")[-1].partition("[")[0] in names, test
+        if not (HOME / path).exists():
+            missing.append(path)
+            continue
+        function = name.split("::")[-1].partition("[")[0]
+        if function and function not in names_of_tests(path):
+            missing.append(test)
+    return [f"{plant.bug}: {one}" for one in missing]
 
 
-def test_every_bug_has_a_name_of_its_own() -> None:
-    assert len({plant.bug for plant in PLANTS}) == len(PLANTS) >= 15
+def test_every_planted_bug_fits_the_sources() -> None:
+    assert not [why for plant in EVERY_PLANT if (why := why_it_does_not_fit(plant))]
+
+
+def test_the_tests_that_must_find_a_planted_bug_exist() -> None:
+    assert not [one for plant in EVERY_PLANT for one in missing_tests(plant)]
+
+
+def test_every_planted_bug_has_a_name_of_its_own() -> None:
+    counts = Counter(plant.bug for plant in EVERY_PLANT)
+    assert not [bug for bug, count in counts.items() if count > 1]
+
+
+def test_every_table_of_planted_bugs_is_run() -> None:
+    """A table under a name that the registry does not find would never be planted."""
+    named = sum(
+        ast.unparse(node.func) == "Plant"
+        for path in (HOME / "tests/planted").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    )
+    assert named == len(EVERY_PLANT)

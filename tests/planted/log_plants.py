@@ -13,7 +13,7 @@ WRITING: Final = "connector/raftlog/log/writing"
 CLIENT: Final = "connector/raftlog/client"
 
 
-PLANTS: Final = (
+LOG_PLANTS: Final = (
     # --- what is promised, and when -----------------------------------------------------------
     Plant(
         bug="an append is answered before its sync",
