@@ -20,6 +20,13 @@ settings.register_profile(
 settings.load_profile("replayable")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests of the shared Spark session to one worker: a session costs a JVM."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark session"))
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """Logs written by real Apache Kafka releases, with kafka-dump-log's answers beside them."""

@@ -1,12 +1,14 @@
 """Plant one bug after the other in a copy of the sources, and see that the tests find each.
 
-``python -m tests.planted.run [WORD]``: only the bugs that the word occurs in. Exit code 1 if one is
-not found, or if something else is wrong: tests fail without any bug, a plant does not fit, a run
-ends in another way than by failing tests.
+``python -m tests.planted.run [WORD]``: only the bugs that the word occurs in. With ``--seeds 20`` a
+second column has how many random seeds of the simulator find the bug, without any test that was
+written for it. Exit code 1 if a test does not find its bug, or if something else is wrong: tests
+fail without any bug, a plant does not fit, a run ends in another way than by failing tests.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import queue
 import re
@@ -18,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +34,11 @@ WORKERS_MAX: Final = 8
 TIMEOUT_S: Final = 300
 TIMEOUT_OF_ALL_S: Final = 1_800
 """For the tests of all bugs together."""
+SEEDS_TIMEOUT_S: Final = 60
+"""For one seed: with a bug a run may never end."""
+FIRST_SEED: Final = 40_000_000
+"""No test runs seeds from here on."""
+_FAILED_SEEDS: Final = re.compile(r": (\d+) of \d+ failed")
 _FAILED: Final = re.compile(r"^FAILED (\S+)", re.MULTILINE)
 _TESTS_FAILED: Final = 1
 """pytest's exit code for that, and for nothing else that may go wrong."""
@@ -39,11 +46,15 @@ _TESTS_FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``test``: the first one that failed, None if none did. ``trouble``: why that says nothing."""
+    """``test``: the first one that failed, None if none did. ``trouble``: why that says nothing.
+
+    ``seeds``: how many random seeds found the bug, as text; "-" if the simulator runs other code.
+    """
 
     test: str | None
     seconds: float
     trouble: str | None = None
+    seeds: str = ""
 
 
 class Copy:
@@ -58,6 +69,7 @@ class Copy:
             else:
                 shutil.copy(source, home / name)
         self._check_that_it_is_imported()
+        self._simulated: frozenset[str] | None = None
 
     def run(self, tests: Sequence[str]) -> Result:
         """Run tests up to the first that fails."""
@@ -76,16 +88,40 @@ class Copy:
             return Result(None, seconds, "the tests did not run:\n" + ended.stdout + ended.stderr)
         return Result(failed[1], seconds)
 
-    def run_with(self, plant: Plant) -> Result:
-        """Run the tests that must find a bug with the bug in place."""
+    def run_with(self, plant: Plant, seed_count: int) -> Result:
+        """Run the tests that must find a bug with the bug in place, then so many random seeds."""
+        is_simulated = seed_count > 0 and plant.path in self._simulated_files()
         try:
             before = plant.apply(self.home)
         except ValueError as error:
             return Result(None, 0.0, str(error))
         try:
-            return self.run(plant.tests)
+            result = self.run(plant.tests)
+            seeds = self._failing_seeds(seed_count) if is_simulated else "-"
+            return replace(result, seeds=seeds)
         finally:
             (self.home / plant.path).write_text(before)
+
+    def _failing_seeds(self, count: int) -> str:
+        """Return how many of so many random seeds break a promise, as ``3 of 20``."""
+        command = [sys.executable, "-m", "tests.simulation.running", "--workers", "1"]
+        command += ["--first", str(FIRST_SEED), "--seeds", str(count)]
+        try:
+            ended = self._python(command, SEEDS_TIMEOUT_S * count)
+        except subprocess.TimeoutExpired:
+            return "a run without end"
+        failed = _FAILED_SEEDS.search(ended.stdout)
+        return "a run that crashes" if failed is None else f"{failed[1]} of {count}"
+
+    def _simulated_files(self) -> frozenset[str]:
+        """Return the files that the simulator imports, relative to the copy."""
+        if self._simulated is None:
+            code = "import sys, tests.simulation.running\n"
+            code += "for one in sys.modules.values(): print(getattr(one, '__file__', None))"
+            files = self._python([sys.executable, "-c", code]).stdout.splitlines()
+            home = f"{self.home.resolve()}{os.sep}"
+            self._simulated = frozenset(one.removeprefix(home) for one in files)
+        return self._simulated
 
     def _python(
         self, command: list[str], timeout_s: int = TIMEOUT_S
@@ -129,8 +165,8 @@ def copies(count: int) -> Iterator[queue.Queue[Copy]]:
         yield free
 
 
-def run_all(plants: list[Plant]) -> bool:
-    """Print the table; whether every bug was found."""
+def run_all(plants: list[Plant], seed_count: int) -> bool:
+    """Print the table; return whether every bug was found."""
     workers = min(os.cpu_count() or 1, WORKERS_MAX)
     with copies(workers) as free, ThreadPoolExecutor(workers) as pool:
 
@@ -139,18 +175,18 @@ def run_all(plants: list[Plant]) -> bool:
             try:
                 if plant is None:
                     return copy.run(sorted({test for plant in plants for test in plant.tests}))
-                return copy.run_with(plant)
+                return copy.run_with(plant, seed_count)
             finally:
                 free.put(copy)
 
         sound = pool.submit(one, None)
         width = max(len(plant.bug) for plant in plants)
         found = 0
-        say(f"{'bug':{width}}  {'s':>5}  caught by")
+        say(f"{'bug':{width}}  {'s':>5}  {'random seeds':12}  caught by")
         for plant, result in zip(plants, pool.map(one, plants), strict=True):
             found += result.test is not None
-            words = result.test or result.trouble or "NOBODY"
-            say(f"{plant.bug:{width}}  {result.seconds:5.1f}  {words}")
+            words = result.test or result.trouble or "NO TEST"
+            say(f"{plant.bug:{width}}  {result.seconds:5.1f}  {result.seeds:12}  {words}")
         without = sound.result()
     say(f"{found} of {len(plants)} caught")
     if without.test is not None or without.trouble is not None:
@@ -160,13 +196,17 @@ def run_all(plants: list[Plant]) -> bool:
     return found == len(plants)
 
 
-def main(word: str = "") -> int:
-    plants = [plant for plant in EVERY_PLANT if word in plant.bug]
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make planted")
+    parser.add_argument("word", nargs="?", default="", help="only bugs with it in their names")
+    parser.add_argument("--seeds", type=int, default=0, help="how many random seeds to run as well")
+    chosen = parser.parse_args()
+    plants = [plant for plant in EVERY_PLANT if chosen.word in plant.bug]
     if not plants:
-        say(f"no planted bug has {word!r} in its name")
+        say(f"no planted bug has {chosen.word!r} in its name")
         return 1
-    return 0 if run_all(plants) else 1
+    return 0 if run_all(plants, chosen.seeds) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -1,10 +1,12 @@
-"""Lines that tests want to be read at the end of a run, whoever ran them: figures, not failures."""
+"""What is printed at the end of a test run: figures of tests, and files that became slower."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import pytest
+
+from tests.support.durations import report_durations
 
 REPORT_LINE: Final = "report line"
 """Give ``record_property`` this name and a sentence."""
@@ -18,3 +20,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     for line in sorted(lines):
         terminalreporter.write_line(line)
+    report_durations(terminalreporter)
