@@ -69,18 +69,25 @@ def records(path: Path) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param(("tasks done", "after the sync"), id="two"),
+        pytest.param(POINTS, id="all", marks=pytest.mark.nightly),
+    ],
+)
 def test_killed_once_at_each_point_of_a_batch_a_stream_copies_each_record_once(
-    tmp_path: Path,
+    tmp_path: Path, points: tuple[str, ...]
 ) -> None:
     copy = Copy(tmp_path)
-    for number, point in enumerate(POINTS):
+    for number, point in enumerate(points):
         assert copy.run(point, 1 + number % 2) == DIED, copy.said()
         copy.check(is_done=False)
     assert copy.run("none") == 0, copy.said()
     copy.check(is_done=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(ORDERS))
 def test_killed_at_random_points_a_stream_copies_each_record_once(
     tmp_path: Path, seed: int

@@ -44,6 +44,7 @@ DEATHS = (
     (BEFORE_MANIFEST, 1, FIRST),
 )
 """Point, how often it is passed by, the offset that readers see afterwards."""
+TWO_DEATHS = ((CHANGES_WRITTEN, 1, NOTHING), (MANIFEST_WRITTEN, 1, FIRST))
 
 
 class Follower:
@@ -96,17 +97,29 @@ def follower(tmp_path: Path, data: Path, feed: Feed, template: Path) -> Follower
     return Follower(tmp_path, data, feed, template)
 
 
-def test_killed_once_at_each_point_tables_hold_each_record_once(follower: Follower) -> None:
+def test_every_point_is_died_at() -> None:
     assert {point for point, _, _ in DEATHS} == set(POINTS)
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        pytest.param(TWO_DEATHS, id="two"),
+        pytest.param(DEATHS, id="all", marks=pytest.mark.nightly),
+    ],
+)
+def test_killed_once_at_each_point_tables_hold_each_record_once(
+    follower: Follower, deaths: tuple[tuple[str, int, int], ...]
+) -> None:
     follower.grow(LAST)
-    for point, occurrence, offset in DEATHS:
+    for point, occurrence, offset in deaths:
         assert follower.run(point, occurrence) == DIED, follower.said()
         assert follower.seen() == offset
     follower.compare()  # when every table is beyond it
     follower.finish(LAST)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(ORDERS))
 def test_killed_at_random_points_tables_hold_each_record_once(
     follower: Follower, seed: int
