@@ -56,6 +56,18 @@ class ReplicaKey:
     node_id: int
     directory_id: str = ZERO_UUID
 
+    def matches(self, replica: ReplicaKey) -> bool:
+        """Return whether ``replica`` is the replica that this key names.
+
+        A key without a directory id names every directory of its node. The opposite does not hold:
+        a replica without a directory id is not the one that a key with a directory id names.
+        Kafka: ``VoterSet.VoterNode.isVoter``, ``UnattachedState.canGrantVote``.
+        """
+        return self.node_id == replica.node_id and self.directory_id in (
+            ZERO_UUID,
+            replica.directory_id,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Valid:

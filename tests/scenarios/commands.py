@@ -68,6 +68,7 @@ class Handler(Asking):
 
     ==================  ========================================================================
     crash               ``crash 1``; ``crash 1 power`` forgets what was not synced; ``crash 1 wipe``
+                        empties its disk; ``directory=``: and formats it with this directory id
     start               ``start 1``
     damage              ``damage 1 quorum-state``: a bit of a file is flipped
     fill, empty         ``fill 1 room=60``: so many bytes more find room on its disk (0), until
@@ -282,7 +283,7 @@ class Handler(Asking):
             case ["power"]:
                 node.lose_power()
             case ["wipe"]:
-                node.wipe()
+                node.wipe(words.text("directory"))
             case other:
                 raise AssertionError(f"not a way to die: {other}")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from raftlog.client.requests import Answer, AppendRequest
@@ -31,6 +31,7 @@ from raftlog.quorum.messages import Response
 from raftlog.quorum.roles import Leader, Role
 from raftlog.quorum.voters import Voter
 from raftlog.storage.survival import Survival
+from raftlog.types import ReplicaKey
 from tests.quorum.checked_core import CheckedReplica
 from tests.simulation.driven_node import TIME_MS, DrivenNode, Setting, new_disk
 
@@ -137,10 +138,13 @@ class ScriptedNode(DrivenNode):
         self._die()
         self.disk.crash(Survival.NOTHING)
 
-    def wipe(self) -> None:
-        """The disk is replaced by an empty one."""
+    def wipe(self, directory_id: str | None = None) -> None:
+        """Replace the disk by an empty one, formatted with ``directory_id`` if one is given."""
         self._die()
         self.disk = new_disk(self.node_id)
+        if directory_id is not None:
+            key = ReplicaKey(self.node_id, directory_id)
+            self.voter = replace(self.voter, key=key)
 
     def _die(self, reason: str = "the node died") -> None:
         self.held, self._messages = [], {}

@@ -64,8 +64,11 @@ def test_a_request_is_read_as_it_was_written(request: Request) -> None:
 def is_told(request: Request, version: int) -> bool:
     """Whether a version can ask this at all."""
     match request:
-        case VoteRequest():
-            return version >= 2 or not request.is_pre_vote
+        case VoteRequest() if version < 2 and request.is_pre_vote:
+            return False
+        case VoteRequest() | BeginQuorumEpochRequest():
+            voter = request.voter
+            return version >= 1 or voter is None or voter == ReplicaKey(voter.node_id)
         case AddVoterRequest():
             return version >= 1 or request.is_answered_when_committed
         case _:

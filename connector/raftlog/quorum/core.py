@@ -242,8 +242,8 @@ class QuorumCore:
         match outstanding.request, response:
             case VoteRequest() as request, VoteResponse():
                 self._elections.on_vote_response(node_id, request, response)
-            case BeginQuorumEpochRequest(), BeginQuorumEpochResponse():
-                self._leadership.on_begin_epoch_response(node_id, response)
+            case BeginQuorumEpochRequest() as request, BeginQuorumEpochResponse():
+                self._leadership.on_begin_epoch_response(node_id, request, response)
             case EndQuorumEpochRequest(), EndQuorumEpochResponse():
                 self._elections.on_end_epoch_response(node_id, response)
             case FetchRequest(), FetchResponse():

@@ -12,7 +12,7 @@ Kafka: ``KafkaRaftClient``, as far as elections go.
 
 from __future__ import annotations
 
-from raftlog.types import OffsetAndEpoch
+from raftlog.types import OffsetAndEpoch, ReplicaKey
 
 from .effects import Reply
 from .messages import (
@@ -27,7 +27,7 @@ from .messages import (
 )
 from .roles import Candidate, Follower, Prospective, Resigned, Unattached, Votes
 from .state import ReplicaState
-from .votes import check_vote_request, grants, is_same_replica
+from .votes import check_vote_request, grants
 
 
 class Elections:
@@ -155,7 +155,7 @@ class Elections:
         if error is ErrorCode.NONE:
             if request.epoch > state.epoch:
                 state.become_unattached(request.epoch)
-            if request.voter is not None and not is_same_replica(request.voter, state.key):
+            if not self._is_addressed(request.voter):
                 error = ErrorCode.INVALID_VOTER_KEY
             else:
                 is_granted = self._decide(request)
@@ -173,6 +173,10 @@ class Elections:
             state.vote_for(request.candidate)
         return True
 
+    def _is_addressed(self, voter: ReplicaKey | None) -> bool:
+        """Return whether a request for this voter is for this replica (``isValidVoterKey``)."""
+        return voter is None or voter.matches(self._state.key)
+
     def on_begin_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
         state = self._state
         said = Standing(
@@ -181,8 +185,7 @@ class Elections:
             leader_endpoints=request.leader_endpoints,
         )
         error = self._hear_leader(said, from_leader=True)
-        is_for_another = request.voter is not None and request.voter.node_id != state.node_id
-        if error is ErrorCode.NONE and is_for_another:
+        if error is ErrorCode.NONE and not self._is_addressed(request.voter):
             error = ErrorCode.INVALID_VOTER_KEY
         response = BeginQuorumEpochResponse(standing=state.standing, error=error)
         state.emit(Reply(request_id, response))

@@ -82,13 +82,13 @@ class Leadership:
                 progress = role.progress.voter(state.voter_set, voter.key.node_id)
                 fetched_ms = None if progress is None else progress.fetched_ms
                 if fetched_ms is None or state.now_ms - fetched_ms >= interval_ms:
-                    role.begun.discard(voter.key.node_id)
+                    role.begun.discard(voter.key)
         newest = role.tickets[-1] if role.tickets else 0
         for voter in state.other_voters:
-            node_id = voter.key.node_id
-            is_needed = node_id not in role.begun or role.confirmed.get(node_id, 0) < newest
+            key, node_id = voter.key, voter.key.node_id
+            is_needed = key not in role.begun or role.confirmed.get(key, 0) < newest
             if is_needed and state.requests.is_ready(node_id, state.now_ms):
-                role.asked[node_id] = newest
+                role.asked[key] = newest
                 request = BeginQuorumEpochRequest(
                     epoch=role.epoch,
                     leader_id=state.node_id,
@@ -108,13 +108,16 @@ class Leadership:
             times.append(role.begin_epoch_deadline_ms)
         return min(times, default=None)
 
-    def on_begin_epoch_response(self, node_id: int, response: BeginQuorumEpochResponse) -> None:
-        role = self._state.role
-        if not isinstance(role, Leader):
+    def on_begin_epoch_response(
+        self, node_id: int, request: BeginQuorumEpochRequest, response: BeginQuorumEpochResponse
+    ) -> None:
+        """Success is the answer of the voter that was addressed, by node id and directory id."""
+        role, key = self._state.role, request.voter
+        if not isinstance(role, Leader) or key is None:
             return
         if response.error is ErrorCode.NONE:
-            role.begun.add(node_id)
-            role.confirmed[node_id] = role.asked.get(node_id, 0)
+            role.begun.add(key)
+            role.confirmed[key] = role.asked.get(key, 0)
             self._confirm(role)
         else:
             self._state.back_off(node_id)
@@ -132,7 +135,7 @@ class Leadership:
     def _confirm(self, role: Leader) -> None:
         """Answer the tickets that a majority has answered."""
         answered = sorted(
-            (role.confirmed.get(voter.key.node_id, 0) for voter in self._state.other_voters),
+            (role.confirmed.get(voter.key, 0) for voter in self._state.other_voters),
             reverse=True,
         )
         needed = self._others_needed()
@@ -207,10 +210,11 @@ class Leadership:
 
     def _note_contact(self, role: Leader, key: ReplicaKey) -> None:
         state = self._state
-        if not state.voter_set.has(key):
+        voter = state.voter_set.find(key.node_id)
+        if voter is None or not voter.key.matches(key):
             return
-        role.begun.add(key.node_id)
-        role.fetched_since.add(key.node_id)
+        role.begun.add(voter.key)
+        role.fetched_since.add(voter.key)
         if len(role.fetched_since) >= self._others_needed():
             role.fetched_since.clear()
             role.check_quorum_deadline_ms = state.now_ms + state.config.check_quorum_timeout_ms

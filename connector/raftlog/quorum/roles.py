@@ -139,16 +139,16 @@ class Leader:
     is_established: bool = False
     is_resign_requested: bool = False
     change: PendingChange | None = None
-    fetched_since: set[int] = field(default_factory=set)
+    fetched_since: set[ReplicaKey] = field(default_factory=set)
     """The voters that fetched since the deadline of the check was set."""
     parked: dict[int, ParkedFetch] = field(default_factory=dict)
-    begun: set[int] = field(default_factory=set)
+    begun: set[ReplicaKey] = field(default_factory=set)
     """The voters that know of this epoch."""
     tickets: list[int] = field(default_factory=list)
     """What asks whether this is still the leader, the oldest first."""
-    asked: dict[int, int] = field(default_factory=dict)
+    asked: dict[ReplicaKey, int] = field(default_factory=dict)
     """Of each voter that was told of this epoch and did not answer yet: the newest ticket then."""
-    confirmed: dict[int, int] = field(default_factory=dict)
+    confirmed: dict[ReplicaKey, int] = field(default_factory=dict)
     """Of each voter: the newest ticket that it has answered."""
 
 

@@ -35,6 +35,7 @@ from raftlog.quorum.messages import (
     VersionsRequest,
     VoteRequest,
 )
+from raftlog.types import ZERO_UUID, ReplicaKey
 
 from . import wide
 from .api_versions import encode_versions_request
@@ -58,6 +59,8 @@ from .log_identity import (
 SOFTWARE: Final = "raftlog"
 UNTOLD: Final = "unknown"
 """Kafka's word for a version of software that nobody told."""
+VOTER_KEY_FROM: Final = 1
+"""The first version of Vote and BeginQuorumEpoch that holds the voter's directory id."""
 PRE_VOTE_FROM: Final = 2
 EARLY_ANSWER_FROM: Final = 1
 _API_KEYS: Final[dict[type[Any], ApiKey]] = {
@@ -91,6 +94,7 @@ def encode_request(request: Request, version: int, identity: LogIdentity) -> byt
 def _vote(request: VoteRequest, version: int, identity: LogIdentity) -> object:
     if request.is_pre_vote and version < PRE_VOTE_FROM:
         raise _inexpressible("VoteRequest", version, "pre_vote", "it would read as a real vote")
+    _check_voter_key("VoteRequest", version, request.voter)
     partition = vote.PartitionData(
         partition_index=int32(PARTITION),
         replica_epoch=int32(request.epoch),
@@ -108,7 +112,15 @@ def _vote(request: VoteRequest, version: int, identity: LogIdentity) -> object:
     )
 
 
-def _begin_epoch(request: BeginQuorumEpochRequest, _: int, identity: LogIdentity) -> object:
+def _check_voter_key(api: str, version: int, voter: ReplicaKey | None) -> None:
+    """Another replica of the same node id must not answer for a voter with a directory id."""
+    if version < VOTER_KEY_FROM and voter is not None and voter.directory_id != ZERO_UUID:
+        reason = "a voter of another directory would answer it"
+        raise _inexpressible(api, version, "voter_directory_id", reason)
+
+
+def _begin_epoch(request: BeginQuorumEpochRequest, version: int, identity: LogIdentity) -> object:
+    _check_voter_key("BeginQuorumEpochRequest", version, request.voter)
     partition = begin_epoch.PartitionData(
         partition_index=int32(PARTITION),
         voter_directory_id=directory_of(request.voter),

@@ -1,0 +1,28 @@
+"""Bugs in what a replica believes of the requests, answers and files of its quorum."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+from tests.planted.quorum_plants import QUORUM, transcript
+
+QUORUM_KEY_PLANTS: Final = (
+    Plant(
+        bug="a voter that was formatted again confirms a deposed leader",
+        path=f"{QUORUM}/elections.py",
+        old="        if error is ErrorCode.NONE and not self._is_addressed(request.voter):\n",
+        new="""        voter = request.voter
+        is_for_another = voter is not None and voter.node_id != state.node_id
+        if error is ErrorCode.NONE and is_for_another:
+""",
+        tests=transcript("voters/a_formatted_voter_confirms_nothing"),
+    ),
+    Plant(
+        bug="a voter is addressed by its node id alone",
+        path=f"{QUORUM}/elections.py",
+        old="        return voter is None or voter.matches(self._state.key)\n",
+        new="        return voter is None or voter.node_id == self._state.node_id\n",
+        tests=transcript("voters/a_formatted_voter_confirms_nothing"),
+    ),
+)
