@@ -25,4 +25,26 @@ QUORUM_KEY_PLANTS: Final = (
         new="        return voter is None or voter.node_id == self._state.node_id\n",
         tests=transcript("voters/a_formatted_voter_confirms_nothing"),
     ),
+    Plant(
+        bug="a replica without a directory id is any voter of its node id",
+        path="connector/raftlog/types.py",
+        old="""        return self.node_id == replica.node_id and self.directory_id in (
+            ZERO_UUID,
+            replica.directory_id,
+        )
+""",
+        new="""        return self.node_id == replica.node_id and (
+            self.directory_id in (ZERO_UUID, replica.directory_id)
+            or replica.directory_id == ZERO_UUID
+        )
+""",
+        tests=("tests/quorum/test_votes.py",),
+    ),
+    Plant(
+        bug="a stored vote without a directory id stays every directory's",
+        path=f"{QUORUM}/state.py",
+        old="        self.voted = candidate\n",
+        new="        self.voted = self.voted or candidate\n",
+        tests=transcript("voters/a_missing_directory_id_is_no_voters"),
+    ),
 )

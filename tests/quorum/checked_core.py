@@ -85,7 +85,9 @@ class CheckedCore(QuorumCore):
         before = self._written
         assert state.epoch >= before.epoch, "epochs never fall"
         if state.epoch == before.epoch:
-            assert before.voted in (None, state.voted), "a vote is not taken back"
+            if before.voted is not None:
+                assert state.voted is not None, "a vote is not taken back"
+                assert before.voted.matches(state.voted), "nor given to another replica"
             assert before.leader_id in (None, state.leader_id), "nor is a leader"
         self._written = state
 

@@ -116,7 +116,7 @@ def test_sets_are_values_and_majorities_are_more_than_half() -> None:
     [
         (ReplicaKey(1, "a"), True),
         (ReplicaKey(1, "b"), False),
-        (ReplicaKey(1), True),
+        (ReplicaKey(1), False),
         (ReplicaKey(2, "b"), True),
         (ReplicaKey(3, "a"), False),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -19,8 +20,9 @@ from raftlog.quorum.roles import (
     Unattached,
     Votes,
 )
-from raftlog.quorum.votes import check_vote_request, grants, is_same_replica
-from raftlog.types import OffsetAndEpoch, ReplicaKey
+from raftlog.quorum.voters import Voter, VoterSet
+from raftlog.quorum.votes import check_vote_request, grants
+from raftlog.types import ZERO_UUID, OffsetAndEpoch, ReplicaKey
 
 EPOCH = 5
 ME, CANDIDATE, OTHER = ReplicaKey(1), ReplicaKey(2), ReplicaKey(3)
@@ -166,13 +168,37 @@ def test_a_senseless_request_is_refused_before_anything_is_believed(
     assert check_vote_request(asked, epoch=EPOCH) is expected
 
 
-def test_a_directory_id_that_is_not_known_fits_every_one() -> None:
-    known, same, another = ReplicaKey(2, "a"), ReplicaKey(2, "a"), ReplicaKey(2, "b")
-    assert is_same_replica(known, same)
-    assert is_same_replica(known, ReplicaKey(2))
-    assert is_same_replica(ReplicaKey(2), known)
-    assert not is_same_replica(known, another)
-    assert not is_same_replica(known, ReplicaKey(3, "a"))
+DIRECTORY, ANOTHER = "a", "b"
+# the directory ids of the stored vote and of the candidate, and whether the vote is given again
+STORED_VOTES = (
+    (ZERO_UUID, ZERO_UUID, True),
+    (ZERO_UUID, DIRECTORY, True),
+    (DIRECTORY, DIRECTORY, True),
+    (DIRECTORY, ANOTHER, False),
+    (DIRECTORY, ZERO_UUID, False),
+)
+
+
+@pytest.mark.parametrize(("stored", "asking", "is_granted"), STORED_VOTES)
+def test_only_a_vote_without_a_directory_id_is_any_directory_s(
+    stored: str, asking: str, is_granted: bool
+) -> None:
+    """Kafka: UnattachedStateTest, canGrantVote with and without a voted directory id."""
+    asked = replace(request((0, 0), is_pre_vote=False), candidate=ReplicaKey(2, asking))
+    voted = ReplicaKey(2, stored)
+    assert grants(asked, role=unattached(), voted=voted, log_end=LOG_END) is is_granted
+    assert not grants(asked, role=unattached(), voted=ReplicaKey(3, stored), log_end=LOG_END), (
+        "another node's"
+    )
+
+
+@pytest.mark.parametrize(("in_set", "asking", "is_voter"), STORED_VOTES)
+def test_only_a_voter_without_a_directory_id_is_any_directory_of_its_node(
+    in_set: str, asking: str, is_voter: bool
+) -> None:
+    voters = VoterSet.of(Voter(key=ReplicaKey(node_id, in_set)) for node_id in (1, 2))
+    assert voters.has(ReplicaKey(2, asking)) is is_voter
+    assert not voters.has(ReplicaKey(3, asking))
 
 
 def test_a_vote_that_was_granted_is_never_taken_back() -> None:

@@ -99,7 +99,8 @@ class ReplicaState:
             return self._resigned(epoch, ())
         if not self.may_stand and leader_id is None:
             return self._unattached(epoch)
-        if election.voted == self.key and leader_id is None:
+        if leader_id is None and election.voted is not None and election.voted.matches(self.key):
+            self.voted = self.key
             return self._candidate(epoch)
         leader = None if leader_id is None else self.voter_set.find(leader_id)
         if leader is not None:
@@ -280,8 +281,11 @@ class ReplicaState:
         self._change(self._resigned(role.epoch, tuple(key for _, key in ends)))
 
     def vote_for(self, candidate: ReplicaKey) -> None:
-        """Vote in this epoch, once and for all."""
-        assert self.voted in (None, candidate), "one vote an epoch"
+        """Vote in this epoch, once and for all.
+
+        A stored vote without a directory id becomes the vote for the first replica that it names.
+        """
+        assert self.voted is None or self.voted.matches(candidate), "one vote an epoch"
         role = self.role
         assert isinstance(role, Unattached | Prospective), "only who is free votes"
         self.voted = candidate

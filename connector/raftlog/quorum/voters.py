@@ -4,8 +4,9 @@ Rules of this file:
 
 1. A set holds from where it is appended, committed or not, and is taken back with its record
    (KIP-853). Sets are values; a change makes another one.
-2. With kraft.version 0 voters come from configuration and have no directory id; from 1 on a voter
-   is its node id and its directory id together.
+2. With kraft.version 0 voters come from configuration and have no directory id: the node id names
+   the voter. From 1 on a voter is its node id and its directory id together, and a replica without
+   a directory id is not that voter.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from raftlog.types import ZERO_UUID, ReplicaKey
+from raftlog.types import ReplicaKey
 
 _T = TypeVar("_T")
 
@@ -73,11 +74,9 @@ class VoterSet:
         return next((one for one in self.voters if one.key.node_id == node_id), None)
 
     def has(self, key: ReplicaKey) -> bool:
-        """Whether this replica votes. A directory id that is not known fits every one."""
+        """Return whether this replica is a voter: the one that the set's key of its id names."""
         found = self.find(key.node_id)
-        return found is not None and (
-            found.key.directory_id in (ZERO_UUID, key.directory_id) or key.directory_id == ZERO_UUID
-        )
+        return found is not None and found.key.matches(key)
 
     def with_voter(self, voter: Voter) -> VoterSet:
         """The same with this one, in the place of another of its node id."""

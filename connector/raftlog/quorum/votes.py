@@ -9,7 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from raftlog.types import ZERO_UUID, OffsetAndEpoch, ReplicaKey
+from raftlog.types import OffsetAndEpoch, ReplicaKey
 
 from .messages import ErrorCode, VoteRequest
 from .roles import Candidate, Follower, Leader, Resigned, Role
@@ -44,13 +44,5 @@ def grants(
     if isinstance(role, Candidate | Resigned | Follower):
         return False
     if voted is not None:
-        return is_same_replica(voted, request.candidate)
+        return voted.matches(request.candidate)
     return role.leader_id is None and is_up_to_date
-
-
-def is_same_replica(one: ReplicaKey, other: ReplicaKey) -> bool:
-    """The same replica, where a directory id that is not known fits every one."""
-    return one.node_id == other.node_id and (
-        one.directory_id == other.directory_id
-        or ZERO_UUID in (one.directory_id, other.directory_id)
-    )
