@@ -238,7 +238,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a snapshot is renamed before it is synced",
-        path=f"{WRITING}/snapshot_writer.py",
+        path=f"{WRITING}/raw_snapshot_writer.py",
         old="        file.sync()\n",
         new="",
         tests=("tests/log_write/test_snapshots_written.py",),

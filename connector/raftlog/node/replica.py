@@ -28,6 +28,7 @@ from raftlog.errors import (
     FutureEpochError,
     LogError,
     LogGapError,
+    LogLockedError,
 )
 from raftlog.log.names import QUORUM_STATE_NAME
 from raftlog.log.writing.bootstrap import bootstrap_voters
@@ -72,6 +73,7 @@ from raftlog.quorum.events import (
     TimePassed,
     Truncated,
 )
+from raftlog.quorum.roles import Follower
 from raftlog.quorum.state import Beginning
 from raftlog.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
 from raftlog.records.control import KRaftVoters
@@ -267,6 +269,7 @@ class Replica:
         if said is None:
             return None
         kraft_version, voters = said
+        self._drop_abandoned_snapshot()
         return self.log.begin_snapshot(
             self.log.snapshot_id_at(end_offset),
             now_ms=time_ms,
@@ -278,7 +281,14 @@ class Replica:
         """Forget what retention does not keep; whether there was anything. To be called every few
         minutes. As ``ReplicatedLog.clean``; a ``DiskFullError`` or ``LogLockedError`` changes
         nothing: call again later."""
+        self._drop_abandoned_snapshot()
         return self.log.clean(now_ms=time_ms, voters_at=self._voters_at)
+
+    def _drop_abandoned_snapshot(self) -> None:
+        """Release the lock of a snapshot that is fetched no more: its leader is not the leader."""
+        role = self.core.role
+        if not isinstance(role, Follower) or role.snapshot is None:
+            self.log.drop_received_snapshot()
 
     def _voters_at(self, end_offset: int) -> tuple[int, KRaftVoters | None] | None:
         """What a snapshot says of voters: with kraft.version 0 they are configured, not said."""
@@ -384,6 +394,9 @@ class Replica:
         except DiskFullError as error:
             refused = SnapshotRefused(effect.snapshot_id, error.sentence(), is_out_of_room=True)
             self._events.append(refused)
+        except LogLockedError:  # a snapshot of this node's own is being written
+            reason = "this node is writing a snapshot of its own"
+            self._events.append(SnapshotRefused(effect.snapshot_id, reason))
 
     def _install_snapshot(self, effect: InstallSnapshot) -> None:
         if not self.log.is_receiving_snapshot:

@@ -40,6 +40,7 @@ from .cutting import cut, save_aside
 from .log_directory import LogDirectory
 from .log_scan import LogScan, ScannedSegment
 from .marks import Marks
+from .raw_snapshot_writer import delete_unfinished_snapshots
 from .recovered import CutTail, ScanEnd
 from .replacing import CHECKSUMS_NAME, TEMPORARY_SUFFIX, rebuild_checksums
 
@@ -47,7 +48,7 @@ _CHUNK_BYTES: Final = 1 * MIB
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _UNPUBLISHED: Final = "a writer died before it had synced this: nobody was told of it"
 _OVERLAPPING: Final = "the segment before it holds these offsets, and nobody was told of this one"
-_UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, ".part", ".deleted", ".cleaned", ".swap")
+_UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, ".deleted", ".cleaned", ".swap")
 _CHECKED_NAMES: Final = (
     EPOCH_CHECKPOINT_NAME,
     LOG_START_CHECKPOINT_NAME,
@@ -197,6 +198,7 @@ class Mender:
         """Files that were never in force under their own names."""
         names = self._storage.list_names(self._directory.path)
         self._directory.unlink(name for name in names if name.endswith(_UNFINISHED_SUFFIXES))
+        delete_unfinished_snapshots(self._directory)
 
     def _remove_strays(self, scan: LogScan) -> None:
         """Whole segments below the log's start, indexes of no segment, and producer snapshots of

@@ -237,19 +237,27 @@ class ReplicaLog(ReplicatedLog):
     def store_snapshot_bytes(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
         """Keep bytes of a snapshot that is fetched; position 0 begins it anew.
 
-        Raises ``DiskFullError``: then all of them are dropped, and it is to be begun anew.
+        Raises ``DiskFullError``: then all of them are dropped, and it is to be begun anew; and
+        ``LogLockedError`` while this node writes a snapshot of its own: then try again later.
         """
         self._check_writable()
         with self._failing():
             try:
                 if position == 0:
-                    self._drop_receiver()
+                    self.drop_received_snapshot()
                     self._receiver = SnapshotReceiver(self._directory, snapshot_id)
                 assert self._receiver is not None, "it was begun"
                 self._receiver.write(position, data)
             except DiskFullError:
-                self._drop_receiver()
+                self.drop_received_snapshot()
                 raise
+
+    def drop_received_snapshot(self) -> None:
+        """Delete the bytes of a snapshot that is fetched no more; its lock is free again."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            with self._failing(also_full=True):
+                receiver.drop()
 
     def install_snapshot(self, snapshot_id: SnapshotId, *, now_ms: int) -> SnapshotReceiver:
         """Keep the snapshot whose bytes are all here, and begin the log behind it, durably.
@@ -308,11 +316,6 @@ class ReplicaLog(ReplicatedLog):
     def _recover(self, now_ms: int) -> None:
         self._recent.clear()
         super()._recover(now_ms)
-
-    def _drop_receiver(self) -> None:
-        if self._receiver is not None:
-            self._receiver.drop()
-            self._receiver = None
 
     def _give_back(self, reason: str) -> None:
         if self._receiver is not None:

@@ -1,0 +1,106 @@
+"""Write the bytes of one checkpoint: never visible under its name before it is complete and synced.
+
+Rules of this file:
+
+1. The file is ``<end offset>-<epoch>-0.checkpoint.part`` until ``freeze`` syncs it, removes the
+   right to write, renames it and syncs the directory. Under its first name it is of no use.
+2. One is written at a time in a directory, whether a state machine, retention or a fetch from a
+   leader writes it: the writer holds ``.snapshot.lock``. Only the holder of the lock deletes
+   ``.part`` files, because only then no live writer has them open.
+3. Kafka: ``FileRawSnapshotWriter``, under ``RecordsSnapshotWriter`` and under the fetch of a
+   snapshot (``KafkaRaftClient.handleFetchSnapshotResponse``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from raftlog.closing import Closing
+from raftlog.errors import LogError, LogLockedError, LogNotFoundError
+from raftlog.log.names import CHECKPOINT_SUFFIX, checkpoint_name
+from raftlog.storage.protocol import WritableFile
+from raftlog.types import SnapshotId
+
+from .log_directory import LogDirectory
+
+PART_SUFFIX: Final = CHECKPOINT_SUFFIX + ".part"
+SNAPSHOT_LOCK_NAME: Final = ".snapshot.lock"
+
+
+class RawSnapshotWriter(Closing):
+    """One checkpoint file that is being written. Not shared between threads.
+
+    End it by ``freeze``, or by ``close``, which deletes what was written. Raises
+    ``LogLockedError`` if another one is being written.
+    """
+
+    def __init__(self, directory: LogDirectory, snapshot_id: SnapshotId) -> None:
+        self.snapshot_id: Final = snapshot_id
+        self.path: Final = directory.file(f"{snapshot_id}-0{PART_SUFFIX}")
+        self.byte_count = 0
+        self._directory = directory
+        self._file: WritableFile | None = None
+        lock = directory.storage.try_lock(directory.file(SNAPSHOT_LOCK_NAME))
+        if lock is None:
+            raise LogLockedError(path=directory.file(SNAPSHOT_LOCK_NAME), waited_ms=0)
+        self._lock = lock
+        try:
+            directory.unlink(_part_names(directory))
+            self._file = directory.storage.create_file(self.path)
+        except LogError:
+            lock.release()
+            raise
+
+    def append(self, data: bytes) -> None:
+        """Write bytes after those that are there. Raises ``DiskFullError``, ``DiskFailedError``."""
+        self._open_file().write_at(self.byte_count, data)
+        self.byte_count += len(data)
+
+    def freeze(self) -> None:
+        """Make the checkpoint durable under its own name, and release the lock."""
+        file = self._open_file()
+        file.sync()
+        file.close()
+        self._file = None
+        storage = self._directory.storage
+        storage.set_read_only(self.path)
+        storage.rename(self.path, self._directory.file(checkpoint_name(self.snapshot_id)))
+        self._directory.sync()
+        self._lock.release()
+
+    def close(self) -> None:
+        """Delete what was written, unless it is frozen. Closing twice is allowed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            with contextlib.suppress(LogNotFoundError):
+                self._directory.storage.unlink(self.path)
+        self._lock.release()
+
+    def abandon(self) -> None:
+        """Close the file where the storage may have failed; the next writer deletes it."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._lock.release()
+
+    def _open_file(self) -> WritableFile:
+        assert self._file is not None, "it is neither frozen nor closed"
+        return self._file
+
+
+def delete_unfinished_snapshots(directory: LogDirectory) -> None:
+    """Delete the ``.part`` files of writers that died; none while a live writer holds the lock."""
+    if not _part_names(directory):
+        return
+    lock = directory.storage.try_lock(directory.file(SNAPSHOT_LOCK_NAME))
+    if lock is None:
+        return
+    with lock:
+        directory.unlink(_part_names(directory))
+
+
+def _part_names(directory: LogDirectory) -> list[str]:
+    names = directory.storage.list_names(directory.path)
+    return [name for name in names if name.endswith(PART_SUFFIX)]

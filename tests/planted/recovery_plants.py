@@ -1,0 +1,51 @@
+"""Bugs in what writes, recovers and keeps a log's files, each with the tests that must find it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+WRITING: Final = "connector/raftlog/log/writing"
+LOG: Final = "connector/raftlog/log"
+
+RECOVERY_PLANTS: Final = (
+    # --- snapshots --------------------------------------------------------------------------------
+    Plant(
+        bug="the lock of snapshots is released as soon as it is taken",
+        path=f"{WRITING}/raw_snapshot_writer.py",
+        old="        self._lock = lock\n",
+        new="        self._lock = lock\n        lock.release()\n",
+        tests=(
+            "tests/log_write/test_snapshots_at_once.py"
+            "::test_retention_waits_while_a_snapshot_is_fetched_and_the_snapshot_is_installed",
+        ),
+    ),
+    Plant(
+        bug="recovery deletes the part that a live writer has open",
+        path=f"{WRITING}/raw_snapshot_writer.py",
+        old="""    if lock is None:
+        return
+    with lock:
+        directory.unlink(_part_names(directory))
+""",
+        new="""    directory.unlink(_part_names(directory))
+    if lock is not None:
+        lock.release()
+""",
+        tests=(
+            "tests/log_write/test_snapshots_at_once.py"
+            "::test_a_log_that_is_cut_leaves_the_snapshot_alone_that_is_being_written",
+        ),
+    ),
+    Plant(
+        bug="a snapshot that is fetched no more holds the lock for ever",
+        path="connector/raftlog/node/replica.py",
+        old="        if not isinstance(role, Follower) or role.snapshot is None:\n",
+        new="        if isinstance(role, Follower) and role.snapshot is None:\n",
+        tests=(
+            "tests/log_write/test_snapshots_at_once.py"
+            "::test_a_replica_that_stopped_fetching_gives_way_to_its_own_snapshot",
+        ),
+    ),
+)
