@@ -48,4 +48,14 @@ RECOVERY_PLANTS: Final = (
             "::test_a_replica_that_stopped_fetching_gives_way_to_its_own_snapshot",
         ),
     ),
+    # --- the active segment -----------------------------------------------------------------------
+    Plant(
+        bug="a roll that is refused leaves a file of the next segment open",
+        path=f"{WRITING}/segment.py",
+        old="                files.append(opened.enter_context(_made(storage, path)))\n",
+        new="                files.append(_made(storage, path))\n",
+        tests=(
+            "tests/log_write/test_without_room.py::test_a_roll_that_finds_no_room_leaves_no_file_open",
+        ),
+    ),
 )

@@ -12,6 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final, Self
 
@@ -71,13 +72,15 @@ class ActiveSegment:
 
         A file that is there already, of a roll that was cut short, is taken and emptied.
         """
-        files = [
-            _made(storage, storage.join(directory, offset_name(base_offset, suffix)))
-            for suffix in _SUFFIXES
-        ]
-        for file in files:
-            if file.byte_count():
-                file.truncate(0)
+        with contextlib.ExitStack() as opened:  # closes them if one of them cannot be opened
+            files = []
+            for suffix in _SUFFIXES:
+                path = storage.join(directory, offset_name(base_offset, suffix))
+                files.append(opened.enter_context(_made(storage, path)))
+            for file in files:
+                if file.byte_count():
+                    file.truncate(0)
+            opened.pop_all()
         return cls(storage, directory, base_offset, (files[0], files[1], files[2]), config)
 
     @classmethod
@@ -95,13 +98,16 @@ class ActiveSegment:
         the log are made anew. Raises ``CorruptBatchError`` if those bytes are no batches.
         """
         paths = [storage.join(directory, offset_name(base_offset, suffix)) for suffix in _SUFFIXES]
-        log = storage.open_for_writing(paths[0])
-        indexes = (_made(storage, paths[1]), _made(storage, paths[2]))
-        segment = cls(storage, directory, base_offset, (log, *indexes), config)
-        segment.byte_count = byte_count
-        if byte_count:
-            segment.first_timestamp_ms = header_at(log, 0, byte_count).max_timestamp_ms
-        segment._resume()
+        with contextlib.ExitStack() as opened:  # closes them if anything fails below
+            log = opened.enter_context(storage.open_for_writing(paths[0]))
+            offset_index = opened.enter_context(_made(storage, paths[1]))
+            time_index = opened.enter_context(_made(storage, paths[2]))
+            segment = cls(storage, directory, base_offset, (log, offset_index, time_index), config)
+            segment.byte_count = byte_count
+            if byte_count:
+                segment.first_timestamp_ms = header_at(log, 0, byte_count).max_timestamp_ms
+            segment._resume()
+            opened.pop_all()
         return segment
 
     # --- what it holds ----------------------------------------------------------------------------

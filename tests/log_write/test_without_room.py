@@ -1,0 +1,55 @@
+"""A disk that is full, or refuses: what the active segment leaves in memory and in its files."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.appending import DIRECTORY, SMALL, append, disk_with_parent, made_log, values_of
+
+from raftlog.errors import DiskFullError, LogAccessError
+from raftlog.log.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from raftlog.log.writing.segment import ActiveSegment
+from raftlog.storage.simulated import SimulatedDisk
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return disk_with_parent()
+
+
+def test_a_roll_that_finds_no_room_leaves_no_file_open(disk: SimulatedDisk) -> None:
+    """The next segment's ``.log`` is there from an earlier try, and its indexes find no room."""
+    log = made_log(disk)
+    while not log._store.active.must_roll(200, log.end_offset, 0):
+        append(log, bytes(100))
+    disk.create_file(f"{DIRECTORY}/{offset_name(log.end_offset, LOG_SUFFIX)}").close()
+    log._store.active.seal()
+    before, end_offset = disk.open_files, log.end_offset
+    for _ in range(50):
+        disk.leave_room(len(log.memory.encode_snapshot()))  # which a roll writes first
+        with pytest.raises(DiskFullError):
+            append(log, bytes(200))
+        assert disk.open_files == before
+        disk.full_at(None)
+        disk.unlink(f"{DIRECTORY}/{offset_name(end_offset, PRODUCER_SNAPSHOT_SUFFIX)}")
+    append(log, bytes(200))
+    log.flush()
+    assert len(values_of(disk)) == end_offset  # offset 0 holds the leader change
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_segment_that_cannot_be_opened_leaves_no_file_open(
+    disk: SimulatedDisk, is_new: bool
+) -> None:
+    if is_new:
+        disk.make_directory(DIRECTORY)
+    else:
+        made_log(disk).close()
+        disk.unlink(f"{DIRECTORY}/{offset_name(0, TIME_INDEX_SUFFIX)}")
+    disk.refuse_writing("*.timeindex")
+    before = disk.open_files
+    with pytest.raises(LogAccessError):
+        if is_new:
+            ActiveSegment.create(disk, DIRECTORY, 0, SMALL)
+        else:
+            ActiveSegment.open(disk, DIRECTORY, 0, 61, SMALL)
+    assert disk.open_files == before
