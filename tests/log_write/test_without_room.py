@@ -7,6 +7,8 @@ from tests.support.appending import DIRECTORY, SMALL, append, disk_with_parent, 
 
 from raftlog.errors import DiskFullError, LogAccessError
 from raftlog.log.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from raftlog.log.time_index import parse_time_index
+from raftlog.log.writing.index_rules import TIME_ENTRY
 from raftlog.log.writing.segment import ActiveSegment
 from raftlog.storage.simulated import SimulatedDisk
 
@@ -48,8 +50,28 @@ def test_a_segment_that_cannot_be_opened_leaves_no_file_open(
     disk.refuse_writing("*.timeindex")
     before = disk.open_files
     with pytest.raises(LogAccessError):
-        if is_new:
+        _ = (
             ActiveSegment.create(disk, DIRECTORY, 0, SMALL)
-        else:
-            ActiveSegment.open(disk, DIRECTORY, 0, 61, SMALL)
+            if is_new
+            else ActiveSegment.open(disk, DIRECTORY, 0, 61, SMALL)
+        )
     assert disk.open_files == before
+
+
+@pytest.mark.parametrize("room", range(1, 12))
+def test_a_seal_that_finds_no_room_leaves_whole_time_entries_and_is_made_up_for(
+    disk: SimulatedDisk, room: int
+) -> None:
+    log = made_log(disk)
+    append(log, b"later than all before", timestamp_ms=5_000_000)
+    active = log._store.active
+    path = f"{DIRECTORY}/{offset_name(0, TIME_INDEX_SUFFIX)}"
+    disk.leave_room(room)
+    with pytest.raises(DiskFullError):
+        active.seal()
+    assert len(disk.files()[path]) % TIME_ENTRY.size == 0
+    disk.full_at(None)
+    active.seal()
+    times = parse_time_index(disk.durable_files()[path], 0)
+    assert times.timestamps_ms.tolist()[-1] == 5_000_000
+    assert len(disk.durable_files()[path]) % TIME_ENTRY.size == 0

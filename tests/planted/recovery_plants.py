@@ -58,4 +58,14 @@ RECOVERY_PLANTS: Final = (
             "tests/log_write/test_without_room.py::test_a_roll_that_finds_no_room_leaves_no_file_open",
         ),
     ),
+    Plant(
+        bug="a seal that finds no room counts time entries as written that are not",
+        path=f"{WRITING}/segment.py",
+        old="            self._indexer.restore(mark)\n            self._cut_indexes()\n            raise\n        self._cut",
+        new="            raise\n        self._cut",
+        tests=(
+            "tests/log_write/test_without_room.py"
+            "::test_a_seal_that_finds_no_room_leaves_whole_time_entries_and_is_made_up_for",
+        ),
+    ),
 )

@@ -173,6 +173,7 @@ class ActiveSegment:
         except DiskFullError:
             self._indexer.restore(mark)
             self._log.truncate(self.byte_count)
+            self._cut_indexes()
             raise
         self._count(len(data), facts)
 
@@ -237,9 +238,18 @@ class ActiveSegment:
         self._log.sync()
 
     def seal(self) -> None:
-        """Return when the segment is durable with its indexes, which end where they should."""
-        self._indexer.note_time()
-        self._write_entries()
+        """Return when the segment is durable with its indexes, which end where they should.
+
+        Raises ``DiskFullError``: then the indexes are as they were, and it is to be sealed again.
+        """
+        mark = self._indexer.mark()
+        try:
+            self._indexer.note_time()
+            self._write_entries()
+        except DiskFullError:
+            self._indexer.restore(mark)
+            self._cut_indexes()
+            raise
         self._cut_indexes()
         for file in (self._log, self._offset_index, self._time_index):
             file.sync()
