@@ -87,3 +87,59 @@ def test_a_damaged_checkpoint_is_named(content: bytes) -> None:
 def test_any_bytes_are_epochs_or_a_typed_error(content: bytes) -> None:
     with contextlib.suppress(CorruptFileError):
         parse_epoch_checkpoint(content, "x")
+
+
+class Counted(int):
+    """A number that counts how often it is compared."""
+
+    comparisons = 0
+
+    def _counted(self, answer: bool) -> bool:
+        Counted.comparisons += 1
+        return answer
+
+    def __lt__(self, other: int) -> bool:
+        return self._counted(int(self) < int(other))
+
+    def __le__(self, other: int) -> bool:
+        return self._counted(int(self) <= int(other))
+
+    def __gt__(self, other: int) -> bool:
+        return self._counted(int(self) > int(other))
+
+    def __ge__(self, other: int) -> bool:
+        return self._counted(int(self) >= int(other))
+
+    def __eq__(self, other: object) -> bool:
+        return self._counted(int(self) == other)
+
+    __hash__ = int.__hash__
+
+
+def test_assigning_epochs_compares_each_a_few_times_however_many_there_are() -> None:
+    """A quorum that elects once a minute has 500,000 epochs in a year."""
+    count = 2_000
+    Counted.comparisons = 0
+    pairs = [(Counted(epoch), Counted(10 * epoch)) for epoch in range(count)]
+    cache = EpochCache.of(pairs)
+    assert len(cache.entries) == count
+    one_by_one = EpochCache()
+    for epoch, start_offset in pairs:
+        one_by_one = one_by_one.assign(epoch, start_offset)
+    assert one_by_one.entries == cache.entries
+    assert Counted.comparisons < 20 * count
+
+
+@given(EPOCHS_AND_OFFSETS, EPOCHS_AND_OFFSETS)
+def test_assigning_many_is_assigning_each(
+    first: list[tuple[int, int]], then: list[tuple[int, int]]
+) -> None:
+    cache = EpochCache.of(first)
+    one_by_one = cache
+    for epoch, start_offset in then:
+        kept = [e for e in one_by_one.entries if e.epoch < epoch and e.start_offset < start_offset]
+        last = one_by_one.entries[-1] if one_by_one.entries else None
+        is_known = last is not None and last.epoch == epoch and last.start_offset <= start_offset
+        if not is_known:
+            one_by_one = EpochCache((*kept, EpochEntry(epoch, start_offset)))
+    assert cache.assign_all(then) == one_by_one

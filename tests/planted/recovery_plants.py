@@ -61,11 +61,33 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a seal that finds no room counts time entries as written that are not",
         path=f"{WRITING}/segment.py",
-        old="            self._indexer.restore(mark)\n            self._cut_indexes()\n            raise\n        self._cut",
-        new="            raise\n        self._cut",
+        old="""            self._indexer.restore(mark)
+            self._cut_indexes()
+            raise
+        self._cut_indexes()
+""",
+        new="""            raise
+        self._cut_indexes()
+""",
         tests=(
             "tests/log_write/test_without_room.py"
             "::test_a_seal_that_finds_no_room_leaves_whole_time_entries_and_is_made_up_for",
+        ),
+    ),
+    # --- epochs -----------------------------------------------------------------------------------
+    Plant(
+        bug="every assignment of an epoch looks at all epochs",
+        path=f"{LOG}/epoch_cache.py",
+        old="""            while entries and not (
+                entries[-1].epoch < epoch and entries[-1].start_offset < start_offset
+            ):
+                entries.pop()
+""",
+        new="""            entries = [e for e in entries if e.epoch < epoch and e.start_offset < start_offset]
+""",
+        tests=(
+            "tests/log/test_epoch_cache.py"
+            "::test_assigning_epochs_compares_each_a_few_times_however_many_there_are",
         ),
     ),
 )

@@ -63,16 +63,30 @@ class EpochCache:
 
     def assign(self, epoch: int, start_offset: int) -> EpochCache:
         """Note that records from ``start_offset`` on are of ``epoch``; later claims give way."""
-        if self.entries:
+        if self.entries:  # nearly always: a batch of the epoch that is written
             last = self.entries[-1]
             if last.epoch == epoch and start_offset >= last.start_offset:
                 return self
-        kept = tuple(
-            entry
-            for entry in self.entries
-            if entry.epoch < epoch and entry.start_offset < start_offset
-        )
-        return EpochCache((*kept, EpochEntry(epoch, start_offset)))
+        return self.assign_all([(epoch, start_offset)])
+
+    def assign_all(self, pairs: Iterable[tuple[int, int]]) -> EpochCache:
+        """Assign (epoch, start offset) pairs in order.
+
+        Entries ascend in both, so those that give way are at the end: the work is linear in the
+        number of entries and pairs.
+        """
+        entries = list(self.entries)
+        is_changed = False
+        for epoch, start_offset in pairs:
+            if entries and entries[-1].epoch == epoch and start_offset >= entries[-1].start_offset:
+                continue
+            while entries and not (
+                entries[-1].epoch < epoch and entries[-1].start_offset < start_offset
+            ):
+                entries.pop()
+            entries.append(EpochEntry(epoch, start_offset))
+            is_changed = True
+        return EpochCache(tuple(entries)) if is_changed else self
 
     def without_from(self, end_offset: int) -> EpochCache:
         """Forget what begins at or behind a log's new end (Kafka: ``truncateFromEnd``)."""
@@ -94,10 +108,7 @@ class EpochCache:
     @staticmethod
     def of(entries: Iterable[tuple[int, int]]) -> EpochCache:
         """Build a cache by assigning (epoch, start offset) pairs in order."""
-        cache = EpochCache()
-        for epoch, start_offset in entries:
-            cache = cache.assign(epoch, start_offset)
-        return cache
+        return EpochCache().assign_all(entries)
 
 
 def encode_epoch_checkpoint(cache: EpochCache) -> bytes:

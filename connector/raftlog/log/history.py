@@ -121,9 +121,9 @@ class History:
     def _note_batches(self, batches: BatchColumns) -> None:
         epoch = batches.leader_epoch
         changes = np.flatnonzero(epoch[1:] != epoch[:-1]) + 1
-        for at in (0, *changes.tolist()):
-            if int(epoch[at]) != self.epochs.latest_epoch:
-                self.epochs = self.epochs.assign(int(epoch[at]), int(batches.base_offset[at]))
+        self.epochs = self.epochs.assign_all(
+            (int(epoch[at]), int(batches.base_offset[at])) for at in (0, *changes.tolist())
+        )
         self._last_batch = (self.segment, int(batches.position[-1]), b"")
 
     def _note_last_header(self) -> None:

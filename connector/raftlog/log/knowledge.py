@@ -81,8 +81,7 @@ class Knowledge:
             first = known.entries[0].epoch if known.entries else None
         if self._lineage is None or self._lineage[0] is not known or self._lineage[1] != below:
             cache = self._with_older_epochs(lineage_below(self.files, below, first))
-            for entry in known.entries:
-                cache = cache.assign(entry.epoch, entry.start_offset)
+            cache = cache.assign_all((one.epoch, one.start_offset) for one in known.entries)
             self._lineage = known, below, cache
         return self._lineage[2]
 

@@ -28,20 +28,19 @@ def lineage_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> Ep
     where it is looked at adds nothing.
     """
     segments = [base for base in files.listing.segments if base < end_offset]
-    cache = EpochCache()
+    found: list[tuple[int, int]] = []
     for ordinal, base_offset in enumerate(segments):
         following = segments[ordinal + 1] if ordinal + 1 < len(segments) else None
         with files.open(files.segment_path(base_offset)) as file:
             first = _header_at(file, 0)
             if first is None:
                 continue
-            cache = cache.assign(first[0], first[1])
+            found.append(first)
             last_epoch = end_epoch if following is None else _first_epoch(files, following)
             if last_epoch == first[0]:
                 continue
-            for epoch, offset in _changes(files, file, base_offset, first[0], end_offset):
-                cache = cache.assign(epoch, offset)
-    return cache
+            found += _changes(files, file, base_offset, first[0], end_offset)
+    return EpochCache.of(found)
 
 
 def wrong_epochs(batches: BatchColumns, epochs: EpochCache) -> tuple[Bools, Bools]:

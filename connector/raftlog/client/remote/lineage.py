@@ -28,10 +28,7 @@ def epochs_of(quorum: Quorum, known: EpochCache, log_start_offset: int) -> Epoch
         if entry is not None and entry.start_offset == start_offset:
             break
         told = before
-    cache = known
-    for epoch, start_offset in reversed(found):
-        cache = cache.assign(epoch, start_offset)
-    return cache.without_before(log_start_offset)
+    return known.assign_all(reversed(found)).without_before(log_start_offset)
 
 
 def _end_before(quorum: Quorum, epoch: int) -> OffsetAndEpoch | None:
