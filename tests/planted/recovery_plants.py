@@ -83,11 +83,34 @@ RECOVERY_PLANTS: Final = (
             ):
                 entries.pop()
 """,
-        new="""            entries = [e for e in entries if e.epoch < epoch and e.start_offset < start_offset]
+        new="""            entries = [
+                one
+                for one in entries
+                if one.epoch < epoch and one.start_offset < start_offset
+            ]
 """,
         tests=(
             "tests/log/test_epoch_cache.py"
             "::test_assigning_epochs_compares_each_a_few_times_however_many_there_are",
         ),
+    ),
+    # --- the search after a torn tail -------------------------------------------------------------
+    Plant(
+        bug="every candidate after a torn tail is read as a whole",
+        path=f"{LOG}/resync.py",
+        old="""    sound: list[int] = candidates.starts[crcs == candidates.crcs].tolist()
+""",
+        new="""    sound: list[int] = candidates.starts[crcs == crcs].tolist()
+""",
+        tests=(
+            "tests/log/test_resync.py::test_the_work_is_linear_in_bytes_that_look_like_headers",
+        ),
+    ),
+    Plant(
+        bug="a batch in the payload of a torn one is taken for the next one",
+        path=f"{LOG}/resync.py",
+        old="        allowed: Bools = starts >= self._claimed_end\n",
+        new="        allowed: Bools = starts >= 0\n",
+        tests=("tests/log/test_resync.py::test_the_verdict_is_that_of_looking_at_every_position",),
     ),
 )
