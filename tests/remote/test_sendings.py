@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raftlog.client.clock import Clock
+from raftlog.client.remote.packing import Packing
 from raftlog.client.remote.sendings import (
     IMPOSSIBLE_OFFSET,
     AskWhether,
@@ -23,6 +25,7 @@ from raftlog.client.remote.sendings import (
     needs_lane,
     required_base_offset,
     split_up,
+    without,
 )
 from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import (
@@ -34,6 +37,7 @@ from raftlog.errors import (
     LogClosedError,
     NodeRefusedError,
     NotLeaderError,
+    QuorumUnavailableError,
     RaftlogError,
     RecordBatchTooLargeError,
     StaleCommitError,
@@ -50,7 +54,7 @@ PATH = "h1:1,h2:2"
 
 
 def request(*records: bytes, **conditions: Any) -> AppendRequest:
-    return AppendRequest(records=records, deadline_ms=0, **conditions)
+    return AppendRequest(records=records, **{"deadline_ms": 0, **conditions})
 
 
 def batch_of(data: bytes) -> RecordBatch:
@@ -155,6 +159,68 @@ def test_appends_that_share_a_batch_get_their_own_offsets() -> None:
     sending.finish(AppendResult(10, 13, 2))
     found = [one.future.result() for one in requests]
     assert found == [AppendResult(10, 10, 2), AppendResult(11, 12, 2), AppendResult(13, 13, 2)]
+
+
+def test_an_append_leaves_a_batch_that_was_not_appended() -> None:
+    lane = Lane(77, 2, 4)
+    requests = [request(b"a"), request(b"b", b"c"), request(b"d")]
+    sending = merged(requests, SETTINGS, 7, lane)
+    assert sending is not None
+    requests[2].future.set_result(AppendResult(0, 0, 0))
+    assert without(sending, requests[1:2], SETTINGS, 8)
+    assert (sending.requests, values_of(sending)) == ((requests[0],), [b"a"])
+    assert (sending.record_count, lane.next_sequence) == (1, 5)
+    assert batch_of(sending.stamped(1)).base_sequence == 4
+    sending.finish(AppendResult(10, 10, 3))
+    assert requests[0].future.result(0) == AppendResult(10, 10, 3)
+
+
+def packed_batch(packing: Packing, *requests: AppendRequest) -> Sending:
+    """Return the batch of the requests, which could not be sent and is the next one again."""
+    packing.add(list(requests))
+    assert packing.needs_lane(3)
+    sending = packing.pack(Lane(77, 2, 4))
+    assert sending is not None
+    packing.put_back(sending)
+    return sending
+
+
+def unavailable() -> RaftlogError:
+    return QuorumUnavailableError(path=PATH, waited_ms=0, reason="no leader")
+
+
+def test_a_batch_that_waits_is_sent_without_what_was_refused_at_its_deadline() -> None:
+    packing = Packing(SETTINGS, Clock())
+    late, patient = request(b"a"), request(b"b", deadline_ms=9)
+    sending = packed_batch(packing, late, patient)
+    packing.expire(1, PATH, unavailable)
+    assert isinstance(late.future.exception(0), QuorumUnavailableError)
+    assert not patient.future.done()
+    assert packing.packed() is sending
+    assert values_of(sending) == [b"b"]
+
+
+def test_an_append_that_cannot_leave_its_batch_is_not_refused_at_its_deadline() -> None:
+    settings = LogSettings(ValueKind.BYTES, 100, Compression.NONE)
+    packing = Packing(settings, Clock())
+    late, patient = request(b"a"), request(bytes(range(150)), deadline_ms=9)
+    sending = merged((late, patient), SETTINGS, 7, Lane(77, 2, 4))
+    assert sending is not None
+    packing.put_back(sending)
+    packing.expire(1, PATH, unavailable)
+    assert isinstance(late.future.exception(0), AppendUnknownError)
+    assert values_of(sending) == [b"a", bytes(range(150))]
+
+
+def test_a_batch_that_cannot_be_built_without_an_append_stays_as_it_is() -> None:
+    lane = Lane(77, 2, 4)
+    requests = [request(bytes(range(150))), request(b"b")]
+    sending = merged(requests, SETTINGS, 7, lane)
+    assert sending is not None
+    before = bytes(sending.data)
+    smaller = LogSettings(ValueKind.BYTES, 100, Compression.NONE)
+    assert not without(sending, requests[1:], smaller, 8)
+    assert (bytes(sending.data), lane.next_sequence, len(sending.requests)) == (before, 6, 2)
 
 
 def test_what_does_not_fit_is_not_merged_and_takes_no_sequence() -> None:

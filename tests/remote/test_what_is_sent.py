@@ -16,12 +16,14 @@ from kio.schema.produce.v13 import response as produced
 from kio.schema.types import ProducerId
 
 import raftlog
+from raftlog.client.clock import Clock
 from raftlog.client.remote.sendings import IMPOSSIBLE_OFFSET
 from raftlog.errors import (
     AppendUnknownError,
     InvalidAppendError,
     NodeRefusedError,
     NotLeaderError,
+    QuorumUnavailableError,
     RaftlogError,
     RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
@@ -30,6 +32,7 @@ from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.wire import ApiKey, decode, wide
 from raftlog.wire.append_refusals import refusal_code, refusal_text
 from raftlog.wire.log_identity import duration, int8, int16, int32, int64, name, node, uuid_or_none
+from tests.support.clock import StoppedClock
 from tests.support.scripted_node import ScriptedNode
 
 TOPIC_ID: Final = "wP1XW_XDTjOcp3STS81TJA"
@@ -63,7 +66,16 @@ class Code:
 
 
 HANG_UP: Final = None
-Told = Appended | Refused | Code | None
+
+
+@dataclass(frozen=True)
+class Resigned:
+    """An answer after which no node leads, until the test sets ``leads``."""
+
+    answer: Code | None
+
+
+Told = Appended | Refused | Code | Resigned | None
 
 
 class LoneLeader:
@@ -74,6 +86,8 @@ class LoneLeader:
         self.sent: list[Sent] = []
         self.may_give_ids = threading.Event()
         self.may_give_ids.set()
+        self.leads = True
+        self.when_asked_in_vain: Callable[[], object] = lambda: None
         self._answers = iter(answers)
         self._epochs = list(epochs)
         self.node = ScriptedNode(
@@ -86,11 +100,13 @@ class LoneLeader:
         )
 
     def _metadata(self, version: int, body: bytes) -> object:
+        if not self.leads:
+            self.when_asked_in_vain()
         epoch = self._epochs.pop(0) if len(self._epochs) > 1 else self._epochs[0]
         partition = metadata.MetadataResponsePartition(
             error_code=ErrorCode.none,
             partition_index=int32(0),
-            leader_id=node(1),
+            leader_id=node(1 if self.leads else -1),
             leader_epoch=int32(epoch),
         )
         topic = metadata.MetadataResponseTopic(
@@ -149,6 +165,9 @@ class LoneLeader:
         base_offset = int.from_bytes(data[:8], "big", signed=True)
         self.sent.append(Sent(base_offset, batch.leader_epoch, values))
         told = next(self._answers)
+        if isinstance(told, Resigned):
+            self.leads = False
+            told = told.answer
         return None if told is None else _produced(told)
 
 
@@ -235,6 +254,39 @@ def test_a_shared_batch_that_may_be_written_is_never_sent_apart(refusal: Raftlog
         assert log.append(b"after").base_offset == 10
     assert [type(error) for error in errors] == [AppendUnknownError] * 2
     assert [one.values for one in leader.sent] == [(b"a", b"b")] * 2 + [(b"after",)]
+
+
+# --- deadlines ------------------------------------------------------------------------------------
+
+NOT_LEADER: Final = 6
+
+
+@pytest.mark.parametrize(
+    ("lost", "error", "sent_again"),
+    [
+        (Resigned(Code(NOT_LEADER)), QuorumUnavailableError, (b"b",)),
+        (Resigned(HANG_UP), AppendUnknownError, (b"a", b"b")),
+    ],
+    ids=["not-appended", "may-be-appended"],
+)
+def test_an_append_refused_at_its_deadline_is_not_written_with_its_batch_later(
+    lost: Resigned, error: type[RaftlogError], sent_again: tuple[bytes, ...]
+) -> None:
+    leader = LoneLeader([lost, Appended(10), Appended(20)])
+    time = StoppedClock(0)
+    clock = Clock(now_ms=time.now_ms)
+    with leader.node as peer, raftlog.connect(peer.address, clock=clock, timeout_ms=5000) as log:
+        leader.when_asked_in_vain = lambda: time.sleep_ms(1000 - time.at_ms)
+        leader.may_give_ids.clear()
+        late = log.append_async(b"a", timeout_ms=1000)
+        patient = log.append_async(b"b", timeout_ms=60_000)
+        leader.may_give_ids.set()
+        refused = late.exception(PATIENCE_S)
+        leader.leads = True
+        assert patient.result(PATIENCE_S).last_offset == 10 + len(sent_again) - 1
+        assert log.append(b"after", timeout_ms=60_000).base_offset == 20
+    assert isinstance(refused, error)
+    assert [one.values for one in leader.sent] == [(b"a", b"b"), sent_again, (b"after",)]
 
 
 # --- conditions -----------------------------------------------------------------------------------

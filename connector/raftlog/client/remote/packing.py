@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. Nothing overtakes: a batch is made of what waits longest, and of those right behind it.
-2. From its packing on an append cannot be cancelled. What is refused here was never sent.
+2. From its packing on an append cannot be cancelled. An append is refused only after it was removed
+   from its batch; one that stays in a batch may still be written (``AppendUnknownError``).
 3. A producer id serves one batch at a time. One whose batch may have been taken, and has no answer,
    is never used again.
 """
@@ -15,7 +16,13 @@ from collections.abc import Callable, Iterator
 
 from raftlog.client.clock import Clock
 from raftlog.client.requests import AppendRequest
-from raftlog.errors import FutureEpochError, NotLeaderError, RaftlogError, RecordBatchTooLargeError
+from raftlog.errors import (
+    AppendUnknownError,
+    FutureEpochError,
+    NotLeaderError,
+    RaftlogError,
+    RecordBatchTooLargeError,
+)
 from raftlog.records.header import INT32_MAX
 
 from .sendings import (
@@ -30,6 +37,7 @@ from .sendings import (
     merged,
     needs_lane,
     split_up,
+    without,
 )
 
 
@@ -168,11 +176,13 @@ class Packing:
             if _take(request):
                 fail_request(request, error)
 
-    def expire(self, now_ms: float, late: Callable[[], RaftlogError]) -> None:
-        """Answer those whose time is up: none of this was sent."""
+    # --- deadlines --------------------------------------------------------------------------------
+
+    def expire(self, now_ms: float, path: str, unavailable: Callable[[], RaftlogError]) -> None:
+        """Answer what waits and whose deadline has passed. ``path`` is for errors."""
         for sending in self._packed:
-            if all(request.deadline_ms <= now_ms for request in sending.requests):
-                sending.fail(late())
+            self.expire_batch(sending, now_ms, path, unavailable)
+        self._packed = self.wanted(self._packed)
         if not any(request.deadline_ms <= now_ms for request in self._queue):
             return
         waiting, self._queue = self._queue, deque()
@@ -180,7 +190,41 @@ class Packing:
             if request.deadline_ms > now_ms:
                 self._queue.append(request)
             elif _take(request):
-                fail_request(request, late())
+                fail_request(request, unavailable())
+
+    def expire_batch(
+        self, sending: Sending, now_ms: float, path: str, unavailable: Callable[[], RaftlogError]
+    ) -> None:
+        """Answer the appends of a batch that is not in flight, and whose deadline has passed.
+
+        An append is refused (``unavailable``) only if it cannot be written any more: the batch
+        was never appended, and is built again without it.
+        """
+        late = sending.late(now_ms)
+        if not late:
+            return
+        is_removed = not sending.is_uncertain and without(
+            sending, late, self._settings, self._clock.wall_ms()
+        )
+        for request in late:
+            error = unavailable()
+            if not is_removed:
+                reason = sending.last_problem or "its batch is still to be sent"
+                error = AppendUnknownError(path=path, reason=reason)
+            if sending.split is not None:
+                sending.split.fail(error)
+            else:
+                fail_request(request, error)
+
+    def wanted(self, sendings: deque[Sending]) -> deque[Sending]:
+        """Return the batches with an append that has no answer; let the others go."""
+        wanted: deque[Sending] = deque()
+        for sending in sendings:
+            if sending.is_wanted:
+                wanted.append(sending)
+            else:
+                self.let_go(sending)
+        return wanted
 
 
 def _take(request: AppendRequest) -> bool:

@@ -45,7 +45,6 @@ from .sendings import (
     Sending,
     fail_request,
     judged,
-    unknown_or_unavailable,
 )
 
 IN_FLIGHT_MAX: Final = 5
@@ -328,21 +327,13 @@ class Sender:
 
     def _expire(self) -> None:
         """Answer those whose time is up."""
-        now_ms = self._clock.now_ms()
+        now_ms, path = self._clock.now_ms(), self._leaders.path
         for sending in self._in_flight:
-            for request in sending.requests:
-                if request.deadline_ms <= now_ms and not request.future.done():
-                    reason = "no answer came in time"
-                    fail_request(request, self._unknown(reason))
+            for request in sending.late(now_ms):
+                fail_request(request, self._unknown("no answer came in time"))
         for sending in self._again:
-            for request in sending.requests:
-                if request.deadline_ms <= now_ms and not request.future.done():
-                    error = unknown_or_unavailable(sending, self._unavailable, self._leaders.path)
-                    if sending.split is not None:
-                        sending.split.fail(error)
-                    else:
-                        fail_request(request, error)
-        self._waiting.expire(now_ms, self._unavailable)
+            self._waiting.expire_batch(sending, now_ms, path, self._unavailable)
+        self._waiting.expire(now_ms, path, self._unavailable)
 
     def _unknown(self, reason: str) -> RaftlogError:
         return AppendUnknownError(path=self._leaders.path, reason=reason)

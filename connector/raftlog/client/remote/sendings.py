@@ -14,7 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -31,7 +31,6 @@ from raftlog.errors import (
     LogLockedError,
     NodeRefusedError,
     NotLeaderError,
-    QuorumUnavailableError,
     RaftlogError,
     UnexpectedEndOffsetError,
 )
@@ -128,6 +127,14 @@ class Sending:
     def is_wanted(self) -> bool:
         """Whether anybody still waits for it."""
         return any(not request.future.done() for request in self.requests)
+
+    def late(self, now_ms: float) -> list[AppendRequest]:
+        """Return the appends without an answer whose deadline has passed."""
+        return [
+            request
+            for request in self.requests
+            if request.deadline_ms <= now_ms and not request.future.done()
+        ]
 
     @property
     def is_named(self) -> bool:
@@ -428,11 +435,23 @@ def _as_asked(sending: Sending, error: RaftlogError) -> RaftlogError:
     )
 
 
-def unknown_or_unavailable(
-    sending: Sending, unavailable: Callable[[], QuorumUnavailableError], path: str
-) -> RaftlogError:
-    """What is said when time is up."""
-    if not sending.is_uncertain:
-        return unavailable()
-    reason = sending.last_problem or "no answer came in time"
-    return AppendUnknownError(path=path, reason=reason)
+def without(
+    sending: Sending, late: Sequence[AppendRequest], settings: LogSettings, now_ms: int
+) -> bool:
+    """Remove appends, and those that have an answer, from a batch that is not in the log.
+
+    The batch is built again, with the same producer id and sequence. Return False if that fails:
+    then the batch is as it was (what is left of a compressed batch may be larger than the whole).
+    """
+    left = [one for one in sending.requests if one not in late and not one.future.done()]
+    if not left or sending.lane is None or sending.split is not None:
+        return not left
+    lane = sending.lane
+    lane.advance(-sending.record_count)
+    rebuilt = merged(left, settings, now_ms, lane)
+    if rebuilt is None:
+        lane.advance(sending.record_count)
+        return False
+    sending.requests, sending.data = rebuilt.requests, rebuilt.data
+    sending.record_count = rebuilt.record_count
+    return True

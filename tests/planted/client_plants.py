@@ -1,0 +1,31 @@
+"""Bugs of clients: appends whose deadline passes, quorums and disks that are gone meanwhile."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+SENT: Final = "tests/remote/test_what_is_sent.py"
+SENDINGS: Final = "tests/remote/test_sendings.py"
+REMOTE: Final = "connector/raftlog/client/remote"
+
+CLIENT_PLANTS: Final = (
+    Plant(
+        bug="an append is refused at its deadline and written with its batch later",
+        path=f"{REMOTE}/packing.py",
+        old="""        is_removed = not sending.is_uncertain and without(
+            sending, late, self._settings, self._clock.wall_ms()
+        )
+""",
+        new="        is_removed = not sending.is_uncertain\n",
+        tests=(SENDINGS, SENT),
+    ),
+    Plant(
+        bug="an append that may be in the log is refused at its deadline",
+        path=f"{REMOTE}/packing.py",
+        old="        is_removed = not sending.is_uncertain and without(",
+        new="        is_removed = without(",
+        tests=(SENT,),
+    ),
+)
