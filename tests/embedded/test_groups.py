@@ -21,6 +21,8 @@ from raftlog.errors import (
     LogReadOnlyError,
     UnexpectedEndOffsetError,
 )
+from raftlog.log.marker_values import marker_value
+from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_facts import CommitName
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
@@ -205,6 +207,32 @@ def test_who_was_written_in_part_when_the_disk_was_full_is_told_so(
     assert errors([answer]) == [AppendUnknownError]
     assert isinstance(answer, Failed)
     assert "were appended, and then the disk was full" in str(answer.error)
+
+
+def test_a_transaction_written_in_part_when_the_disk_was_full_is_not_refused(
+    machine: Machine,
+) -> None:
+    machine.open(values="kraft").close()
+    writer = GroupWriter(machine.disk, PATH, CLOCK)
+    done(writer, [request(b"first")])
+    used = sum(len(data) for data in machine.disk.files().values())
+    machine.disk.full_at(used + 9 * 1024 * 1024)
+    half = bytes(4 * 1024 * 1024 + 1)
+    records = (marker_value(Marker.BEGIN, "x"), half, half, half, marker_value(Marker.END))
+    (answer, later) = done(
+        writer, [AppendRequest(records=records, deadline_ms=1_000_000), request(b"later")]
+    )
+    assert errors([answer, later]) == [AppendUnknownError, DiskFullError]
+    assert isinstance(answer, Failed)
+    assert "were appended, and then the disk was full" in str(answer.error)
+
+
+def test_a_failed_write_of_a_named_append_leaves_it_unknown(
+    machine: Machine, writer: GroupWriter
+) -> None:
+    machine.disk.fail_write_once("*.log")
+    answers = done(writer, [request(b"named", commit=1), request(b"later")])
+    assert errors(answers) == [AppendUnknownError, DiskFailedError]
 
 
 def test_what_was_answered_survives_any_power_loss(machine: Machine, writer: GroupWriter) -> None:

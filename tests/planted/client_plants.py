@@ -8,6 +8,8 @@ from tests.planted.plant import Plant
 
 SENT: Final = "tests/remote/test_what_is_sent.py"
 SENDINGS: Final = "tests/remote/test_sendings.py"
+GROUPS: Final = "tests/embedded/test_groups.py"
+CLIENT: Final = "connector/raftlog/client"
 REMOTE: Final = "connector/raftlog/client/remote"
 
 CLIENT_PLANTS: Final = (
@@ -27,5 +29,19 @@ CLIENT_PLANTS: Final = (
         old="        is_removed = not sending.is_uncertain and without(",
         new="        is_removed = without(",
         tests=(SENT,),
+    ),
+    Plant(
+        bug="a transaction that a full disk cut in two is called refused",
+        path=f"{CLIENT}/group.py",
+        old="full:\n                answers += group.interrupted()\n",
+        new="full:\n",
+        tests=(GROUPS,),
+    ),
+    Plant(
+        bug="a named append whose write failed is called refused",
+        path=f"{CLIENT}/group.py",
+        old="            if len(answers) < len(requests):\n",
+        new="            if False:\n",
+        tests=(GROUPS,),
     ),
 )

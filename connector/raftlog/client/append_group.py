@@ -63,6 +63,7 @@ class AppendGroup:
         self._now_ms = now_ms
         self._pool = BufferPool(_POOL_BYTES)
         self._accumulator = self._new_accumulator()
+        self._being_written: AppendResult | None = None
 
     def place(self, request: Request) -> Answer:
         """Do what a request asks, up to the sync. Raises what fails for the whole group."""
@@ -106,9 +107,12 @@ class AppendGroup:
             last_offset = self._accumulator.append(epoch, records, now_ms=self._now_ms)
         else:
             last_offset = self._accumulator.next_offset - 1
+        result = AppendResult(last_offset - len(records) + 1, last_offset, epoch)
         if has_markers or request.commit is not None or request.producer is not None:
+            self._being_written = result
             self.write()  # so that the log knows of it before the next request is looked at
-        return AppendResult(last_offset - len(records) + 1, last_offset, epoch)
+            self._being_written = None
+        return result
 
     def _append_atomic(
         self, request: AppendRequest, epoch: int, records: Sequence[RecordToAppend]
@@ -184,6 +188,13 @@ class AppendGroup:
             finally:
                 for batch in batches:
                     batch.release()
+
+    def interrupted(self) -> list[Answer]:
+        """Return the answer of the append that ``place`` was writing when it raised, if any.
+
+        It is the answer for an append that was written whole. Part of it may be in the log.
+        """
+        return [] if self._being_written is None else [Done(self._being_written)]
 
     def _new_accumulator(self) -> BatchAccumulator:
         config = self._log.config

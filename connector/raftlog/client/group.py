@@ -120,12 +120,15 @@ class GroupWriter:
                     answers.append(group.place(request))
                 group.write()
             except DiskFullError as full:
+                answers += group.interrupted()
                 answers = [if_written(one, log.end_offset, full) for one in answers]
                 answers += [failed(full) for _ in requests[len(answers) :]]
             if log.end_offset != log.synced_end_offset:
                 log.flush()
         except RaftlogError as problem:
             self._fail(problem)
+            if len(answers) < len(requests):
+                answers += group.interrupted()
             unknown = AppendUnknownError(path=self._directory, reason=str(problem))
             answers = [failed(unknown) if isinstance(one, Done) else one for one in answers]
             answers += [failed(problem) for _ in requests[len(answers) :]]
