@@ -11,6 +11,7 @@ from typing import Final
 from raftlog.limits import MIB
 from raftlog.node.access import Caller, Rights
 from raftlog.node.connection import Asked, Connection
+from raftlog.node.pace import Pace
 from raftlog.node.request_budget import RequestBudget
 from raftlog.wire import ApiKey, Listener, RequestHeader, encode_request_header, frame
 from tests.support.certificates import Authority
@@ -18,6 +19,7 @@ from tests.support.served_node import transport_of
 
 FRAME_BYTES_MAX: Final = 100 * MIB
 BUDGET_BYTES: Final = 64 * MIB
+STALLED_S: Final = 500.0
 CALLER: Final = Caller(
     name="somebody",
     node_id=None,
@@ -49,7 +51,8 @@ class Here:
             hear=lambda *_: None,
             frame_bytes_max=lambda _caller: FRAME_BYTES_MAX,
             in_flight_max=100,
-            budget=lambda _caller: self.budget,
+            budget=lambda caller: self.budget.share_of(caller.name),
+            pace=Pace(STALLED_S, bytes_per_second_min=1_000),
         )
 
     def _close(self, _connection: Connection) -> None:
@@ -91,8 +94,8 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-def begun_frame(byte_count: int) -> bytes:
-    return byte_count.to_bytes(4, "big") + b"z"
+def begun_frame(byte_count: int, sent_byte_count: int = 1) -> bytes:
+    return byte_count.to_bytes(4, "big") + bytes(sent_byte_count)
 
 
 def test_a_frame_that_was_begun_by_who_leaves_is_not_held() -> None:
@@ -100,7 +103,7 @@ def test_a_frame_that_was_begun_by_who_leaves_is_not_held() -> None:
         writer.write(question(ApiKey.METADATA, 9, 1))
         await until(lambda: len(here.asked) == 1)
         here.asked[0].answer(bytes(20 * MIB))
-        writer.write(begun_frame(90 * MIB))
+        writer.write(begun_frame(90 * MIB, 5 * MIB))
         writer.write_eof()
         while await reader.read(MIB):
             pass
@@ -111,7 +114,7 @@ def test_a_frame_that_was_begun_by_who_leaves_is_not_held() -> None:
 def test_a_frame_that_is_begun_when_no_more_are_taken_is_not_held() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fetches = question(ApiKey.FETCH, 12, 1) + question(ApiKey.FETCH, 12, 2)
-        writer.write(fetches + begun_frame(90 * MIB))
+        writer.write(fetches + begun_frame(90 * MIB, 100_000))
         await until(lambda: len(here.asked) == 1)
         here.connection.finish()
         here.asked[0].answer(b"x")
@@ -122,24 +125,25 @@ def test_a_frame_that_is_begun_when_no_more_are_taken_is_not_held() -> None:
 
 def test_who_is_to_be_answered_yet_is_not_called_stalled_for_what_is_taken_no_more() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(question(ApiKey.METADATA, 9, 1) + begun_frame(90 * MIB))
-        await until(lambda: here.budget.held_byte_count > 90 * MIB)
+        writer.write(question(ApiKey.METADATA, 9, 1) + begun_frame(90 * MIB, 2 * MIB))
+        await until(lambda: here.budget.held_byte_count > 2 * MIB)
+        later_s = asyncio.get_running_loop().time() + 3 * STALLED_S
+        assert here.connection.is_stalled(later_s)
         here.connection.finish()
         assert here.budget.held_byte_count < MIB
-        assert here.connection.stalled_s(asyncio.get_running_loop().time() + 1_000) == 0
+        assert not here.connection.is_stalled(later_s)
         here.asked[0].answer(b"x")
 
     with_connection(check)
 
 
-def test_a_length_that_comes_in_pieces_is_counted_as_what_it_says() -> None:
+def test_of_a_frame_is_held_what_has_arrived_and_not_what_its_length_announces() -> None:
     async def check(here: Here, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        data = begun_frame(90 * MIB)
-        for part in (data[:1], data[1:]):
-            before = here.budget.held_byte_count
-            writer.write(part)
-            await until(lambda before=before: here.budget.held_byte_count > before)
-        await until(lambda: here.budget.held_byte_count > 90 * MIB)
+        data = begun_frame(90 * MIB, 100)
+        for end in (1, 3, 5, 104):
+            writer.write(data[here.budget.held_byte_count : end])
+            await until(lambda end=end: here.budget.held_byte_count == end)
+        assert here.budget.has_room
 
     with_connection(check)
 
@@ -177,7 +181,7 @@ def test_what_is_answered_holds_only_its_answer_while_an_older_one_waits() -> No
         )
         await until(lambda: len(here.asked) == 2)
         here.asked[1].answer(b"x")
-        await asyncio.wait_for(here.budget.room(), 20)
+        await asyncio.wait_for(here.budget.share_of(CALLER.name).room(), 20)
         here.asked[0].answer(b"x")
 
     with_connection(check)
@@ -197,7 +201,7 @@ def test_a_connection_of_tls_may_be_ended_again_and_again(tmp_path: Path) -> Non
         for _ in range(3):
             here.connection.finish()
             here.connection.refuse("again")
-            assert here.connection.stalled_s(0) <= 0
+            assert not here.connection.is_stalled(0)
             assert not here.connection.is_judged_otherwise
         here.connection.abort()
         await until(lambda: here.is_closed)

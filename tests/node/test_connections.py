@@ -16,7 +16,6 @@ from raftlog.errors import InexpressibleMessageError
 from raftlog.node import quorum_requests
 from raftlog.node.apis import ClientApis
 from raftlog.node.driver import Driver
-from raftlog.node.request_budget import RequestBudget
 from raftlog.wire import ApiKey, decode_versions_response, encode_request
 from tests.support.served_node import RawConnection, ServedNode, served_node
 
@@ -256,16 +255,6 @@ def test_a_slow_reader_makes_nobody_keep_its_answers(tmp_path: Path) -> None:
     with_node(tmp_path, check)
 
 
-def test_a_budget_of_bytes_lets_one_large_question_in_and_wakes_those_who_wait() -> None:
-    budget, woken = RequestBudget(100), []
-    budget.take(1000)
-    assert not budget.has_room
-    budget.wait(lambda: woken.append("first"))
-    budget.give(950)
-    assert woken == ["first"]
-    assert budget.has_room
-
-
 def test_room_that_an_answer_leaves_begins_no_question_within_that_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,16 +284,3 @@ def test_room_that_an_answer_leaves_begins_no_question_within_that_step(
         assert deepest == 1
 
     with_node(tmp_path, check, "[limits]\nqueued_bytes_max = 1\n")
-
-
-def test_a_budget_forgets_who_has_left() -> None:
-    budget, woken = RequestBudget(1), []
-
-    def go_on() -> None:
-        woken.append(1)
-
-    budget.take(5)
-    budget.wait(go_on)
-    budget.forget(go_on)
-    budget.give(5)
-    assert woken == []

@@ -15,7 +15,6 @@ from kio.schema.errors import ErrorCode
 from raftlog.client.requests import AppendRequest, Done
 from raftlog.limits import KIB, MIB
 from raftlog.node.connection import Connection
-from raftlog.node.request_budget import RequestBudget
 from raftlog.records.compression import Compression
 from raftlog.wire import ApiKey, RequestHeader, decode, encode, encode_request_header, frame, wide
 from tests.node_apis.batches import batch, produce
@@ -24,6 +23,8 @@ from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, ServedNode, served_node, transport_of
 
 VERSION: Final = 9
+HOST: Final = "host 127.0.0.1"
+"""Whose share of memory it is where nothing proves a name."""
 RECORD: Final = b"x" * (MIB - 1_000)
 
 
@@ -125,7 +126,7 @@ def test_answers_that_nobody_takes_leave_no_room_for_more_of_them(tmp_path: Path
             ask_fetch(reader, 7)
             assert (await reader.answer(ApiKey.FETCH, VERSION))[0] == 7
             await until(lambda: len(node.node.server.connections) == 1)
-        assert "takes no answers" in node.lines("refused")[-1]["reason"]
+        assert node.node.server.figures.closed_connections.total() == 2
         assert MIB < most.byte_count < 9 * MIB
 
     with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 400")
@@ -193,12 +194,12 @@ def _is_reading(connection: Connection) -> bool:
     return connection._transport.is_reading()
 
 
-def test_a_frame_is_counted_from_when_its_length_is_known(tmp_path: Path) -> None:
+def test_frames_that_have_begun_and_find_no_room_are_received_one_by_one(tmp_path: Path) -> None:
     async def check(node: ServedNode) -> None:
         async with await node.connect() as first, await node.connect() as second:
             data = [_of_client("c" * 30_000, at) for at in (1, 2)]
             first.writer.write(data[0][:-1])
-            await until(lambda: any(one.held.awaited_byte_count for one in _all(node)))
+            await until(lambda: any(one.held.arrived_byte_count for one in _all(node)))
             second.writer.write(data[1][:-1])
             await until(lambda: not all(map(_is_reading, _all(node))))
             second.writer.write(data[1][-1:])
@@ -224,6 +225,41 @@ def test_who_stops_in_the_middle_of_a_frame_is_cut_off(tmp_path: Path) -> None:
         assert "in the middle of a frame" in node.lines("refused")[-1]["reason"]
 
     with_node(tmp_path, check, "stalled_ms = 60")
+
+
+def test_frames_that_are_announced_and_not_sent_stop_no_other_client(tmp_path: Path) -> None:
+    """Three connections of 100 MiB each, and then a byte now and then, once stopped all others."""
+
+    async def check(node: ServedNode) -> None:
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                silent = await stack.enter_async_context(await node.connect())
+                silent.writer.write((100 * MIB).to_bytes(4, "big") + b"z")
+            await until(lambda: len(_all(node)) == 3)
+            await until(lambda: all(one.held.byte_count for one in _all(node)))
+            assert node.node.server.clients_budget.held_byte_count == 3 * 5
+            fine = await stack.enter_async_context(await node.connect())
+            ask_produce(fine, batch(b"x" * MIB))
+            assert (await produced(fine)).error_code is ErrorCode.none
+
+    with_node(tmp_path, check, "")
+
+
+def test_who_holds_memory_that_others_wait_for_and_does_not_move_is_cut_off(tmp_path: Path) -> None:
+    async def check(node: ServedNode) -> None:
+        async with await node.connect() as large, await node.connect() as small:
+            small.writer.write((90_000).to_bytes(4, "big") + b"z" * 1_000)
+            large.writer.write((9 * MIB).to_bytes(4, "big") + b"z" * 800_000)
+            await until(lambda: not node.node.server.clients_budget.share_of(HOST).has_room)
+            async with await node.connect() as fine:
+                fine.ask_versions(5)
+                assert (await fine.answer(ApiKey.API_VERSIONS, 3))[0] == 5
+            assert await large.next_frame() is None
+            assert len(_all(node)) >= 1, "the small one is no hindrance"
+        assert "others wait" in node.lines("refused")[-1]["reason"]
+        assert node.node.server.figures.closed_connections == {"memory": 1}
+
+    with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 4000\nidle_ms = 200")
 
 
 def test_a_connection_has_one_fetch_under_way_and_other_questions_beside_it(tmp_path: Path) -> None:
@@ -294,26 +330,3 @@ def test_a_bomb_is_refused_and_its_connection_goes_on(tmp_path: Path) -> None:
             assert (await produced(connection)).error_code is ErrorCode.none
 
     with_node(tmp_path, check, "")
-
-
-def test_whoever_waits_for_room_goes_on_when_there_is_some() -> None:
-    async def run() -> None:
-        budget, order = RequestBudget(10), []
-        budget.take(10)
-
-        async def go(name: str) -> None:
-            await budget.room()
-            budget.take(10)
-            order.append(name)
-
-        tasks = [asyncio.create_task(go(name)) for name in "abc"]
-        await asyncio.sleep(0)
-        assert not order
-        tasks[1].cancel()
-        for _ in range(2):
-            budget.give(10)
-            for _ in range(5):
-                await asyncio.sleep(0)
-        assert order == ["a", "c"]
-
-    asyncio.run(run())

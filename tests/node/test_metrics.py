@@ -63,12 +63,14 @@ def test_figures_say_who_asks_and_how_much_is_held_for_them(tmp_path: Path) -> N
             during = await ask()
             assert during["raftlog_connections",] == 1
             assert during["raftlog_requests_total", "api_versions"] == 1
-            connection.writer.write((50 * KIB).to_bytes(4, "big") + b"z")
+            connection.writer.write((50 * KIB).to_bytes(4, "big") + bytes(40 * KIB))
             async with asyncio.timeout(20):
-                while not (figures := await ask())["raftlog_held_bytes", "voters"]:
+                while (figures := await ask())["raftlog_held_bytes", "voters"] < 40 * KIB:
                     await asyncio.sleep(0.01)
-            assert figures["raftlog_held_bytes", "voters"] >= 50 * KIB
             assert figures["raftlog_held_bytes", "clients"] == 0, "who comes here may vote"
+            assert figures["raftlog_waiting_for_memory", "voters"] == 0
+            node.node.server.figures.closed_connections["memory"] += 3
+            assert (await ask())["raftlog_connections_closed_total", "memory"] == 3
         async with asyncio.timeout(20):
             while (figures := await ask())["raftlog_connections",]:
                 await asyncio.sleep(0.01)

@@ -63,7 +63,7 @@ def caller(
 
 def origin(who: Caller | None = None) -> Origin:
     """A connection of somebody, with room for whatever is asked."""
-    return Origin(caller() if who is None else who, RequestBudget(2**30))
+    return Origin(caller() if who is None else who, RequestBudget(2**30).share_of("a test"))
 
 
 @dataclass(slots=True, eq=False)

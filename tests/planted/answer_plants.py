@@ -266,13 +266,6 @@ ANSWER_PLANTS: Final = (
         tests=(MEMORY,),
     ),
     Plant(
-        bug="a frame is counted when it is whole",
-        path=f"{NODE}/connection.py",
-        old="        return self.held.awaited_byte_count == awaited\n",
-        new="        return True\n",
-        tests=(MEMORY,),
-    ),
-    Plant(
         bug="who has left holds what it asked for ever",
         path=f"{NODE}/connection.py",
         old="        self.held.clear()\n",

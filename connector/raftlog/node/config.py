@@ -148,7 +148,9 @@ class LimitsConfig:
 
     ``requests_in_flight_max`` is for one connection, ``queued_bytes_max`` for all requests of
     clients with their answers, and again for those of voters (Kafka: ``queued.max.request.bytes``).
-    ``stalled_ms``: who stops for so long in the middle of a frame or of an answer is cut off.
+    One principal may hold as much of it as is free: half of it alone.
+    ``stalled_ms``: who stops for so long in the middle of a frame or of an answer is cut off, and
+    so is who moves less than ``bytes_per_second_min`` there.
     """
 
     frame_bytes_max: int = WIRE_FRAME_BYTES_MAX
@@ -159,6 +161,7 @@ class LimitsConfig:
     queued_bytes_max: int = 256 * MIB
     idle_ms: int = 600_000
     stalled_ms: int = 30_000
+    bytes_per_second_min: int = 4 * KIB
     handshake_ms: int = 5_000
 
 

@@ -6,9 +6,10 @@ Rules of this file:
    follows it cannot be trusted.
 2. Questions are begun in the order in which they came, several may wait for their answers at once,
    and answers leave in the order of the questions (Kafka's promise to clients).
-3. Memory is counted, and nothing more is read while too much is held: a frame from when its length
-   is known, a question until it is answered, an answer until the peer has taken it. What was read
-   is begun however much is held, or those who wait would hold what they wait for.
+3. Memory is counted, and nothing more is read while too much is held: of a frame what has arrived,
+   a question until it is answered, an answer until the peer has taken it. A length that a peer
+   announces costs nothing. What was read is begun however much is held, or those who wait would
+   hold what they wait for.
 4. Nothing is begun while an answer is not taken, and no second question of those that may have
    large answers while one is under way (Kafka mutes the whole channel).
 """
@@ -36,7 +37,8 @@ from raftlog.wire import (
 from .access import Caller
 from .held_bytes import HeldBytes
 from .origin import Origin
-from .request_budget import RequestBudget
+from .pace import Pace
+from .request_budget import BudgetShare
 
 _WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
 """TLS hands down all that it was given before it says that it waits."""
@@ -78,10 +80,12 @@ class Connection(asyncio.Protocol):
         hear: Callable[[str, str, str], None],
         frame_bytes_max: Callable[[Caller], int],
         in_flight_max: int,
-        budget: Callable[[Caller], RequestBudget],
+        budget: Callable[[Caller], BudgetShare],
+        pace: Pace,
     ) -> None:
         """``introduce`` says who it is; None: nobody that may stay. ``handle`` is given every
-        question, ``closed`` is told once; ``hear`` takes what a peer did wrong."""
+        question, ``closed`` is told once; ``hear`` takes what a peer did wrong. ``pace`` is how
+        fast the peer has to be."""
         self.where: Final = where
         self.requests_under_way: Final[set[int]] = set()
         """Numbers of what the replica was asked and has not answered, to be dropped."""
@@ -100,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._turns: deque[_Turn] = deque()
         self._frames: deque[bytes] = deque()
-        self._moved_s = self.last_asked_s
+        self._pace = pace
         self._is_reading = True
         self._is_writable = True
         self._is_finishing = False
@@ -121,7 +125,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._splitter is None or self._is_finishing:
             return
-        self._moved_s = asyncio.get_running_loop().time()
+        self._pace.move(len(data), asyncio.get_running_loop().time())
         try:
             frames = self._splitter.feed(data)
         except WireError as error:
@@ -130,8 +134,10 @@ class Connection(asyncio.Protocol):
         if frames:
             self._frames.extend(frames)
             self.held.queued_byte_count += sum(map(len, frames))
-            self.held.awaited_byte_count = 0
-            self._hold()
+            if self._origin is not None:
+                self._origin.budget.end_overdraft(self._take_frames_later)
+        self.held.arrived_byte_count = self._splitter.kept_byte_count
+        self._hold()
         self._take_frames()
 
     def eof_received(self) -> bool:
@@ -144,8 +150,6 @@ class Connection(asyncio.Protocol):
         self._let_frames_go()
         for task in self.tasks:
             task.cancel()
-        if self._origin is not None:
-            self._origin.budget.forget(self._take_frames_later)
         self._closed(self)
 
     def pause_writing(self) -> None:
@@ -173,11 +177,23 @@ class Connection(asyncio.Protocol):
     def in_flight_count(self) -> int:
         return len(self._turns)
 
-    def stalled_s(self, now_s: float) -> float:
-        """How long the peer has let a frame or an answer wait in the middle; 0 if neither does."""
+    @property
+    def held_budget(self) -> BudgetShare | None:
+        """The share in which it is counted what this connection holds; None before it has one."""
+        return None if self._origin is None else self._origin.budget
+
+    def is_stalled(self, now_s: float) -> bool:
+        """Return whether the peer sends a frame, or takes its answers, too slowly or not at all."""
         self._count_unread()
-        is_waiting = self.held.awaited_byte_count or self.held.unread_byte_count
-        return now_s - self._moved_s if is_waiting else 0.0
+        return self._pace.is_stalled(now_s)
+
+    def look_at_pace(self, now_s: float) -> float | None:
+        """Return in how many seconds the peer will have sent its frame and taken its answers, at
+        its pace since the last call; None if the node does not wait for it, or does since then."""
+        self._count_unread()
+        awaited = 0 if self._splitter is None else self._splitter.awaited_byte_count
+        left = awaited - self.held.arrived_byte_count + self.held.unread_byte_count
+        return self._pace.look(left, now_s)
 
     def finish(self) -> None:
         """Take no more questions, and close when those that are under way are answered."""
@@ -203,6 +219,7 @@ class Connection(asyncio.Protocol):
             origin.budget.wait(self._take_frames_later)
         if may_read is not self._is_reading:
             self._pause_or_resume(may_read=may_read)
+        self._note_who_waits()
 
     def _take_frames_later(self) -> None:
         """Never at once: answers go out in the middle of a step, and a question begins one."""
@@ -218,19 +235,23 @@ class Connection(asyncio.Protocol):
     def _may_begin(self) -> bool:
         return len(self._turns) < self._in_flight_max and self._is_writable and self.is_open
 
-    def _may_read(self, budget: RequestBudget) -> bool:
-        """Whether more bytes are wanted: those of a frame for which there is room, or of a next
-        question."""
+    def _may_read(self, budget: BudgetShare) -> bool:
+        """Whether more bytes are wanted: the rest of a frame, or a next question."""
         if self._frames or self._splitter is None:
             return False
-        awaited = self._splitter.awaited_byte_count
-        if not awaited:
+        if not self._splitter.awaited_byte_count:
             return self._may_begin() and budget.has_room
-        if self.held.awaited_byte_count != awaited and budget.has_room:
-            self._moved_s = asyncio.get_running_loop().time()
-            self.held.awaited_byte_count = awaited
-            self._hold()
-        return self.held.awaited_byte_count == awaited
+        return budget.has_room or budget.may_overdraw(self._take_frames_later)
+
+    def _note_who_waits(self) -> None:
+        """Have the pace know whether the node waits for the peer now."""
+        is_receiving = (
+            self._is_reading and self._splitter is not None and self._splitter.awaited_byte_count
+        )
+        if is_receiving or self.held.unread_byte_count:
+            self._pace.await_peer(asyncio.get_running_loop().time())
+        else:
+            self._pace.stop()
 
     def _hold(self) -> None:
         if self._origin is not None:
@@ -241,7 +262,10 @@ class Connection(asyncio.Protocol):
         self._splitter = None
         self._frames.clear()
         self.held.clear_frames()
+        if self._origin is not None:
+            self._origin.budget.forget(self._take_frames_later)
         self._hold()
+        self._note_who_waits()
 
     def _pause_or_resume(self, *, may_read: bool) -> None:
         assert self._transport is not None, "it is open"
@@ -305,6 +329,7 @@ class Connection(asyncio.Protocol):
         if not has_ended:
             return  # an older question is not answered yet
         if ready:
+            self._count_unread()
             self._write(b"".join(ready) if len(ready) > 1 else ready[0])
         self._count_unread()
         self._close_if_finished()
@@ -325,9 +350,11 @@ class Connection(asyncio.Protocol):
         before = self.held.unread_byte_count
         if self._transport is not None and not self._transport.is_closing():
             self.held.unread_byte_count = self._transport.get_write_buffer_size()
-        if self.held.unread_byte_count != before:
-            self._moved_s = asyncio.get_running_loop().time()
+        taken = before - self.held.unread_byte_count
+        if taken > 0:
+            self._pace.move(taken, asyncio.get_running_loop().time())
         self._hold()
+        self._note_who_waits()
 
     def refuse(self, reason: str) -> None:
         """Close because of what the peer sent."""

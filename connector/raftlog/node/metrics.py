@@ -86,6 +86,20 @@ class NodeCollector(Collector):
         held.add_metric(["clients"], self._server.clients_budget.held_byte_count)
         held.add_metric(["voters"], self._server.voters_budget.held_byte_count)
         yield held
+        waiting = GaugeMetricFamily(
+            "raftlog_waiting_for_memory",
+            "Connections and requests that wait for room in a budget.",
+            labels=["budget"],
+        )
+        waiting.add_metric(["clients"], self._server.clients_budget.waiting_count)
+        waiting.add_metric(["voters"], self._server.voters_budget.waiting_count)
+        yield waiting
+        closed = CounterMetricFamily(
+            "raftlog_connections_closed", "Connections closed by the node.", labels=["reason"]
+        )
+        for reason, count in list(figures.closed_connections.items()):
+            closed.add_metric([reason], count)
+        yield closed
 
 
 def serve_metrics(host: str, port: int, collector: Collector) -> tuple[WSGIServer, Thread]:

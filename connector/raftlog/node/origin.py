@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from raftlog.client.line import Line
 
 from .access import Caller
-from .request_budget import RequestBudget
+from .request_budget import BudgetShare
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
     """One connection's, for all its questions.
 
-    ``budget`` is that of the memory they take. ``placing`` is held while an append of this
-    connection is read and placed: who comes later waits, in order. ``line`` keeps that order where
-    there is no room.
+    ``budget`` counts the memory they take, for one principal. ``placing`` is held while an append
+    of this connection is read and placed: who comes later waits, in order. ``line`` keeps that
+    order where there is no room.
     """
 
     caller: Caller
-    budget: RequestBudget
+    budget: BudgetShare
     placing: asyncio.Lock = field(default_factory=asyncio.Lock)
     line: Line = field(default_factory=Line)

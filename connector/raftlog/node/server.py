@@ -3,11 +3,12 @@
 Rules of this file:
 
 1. A connection is counted, by address too, before a byte of it is read; TLS has a bounded time for
-   its handshake, and a peer that is silent for long, or stops in the middle of a frame or of an
-   answer, is sent away.
+   its handshake, and a peer that is silent for long, or too slow in the middle of a frame or of an
+   answer, is sent away. While others wait for memory, it is sent away sooner.
 2. What replicas ask goes to the replica, what clients ask to ``ClientApis``; a fetch goes by the
    replica id that it names.
-3. Voters have a budget of memory of their own: what clients hold keeps no vote waiting.
+3. Voters have a budget of memory of their own: what clients hold keeps no vote waiting. Of either
+   budget each principal has a share, or each host where nothing proves a principal.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from raftlog.wire import (
     wide,
 )
 
-from .access import Caller, Rights
+from .access import ANONYMOUS, Caller, Rights
 from .apis.client_apis import ClientApis
 from .apis.last_answer import LastAnswer
 from .config import LimitsConfig
 from .connection import Asked, Connection
 from .driver import Driver
+from .pace import Pace
 from .quorum_requests import QuorumRequests
 from .request_budget import RequestBudget
 
@@ -46,6 +48,9 @@ _BACKLOG: Final = 1024
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
 _LOOKS: Final = 4
 """How often within the time that is allowed those are looked for who let it pass."""
+_LOOK_S_MAX: Final = 1.0
+_RELIEF: Final = 4
+"""While others wait for memory, this part of the budget is freed at each look, at most."""
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -67,6 +72,8 @@ class ServerFigures:
 
     connections: int = 0
     refused_connections: int = 0
+    closed_connections: Counter[str] = field(default_factory=Counter)
+    """By the reason."""
     requests: Counter[str] = field(default_factory=Counter)
 
 
@@ -194,7 +201,8 @@ class Server:
             hear=self._hear,
             frame_bytes_max=self._frame_bytes_max,
             in_flight_max=self._limits.requests_in_flight_max,
-            budget=self._budget_of,
+            budget=lambda caller: self._budget_of(caller).share_of(_principal(caller, host)),
+            pace=Pace(self._limits.stalled_ms / 1000, self._limits.bytes_per_second_min),
         )
         self._connections.add(connection)
         tls = door.tls()
@@ -234,13 +242,13 @@ class Server:
     async def _send_silent_away(self) -> None:
         idle_s, stalled_s = self._limits.idle_ms / 1000, self._limits.stalled_ms / 1000
         while True:
-            await asyncio.sleep(min(idle_s, stalled_s) / _LOOKS)
+            await asyncio.sleep(min(idle_s / _LOOKS, stalled_s / _LOOKS, _LOOK_S_MAX))
             now_s = self._loop.time()
+            self._relieve(now_s)
             for connection in list(self._connections):
-                if connection.stalled_s(now_s) > stalled_s:
+                if connection.is_stalled(now_s):
                     reason = "it stopped in the middle of a frame, or takes no answers"
-                    self._hear("refused", connection.where, reason)
-                    connection.abort()
+                    self._cut_off(connection, "stalled", reason)
                     continue
                 silent_s = now_s - connection.last_asked_s
                 if connection.in_flight_count or silent_s <= idle_s:
@@ -249,6 +257,29 @@ class Server:
                     connection.abort()
                 else:
                     connection.finish()
+
+    def _relieve(self, now_s: float) -> None:
+        """While others wait for memory, cut off the connections that hold most and whose peers will
+        not have sent or taken it in ``stalled_ms``, at their present pace."""
+        slow: dict[RequestBudget, list[Connection]] = {}
+        for connection in self._connections:
+            left_s, share = connection.look_at_pace(now_s), connection.held_budget
+            if left_s is None or share is None or left_s * 1000 <= self._limits.stalled_ms:
+                continue
+            slow.setdefault(share.budget, []).append(connection)
+        for budget, connections in slow.items():
+            wanted = budget.byte_count_max // _RELIEF if budget.waiting_count else 0
+            for connection in sorted(connections, key=_held_byte_count, reverse=True):
+                if wanted <= 0:
+                    break
+                wanted -= _held_byte_count(connection)
+                reason = "others wait for the memory that it holds, and it is too slow"
+                self._cut_off(connection, "memory", reason)
+
+    def _cut_off(self, connection: Connection, why: str, reason: str) -> None:
+        self.figures.closed_connections[why] += 1
+        self._hear("refused", connection.where, reason)
+        connection.abort()
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -301,6 +332,15 @@ class Server:
             kraft_version=None if known is None else known[1],
             features_epoch=core.high_watermark,
         )
+
+
+def _principal(caller: Caller, host: str) -> str:
+    """Return whose share of memory it is: a proven name's, else that of all on one host."""
+    return f"host {host}" if caller.name in ("", ANONYMOUS) else f"name {caller.name}"
+
+
+def _held_byte_count(connection: Connection) -> int:
+    return connection.held.byte_count
 
 
 def _listening(host: str, port: int) -> socket.socket:
