@@ -74,6 +74,7 @@ def test_a_change_is_taken_up_by_who_has_the_log_open(log: Path) -> None:
         ("max.message.bytes=1", "option max.message.bytes: it must be from 1024 to"),
         ("max.message.bytes=many", "not a number"),
         ("retention=1", "no such setting"),
+        ("commit.retention.ms=5", "no such setting"),
         ("values=kraft", "for good"),
         ("topic.id=AAAAAAAAAAAAAAAAAAAAAw", "for good"),
         ("compression.type=rar", "compression.type"),

@@ -129,12 +129,12 @@ def test_a_flipped_bit_of_a_log_is_never_silent_when_it_is_opened_after_a_crash(
     disk.unlink(f"{DIRECTORY}/recovery-point-offset-checkpoint")
     disk.sync_directory(DIRECTORY)
     disk.crash(Survival.EVERYTHING)
-    whole = recover(disk.copy(), DIRECTORY, config=log.config, now_ms=0)
+    whole = recover(disk.copy(), DIRECTORY, config=log.config)
     assert whole.report.anomalies == ()
     for bit in range(0, 8 * len(data), 4_001 * step // QUICK_STEP + 1_500):
         hurt = disk.copy()
         hurt.flip_bit(PATH, bit)
-        recovered = recover(hurt, DIRECTORY, config=log.config, now_ms=0)
+        recovered = recover(hurt, DIRECTORY, config=log.config)
         assert recovered.report.anomalies, bit
         assert recovered.end_offset < whole.end_offset
         assert recovered.report.read_only is not None or recovered.report.cut[0].saved_as
@@ -231,7 +231,7 @@ def test_a_flipped_bit_of_an_index_changes_nothing_of_an_opening(step: int) -> N
     expected = facts_of(log.recover())
     for suffix in (".index", ".timeindex"):
         for _, _, disk in index_bits(suffix, 37 * step):
-            assert facts_of(recover(disk, DIRECTORY, config=log.config, now_ms=0)) == expected
+            assert facts_of(recover(disk, DIRECTORY, config=log.config)) == expected
 
 
 # --- snapshots ------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_a_flipped_bit_of_a_text_file_is_found_or_changes_nothing(name: str, ste
             assert LogDirectory(disk, DIRECTORY).read_properties() is not None
         except LogError:
             continue  # found before anything else is asked
-        recovered = recover(disk, DIRECTORY, config=log.config, now_ms=0)
+        recovered = recover(disk, DIRECTORY, config=log.config)
         if facts_of(recovered) != expected:
             assert recovered.report.anomalies, bit
             assert facts_of(recovered)[1:] == expected[1:], bit

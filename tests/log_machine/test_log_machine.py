@@ -228,7 +228,7 @@ class LogMachine(RuleBasedStateMachine):
     def a_power_loss_would_leave_it(self) -> None:
         disk = self.disk.copy()
         disk.crash(Survival.NOTHING)
-        recovered = recover(disk, PATH, config=CONFIG, now_ms=self.now_ms)
+        recovered = recover(disk, PATH, config=CONFIG)
         assert recovered.report.read_only is None, recovered.report
         assert recovered.log_start_offset == self.log.start_offset
         assert recovered.end_offset == self.log.end_offset

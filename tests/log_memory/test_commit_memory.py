@@ -12,7 +12,6 @@ from raftlog.limits import COMMIT_ID_BYTES_MAX, COMMITS_MAX
 from raftlog.log.writing.batch_facts import VERSION_MAX, CommitName
 from raftlog.log.writing.memory import Duplicate, LastCommit, LogMemory
 
-DAY_MS = 24 * 60 * 60 * 1000
 ALSO_RESTARTED = pytest.mark.parametrize(
     "then", [lambda memory: memory, restarted, LogMemory.copy], ids=["same", "restarted", "copy"]
 )
@@ -92,26 +91,6 @@ def test_application_ids_do_not_hear_of_each_other() -> None:
     told = Teller()
     told.data(1, commit=commit(7))
     assert told.memory.check_commit(commit(0, "q2", "app 2")) is None
-
-
-def test_a_commit_is_forgotten_after_seven_days_of_log_time() -> None:
-    told = Teller()
-    told.data(1, commit=commit(7), time_ms=DAY_MS)
-    told.data(1, commit=commit(1, app="young"), time_ms=8 * DAY_MS)
-    told.memory.expire(8 * DAY_MS)
-    assert told.memory.last_commit("app") is not None
-    told.data(1, time_ms=8 * DAY_MS + 1)
-    told.memory.expire(8 * DAY_MS + 1)
-    assert told.memory.last_commit("app") is None
-    assert told.memory.last_commit("young") is not None
-
-
-def test_how_long_is_a_setting_of_the_log() -> None:
-    told = Teller()
-    told.data(1, commit=commit(7))
-    told.data(1, time_ms=told.time_ms + 100)
-    told.memory.expire(told.time_ms + 1000, commit_retention_ms=50)
-    assert told.memory.commits == ()
 
 
 def test_the_application_id_that_was_silent_longest_makes_room() -> None:

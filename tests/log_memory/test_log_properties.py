@@ -35,8 +35,6 @@ CONFIGS = st.builds(
     index_interval_bytes=st.integers(0, 2**31 - 1),
     retention_ms=LIMITS,
     retention_bytes=LIMITS,
-    commit_retention_ms=POSITIVE,
-    producer_retention_ms=POSITIVE,
 )
 
 
@@ -110,9 +108,7 @@ def test_a_log_may_raise_its_batch_limit_to_64_mib_and_no_further() -> None:
         LogConfig(batch_bytes_max=64 * MIB + 1)
 
 
-@pytest.mark.parametrize(
-    "setting", ["segment_bytes", "segment_ms", "commit_retention_ms", "linger_ms"]
-)
+@pytest.mark.parametrize("setting", ["segment_bytes", "segment_ms", "linger_ms"])
 def test_a_setting_that_has_no_unlimited_cannot_be_negative(setting: str) -> None:
     with pytest.raises(OptionError):
         LogConfig(**{setting: -1})

@@ -88,7 +88,6 @@ STEPS = st.lists(
         st.tuples(st.just("end"), st.integers(0, 3), st.integers(0, 2), st.integers(0, 1)),
         st.tuples(st.just("commit"), st.integers(0, 3), st.integers(0, 2), st.integers(0, 5)),
         st.tuples(st.just("marker"), st.integers(23, 25), st.just(0), st.just(0)),
-        st.tuples(st.just("expire"), st.integers(0, 20), st.just(0), st.just(0)),
     ),
     max_size=30,
 )
@@ -106,10 +105,6 @@ def tell(told: Teller, step: tuple[str, int, int, int]) -> None:
             told.data(1, commit=CommitName(f"app {first}", f"q{second}", third))
         case "marker":
             told.data(3, markers={1: Marker(first)}, name="x")
-        case "expire":
-            told.memory.expire(
-                told.time_ms, commit_retention_ms=first + 1, producer_retention_ms=first + 1
-            )
 
 
 @given(STEPS, st.integers(0, 30))

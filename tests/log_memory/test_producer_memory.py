@@ -195,48 +195,11 @@ def test_producers_do_not_hear_of_each_other() -> None:
     assert told.memory.check_producer(8, 0, 0, 3) == Duplicate(3, 5)
 
 
-def test_a_producer_is_forgotten_after_its_time_of_silence_in_log_time() -> None:
-    told = Teller()
-    told.data(1, producer=7, time_ms=10_000)
-    told.data(1, producer=8, time_ms=10_000 + DAY_MS)
-    told.memory.expire(10_000 + DAY_MS, producer_retention_ms=DAY_MS)
-    assert [entry.producer_id for entry in told.memory.producers] == [7, 8]
-    told.data(1, time_ms=10_001 + DAY_MS)
-    told.memory.expire(10_001 + DAY_MS, producer_retention_ms=DAY_MS)
-    assert [entry.producer_id for entry in told.memory.producers] == [8]
-    assert told.memory.check_producer(7, 0, 815, 1) is None
-
-
-def test_a_log_that_rests_forgets_nobody_however_late_it_is() -> None:
-    told = Teller()
-    told.data(1, producer=7)
-    told.memory.expire(told.time_ms + 1000 * DAY_MS)
-    assert len(told.memory.producers) == 1
-
-
-def test_records_from_the_future_make_nobody_forgotten() -> None:
-    told = Teller()
-    told.data(1, producer=7)
-    now_ms = told.time_ms
-    told.data(1, time_ms=now_ms + 1000 * DAY_MS)
-    told.memory.expire(now_ms)
-    assert len(told.memory.producers) == 1
-
-
 def test_records_from_the_past_are_as_young_as_the_log() -> None:
     told = Teller()
     told.data(1, time_ms=100 * DAY_MS)
     told.data(1, producer=7, time_ms=0)
-    told.memory.expire(100 * DAY_MS)
     assert told.memory.producers[0].timestamp_ms == 100 * DAY_MS
-
-
-def test_an_open_transaction_keeps_its_producer_in_memory() -> None:
-    told = Teller()
-    told.data(1, producer=7, in_transaction=True)
-    told.data(1, time_ms=told.time_ms + 100 * DAY_MS)
-    told.memory.expire(told.time_ms + 200 * DAY_MS)
-    assert [entry.producer_id for entry in told.memory.producers] == [7]
 
 
 def test_the_producer_that_was_silent_longest_makes_room() -> None:

@@ -141,7 +141,7 @@ def test_a_directory_of_kafkas_own_is_explained_and_left_alone() -> None:
     for path, data in builder.storage.files.items():
         disk.put(path, bytes(data))
     before = disk.files()
-    recovered = recover(disk, builder.directory, config=LogConfig(), now_ms=0)
+    recovered = recover(disk, builder.directory, config=LogConfig())
     assert [one.kind for one in recovered.report.anomalies] == [ScanEnd.DIP]
     assert (recovered.end_offset, disk.files()) == (200, before)
 
@@ -293,7 +293,7 @@ def test_a_repair_that_was_cut_short_is_done_again() -> None:
     expected = log.disk.files()[log.segment(18)]
     for state in recording.states():
         disk = SimulatedDisk.after(state)
-        first = recover(disk.copy(), DIRECTORY, config=log.config, now_ms=0)
+        first = recover(disk.copy(), DIRECTORY, config=log.config)
         assert first.end_offset == end
         again = cut_log_at(disk, DIRECTORY, offset=end, config=log.config, now_ms=0)
         assert again.recovered.report.read_only is None, state

@@ -162,7 +162,7 @@ def test_a_process_that_joins_a_living_writer_changes_nothing_and_makes_names_du
     before = log_files(log.disk)
     recording = log.disk.record()
     other = log.disk.another_process()
-    recovered = recover(other, DIRECTORY, config=log.config, now_ms=0)
+    recovered = recover(other, DIRECTORY, config=log.config)
     assert recovered.end_offset == log.log.end_offset
     assert log_files(log.disk) == before
     assert [one.kind for one in recording.operations] == [OperationKind.SYNC_DIRECTORY]
@@ -266,7 +266,7 @@ def test_a_directory_of_kafkas_is_never_written() -> None:
         file.write_at(file.byte_count(), b"\0\0\0\0\0\0\0\5torn")
         file.sync()
     before, operations = disk.files(), disk.operation_count
-    recovered = recover(disk, builder.directory, config=LogConfig(), now_ms=0)
+    recovered = recover(disk, builder.directory, config=LogConfig())
     assert recovered.end_offset == 21
     assert "Kafka's" in str(recovered.report.read_only_reason)
     assert (disk.files(), disk.operation_count) == (before, operations)
@@ -299,14 +299,14 @@ def test_a_recovery_that_was_cut_short_anywhere_is_finished_by_the_next() -> Non
     log.disk.crash(Survival.EVERYTHING, 0)
     log.raw_append(log.active, b"\1\2\3" * 30)
     copy = log.disk.copy()
-    expected = facts_of(recover(copy, DIRECTORY, config=log.config, now_ms=2_000_000))
+    expected = facts_of(recover(copy, DIRECTORY, config=log.config))
     recording = log.disk.record()
     log.recover()
     states = 0
     for state in recording.states():
         states += 1
         disk = SimulatedDisk.after(state)
-        again = recover(disk, DIRECTORY, config=log.config, now_ms=2_000_000)
+        again = recover(disk, DIRECTORY, config=log.config)
         assert facts_of(again) == expected, state
         saved = [data for path, data in disk.files().items() if ".cut-" in path]
         assert saved == [b"\1\2\3" * 30], state
@@ -479,7 +479,7 @@ def test_the_epoch_of_a_log_whose_records_are_all_deleted_is_not_forgotten() -> 
     assert writer is not None
     log.log.delete_before(writer.freeze())
     end = log.log.end_offset
-    log.log._roll(1_000)
+    log.log._roll()
     power_loss(log)
     log.log._directory.write_log_start(end)
     for _ in range(3):

@@ -118,7 +118,7 @@ def _pending(state: CrashState) -> tuple[object, ...]:
 
 
 def _recover(disk: SimulatedDisk, witness: Witness) -> RecoveredLog:
-    return recover(disk, DIRECTORY, config=witness.config, now_ms=NOW_MS)
+    return recover(disk, DIRECTORY, config=witness.config)
 
 
 def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:

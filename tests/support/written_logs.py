@@ -105,7 +105,7 @@ class WrittenLog:
             self.append(b"%d " % at + b"x" * byte_count)
 
     def recover(self) -> RecoveredLog:
-        return recover(self.disk, self.directory, config=self.config, now_ms=2_000_000)
+        return recover(self.disk, self.directory, config=self.config)
 
     def reopen(self) -> None:
         """Open it in a new process."""

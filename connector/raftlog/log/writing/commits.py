@@ -6,7 +6,8 @@ Rules of this file:
    won must get its own offsets back, although the log's end has moved on. It changes nothing.
 2. A name is compared whole. The same version under another query id is another commit.
 3. Kept in the order of the log, so that the one that has been silent longest is first: beyond
-   ``COMMITS_MAX`` application ids it is forgotten.
+   ``COMMITS_MAX`` application ids it is forgotten. Nothing is forgotten by age: no clock proves
+   that an application will not retry, and a wrong one would make the log append a repeat again.
 """
 
 from __future__ import annotations
@@ -90,11 +91,3 @@ class Commits:
         self._last[commit.name.application_id] = commit
         if len(self._last) > COMMITS_MAX:
             del self._last[next(iter(self._last))]
-
-    def expire(self, before_ms: int) -> None:
-        """Forget the application ids whose last commit is older than ``before_ms`` of log time."""
-        self._last = {
-            commit.name.application_id: commit
-            for commit in self._last.values()
-            if commit.timestamp_ms >= before_ms
-        }

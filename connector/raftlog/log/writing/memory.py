@@ -5,10 +5,10 @@ Rules of this file:
 1. ``apply`` is fed the facts of every batch in the order of the log, by whoever writes, recovers or
    follows, and never refuses. ``check_producer`` and ``check_commit`` are asked before an append.
    A group of appends is checked against a ``copy`` that is told of each one as it is placed.
-2. It is the same on every replica: a function of the batches (and of when ``expire`` was called).
-   No clock is read. Log time is the greatest time of any batch so far, so that a batch of records
-   from long ago is not forgotten at once.
-3. It is bounded: by ``PRODUCERS_MAX``, ``COMMITS_MAX``, and ``forget_decided`` for transactions.
+2. It is the same on every replica: a function of the batches alone. No clock is read, and no
+   record's time makes it forget. Log time is the greatest time of any batch so far.
+3. It is bounded by number: ``PRODUCERS_MAX``, ``COMMITS_MAX``, and ``forget_decided`` for
+   transactions.
 4. It is kept in the producer snapshot (``<offset>.snapshot``), which Kafka's tools read on, and as
    the same bytes in a tagged field of a checkpoint's header.
 5. Kafka: ``ProducerStateManager``, ``UnifiedLog.lastStableOffset``.
@@ -45,7 +45,6 @@ from .producers import (
     Producers,
     incremented,
 )
-from .properties import DAY_MS
 
 __all__ = ["Duplicate", "LastCommit", "LogMemory"]
 
@@ -177,23 +176,6 @@ class LogMemory:
     def forget_decided(self, high_watermark: int) -> None:
         """Forget the transactions that ended below ``high_watermark``, which never goes back."""
         self._book.forget_ended_before(high_watermark)
-
-    def expire(
-        self,
-        log_time_ms: int,
-        *,
-        commit_retention_ms: int = 7 * DAY_MS,
-        producer_retention_ms: int = 7 * DAY_MS,
-    ) -> None:
-        """Forget who was silent for longer than that, as of ``log_time_ms``.
-
-        A time beyond that of the log's own batches counts as theirs: a log that rests forgets
-        nothing. A caller with a clock gives its own time, so that no record from the future makes
-        the log forget.
-        """
-        at_ms = min(log_time_ms, self._log_time_ms)
-        self._commits.expire(at_ms - commit_retention_ms)
-        self._producers.expire(at_ms - producer_retention_ms)
 
     def _note_producer(self, facts: BatchFacts) -> None:
         offset_delta = facts.last_offset - facts.base_offset

@@ -56,13 +56,10 @@ class OpenLog:
 
     # --- opening ----------------------------------------------------------------------------------
 
-    def _recover(self, now_ms: int) -> None:
+    def _recover(self) -> None:
         from .recovery import recover  # with what it needs to look at a whole log
 
-        recovered = recover(
-            self._directory.storage, self._directory.path, config=self.config, now_ms=now_ms
-        )
-        self._install(recovered)
+        self._install(recover(self._directory.storage, self._directory.path, config=self.config))
 
     def _install(self, recovered: RecoveredLog) -> None:
         self._store.install(recovered)
@@ -134,20 +131,20 @@ class OpenLog:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _append(self, batches: Sequence[tuple[bytes | memoryview, BatchFacts]], now_ms: int) -> int:
+    def _append(self, batches: Sequence[tuple[bytes | memoryview, BatchFacts]]) -> int:
         """Write batches that continue the log, one whole one after the other; the new end."""
         if batches:
             with self._changing():
                 for data, facts in batches:
-                    self._append_one(data, facts, now_ms)
+                    self._append_one(data, facts)
         return self._end_offset
 
-    def _append_one(self, data: bytes | memoryview, facts: BatchFacts, now_ms: int) -> None:
+    def _append_one(self, data: bytes | memoryview, facts: BatchFacts) -> None:
         active = self._store.active
         if self._is_roll_due or active.must_roll(
             len(data), facts.last_offset, facts.max_timestamp_ms
         ):
-            self._roll(now_ms)
+            self._roll()
             active = self._store.active
         epochs = self._store.epochs
         if self._store.must_note_epoch(facts.leader_epoch):
@@ -160,14 +157,13 @@ class OpenLog:
         active.append_aborted(self._memory.apply(facts))
         self._end_offset = facts.next_offset
 
-    def _roll(self, now_ms: int) -> None:
+    def _roll(self) -> None:
         """Seal the active segment, say so, and begin the next one."""
         self._is_roll_due = True  # until it is done: the next segment may be there half made
         active = self._store.active
         active.seal()
         self._sync.note(self._end_offset, active.byte_count)
         self._publish()
-        self._expire(now_ms)
         self._store.roll(self._end_offset, self._memory)
         self._sync.roll()
         self._is_roll_due = False
@@ -328,10 +324,3 @@ class OpenLog:
     def _fail(self, error: LogError) -> None:
         if self._closed is None:
             self._give_back(f"its disk failed ({error.code})")
-
-    def _expire(self, now_ms: int) -> None:
-        self._memory.expire(
-            now_ms,
-            commit_retention_ms=self.config.commit_retention_ms,
-            producer_retention_ms=self.config.producer_retention_ms,
-        )

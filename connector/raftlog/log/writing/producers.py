@@ -8,7 +8,7 @@ Rules of this file:
    remembered.
 3. Entries are values in the order of their last use, so that a copy is cheap and the one that has
    been silent longest is first. Beyond ``PRODUCERS_MAX`` it is forgotten; one whose transaction is
-   open is never forgotten.
+   open is never forgotten. Nothing is forgotten by age (Kafka: ``producer.id.expiration.ms``).
 4. Sequences count from 0 to 2^31 - 1 and begin again at 0.
 5. Kafka: ``ProducerStateManager``, ``ProducerStateEntry``, ``ProducerAppendInfo`` (KIP-98).
 """
@@ -194,14 +194,6 @@ class Producers:
             )
         )
         return first_offset
-
-    def expire(self, before_ms: int) -> None:
-        """Forget the producers that were last heard of before ``before_ms`` of log time."""
-        self._entries = {
-            entry.producer_id: entry
-            for entry in self._entries.values()
-            if entry.timestamp_ms >= before_ms or entry.open_transaction_first_offset is not None
-        }
 
     def _use(self, entry: ProducerEntry) -> None:
         self._entries.pop(entry.producer_id, None)

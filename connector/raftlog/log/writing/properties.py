@@ -6,8 +6,9 @@ Rules of this file:
    exceptions that a log of decisions needs: it keeps everything unless told otherwise, and an
    append does not linger. ``LogConfig`` holds None where the file says -1: no limit.
 2. The file is Java's property format in ASCII, ``version=1`` first. A setting that is missing has
-   its default; one that is not known is kept and written again. Wrong values are
-   ``CorruptFileError`` in a file and ``OptionError`` in code.
+   its default; one that is not known is kept and written again, and one that has no effect any
+   more (``_RETIRED``) is not. Wrong values are ``CorruptFileError`` in a file and ``OptionError``
+   in code.
 3. What values are is declared when the log is made and never changes.
 """
 
@@ -38,10 +39,8 @@ class LogConfig:
 
     ``batch_bytes_max``: what one batch may hold, its header included. ``segment_ms`` is log time
     (of records, not of a clock). ``retention_ms`` and ``retention_bytes`` None: nothing is deleted
-    by age or by size. ``commit_retention_ms`` and ``producer_retention_ms``: how long, in log time,
-    a commit or a producer that is silent is remembered (Kafka's ``producer.id.expiration.ms`` is a
-    day). ``linger_ms``: how long an append waits for others to share its batch and sync; appends
-    that come during a sync share the next one in any case (KRaft lingers 25 ms).
+    by age or by size. ``linger_ms``: how long an append waits for others to share its batch and
+    sync; appends that come during a sync share the next one in any case (KRaft lingers 25 ms).
     """
 
     values: ValueKind = ValueKind.BYTES
@@ -54,8 +53,6 @@ class LogConfig:
     index_interval_bytes: int = 4 * KIB
     retention_ms: int | None = None
     retention_bytes: int | None = None
-    commit_retention_ms: int = 7 * DAY_MS
-    producer_retention_ms: int = 7 * DAY_MS
 
     def __post_init__(self) -> None:
         for setting in _NUMBERS:
@@ -106,13 +103,13 @@ _NUMBERS: Final = (
     _Number("index.interval.bytes", "index_interval_bytes", 0, _INT32_MAX),
     _Number("retention.ms", "retention_ms", 0, may_be_unlimited=True),
     _Number("retention.bytes", "retention_bytes", 0, may_be_unlimited=True),
-    _Number("commit.retention.ms", "commit_retention_ms", 1),
-    _Number("producer.id.expiration.ms", "producer_retention_ms", 1),
 )
 _VERSION: Final = "version"
 _TOPIC_ID: Final = "topic.id"
 _VALUES: Final = "values"
 _COMPRESSION: Final = "compression.type"
+_RETIRED: Final = {"commit.retention.ms", "producer.id.expiration.ms"}
+"""Earlier releases forgot commits and producers by age; now only their number bounds them."""
 _NAMES: Final = {_VERSION, _TOPIC_ID, _VALUES, _COMPRESSION} | {one.name for one in _NUMBERS}
 assert {one.field for one in _NUMBERS} | {_VALUES, "compression"} == {
     field.name for field in fields(LogConfig)
@@ -159,7 +156,9 @@ def parse_log_properties(data: bytes, path: str) -> LogProperties:
     return LogProperties(
         topic_id=_required(pairs, _TOPIC_ID, path),
         config=config,
-        unknown=tuple((name, value) for name, value in pairs.items() if name not in _NAMES),
+        unknown=tuple(
+            (name, value) for name, value in pairs.items() if name not in _NAMES | _RETIRED
+        ),
     )
 
 

@@ -31,12 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["RecoveredLog", "RecoveryReport", "recover"]
 
 
-def recover(
-    storage: WritableStorage, directory: str, *, config: LogConfig, now_ms: int
-) -> RecoveredLog:
+def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> RecoveredLog:
     """Open the log in ``directory``, mending what a crash left. To be called under the log's lock.
-
-    ``now_ms`` is the time at which producers and commits that were silent too long are forgotten.
 
     Raises ``LogNotFoundError`` and ``LogAccessError``; ``DiskFullError`` and ``DiskFailedError``
     while something is mended: nothing is lost then, and the next opening begins anew.
@@ -45,11 +41,6 @@ def recover(
     recovered = open_clean(storage, directory, marks) if marks.is_ours else None
     if recovered is None:
         recovered = _mended(storage, directory, config, marks)
-    recovered.memory.expire(
-        now_ms,
-        commit_retention_ms=config.commit_retention_ms,
-        producer_retention_ms=config.producer_retention_ms,
-    )
     return recovered
 
 

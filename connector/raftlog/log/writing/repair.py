@@ -79,7 +79,7 @@ def cut_log_at(
     repair.forget_later_marks(place.next_offset)
     repair.cut_segments(base, place)
     repair.forget_later_state(place.next_offset)
-    recovered = recover(storage, directory, config=config, now_ms=now_ms)
+    recovered = recover(storage, directory, config=config)
     return Repaired(
         first_lost_offset=place.next_offset,
         end_offset_before=max(repair.end_offset_before, place.next_offset),

@@ -305,17 +305,17 @@ class ReplicaLog(ReplicatedLog):
             self._directory.remove_clean_marker()
             self._directory.unpublish()
             self._store.begin_anew(snapshot_id, is_damaged=is_damaged)
-            self._recover(now_ms)
+            self._recover()
             self._high_watermark = max(self._high_watermark, snapshot_id.end_offset)
 
-    def _append_one(self, data: bytes | memoryview, facts: BatchFacts, now_ms: int) -> None:
-        super()._append_one(data, facts, now_ms)
+    def _append_one(self, data: bytes | memoryview, facts: BatchFacts) -> None:
+        super()._append_one(data, facts)
         self._recent.add(facts.base_offset, bytes(data))
         self._control += control_of(facts)
 
-    def _recover(self, now_ms: int) -> None:
+    def _recover(self) -> None:
         self._recent.clear()
-        super()._recover(now_ms)
+        super()._recover()
 
     def _give_back(self, reason: str) -> None:
         if self._receiver is not None:

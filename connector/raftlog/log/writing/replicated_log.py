@@ -122,7 +122,7 @@ class ReplicatedLog(OpenLog):
                 )
             config = properties.config
         log = cls(files, config, is_single=is_single)
-        log._recover(now_ms)
+        log._recover()
         if is_single and not log.is_read_only and not log.end_offset:
             log._begin_epoch(max(1, log.epoch), _change_to(leader_id), now_ms)  # made, unfinished
             log.flush()
@@ -158,7 +158,7 @@ class ReplicatedLog(OpenLog):
                 )
             found.append((data, batch_facts(batch, self.config.values)))
             expected = batch.next_offset
-        return self._append(found, now_ms)
+        return self._append(found)
 
     def append_as_follower(self, data: bytes, *, leader_epoch: int, now_ms: int) -> int:
         """Append what a leader sent, as it is; the new end offset. Nothing is durable yet.
@@ -193,7 +193,7 @@ class ReplicatedLog(OpenLog):
             found.append((view, batch_facts(batch, self.config.values)))
             expected, epoch = batch.next_offset, batch.leader_epoch
             position += batch.byte_count
-        return self._append(found, now_ms)
+        return self._append(found)
 
     def claim(self, *, now_ms: int, epoch: int | None = None, leader_id: int | None = None) -> int:
         """Begin a later epoch (the next one, if none is named), which fences those before it.
@@ -321,7 +321,7 @@ class ReplicatedLog(OpenLog):
     def _reload(self, now_ms: int) -> None:
         self._store.close()
         with self._failing(also_full=True):
-            self._recover(now_ms)
+            self._recover()
         self._abort_what_was_left(now_ms)
 
     # --- lineage ----------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ class ReplicatedLog(OpenLog):
             if not self._is_single:
                 self._directory.unpublish()
             self._store.cut_from(offset)
-            self._recover(now_ms)
+            self._recover()
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -446,9 +446,8 @@ class ReplicatedLog(OpenLog):
         a quorum holds of voters. Raises ``LogLockedError`` while a snapshot is being written.
         """
         with self._changing():
-            self._expire(now_ms)
             if self._is_all_too_old(now_ms):
-                self._roll(now_ms)
+                self._roll()
             return clean(
                 self._store,
                 high_watermark=self.high_watermark,

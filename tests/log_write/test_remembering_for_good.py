@@ -1,0 +1,103 @@
+"""What a log remembers of commits and producers is a function of its batches, never of a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.support.appending import (
+    DIRECTORY,
+    NOW_MS,
+    append,
+    disk_with_parent,
+    made_log,
+    reopened,
+)
+
+from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, read_listing
+from raftlog.log.writing.batch_facts import CommitName, commit_header
+from raftlog.log.writing.producers import Duplicate
+from raftlog.log.writing.properties import (
+    DAY_MS,
+    LogConfig,
+    encode_log_properties,
+    parse_log_properties,
+)
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
+from raftlog.storage.simulated import SimulatedDisk
+
+CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300)
+NAME = CommitName("app", "query", 7)
+PRODUCER, EPOCH, SEQUENCE = 5, 0, 3
+FAR_MS = NOW_MS + 1_000 * DAY_MS
+"""What one node's clock reads that is wrong."""
+
+
+def clean(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
+    log.clean(now_ms=FAR_MS)
+    return log
+
+
+def roll(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
+    for _ in range(40):
+        append(log, bytes(100), timestamp_ms=FAR_MS, now_ms=FAR_MS)
+    log.flush()
+    assert len(read_listing(disk.list_names(DIRECTORY)).segments) > 1
+    return log
+
+
+def restart(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
+    log.close()
+    return ReplicatedLog.open(disk, DIRECTORY, now_ms=FAR_MS, is_single=True)
+
+
+def crash(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
+    disk.kill()
+    return ReplicatedLog.open(disk, DIRECTORY, now_ms=FAR_MS, is_single=True)
+
+
+@pytest.mark.parametrize("then", [clean, roll, restart, crash])
+def test_one_clock_that_is_wrong_makes_the_log_forget_nothing(
+    then: Callable[[ReplicatedLog, SimulatedDisk], ReplicatedLog],
+) -> None:
+    disk = disk_with_parent()
+    log = made_log(disk, config=CONFIG)
+    named = NewRecord(None, b"x", headers=(commit_header(NAME),))
+    for new in (
+        NewRecordBatch(records=(named,), base_timestamp_ms=NOW_MS),
+        NewRecordBatch(
+            records=(NewRecord(None, b"y"),),
+            base_timestamp_ms=NOW_MS,
+            producer_id=PRODUCER,
+            producer_epoch=EPOCH,
+            base_sequence=SEQUENCE,
+        ),
+    ):
+        data = encode_batch(new, base_offset=log.end_offset, leader_epoch=log.epoch)
+        log.append_as_leader([data], now_ms=NOW_MS)
+    append(log, b"from far ahead", timestamp_ms=FAR_MS, now_ms=FAR_MS)
+    log.flush()
+    base = 1  # the begin of the epoch is at 0
+
+    log = then(log, disk)
+
+    assert log.memory.check_commit(NAME) == Duplicate(base, base)
+    repeated = log.memory.check_producer(PRODUCER, EPOCH, SEQUENCE, 1)
+    assert repeated == Duplicate(base + 1, base + 1)
+
+
+RETIRED = b"commit.retention.ms=604800000\nproducer.id.expiration.ms=604800000\n"
+
+
+def test_the_settings_of_ages_in_an_older_log_are_read_past() -> None:
+    disk = disk_with_parent()
+    log = made_log(disk, config=CONFIG)
+    log.close()
+    path = f"{DIRECTORY}/{RAFTLOG_PROPERTIES_NAME}"
+    data = disk.files()[path]
+    properties = parse_log_properties(data + RETIRED, path)
+    assert properties == parse_log_properties(data, path)
+    assert encode_log_properties(properties) == data
+    assert reopened(disk).config == CONFIG

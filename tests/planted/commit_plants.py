@@ -1,0 +1,39 @@
+"""Bugs of what a log remembers of named commits and producers, and of who may use it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+WRITING: Final = "connector/raftlog/log/writing"
+REMEMBERING: Final = "tests/log_write/test_remembering_for_good.py"
+
+COMMIT_PLANTS: Final = (
+    Plant(
+        bug="commits are forgotten by age, which a record from far ahead makes of all",
+        path=f"{WRITING}/memory.py",
+        old="        self._end_offset = facts.next_offset\n        return tuple(aborted)\n",
+        new="        self._end_offset = facts.next_offset\n"
+        "        week_ms = 7 * 24 * 60 * 60 * 1000\n"
+        "        self._commits = Commits(\n"
+        "            one for one in self._commits if one.timestamp_ms + week_ms >= "
+        "self._log_time_ms\n"
+        "        )\n"
+        "        return tuple(aborted)\n",
+        tests=(REMEMBERING,),
+    ),
+    Plant(
+        bug="producers are forgotten by age, which a record from far ahead makes of all",
+        path=f"{WRITING}/memory.py",
+        old="        self._end_offset = facts.next_offset\n        return tuple(aborted)\n",
+        new="        self._end_offset = facts.next_offset\n"
+        "        week_ms = 7 * 24 * 60 * 60 * 1000\n"
+        "        self._producers = Producers(\n"
+        "            one for one in self._producers if one.timestamp_ms + week_ms >= "
+        "self._log_time_ms\n"
+        "        )\n"
+        "        return tuple(aborted)\n",
+        tests=(REMEMBERING,),
+    ),
+)
