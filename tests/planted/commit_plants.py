@@ -7,6 +7,8 @@ from typing import Final
 from tests.planted.plant import Plant
 
 WRITING: Final = "connector/raftlog/log/writing"
+REMOTE: Final = "connector/raftlog/client/remote"
+AFTER_RETENTION: Final = "tests/remote/test_commits_after_retention.py"
 REMEMBERING: Final = "tests/log_write/test_remembering_for_good.py"
 
 COMMIT_PLANTS: Final = (
@@ -35,5 +37,14 @@ COMMIT_PLANTS: Final = (
         "        )\n"
         "        return tuple(aborted)\n",
         tests=(REMEMBERING,),
+    ),
+    Plant(
+        bug="the last commit is not told once its batch is deleted",
+        path=f"{REMOTE}/commit_probe.py",
+        old="        timestamp_ms = _timestamp_of(quorum, appended)\n",
+        new="        timestamp_ms = _timestamp_of(quorum, appended)\n"
+        "        if timestamp_ms < 0:\n"
+        "            continue\n",
+        tests=(AFTER_RETENTION,),
     ),
 )

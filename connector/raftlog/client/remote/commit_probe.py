@@ -5,7 +5,8 @@ Rules of this file:
 1. OffsetFetch tells the version and the query, and nothing of offsets. So the commit is appended
    once more, under a token that never holds: identity is looked at first, and a log that has it
    answers with the offset of then. Nothing can be written by this.
-2. Its batch tells the rest. Whoever commits meanwhile makes us begin again.
+2. The answer has both offsets, so that they are known after retention has deleted the records;
+   the time is that of the batch, and -1 without it. A commit in between starts this again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from raftlog.client.requests import AppendRequest
+from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import (
     ForeignCommitError,
     InvalidAppendError,
@@ -44,9 +45,10 @@ def last_commit(
     submit: Callable[[AppendRequest], None],
     now_ms: Callable[[], float],
 ) -> LastCommit | None:
-    """The last commit of an application id, if the log remembers one.
+    """Return the last commit of an application id, or None if the log remembers none.
 
-    Raises what asking a quorum and appending to it raise.
+    Its ``timestamp_ms`` is -1 if its records are deleted. Raises what asking a quorum and appending
+    to it raise.
     """
     for _ in range(LOOKS_MAX):
         left_ms = max(deadline_ms - now_ms(), 0)
@@ -54,22 +56,23 @@ def last_commit(
         if told is None:
             return None
         name = CommitName(application_id, told.query_id, told.version)
-        base_offset = _base_offset(name, values, deadline_ms, submit)
-        batch = None if base_offset is None else _batch_at(quorum, base_offset)
-        if batch is not None:
-            return LastCommit(name, batch.base_offset, batch.last_offset, batch.max_timestamp_ms)
+        appended = _appended(name, values, deadline_ms, submit)
+        if appended is None:
+            continue
+        timestamp_ms = _timestamp_of(quorum, appended)
+        return LastCommit(name, appended.base_offset, appended.last_offset, timestamp_ms)
     raise QuorumUnavailableError(
         path=quorum.path, waited_ms=0, reason=f"{application_id!r} commits all the time"
     )
 
 
-def _base_offset(
+def _appended(
     name: CommitName,
     values: ValueKind,
     deadline_ms: float,
     submit: Callable[[AppendRequest], None],
-) -> int | None:
-    """Where the log has it; None if it is the last one no more."""
+) -> AppendResult | None:
+    """Return the offsets that the log has for it; None if it is not the last one any more."""
     request = AppendRequest(
         records=(_ANY_VALUE[values],),
         required_base_offset=IMPOSSIBLE_OFFSET,
@@ -79,19 +82,20 @@ def _base_offset(
     )
     submit(request)
     try:
-        return request.future.result().base_offset
+        return request.future.result()
     except (ForeignCommitError, StaleCommitError, UnexpectedEndOffsetError, InvalidAppendError):
         return None
 
 
-def _batch_at(quorum: Quorum, base_offset: int) -> RecordBatch | None:
-    """The batch that begins there; None if it is gone meanwhile."""
+def _timestamp_of(quorum: Quorum, appended: AppendResult) -> int:
+    """Return the time of a commit's batch; -1 if the batch is deleted."""
     byte_count_max = 1
     while True:
-        fetched = quorum.fetch(base_offset, byte_count_max=byte_count_max)
+        fetched = quorum.fetch(appended.base_offset, byte_count_max=byte_count_max)
         if not fetched.data:
-            return None
+            return -1
         batch = read_batch(fetched.data, path=quorum.path)
         if isinstance(batch, RecordBatch):
-            return batch if batch.base_offset == base_offset else None
+            is_there = batch.base_offset == appended.base_offset
+            return batch.max_timestamp_ms if is_there else -1
         byte_count_max = max(2 * len(fetched.data), 1024)

@@ -24,7 +24,10 @@ from .producers import Duplicate
 
 @dataclass(frozen=True, slots=True)
 class LastCommit:
-    """The last commit of an application id: its batch's offsets (inclusive) and its log time."""
+    """The last commit of an application id: its batch's offsets (inclusive) and its log time.
+
+    ``timestamp_ms`` is -1 where a client asks after retention has deleted the batch.
+    """
 
     name: CommitName
     base_offset: int
