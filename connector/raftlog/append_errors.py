@@ -225,14 +225,19 @@ class ForeignCommitError(AppendError):
 
 @dataclass(kw_only=True, eq=False)
 class LogClosedError(AppendError):
-    """The log was closed by its owner, or closed itself when its disk failed. Open it again."""
+    """The log was closed by its owner, or closed itself after the error that ``reason`` names.
+
+    ``remedy`` replaces the usual advice.
+    """
 
     reason: str
     path: str | None = None
+    remedy: str | None = None
     code: ClassVar[str] = "RAFTLOG_LOG_CLOSED"
 
     def sentence(self) -> str:
-        return f"{self.path or 'the log'} is closed: {self.reason}; open it again"
+        remedy = self.remedy or "open it again"
+        return f"{self.path or 'the log'} is closed: {self.reason}; {remedy}"
 
 
 @dataclass(kw_only=True, eq=False)

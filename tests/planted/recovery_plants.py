@@ -113,4 +113,17 @@ RECOVERY_PLANTS: Final = (
         new="        allowed: Bools = starts >= 0\n",
         tests=("tests/log/test_resync.py::test_the_verdict_is_that_of_looking_at_every_position",),
     ),
+    # --- what is said -----------------------------------------------------------------------------
+    Plant(
+        bug="every error that closes a log is called a failed disk",
+        path=f"{WRITING}/open_log.py",
+        old='''        case LogAccessError():
+            return "the file system refused"''',
+        new='''        case LogAccessError():
+            return "its disk failed"''',
+        tests=(
+            "tests/log_write/test_why_closed.py"
+            "::test_a_log_that_closed_itself_names_the_cause_and_what_to_do",
+        ),
+    ),
 )

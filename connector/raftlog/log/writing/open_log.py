@@ -17,9 +17,21 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
-from raftlog.errors import AppendError, DiskFullError, LogClosedError, LogError
+from raftlog.errors import (
+    AppendError,
+    CorruptBatchError,
+    CorruptFileError,
+    DiskFailedError,
+    DiskFullError,
+    DivergedLogError,
+    LogAccessError,
+    LogClosedError,
+    LogError,
+    LogGapError,
+)
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.published import SYNCED_NAME, Published
 from raftlog.types import SnapshotId
@@ -53,6 +65,7 @@ class OpenLog:
         self._is_roll_due = False
         self._is_changed = False
         self._closed: str | None = None
+        self._remedy: str | None = None
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -82,7 +95,7 @@ class OpenLog:
 
     @property
     def is_closed(self) -> bool:
-        """Whether its owner closed it, or its disk failed: its files are given back."""
+        """Whether its owner closed it, or an error did: its files are given back."""
         return self._closed is not None
 
     @property
@@ -290,7 +303,7 @@ class OpenLog:
 
     def _check_open(self) -> None:
         if self._closed is not None:
-            raise LogClosedError(path=self.path, reason=self._closed)
+            raise LogClosedError(path=self.path, reason=self._closed, remedy=self._remedy)
 
     def _check_writable(self) -> None:
         self._check_open()
@@ -323,4 +336,25 @@ class OpenLog:
 
     def _fail(self, error: LogError) -> None:
         if self._closed is None:
-            self._give_back(f"its disk failed ({error.code})")
+            cause, self._remedy = _cause_and_remedy(error)
+            # Clients are sent this too: a file's name, and not where this machine has it.
+            path = getattr(error, "path", None)
+            if isinstance(path, str):
+                shown: dict[str, Any] = {"path": self._directory.storage.split(path)[1]}
+                error = replace(error, **shown)
+            self._give_back(f"{cause}: {error.sentence()}")
+
+
+def _cause_and_remedy(error: LogError) -> tuple[str, str]:
+    """Why an error closes a log, and what to do before it is opened again."""
+    match error:
+        case DiskFailedError():
+            return "its disk failed", "see to the disk, then open the log again"
+        case DiskFullError():
+            return "there was no room to end a change", "make room, then open the log again"
+        case LogAccessError():
+            return "the file system refused", "remove the cause, then open the log again"
+        case CorruptBatchError() | CorruptFileError() | LogGapError() | DivergedLogError():
+            return "its files are damaged", "look with `raftlog check`, then open the log again"
+        case _:
+            return "its files are not as it left them", "find what changed them, then open it again"
