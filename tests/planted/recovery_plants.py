@@ -126,4 +126,27 @@ RECOVERY_PLANTS: Final = (
             "::test_a_log_that_closed_itself_names_the_cause_and_what_to_do",
         ),
     ),
+    # --- who may read -----------------------------------------------------------------------------
+    Plant(
+        bug="a snapshot is made readable for all, and private afterwards",
+        path="connector/raftlog/client/new_file.py",
+        old="    files = PrivateLocalStorage() if storage is None else storage\n",
+        new="""    from raftlog.storage.local_writing import WritableLocalStorage
+
+    files = WritableLocalStorage() if storage is None else storage
+""",
+        tests=(
+            "tests/embedded/test_private_logs.py::test_a_snapshot_is_private_before_its_first_byte",
+        ),
+    ),
+    Plant(
+        bug="files of a private directory are as the umask says",
+        path="connector/raftlog/storage/local_writing.py",
+        old="        mode = self.file_mode & allowed\n",
+        new="        mode = self.file_mode\n",
+        tests=(
+            "tests/embedded/test_private_logs.py"
+            "::test_a_kraft_log_and_all_its_files_are_for_their_owner_alone",
+        ),
+    ),
 )

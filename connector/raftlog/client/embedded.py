@@ -12,14 +12,16 @@ Rules of this file:
 from __future__ import annotations
 
 import os
+import stat
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from raftlog.errors import (
     AppendUnknownError,
@@ -29,6 +31,7 @@ from raftlog.errors import (
     NotALogError,
     OptionError,
 )
+from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.commits import LastCommit
 from raftlog.log.writing.properties import LogConfig
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from raftlog.records.record import Record
 
 T = TypeVar("T")
+_PRIVATE_MODE: Final = 0o700
 
 
 def open_embedded(
@@ -61,6 +65,7 @@ def open_embedded(
     create: bool = True,
     values: ValueKind | str | None = None,
     config: LogConfig | None = None,
+    directory_mode: int | None = None,
     storage: WritableStorage | None = None,
     clock: Clock | None = None,
 ) -> EmbeddedLog:
@@ -71,6 +76,11 @@ def open_embedded(
     a new log is kept; a log that is there has its own, and only its values are compared. The
     directory's name names the log if it is as Kafka's are, ``<topic>-<partition>``.
 
+    ``directory_mode`` is the mode of the directory of a new log, whose files have no right that
+    the directory does not have: 0o750 lets its group read, 0o770 write too. The default is 0o700
+    for ``kraft`` values, which hold credentials; else the umask decides. A log of ``kraft`` values
+    that other users may read is warned of.
+
     A directory of Kafka's is opened for reading. Raises ``LogNotFoundError`` (also if the directory
     above is missing), ``NotALogError`` (other files lie there), ``OptionError`` (the log holds
     values of another kind), ``LogAccessError``, ``CorruptFileError``.
@@ -80,16 +90,19 @@ def open_embedded(
         raise OptionError(option="path", reason="it is empty; give the log's directory")
     if storage is None:
         path = os.path.abspath(path)
-    files = WritableLocalStorage() if storage is None else storage
     clock = Clock() if clock is None else clock
     wanted = LogConfig() if config is None else config
     wanted = replace(wanted, values=_value_kind(wanted.values if values is None else values))
+    mode = _directory_mode(directory_mode, wanted.values)
+    files = WritableLocalStorage(directory_mode=mode) if storage is None else storage
     found = find_or_create(files, path, wanted if create else None, clock)
     is_declared = values is not None or wanted.values is not ValueKind.BYTES
     if found is not None and is_declared and found.values is not wanted.values:
         raise OptionError(
             option="values", reason=f"the log in {path} was made for {found.values.value}"
         )
+    if storage is None and found is not None and found.values is ValueKind.KRAFT:
+        _warn_of_readers(path)
     try:
         return EmbeddedLog(files, path, found, clock)
     except NotALogError as error:
@@ -325,3 +338,24 @@ def _value_kind(values: ValueKind | str) -> ValueKind:
     except ValueError:
         kinds = ", ".join(kind.value for kind in ValueKind)
         raise OptionError(option="values", reason=f"it must be one of {kinds}") from None
+
+
+def _directory_mode(mode: int | None, values: ValueKind) -> int | None:
+    """The mode of the directory of a new log; None leaves it to the umask."""
+    if mode is None:
+        return _PRIVATE_MODE if values is ValueKind.KRAFT else None
+    if isinstance(mode, bool) or not isinstance(mode, int) or mode & ~0o777 or mode >> 6 != 7:
+        reason = "it must be an octal number from 0o700 to 0o777: the owner needs every right"
+        raise OptionError(option="directory_mode", reason=reason)
+    return mode
+
+
+def _warn_of_readers(path: str) -> None:
+    """Warn of a log of cluster metadata, which holds credentials, that other users may read."""
+    modes = [os.stat(one).st_mode for one in (path, os.path.join(path, RAFTLOG_PROPERTIES_NAME))]
+    if all(mode & stat.S_IROTH for mode in modes):
+        warnings.warn(
+            f"other users may read {path}, and cluster metadata holds credentials: "
+            f"chmod -R o-rwx {path}",
+            stacklevel=3,
+        )

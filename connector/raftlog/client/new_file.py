@@ -4,7 +4,7 @@ Rules of this file:
 
 1. It is written under another name that Kafka ignores too, synced, and renamed.
 2. A file that is there is never replaced.
-3. A checkpoint holds secrets in clear: only the owner may read it, from before the first byte on.
+3. A checkpoint holds secrets in clear: only the owner may read it, from its creation on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from raftlog.errors import FileExistsLogError, RaftlogError
-from raftlog.storage.local_writing import WritableLocalStorage
+from raftlog.storage.local_writing import PrivateLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
 PART_SUFFIX: Final = ".part"
@@ -25,7 +25,7 @@ def write_new_file(path: str, data: bytes, *, storage: WritableStorage | None = 
     Raises ``FileExistsLogError`` if something has the name, or its first half has (a writer died,
     or is at it), ``LogNotFoundError``, ``LogAccessError``, ``DiskFullError``, ``DiskFailedError``.
     """
-    files = WritableLocalStorage() if storage is None else storage
+    files = PrivateLocalStorage() if storage is None else storage
     directory, name = files.split(path)
     target, part = files.join(directory, name), files.join(directory, name + PART_SUFFIX)
     if name in files.list_names(directory):

@@ -7,10 +7,14 @@ Rules of this file:
 2. Only ``sync`` and ``sync_directory`` make anything durable. Neither is ever retried: not here,
    and not by a caller (``DiskFailedError``).
 3. Every ``OSError`` becomes an error of raftlog's that names the path.
+4. A file has no right that its directory does not have: in a private directory it is private from
+   the start. A directory for its owner and group alone gives the group its rights to new files
+   whatever the umask is. The rest is left to the umask.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -35,6 +39,11 @@ from .local import LocalFile, LocalStorage, translated
 from .local_locks import LocalLock, lock_descriptor
 
 _FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_ANY_MODE: Final = 0o777
+_OWNER_MODE: Final = 0o700
+_GROUP_BITS: Final = 0o070
+_OTHERS_BITS: Final = 0o007
+_PRIVATE_FILE_MODE: Final = 0o600
 _LINUX_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _MACOS_BOOT_ID: Final = ("sysctl", "-n", "kern.bootsessionuuid")
 
@@ -78,15 +87,20 @@ class WritableLocalFile(LocalFile):
 
 
 class WritableLocalStorage(LocalStorage):
-    """The files of this machine, for reading and writing. Holds no state."""
+    """The files of this machine, for reading and writing.
+
+    ``directory_mode`` is that of the directories that it makes, and of those that were there and
+    empty; without one the umask decides.
+    """
 
     file_mode: ClassVar[int] = 0o666
-    """Less the process's umask, as any program makes its files: a log may be a group's."""
-    directory_mode: ClassVar[int] = 0o777
+
+    def __init__(self, *, directory_mode: int | None = None) -> None:
+        self._directory_mode = directory_mode
 
     def create_file(self, path: str) -> WritableLocalFile:
         """Make an empty file that was not there."""
-        return WritableLocalFile(path, _open(path, os.O_CREAT | os.O_EXCL, self.file_mode))
+        return WritableLocalFile(path, self._create(path, os.O_CREAT | os.O_EXCL))
 
     def open_for_writing(self, path: str) -> WritableLocalFile:
         """Open a file that is there; a directory, a pipe or a device is refused."""
@@ -98,11 +112,15 @@ class WritableLocalStorage(LocalStorage):
         """Make one directory; False if it was there."""
         with _errors_of(path):
             try:
-                os.mkdir(path, self.directory_mode)
+                os.mkdir(path, _ANY_MODE if self._directory_mode is None else _OWNER_MODE)
             except FileExistsError:
                 if not os.path.isdir(path):
                     raise NotALogError(path=path, reason="a directory was expected there") from None
+                if self._directory_mode is not None and not os.listdir(path):
+                    os.chmod(path, self._directory_mode)
                 return False
+            if self._directory_mode is not None:
+                os.chmod(path, self._directory_mode)  # the umask may have taken some of it
         return True
 
     def rename(self, path: str, new_path: str) -> None:
@@ -139,7 +157,7 @@ class WritableLocalStorage(LocalStorage):
 
     def try_lock(self, path: str) -> LocalLock | None:
         """Lock a file, made if need be; None if somebody holds it."""
-        descriptor = _open(path, os.O_CREAT, self.file_mode)
+        descriptor = self._create(path, os.O_CREAT)
         is_ours = False
         try:
             with _errors_of(path):
@@ -148,6 +166,17 @@ class WritableLocalStorage(LocalStorage):
             if not is_ours:
                 os.close(descriptor)
         return LocalLock(descriptor) if is_ours else None
+
+    def _create(self, path: str, flags: int) -> int:
+        """Open a file that is created if need be, with the rights that its directory allows."""
+        with _errors_of(path):
+            allowed = stat.S_IMODE(os.stat(os.path.dirname(path) or os.curdir).st_mode)
+        mode = self.file_mode & allowed
+        descriptor = _open(path, flags, mode)
+        if mode & _GROUP_BITS and not allowed & _OTHERS_BITS:
+            with contextlib.suppress(OSError):  # a lock that another user of the group made
+                os.fchmod(descriptor, mode)
+        return descriptor
 
     def boot_id(self) -> str:
         """Linux's random id of this boot; macOS's on macOS. Raises ``LogAccessError``."""
@@ -168,8 +197,10 @@ class WritableLocalStorage(LocalStorage):
 class PrivateLocalStorage(WritableLocalStorage):
     """The same, whose new files and directories are for their owner alone: a node's."""
 
-    file_mode = 0o600
-    directory_mode = 0o700
+    file_mode = _PRIVATE_FILE_MODE
+
+    def __init__(self) -> None:
+        super().__init__(directory_mode=_OWNER_MODE)
 
 
 def _open(path: str, more_flags: int = 0, mode: int = 0) -> int:
