@@ -14,11 +14,20 @@ from tests.log_write.test_replica_log import (
     opened,
     snapshot_of,
 )
+from tests.support.appending import DIRECTORY as APPENDED
+from tests.support.appending import disk_with_parent, fill, made_log
 from tests.support.one_replica import TIME_MS, OneReplica
+from tests.support.written_logs import encoded
 
 from raftlog.errors import LogLockedError
+from raftlog.log.names import checkpoint_name
+from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.raw_snapshot_writer import RawSnapshotWriter
 from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.replicated_log import ReplicatedLog
+from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
 
 RETENTION = replace(CONFIG, retention_bytes=700)
@@ -126,3 +135,44 @@ def test_a_writer_that_was_closed_leaves_nothing_and_one_that_was_frozen_stays()
         writer.freeze()
     (name,) = [name for name in disk.list_names(DIRECTORY) if ".checkpoint" in name]
     assert disk.durable_files()[f"{DIRECTORY}/{name}"] == b"some bytes"
+
+
+def header_only() -> bytes:
+    """A control batch with a header record that no reader parses."""
+    record = NewRecord(b"\0\0\0\3", b"\0\0")
+    batch = NewRecordBatch(records=(record,), base_timestamp_ms=0, is_control=True)
+    return encode_batch(batch, base_offset=0, leader_epoch=1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no batch",
+        bytes(200),
+        header_only(),
+        header_only()[:-1],
+        header_only()[:16] + b"\1" + header_only()[17:],
+        header_only()[:8] + b"\x7f\xff\xff\xff" + header_only()[12:],
+        header_only()[:57] + b"\0\0\0\2" + header_only()[61:],
+        encoded(b"no control batch", base_offset=0, epoch=1),
+    ],
+    ids=["empty", "short", "zeros", "record", "torn", "magic", "length", "count", "data"],
+)
+def test_an_old_snapshot_that_does_not_parse_does_not_end_retention(data: bytes) -> None:
+    disk = disk_with_parent()
+    config = LogConfig(values=ValueKind.KRAFT, segment_bytes=2_000, retention_bytes=3_000)
+    log = made_log(disk, config=config)
+    fill(log, 60)
+    damaged = log.snapshot_id_at(10)
+    disk.put(f"{APPENDED}/{checkpoint_name(damaged)}", data)
+    newest = [frozen(log, end_offset) for end_offset in (20, 40)][-1]
+    assert log.clean(now_ms=NOW_MS)
+    assert (log.log_start_offset, log.snapshots) == (40, (newest,))
+    fill(log, 1)
+
+
+def frozen(log: ReplicatedLog, end_offset: int) -> SnapshotId:
+    writer = log.begin_snapshot(log.snapshot_id_at(end_offset), now_ms=NOW_MS)
+    assert writer is not None
+    return writer.freeze()

@@ -149,4 +149,14 @@ RECOVERY_PLANTS: Final = (
             "::test_a_kraft_log_and_all_its_files_are_for_their_owner_alone",
         ),
     ),
+    Plant(
+        bug="an old snapshot whose header does not parse ends retention",
+        path=f"{WRITING}/upkeep.py",
+        old="    except (LogNotFoundError, CorruptBatchError, CorruptFileError):\n        pass\n",
+        new="    except (LogNotFoundError, CorruptFileError):\n        pass\n",
+        tests=(
+            "tests/log_write/test_snapshots_at_once.py"
+            "::test_an_old_snapshot_that_does_not_parse_does_not_end_retention",
+        ),
+    ),
 )

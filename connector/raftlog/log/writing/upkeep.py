@@ -183,20 +183,19 @@ def _clean_behind_snapshots(
 
 def _old_snapshot(store: LogStore, snapshot_id: SnapshotId) -> OldSnapshot | None:
     """Size and log time of a snapshot; None if it is gone, or is not one that a log may begin
-    behind because its first batch is damaged."""
+    behind because its header is damaged."""
+    path = store.directory.file(checkpoint_name(snapshot_id))
     try:
-        with store.directory.storage.open_file(
-            store.directory.file(checkpoint_name(snapshot_id))
-        ) as file:
+        with store.directory.storage.open_file(path) as file:
             byte_count = file.byte_count()
             head = header_at(file, 0, byte_count)
             batch = read_batch(file.read_at(0, head.byte_count), path=file.path)
+        if isinstance(batch, TornTail) or not batch.is_control:
+            return None
+        for record in batch.records():
+            control = decode_control(record.key, record.value)
+            if isinstance(control, SnapshotHeader):
+                return OldSnapshot(snapshot_id, byte_count, control.last_contained_log_timestamp_ms)
     except (LogNotFoundError, CorruptBatchError, CorruptFileError):
-        return None
-    if isinstance(batch, TornTail) or not batch.is_control:
-        return None
-    for record in batch.records():
-        control = decode_control(record.key, record.value)
-        if isinstance(control, SnapshotHeader):
-            return OldSnapshot(snapshot_id, byte_count, control.last_contained_log_timestamp_ms)
+        pass
     return None
