@@ -159,4 +159,22 @@ RECOVERY_PLANTS: Final = (
             "::test_an_old_snapshot_that_does_not_parse_does_not_end_retention",
         ),
     ),
+    Plant(
+        bug="the lock of a log is made through a symbolic link",
+        path="connector/raftlog/storage/local_writing.py",
+        old="os.O_RDWR | os.O_NOFOLLOW | getattr",
+        new="os.O_RDWR | getattr",
+        tests=(
+            "tests/storage/test_symbolic_links.py::test_a_lock_is_not_made_through_a_planted_link",
+        ),
+    ),
+    Plant(
+        bug="an error shows bytes that are no batch as its offset and length",
+        path="connector/raftlog/records/header.py",
+        old="    is_foreign = magic > BATCH_MAGIC",
+        new="    is_foreign = magic > 255",
+        tests=(
+            "tests/storage/test_symbolic_links.py::test_an_error_shows_no_bytes_that_are_no_batch",
+        ),
+    ),
 )

@@ -103,13 +103,17 @@ def length_error(
             magic=magic,
         )
     reason = None
-    if not LENGTH_MIN <= length <= LENGTH_MAX:
+    is_foreign = magic > BATCH_MAGIC  # then it has no offset, and its bytes are not to be shown
+    if is_foreign and not LENGTH_MIN <= length <= LENGTH_MAX:
+        reason = "its bytes are not those of a record batch: neither length nor magic is"
+    elif not LENGTH_MIN <= length <= LENGTH_MAX:
         reason = f"its length is {length}"
     elif magic != BATCH_MAGIC:
         reason = f"its magic is {magic}"
     if reason is None:
         return None
-    return CorruptBatchError(reason=reason, path=path, position=at, offset=base_offset)
+    offset = None if is_foreign else base_offset
+    return CorruptBatchError(reason=reason, path=path, position=at, offset=offset)
 
 
 def is_zero(buffer: Buffer, position: int) -> bool:

@@ -10,6 +10,7 @@ Rules of this file:
 4. A file has no right that its directory does not have: in a private directory it is private from
    the start. A directory for its owner and group alone gives the group its rights to new files
    whatever the umask is. The rest is left to the umask.
+5. No symbolic link is written through: it may lead out of the log's directory.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from raftlog.errors import (
 from .local import LocalFile, LocalStorage, translated
 from .local_locks import LocalLock, lock_descriptor
 
-_FLAGS: Final = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _ANY_MODE: Final = 0o777
 _OWNER_MODE: Final = 0o700
 _GROUP_BITS: Final = 0o070
@@ -238,6 +239,13 @@ def _translated(path: str, error: OSError) -> LogError:
             return DiskFullError(path=path, reason=_reason(error))
         case errno.EIO:
             return DiskFailedError(path=path, reason=_reason(error))
+        case errno.ELOOP:
+            return LogAccessError(
+                path=path,
+                reason="it is a symbolic link",
+                to_write=True,
+                remedy="a log is written in files of its own: remove the link",
+            )
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return LogAccessError(path=path, reason=_reason(error), to_write=True)
         case _:
