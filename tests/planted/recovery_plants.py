@@ -177,4 +177,18 @@ RECOVERY_PLANTS: Final = (
             "tests/storage/test_symbolic_links.py::test_an_error_shows_no_bytes_that_are_no_batch",
         ),
     ),
+    # --- readers ----------------------------------------------------------------------------------
+    Plant(
+        bug="a reader stops at offsets that were written again after the published end",
+        path=f"{LOG}/cursor.py",
+        old="""                if count and _is_past(self.next_offset, end_offset):
+                    return Stop.END_OFFSET, None
+                raise gap
+""",
+        new="                raise gap\n",
+        tests=(
+            "tests/recovery/test_readers_before_recovery.py"
+            "::test_offsets_written_again_after_the_published_end_stop_no_reader",
+        ),
+    ),
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from tests.support.written_logs import ONE_SEGMENT, WrittenLog
+from tests.support.written_logs import ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import CorruptBatchError
 from raftlog.log.opening import open_log
 from raftlog.log.reader import LogReader
+from raftlog.log.reads import Isolation
+from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.records.batch import iter_batches
 from raftlog.storage.survival import Survival
 
@@ -60,3 +64,30 @@ def test_an_index_that_lies_changes_nothing_of_it() -> None:
     log.log._directory.write_recovery_point(1)
     log.disk.put(log.active.removesuffix(".log") + ".index", b"\xff" * 80)
     assert len(rows(open_log(log.disk, log.directory))) == 23
+
+
+@pytest.mark.parametrize("base_offset", [0, 30, 39, 40])
+@pytest.mark.parametrize("values", [ValueKind.BYTES, ValueKind.KRAFT])
+@pytest.mark.parametrize("how", ["batches", "planned", "from the middle"])
+def test_offsets_written_again_after_the_published_end_stop_no_reader(
+    base_offset: int, values: ValueKind, how: str
+) -> None:
+    """A writer died with them: nobody was told of them, and the next writer cuts them off."""
+    log = WrittenLog(replace(ONE_SEGMENT, values=values))
+    log.fill(40)
+    log.raw_append(log.active, encoded(b"twice", b"and more", base_offset=base_offset))
+    reader = open_log(log.disk, log.directory)
+    assert reader.log_end_offset == 41
+    if how == "planned":
+        boundary = reader.next_boundary(1, end_offset=41, max_records=100)
+        assert boundary == 41
+        reader.plan(1, 41, isolation=Isolation.READ_COMMITTED)
+        end = reader.read_end(isolation=Isolation.READ_COMMITTED)
+        assert end.offset == 41
+    start = 20 if how == "from the middle" else 0
+    found = [b.base_offset for b in reader.batches(start, 41)]
+    assert found == list(range(start, 41))
+    log.reopen()
+    assert log.log.end_offset == 41
+    reader.refresh()
+    assert [b.base_offset for b in reader.batches(start, 41)] == found

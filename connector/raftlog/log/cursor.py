@@ -138,6 +138,8 @@ class LogCursor:
         for position, piece in pieces(
             file, self._position, reading, start_offset=wanted, end_offset=end_offset
         ):
+            if _is_past(self.next_offset, end_offset):
+                return Stop.END_OFFSET, None  # what follows is not wanted, whatever it is
             batches = piece.batches
             count, gap = self._in_order(batches, file.path)
             if count:
@@ -148,6 +150,8 @@ class LogCursor:
                 self._position = position if gap is None else behind
                 yield piece if gap is None else reading.first(piece, count)
             if gap is not None:
+                if count and _is_past(self.next_offset, end_offset):
+                    return Stop.END_OFFSET, None
                 raise gap
             self._position = position
             stop, error = piece.stop, piece.error
@@ -177,22 +181,23 @@ class LogCursor:
     def _check_end(self, file: ReadableFile, end_offset: int) -> None:
         """Look at the batch behind the range: does it say what it must?
 
-        A flipped bit in its base offset would make it end a range to which it belongs.
+        A flipped bit in its base offset would make it end a range to which it belongs. Of a range
+        that was read to its end it says nothing: it may be a writer's that died.
         """
+        if self.next_offset >= end_offset:
+            return
         position = self._position or 0
         first = _offsets_at(file, position)
         if first is None:
             return
         base_offset, last_offset, byte_count = first
         if self._contiguous:
-            if self.next_offset < end_offset:
-                raise LogGapError(
-                    path=file.path,
-                    position=position,
-                    expected_offset=self.next_offset,
-                    offset=base_offset,
-                )
-            return
+            raise LogGapError(
+                path=file.path,
+                position=position,
+                expected_offset=self.next_offset,
+                offset=base_offset,
+            )
         following = self._files.segment_after(self.segment)
         second = _offsets_at(file, position + byte_count)
         bound = second[0] if second is not None else following
