@@ -23,6 +23,10 @@ READ_BATCH_BYTES_MAX: Final = 256 * MIB
 """A batch on disk that says it is larger is damage: Kafka's ordinary topics allow more than KRaft
 does (`max.message.bytes`), and nobody raises it this far."""
 
+RAW_BATCH_BYTES_MAX: Final = 64 * MIB
+"""Bytes of one batch before compression, its header included, that any writer may append: every
+reader's limit is higher, so that what was acknowledged can be read."""
+
 DECOMPRESSED_BYTES_MAX: Final = 512 * MIB
 """What one compressed batch may expand to before it is refused."""
 
@@ -77,6 +81,7 @@ far apart, and a producer may write any time that it likes."""
 
 assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX <= LOG_BATCH_BYTES_MAX <= READ_BATCH_BYTES_MAX
 assert READ_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
+assert LOG_BATCH_BYTES_MAX <= RAW_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
 assert LOG_BATCH_BYTES_MAX < WIRE_FRAME_BYTES_MAX < 2**31
 assert SCAN_BYTES_MAX + SCAN_DECOMPRESSED_BYTES_MAX + DECOMPRESSED_BYTES_MAX < 2**31
 assert ARROW_ROWS_DEFAULT <= ARROW_ROWS_MAX

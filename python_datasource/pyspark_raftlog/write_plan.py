@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from raftlog import ValueKind
 from raftlog.client.door import open_reader
-from raftlog.limits import BATCH_HEADER_BYTES, DECOMPRESSED_BYTES_MAX
+from raftlog.limits import BATCH_HEADER_BYTES, RAW_BATCH_BYTES_MAX
 
 from .commit_message import RowsMessage, pack_rows
 from .door import settings_of, settings_of_open
@@ -64,9 +64,11 @@ def plan_write(
     settings = settings_of(options) if log is None else settings_of_open(log)
     wanted = options.max_bytes_per_commit
     if wanted is None:
-        wanted = DECOMPRESSED_BYTES_MAX if settings.is_compressed else settings.byte_count_max
+        wanted = RAW_BATCH_BYTES_MAX if settings.is_compressed else settings.byte_count_max
     elif not settings.is_compressed:
         wanted = min(wanted, settings.byte_count_max)
+    else:
+        wanted = min(wanted, RAW_BATCH_BYTES_MAX)
     columns = input_columns(schema, settings.values)
     versions = None
     if _lack_versions(columns):

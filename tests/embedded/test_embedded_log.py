@@ -6,6 +6,7 @@ import gc
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
@@ -35,8 +36,9 @@ from raftlog.errors import (
     StaleCommitError,
     UnexpectedEndOffsetError,
 )
-from raftlog.limits import KIB
+from raftlog.limits import KIB, MIB, RAW_BATCH_BYTES_MAX
 from raftlog.log.writing.properties import LogConfig
+from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId
 
 
@@ -100,6 +102,35 @@ def test_an_atomic_append_is_one_batch_or_nothing(machine: Machine) -> None:
     assert log.end_offset == 1
     assert log.append(large) == AppendResult(1, 2, 1), "in two batches"
     assert log.append([b"a", b"b"], atomic=True).base_offset == 3
+
+
+@pytest.mark.parametrize("compression", [one for one in Compression if one])
+def test_what_readers_would_refuse_is_refused_before_it_is_acknowledged(
+    machine: Machine, compression: Compression
+) -> None:
+    log = machine.open(config=LogConfig(compression=compression))
+    assert log.append(b"before").end_offset == 2
+    for _ in range(2):
+        with pytest.raises(RecordBatchTooLargeError) as refused:
+            log.append([bytes(513 * MIB)], commit=("app", "q", 1))
+        assert refused.value.byte_count_max == RAW_BATCH_BYTES_MAX
+    assert log.last_commit("app") is None
+    assert log.append(b"after").base_offset == 2
+    assert values(log) == [b"before", b"after"]
+
+
+def test_the_largest_batch_that_is_taken_can_be_read(machine: Machine) -> None:
+    log = machine.open(config=LogConfig(compression=Compression.ZSTD))
+    largest = RAW_BATCH_BYTES_MAX - 2 * KIB
+    result = log.append([bytes(largest)], commit=("app", "q", 1))
+    assert log.append([bytes(largest)], commit=("app", "q", 1)) == replace(
+        result, was_duplicate=True
+    )
+    log.append(b"after")
+    assert [len(value or b"") for value in values(log)] == [largest, 5]
+    log.close()
+    again = machine.open()
+    assert again.append([b""], commit=("app", "q", 1)).was_duplicate
 
 
 # --- the token ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,14 @@ from tests.support.log_builder import (
     leader_change,
 )
 
-from raftlog.errors import CorruptBatchError
-from raftlog.limits import BATCH_HEADER_BYTES, COMMIT_ID_BYTES_MAX
+from raftlog.errors import CorruptBatchError, DecompressionLimitError
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    COMMIT_ID_BYTES_MAX,
+    DECOMPRESSED_BYTES_MAX,
+    MIB,
+    READ_BATCH_BYTES_MAX,
+)
 from raftlog.log.marker_values import marker_of, marker_value, transaction_name
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_facts import (
@@ -47,8 +54,10 @@ from raftlog.records.batch import (
     encode_batch,
     read_batch,
 )
-from raftlog.records.compression import Compression
+from raftlog.records.compression import Compression, compress
 from raftlog.records.control import ControlType, EndTransactionMarker, LeaderChange
+from raftlog.records.new_batch import seal_batch
+from raftlog.records.varint import unsigned_varint, varint
 
 NAME = CommitName("app", "0b6c", 41)
 USER_VALUES = pytest.mark.parametrize("values", [ValueKind.BYTES, ValueKind.MSGPACK])
@@ -319,3 +328,106 @@ def test_records_that_do_not_decode_hold_no_name_and_no_marker(
         assert found.record_count == 1
         cut = facts(resealed(whole[:position]), values)
         assert cut.commit is None
+
+
+# --- batches that are far larger than what is looked at ---
+
+
+def named_batch(codec: Compression, value_bytes: int) -> RecordBatch:
+    """A batch whose first record has ``value_bytes`` zeros in front of a commit's name."""
+    body = b"\0\0\0" + varint(-1) + varint(value_bytes)
+    header = commit_header(NAME)
+    key, value = header.key.encode(), header.value or b""
+    after = b"".join((varint(1), varint(len(key)), key, varint(len(value)), value))
+    before = varint(len(body) + value_bytes + len(after)) + body
+    return compressed_batch([before, *[bytes(MIB)] * (value_bytes // MIB), after], codec)
+
+
+def compressed_batch(pieces: list[bytes], codec: Compression) -> RecordBatch:
+    """A batch of one record whose bytes are ``pieces``; zstd compresses each by itself."""
+    if codec is Compression.ZSTD:
+        frames = {piece: compress(piece, codec) for piece in set(pieces)}
+        payload = b"".join(frames[piece] for piece in pieces)
+    else:
+        payload = compress(b"".join(pieces), codec)
+    return read(
+        seal_batch(
+            payload,
+            base_offset=10,
+            leader_epoch=3,
+            byte_count_max=READ_BATCH_BYTES_MAX,
+            compression=codec,
+            flags=0,
+            last_offset_delta=0,
+            base_timestamp_ms=5,
+            max_timestamp_ms=5,
+            producer=(-1, -1, -1),
+            record_count=1,
+        )
+    )
+
+
+@pytest.mark.parametrize("compression", [one for one in Compression if one])
+def test_a_name_is_found_without_holding_the_batch(compression: Compression) -> None:
+    stored = named_batch(compression, 32 * MIB)
+    tracemalloc.start()
+    try:
+        found = batch_facts(stored, ValueKind.BYTES)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.commit == NAME
+    assert peak_bytes < 16 * MIB
+
+
+def test_a_name_is_found_in_a_batch_beyond_the_limit_of_readers() -> None:
+    stored = named_batch(Compression.ZSTD, DECOMPRESSED_BYTES_MAX + MIB)
+    with pytest.raises(DecompressionLimitError):
+        next(stored.records())
+    assert batch_facts(stored, ValueKind.BYTES).commit == NAME
+
+
+def test_nothing_after_the_first_record_s_headers_is_decompressed() -> None:
+    whole = read(batch((commit_header(NAME),), compression=Compression.ZSTD))
+    after = compress(bytes(MIB), Compression.ZSTD) + b"no frame of zstd"
+    junk = replace(whole, payload=whole.payload + after, record_count=2)
+    assert batch_facts(junk, ValueKind.BYTES).commit == NAME
+
+
+def test_a_marker_is_found_in_a_batch_beyond_the_limit_of_readers() -> None:
+    size = DECOMPRESSED_BYTES_MAX
+    body = b"\0\0\0" + varint(-1) + varint(size)
+    large = varint(len(body) + size + 1) + body
+    marker = marker_value(Marker.ABORT)
+    body = b"\0\0" + varint(1) + varint(-1) + varint(len(marker)) + marker + b"\0"
+    pieces = [large, *[bytes(MIB)] * (size // MIB), b"\0" + varint(len(body)) + body]
+    one = compressed_batch(pieces, Compression.ZSTD)
+    stored = replace(one, record_count=2, last_offset=one.base_offset + 1)
+    assert batch_facts(stored, ValueKind.KRAFT).markers == (
+        MetadataMarker(stored.last_offset, Marker.ABORT),
+    )
+
+
+def test_a_limit_is_not_taken_for_a_batch_without_a_name() -> None:
+    claim = unsigned_varint(DECOMPRESSED_BYTES_MAX + 1)
+    block = claim + bytes(DECOMPRESSED_BYTES_MAX // 22 + MIB)
+    stored = replace(
+        read(batch((commit_header(NAME),))), compression=Compression.SNAPPY, payload=block
+    )
+    for values in ValueKind:
+        with pytest.raises(DecompressionLimitError):
+            batch_facts(stored, values)
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_many_headers_after_the_name_cost_nothing(compression: Compression) -> None:
+    headers = (commit_header(NAME), *[Header("", b"")] * 100_000)
+    data = batch(headers, compression=compression)
+    stored = read(data)
+    tracemalloc.start()
+    try:
+        assert batch_facts(stored, ValueKind.BYTES).commit == NAME
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < MIB

@@ -14,15 +14,18 @@ from raftlog.errors import (
     InvalidAppendError,
     NotLeaderError,
     RaftlogError,
+    RecordBatchTooLargeError,
     SilentRefusalError,
     StaleCommitError,
     UnexpectedEndOffsetError,
 )
+from raftlog.limits import LOG_BATCH_BYTES_MAX, RAW_BATCH_BYTES_MAX
 from raftlog.log.marker_values import marker_value
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
+from raftlog.node.apis.produced_records import produced_records
 from raftlog.node.origin import Origin
 from raftlog.records.batch import (
     Compression,
@@ -620,6 +623,13 @@ def test_a_batch_has_the_log_s_limit_compressed_or_not() -> None:
         assert (await put(roomy, packed)).error_code is ErrorCode.none
 
     run(work())
+
+
+def test_a_batch_is_bounded_before_compression_in_every_log() -> None:
+    config = LogConfig(batch_bytes_max=LOG_BATCH_BYTES_MAX, compression=Compression.ZSTD)
+    bomb = batch(bytes(RAW_BATCH_BYTES_MAX), compression=Compression.ZSTD)
+    with pytest.raises(RecordBatchTooLargeError):
+        produced_records(bomb, 1, config)
 
 
 def test_zstd_is_refused_in_versions_whose_clients_do_not_know_it() -> None:

@@ -157,6 +157,29 @@ def test_the_first_records_of_a_compressed_batch_may_fit_by_their_codec(
 
 
 @pytest.mark.parametrize("compression", list(Compression)[1:])
+def test_a_compressed_batch_is_bounded_before_compression_too(compression: Compression) -> None:
+    def builder() -> BatchBuilder:
+        return BatchBuilder(
+            base_timestamp_ms=TIME_MS,
+            byte_count_max=2000,
+            raw_byte_count_max=20_000,
+            compression=compression,
+        )
+
+    exact = 20_000 - BATCH_HEADER_BYTES - 7 - 2 - 2  # two lengths of three bytes each
+    fitting = builder()
+    fitting.append([bytes(exact)])
+    assert fitting.byte_count == 20_000
+    assert len(fitting.build(0, 1)) <= 2000
+    for records in ([bytes(exact + 1)], [bytes(15_000), bytes(15_000)], [b""] * 3000):
+        with pytest.raises(RecordBatchTooLargeError) as refused:
+            builder().append(records)
+        assert refused.value.byte_count > refused.value.byte_count_max == 20_000
+    with pytest.raises(RecordBatchTooLargeError):
+        fitting.append([b"z"])
+
+
+@pytest.mark.parametrize("compression", list(Compression)[1:])
 def test_records_that_grow_under_their_codec_are_stored_without_it(
     compression: Compression,
 ) -> None:

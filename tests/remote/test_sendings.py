@@ -43,6 +43,7 @@ from raftlog.errors import (
     StaleCommitError,
     UnexpectedEndOffsetError,
 )
+from raftlog.limits import RAW_BATCH_BYTES_MAX
 from raftlog.log.writing.batch_facts import CommitName, ValueKind, batch_facts
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.builder import ProducerStamp
@@ -229,6 +230,14 @@ def test_what_does_not_fit_is_not_merged_and_takes_no_sequence() -> None:
     with pytest.raises(RecordBatchTooLargeError):
         alone(request(bytes(2000)), SETTINGS, 0, lane)
     assert lane.next_sequence == 0
+
+
+def test_a_compressed_append_is_bounded_before_compression_too() -> None:
+    packed = LogSettings(ValueKind.BYTES, 1024 * 1024, Compression.ZSTD)
+    named = request(bytes(RAW_BATCH_BYTES_MAX), commit=CommitName("app", "q", 1))
+    with pytest.raises(RecordBatchTooLargeError) as refused:
+        alone(named, packed, 0, None)
+    assert refused.value.byte_count_max == RAW_BATCH_BYTES_MAX
 
 
 def test_a_large_append_is_several_batches_that_follow_each_other() -> None:

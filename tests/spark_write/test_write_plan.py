@@ -11,6 +11,9 @@ from tests.support.ddl import schema_of
 import raftlog
 from pyspark_raftlog.write_options import WriteOptions
 from pyspark_raftlog.write_plan import WritePlan, plan_write
+from raftlog.limits import RAW_BATCH_BYTES_MAX
+from raftlog.log.writing.properties import LogConfig
+from raftlog.records.compression import Compression
 from raftlog_state.records import (
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
@@ -74,3 +77,13 @@ def test_a_log_s_level_is_not_looked_for_where_rows_say_their_versions(
     with raftlog.open(path, values="kraft") as log:
         log.append([encode(PartitionChangeRecord(topic_id="I9iQnKeLSA2lyZwVZic7Xg"))])
     assert planned(path, ddl).versions is None
+
+
+@pytest.mark.parametrize("wanted", [None, 2 * RAW_BATCH_BYTES_MAX])
+def test_a_commit_to_a_compressed_log_is_bounded_before_compression(
+    tmp_path: Path, wanted: int | None
+) -> None:
+    path = tmp_path / "jobs-0"
+    raftlog.open(path, config=LogConfig(compression=Compression.ZSTD)).close()
+    options = WriteOptions(path=str(path), max_bytes_per_commit=wanted)
+    assert plan_write(options, schema_of("value binary")).byte_count_max == RAW_BATCH_BYTES_MAX

@@ -28,7 +28,7 @@ from raftlog.errors import (
     RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
 )
-from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
+from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RAW_BATCH_BYTES_MAX
 
 from .buffer_pool import BufferPool
 from .builder import NO_PRODUCER, BatchBuilder, EncodedRecords, ProducerStamp
@@ -103,6 +103,7 @@ class BatchAccumulator:
         pool: BufferPool,
         linger_ms: int = LINGER_MS_DEFAULT,
         byte_count_max: int = BATCH_BYTES_MAX,
+        raw_byte_count_max: int = RAW_BATCH_BYTES_MAX,
         compression: Compression = Compression.NONE,
     ) -> None:
         assert byte_count_max <= pool.byte_count_max, "a pool holds a whole batch at least"
@@ -111,6 +112,7 @@ class BatchAccumulator:
         self._pool: Final = pool
         self._linger_ms: Final = linger_ms
         self._byte_count_max: Final = byte_count_max
+        self._raw_byte_count_max: Final = raw_byte_count_max
         self._compression: Final = compression
         self._filling: BatchBuilder | None = None
         self._completed: list[CompletedBatch] = []
@@ -290,6 +292,7 @@ class BatchAccumulator:
         return BatchBuilder(
             base_timestamp_ms=now_ms,
             byte_count_max=self._byte_count_max,
+            raw_byte_count_max=self._raw_byte_count_max,
             compression=self._compression,
             producer=producer,
         )
@@ -326,10 +329,7 @@ class BatchAccumulator:
     def _too_large(
         self, records: Sequence[RecordToAppend], now_ms: int
     ) -> RecordBatchTooLargeError:
-        return RecordBatchTooLargeError(
-            byte_count=self._new_builder(now_ms).bytes_needed(records) or 0,
-            byte_count_max=self._byte_count_max,
-        )
+        return self._new_builder(now_ms).too_large(records)
 
     def _append_alone(
         self, builder: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int

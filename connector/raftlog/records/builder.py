@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. The limit counts the whole batch, its header included (Kafka: ``BatchBuilder``), and a batch that
-   was built never exceeds it: records that grow under their codec are stored without it.
+   was built never exceeds it: records that grow under their codec are stored without it. Before
+   compression it is bounded too, below what any reader decompresses of one batch.
 2. Encoding and adding are two steps, and only the second one changes the builder: whoever is
    refused in between leaves no trace.
 3. Records that have no time of their own get the batch's: that of its first append.
@@ -16,7 +17,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from raftlog.errors import RecordBatchTooLargeError
-from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, READ_BATCH_BYTES_MAX
+from raftlog.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_HEADER_BYTES,
+    RAW_BATCH_BYTES_MAX,
+    READ_BATCH_BYTES_MAX,
+)
 
 from .compression import Compression, compress
 from .encoding import RecordsToEncode, RecordToAppend, record_byte_counts
@@ -44,19 +50,25 @@ class EncodedRecords(NamedTuple):
     data: bytes
     record_count: int
     max_timestamp_ms: int
+    compressed: bytes | None = None
+    """``data`` under the builder's codec, where that had to be known."""
 
 
 NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
 
 
 class BatchBuilder:
-    """Holds at most ``byte_count_max`` bytes. Offsets and epoch are told to ``build``."""
+    """Holds at most ``byte_count_max`` bytes, and ``raw_byte_count_max`` before compression.
+
+    Offsets and epoch are arguments of ``build``.
+    """
 
     def __init__(
         self,
         *,
         base_timestamp_ms: int,
         byte_count_max: int = BATCH_BYTES_MAX,
+        raw_byte_count_max: int = RAW_BATCH_BYTES_MAX,
         compression: Compression = Compression.NONE,
         producer: ProducerStamp = NO_PRODUCER,
         is_control: bool = False,
@@ -65,10 +77,12 @@ class BatchBuilder:
         assert BATCH_HEADER_BYTES < byte_count_max <= READ_BATCH_BYTES_MAX
         self.base_timestamp_ms: Final = base_timestamp_ms
         self.byte_count_max: Final = byte_count_max
+        self.raw_byte_count_max: Final = max(raw_byte_count_max, byte_count_max)
         self.compression: Final = compression
         self.producer: Final = producer
         self.is_control: Final = is_control
         self._parts: list[bytes] = []
+        self._compressed: bytes | None = None
         self._byte_count = BATCH_HEADER_BYTES
         self._record_count = 0
         self._max_timestamp_ms = base_timestamp_ms
@@ -93,9 +107,17 @@ class BatchBuilder:
 
     def bytes_needed(self, records: Sequence[RecordToAppend]) -> int | None:
         """None if all the records fit, else the size of a batch of them alone (Kafka's answer)."""
-        if self.encode(records) is not None:
-            return None
-        return self._alone_byte_count(records)
+        return None if self.encode(records) is not None else self.too_large(records).byte_count
+
+    def too_large(self, records: Sequence[RecordToAppend]) -> RecordBatchTooLargeError:
+        """Return the refusal of records that do not fit: the size of a batch of them alone, and the
+        limit that it exceeds."""
+        counts = record_byte_counts(records, self._record_count, self.base_timestamp_ms)
+        byte_count = BATCH_HEADER_BYTES + sum(counts)
+        limit = self.byte_count_max
+        if self.compression is not Compression.NONE and byte_count > self.raw_byte_count_max:
+            limit = self.raw_byte_count_max
+        return RecordBatchTooLargeError(byte_count=byte_count, byte_count_max=limit)
 
     def encode(self, records: Sequence[RecordToAppend]) -> EncodedRecords | None:
         """The records as they would lie behind those that are here, or None if they do not fit.
@@ -105,13 +127,19 @@ class BatchBuilder:
         """
         is_packed = self.compression is not Compression.NONE and not self._record_count
         room = self.room_byte_count
+        raw_room = self.raw_byte_count_max - self._byte_count if is_packed else room
         given = RecordsToEncode(records)
-        if not is_packed and given.least_byte_count() > room:
+        if given.least_byte_count() > raw_room:
             return None
-        data = given.encode(self._record_count, self.base_timestamp_ms)
-        if len(data) > room and (not is_packed or len(compress(data, self.compression)) > room):
+        data, compressed = given.encode(self._record_count, self.base_timestamp_ms), None
+        if len(data) > raw_room:
             return None
-        return EncodedRecords(data, len(records), given.max_timestamp_ms(self.base_timestamp_ms))
+        if len(data) > room:
+            compressed = compress(data, self.compression)
+            if len(compressed) > room:
+                return None
+        latest_ms = given.max_timestamp_ms(self.base_timestamp_ms)
+        return EncodedRecords(data, len(records), latest_ms, compressed)
 
     def count_that_fits(self, records: Sequence[RecordToAppend], start: int) -> int:
         """How many of ``records[start:]`` fit, from the first one on and without a codec."""
@@ -133,6 +161,7 @@ class BatchBuilder:
         if self._parts:
             latest_ms = max(latest_ms, self._max_timestamp_ms)
         self._max_timestamp_ms = latest_ms
+        self._compressed = None if self._parts else encoded.compressed
         self._parts.append(encoded.data)
         self._byte_count += len(encoded.data)
         self._record_count += encoded.record_count
@@ -141,21 +170,17 @@ class BatchBuilder:
         """Add all the records or, with ``RecordBatchTooLargeError``, none of them."""
         encoded = self.encode(records)
         if encoded is None:
-            raise RecordBatchTooLargeError(
-                byte_count=self._alone_byte_count(records), byte_count_max=self.byte_count_max
-            )
+            raise self.too_large(records)
         self.add(encoded)
-
-    def _alone_byte_count(self, records: Sequence[RecordToAppend]) -> int:
-        counts = record_byte_counts(records, self._record_count, self.base_timestamp_ms)
-        return BATCH_HEADER_BYTES + sum(counts)
 
     def build(self, base_offset: int, leader_epoch: int) -> bytes:
         """The batch at this offset and epoch. Building one without records is a bug."""
         assert self._record_count, "a batch has records"
         payload = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         codec = self.compression
-        packed = compress(payload, codec)
+        packed = self._compressed
+        if packed is None:
+            packed = compress(payload, codec)
         if len(packed) >= len(payload):
             codec, packed = Compression.NONE, payload
         producer = self.producer

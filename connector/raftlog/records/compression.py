@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Iterator
 from typing import Any, Final
 
 from raftlog.errors import CorruptBatchError, DecompressionLimitError, RaftlogError
@@ -69,9 +70,23 @@ def decompress(
     """
     if codec is Compression.NONE:
         return bytes(data)
-    if codec is Compression.SNAPPY:
-        return _unsnappy(data, byte_count_max)
-    return _unstream(data, _STREAMED[codec], byte_count_max)
+    pieces = list(iter_decompressed(data, codec, byte_count_max=byte_count_max))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def iter_decompressed(
+    data: Buffer, codec: Compression, *, byte_count_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[bytes]:
+    """Decompress ``data`` piece by piece: a reader that stops early decompresses no more.
+
+    A piece has at most a few MiB; one raw block of snappy is one piece. Raises as ``decompress``.
+    """
+    if codec is Compression.NONE:
+        yield bytes(data)
+    elif codec is Compression.SNAPPY:
+        yield from _unsnappy(data, byte_count_max)
+    else:
+        yield from _unstream(data, _STREAMED[codec], byte_count_max)
 
 
 def _codec(name: str) -> Any:
@@ -91,24 +106,22 @@ def _too_large(name: str, byte_count_max: int) -> RaftlogError:
     )
 
 
-def _unstream(data: Buffer, name: str, byte_count_max: int) -> bytes:
+def _unstream(data: Buffer, name: str, byte_count_max: int) -> Iterator[bytes]:
     import pyarrow as pa
 
-    pieces: list[bytes] = []
-    held = 0
+    byte_count = 0
     # The first read suits what batches are made of; only a batch that grows on gets more.
     want = min(max(_READ_BYTES_MIN, 4 * len(data)), _READ_BYTES_MAX)
     try:
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:
             while piece := stream.read(want):
-                pieces.append(piece)
-                held += len(piece)
-                if held > byte_count_max:
+                byte_count += len(piece)
+                if byte_count > byte_count_max:
                     raise _too_large(name, byte_count_max)
+                yield piece
                 want = min(2 * want, _READ_BYTES_MAX)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(name, _first_line(error)) from None
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _first_line(error: Exception) -> str:
@@ -124,13 +137,13 @@ def _xerial(data: bytes) -> bytes:
     return b"".join(out)
 
 
-def _unsnappy(data: Buffer, byte_count_max: int) -> bytes:
+def _unsnappy(data: Buffer, byte_count_max: int) -> Iterator[bytes]:
     """Both forms that Kafka reads: xerial's framing, and one raw block."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_HEADER[:8]:
-        return _snappy_block(view, 0, byte_count_max)
-    pieces: list[bytes] = []
-    held = 0
+        yield _snappy_block(view, 0, min(byte_count_max, DECOMPRESSED_BYTES_MAX))
+        return
+    byte_total = 0
     position = 0
     while position < len(view):
         if bytes(view[position : position + 8]) == _XERIAL_HEADER[:8]:
@@ -144,11 +157,10 @@ def _unsnappy(data: Buffer, byte_count_max: int) -> bytes:
         position += 4
         if not 0 < byte_count <= len(view) - position:
             raise _damaged("snappy", f"a block claims {byte_count} bytes")
-        piece = _snappy_block(view[position : position + byte_count], held, byte_count_max)
-        pieces.append(piece)
-        held += len(piece)
+        piece = _snappy_block(view[position : position + byte_count], byte_total, byte_count_max)
+        yield piece
+        byte_total += len(piece)
         position += byte_count
-    return b"".join(pieces)
 
 
 def _snappy_block(block: memoryview, held: int, byte_count_max: int) -> bytes:

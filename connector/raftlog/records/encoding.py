@@ -98,11 +98,10 @@ def record_byte_counts(
     records: Sequence[RecordToAppend], first_delta: int, base_timestamp_ms: int
 ) -> list[int]:
     """How many bytes each record takes in ``encode_records``."""
-    small = _small_varints()
     return [
         _value_byte_count(len(record), delta)
         if isinstance(record, bytes)
-        else len(_encode_one(record, delta, base_timestamp_ms, small))
+        else _record_byte_count(record, delta, base_timestamp_ms)
         for delta, record in enumerate(records, first_delta)
     ]
 
@@ -175,6 +174,21 @@ def _encode_fields(
 def _value_byte_count(byte_count: int, delta: int) -> int:
     body = _value_body_byte_count(byte_count, varint_byte_count(delta))
     return varint_byte_count(body) + body
+
+
+def _record_byte_count(record: NewRecord, delta: int, base_ms: int) -> int:
+    time_ms = record.timestamp_ms
+    time_delta = 0 if time_ms is None else wrapped_int64(time_ms - base_ms)
+    body = 1 + varint_byte_count(time_delta) + varint_byte_count(delta)
+    body += _field_byte_count(record.key) + _field_byte_count(record.value)
+    body += varint_byte_count(len(record.headers))
+    for header in record.headers:
+        body += _field_byte_count(header.key.encode()) + _field_byte_count(header.value)
+    return varint_byte_count(body) + body
+
+
+def _field_byte_count(data: bytes | None) -> int:
+    return 1 if data is None else varint_byte_count(len(data)) + len(data)
 
 
 def _value_body_byte_count(byte_count: int, delta_byte_count: int) -> int:

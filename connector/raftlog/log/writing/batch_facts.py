@@ -2,11 +2,13 @@
 
 Rules of this file:
 
-1. Of the usual batch only the first record is looked at, for the name of its commit. All records
-   are decoded in control batches, and in those of a ``kraft`` log whose bytes may hold a marker.
+1. Of the usual batch only the first record's first headers are looked at, for the name of its
+   commit, and no more of it is decompressed. In a ``kraft`` log whose bytes may hold a marker the
+   values of all records are looked at, one after the other. Only control batches are decoded.
 2. What strangers wrote is data. A name of a commit that is not exactly as ours is no name, and
    records that do not decode hold none; neither is an error here. A control record that does not
-   parse is damage, as for every reader: ``CorruptBatchError``.
+   parse is damage, as for every reader: ``CorruptBatchError``. A limit that ends the search before
+   the name is neither: ``DecompressionLimitError``.
 3. A commit is named by (application id, query id, version): in a header of the first record as
    MessagePack ``[application id, query id, version]``, or in a ``kraft`` log as the name of a
    transaction, the same as JSON, whose Begin is the batch's first record and whose End is its last.
@@ -22,22 +24,27 @@ from typing import Final, TypeAlias
 
 import msgpack
 
-from raftlog.errors import CorruptBatchError, OptionError
-from raftlog.limits import COMMIT_ID_BYTES_MAX, DECOMPRESSED_BYTES_MAX
+from raftlog.errors import CorruptBatchError, DecompressionLimitError, OptionError
+from raftlog.limits import COMMIT_ID_BYTES_MAX, KIB
 from raftlog.log.marker_values import FRAME_VERSION, marker_of, transaction_name
 from raftlog.log.transactions import Marker
 from raftlog.records.batch import Header, RecordBatch
-from raftlog.records.compression import Compression, decompress
+from raftlog.records.compression import Compression
 from raftlog.records.control import (
     ControlRecord,
     ControlType,
     EndTransactionMarker,
     decode_control,
 )
+from raftlog.records.forward import first_record_headers, holds_any, iter_value_starts
 
 COMMIT_HEADER: Final = "raftlog.commit"
 VERSION_MAX: Final = 2**63 - 1
 _HEADER_BYTES_MAX: Final = 2 * (COMMIT_ID_BYTES_MAX + 3) + 10
+_HEADERS_READ_MAX: Final = 16
+"""Headers of a first record that are looked at: a log writes the name in front of a user's."""
+_MARKER_BYTES_MAX: Final = 64 * KIB
+"""Bytes of a marker that are looked at: a longer name is not that of a commit."""
 _MARKER_STARTS: Final = tuple(bytes((FRAME_VERSION, marker)) for marker in Marker)
 
 
@@ -131,7 +138,8 @@ class BatchFacts:
 def batch_facts(batch: RecordBatch, values: ValueKind) -> BatchFacts:
     """The facts of a batch of a log whose values are ``values``.
 
-    Raises ``CorruptBatchError`` for a control record that does not parse, and for nothing else.
+    Raises ``CorruptBatchError`` for a control record that does not parse, and
+    ``DecompressionLimitError`` for a raw block of snappy that is too large to be looked into.
     """
     commit: CommitName | None = None
     markers: tuple[TransactionMarker, ...] = ()
@@ -227,14 +235,20 @@ def _commit_name(fields: object) -> CommitName | None:
 
 
 def _commit_of_header(batch: RecordBatch) -> CommitName | None:
-    """The name in the first record; its header stands there once or it is none of ours."""
+    """The name in the first record: once among its first headers, or it is not of this log."""
     if batch.record_count == 0:
         return None
     try:
-        first = next(batch.records())
+        found = first_record_headers(
+            batch,
+            COMMIT_HEADER,
+            header_count_max=_HEADERS_READ_MAX,
+            byte_count_max=_HEADER_BYTES_MAX,
+        )
+    except DecompressionLimitError:
+        raise  # a name may be there: a limit is no damage
     except CorruptBatchError:
         return None
-    found = [header.value for header in first.headers if header.key == COMMIT_HEADER]
     return parse_commit_header(found[0]) if len(found) == 1 else None
 
 
@@ -242,23 +256,20 @@ def _metadata_markers(batch: RecordBatch) -> tuple[MetadataMarker, ...]:
     """The markers among the records, up to the first record that is damaged."""
     found: list[MetadataMarker] = []
     try:
-        if not _may_hold_markers(batch):
+        if not holds_any(batch, _MARKER_STARTS):  # far cheaper than looking at each record
             return ()
-        for record in batch.records():
-            marker = marker_of(record.value)
-            if marker is not None:
-                assert record.value is not None, "a marker has a value"
-                name = transaction_name(record.value) if marker is Marker.BEGIN else None
-                found.append(MetadataMarker(record.offset, marker, name))
+        for delta, value in iter_value_starts(
+            batch, _MARKER_STARTS, byte_count_max=_MARKER_BYTES_MAX
+        ):
+            marker = marker_of(value)
+            assert marker is not None, "its value begins as one"
+            name = transaction_name(value) if marker is Marker.BEGIN else None
+            found.append(MetadataMarker(batch.base_offset + delta, marker, name))
+    except DecompressionLimitError:
+        raise
     except CorruptBatchError:
-        pass  # who reads the records says so
+        pass  # readers of the records report it
     return tuple(found)
-
-
-def _may_hold_markers(batch: RecordBatch) -> bool:
-    """Whether the two bytes that a marker begins with lie anywhere. Searching is far cheaper."""
-    data = decompress(batch.payload, batch.compression, byte_count_max=DECOMPRESSED_BYTES_MAX)
-    return any(start in data for start in _MARKER_STARTS)
 
 
 def _commit_of_transaction(

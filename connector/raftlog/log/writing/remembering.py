@@ -47,6 +47,8 @@ def remember(
         try:
             facts = batch_facts(piece.batch(ordinal), values)
         except CorruptBatchError as error:
+            if not piece.batches.is_control[ordinal]:
+                raise  # a limit: the batch may hold a name that must not be forgotten
             facts = replace(_run(piece, ordinal, ordinal + 1), is_control=True)
             anomalies.append(
                 Anomaly(

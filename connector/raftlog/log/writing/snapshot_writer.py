@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from raftlog.closing import Closing
-from raftlog.errors import LogError, RecordBatchTooLargeError
+from raftlog.errors import LogError
 from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.records.builder import BatchBuilder
 from raftlog.records.compression import Compression
@@ -113,11 +113,7 @@ class SnapshotWriter(Closing):
             elif builder.record_count:
                 self._write(builder)
             else:
-                needed = builder.bytes_needed(records[at : at + 1])
-                raise RecordBatchTooLargeError(
-                    byte_count=needed or self._batch_bytes_max,
-                    byte_count_max=self._batch_bytes_max,
-                )
+                raise builder.too_large(records[at : at + 1])
 
     def append_control(self, records: Sequence[ControlRecord]) -> None:
         """Append control records as a batch of their own."""

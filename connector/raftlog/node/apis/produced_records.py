@@ -23,7 +23,7 @@ from raftlog.errors import (
     InvalidAppendError,
     RecordBatchTooLargeError,
 )
-from raftlog.limits import BATCH_HEADER_BYTES, DECOMPRESSED_BYTES_MAX
+from raftlog.limits import BATCH_HEADER_BYTES, RAW_BATCH_BYTES_MAX
 from raftlog.log.marker_values import marker_of, transaction_name
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_facts import (
@@ -45,10 +45,6 @@ TAKE_OVER_HEADER: Final = "raftlog.take-over"
 NO_TIMESTAMP: Final = -1
 _PACKED_FROM: Final = 64
 """Fewer records are decoded one by one: columns cost more to begin with."""
-_EXPANSION_MAX: Final = 8
-"""How many times the limit of a batch its records may take while they are looked at, in a log that
-compresses: they must fit compressed."""
-
 _FRAMED_COMMIT_MIN: Final = 3
 """Begin, a record, end."""
 
@@ -75,7 +71,7 @@ def produced_records(
     """
     log_limit = config.batch_bytes_max
     if config.compression is not Compression.NONE:
-        log_limit = min(log_limit * _EXPANSION_MAX, DECOMPRESSED_BYTES_MAX)
+        log_limit = RAW_BATCH_BYTES_MAX
     limit = log_limit
     if decompressed_bytes_max is not None:
         limit = min(log_limit, decompressed_bytes_max)
