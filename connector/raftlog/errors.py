@@ -197,6 +197,19 @@ class DecompressionLimitError(CorruptBatchError):
 
 
 @dataclass(kw_only=True, eq=False)
+class HeaderLimitError(CorruptBatchError):
+    """A record, or a batch, has more headers than are decoded; none of them was."""
+
+    header_count_max: int
+    code: ClassVar[str] = "RAFTLOG_HEADER_LIMIT"
+    kafka_code: ClassVar[int | None] = 87
+
+    def sentence(self) -> str:
+        place = _place(self.path, self.position, self.offset)
+        return f"record batch in {place} is not read: {self.reason}; read from the next batch on"
+
+
+@dataclass(kw_only=True, eq=False)
 class MalformedVarintError(LogError):
     """Bytes are not a varint. Decoders turn it into the error of what they were decoding."""
 

@@ -30,6 +30,19 @@ reader's limit is higher, so that what was acknowledged can be read."""
 DECOMPRESSED_BYTES_MAX: Final = 512 * MIB
 """What one compressed batch may expand to before it is refused."""
 
+HEADERS_PER_RECORD_MAX: Final = 10_000
+"""Headers of one record, the log's own included. Two bytes may be a header, and each becomes an
+object of a hundred."""
+
+HEADERS_PER_BATCH_MAX: Final = 1_000_000
+"""Headers of all records of one batch, and of one scan of several."""
+
+PRODUCED_RECORDS_MAX: Final = 1_048_576
+"""Records of one produced batch: as many as the smallest records of an uncompressed one."""
+
+PRODUCED_OBJECTS_MAX: Final = 200_000
+"""Records of one produced batch that must be decoded one by one, as those of a ``kraft`` log."""
+
 SCAN_BYTES_MAX: Final = 1024 * MIB
 """How much of a buffer one scan decodes: Arrow's offsets into it are 32-bit."""
 
@@ -84,4 +97,5 @@ assert READ_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
 assert LOG_BATCH_BYTES_MAX <= RAW_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
 assert LOG_BATCH_BYTES_MAX < WIRE_FRAME_BYTES_MAX < 2**31
 assert SCAN_BYTES_MAX + SCAN_DECOMPRESSED_BYTES_MAX + DECOMPRESSED_BYTES_MAX < 2**31
+assert HEADERS_PER_RECORD_MAX <= HEADERS_PER_BATCH_MAX
 assert ARROW_ROWS_DEFAULT <= ARROW_ROWS_MAX

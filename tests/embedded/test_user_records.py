@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from raftlog.client.user_records import new_records
+from raftlog.client.user_records import USER_HEADERS_MAX, new_records
 from raftlog.errors import InvalidAppendError
 from raftlog.log.marker_values import marker_value
 from raftlog.log.transactions import Marker
@@ -163,3 +163,12 @@ def test_nobody_names_a_transaction_as_a_commit_by_hand() -> None:
         new_records([NO_OP, begin], KRAFT)
     for text in ("bootstrap records", "[1, 2, 3]", None):
         assert new_records([marker_value(Marker.BEGIN, text)], KRAFT)
+
+
+def test_a_record_has_no_more_headers_than_readers_decode() -> None:
+    most = [("h", None)] * USER_HEADERS_MAX
+    (made,) = new_records([Consumed(b"v", headers=most)], BYTES)
+    assert isinstance(made, NewRecord)
+    assert len(made.headers) == USER_HEADERS_MAX
+    with pytest.raises(InvalidAppendError, match=f"more than {USER_HEADERS_MAX} headers"):
+        new_records([Consumed(b"v", headers=[*most, ("h", None)])], BYTES)

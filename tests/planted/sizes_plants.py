@@ -49,4 +49,48 @@ SIZES_PLANTS: Final = (
             "::test_nothing_after_the_first_record_s_headers_is_decompressed",
         ),
     ),
+    Plant(
+        bug="a record's headers are counted after they are decoded",
+        path="connector/raftlog/records/record.py",
+        old="    if count > HEADERS_PER_RECORD_MAX:\n",
+        new="    if count > 2**31:\n",
+        tests=(
+            "tests/records/test_damage.py::test_a_bomb_of_headers_is_refused_before_one_is_decoded",
+            "tests/node_apis/test_produced_records.py::test_a_bomb_of_headers_costs_no_object",
+        ),
+    ),
+    Plant(
+        bug="a batch's headers are not counted together where columns are made",
+        path="connector/raftlog/records/lockstep.py",
+        old="        if header_count.sum() > HEADERS_PER_BATCH_MAX:\n",
+        new="        if header_count.max() > HEADERS_PER_BATCH_MAX:\n",
+        tests=("tests/records/test_damage.py::test_a_batch_s_headers_are_bounded_together",),
+    ),
+    Plant(
+        bug="a writer takes more headers in one batch than readers decode",
+        path="connector/raftlog/records/builder.py",
+        old="        return HEADERS_PER_BATCH_MAX - self._header_count\n",
+        new="        return 2**31\n",
+        tests=("tests/records/test_builder.py::test_a_batch_s_headers_are_bounded",),
+    ),
+    Plant(
+        bug="a large produced batch is compressed on the leader's loop",
+        path="connector/raftlog/node/apis/produced_records.py",
+        old="        packed = packed.with_compressed(config.compression)\n",
+        new="        pass\n",
+        tests=(
+            "tests/node_apis/test_produced_records.py"
+            "::test_a_large_batch_is_named_and_compressed_beside_the_loop",
+        ),
+    ),
+    Plant(
+        bug="what a produced batch was decompressed to is not counted",
+        path="connector/raftlog/node/apis/produce.py",
+        old="        _hold(question.origin.budget, records.byte_count(), placed)\n",
+        new="        pass\n",
+        tests=(
+            "tests/node_apis/test_produced_records.py"
+            "::test_what_a_batch_was_decompressed_to_is_held_until_it_is_answered",
+        ),
+    ),
 )

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.batch_strategies import HEADERS, MAYBE_BYTES, TIMES_MS
 
-from raftlog.errors import BufferAllocationError, RecordBatchTooLargeError
+import raftlog.records.builder as builder_module
+from raftlog.errors import BufferAllocationError, InvalidAppendError, RecordBatchTooLargeError
 from raftlog.limits import BATCH_HEADER_BYTES
 from raftlog.records import (
     BatchBuilder,
@@ -177,6 +178,20 @@ def test_a_compressed_batch_is_bounded_before_compression_too(compression: Compr
         assert refused.value.byte_count > refused.value.byte_count_max == 20_000
     with pytest.raises(RecordBatchTooLargeError):
         fitting.append([b"z"])
+
+
+def test_a_batch_s_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder_module, "HEADERS_PER_BATCH_MAX", 10)
+    six = NewRecord(None, b"v", headers=(Header("h", None),) * 6)
+    four = NewRecord(None, b"v", headers=(Header("h", None),) * 4)
+    builder = builder_of(2000)
+    assert builder.count_that_fits([b"a", six, four, b"b", four], 0) == 4
+    builder.append([b"a", six, four])
+    assert builder.encode([four]) is None
+    builder.append([b"b"])
+    assert read(builder.build(0, 1)).record_count == 4
+    with pytest.raises(InvalidAppendError, match="at most 10 headers, and not 12"):
+        builder_of(2000).append([six, six])
 
 
 @pytest.mark.parametrize("compression", list(Compression)[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,15 @@ from tests.support.batch_strategies import resealed
 from tests.support.effort import WHOLE, slow_but
 from tests.support.record_rows import Rows, read_rows, scan_rows
 
-from raftlog.errors import CorruptBatchError, DecompressionLimitError, UnsupportedMagicError
-from raftlog.limits import MIB, READ_BATCH_BYTES_MAX
+import raftlog.records.batch as batch_module
+import raftlog.records.lockstep as lockstep_module
+from raftlog.errors import (
+    CorruptBatchError,
+    DecompressionLimitError,
+    HeaderLimitError,
+    UnsupportedMagicError,
+)
+from raftlog.limits import HEADERS_PER_RECORD_MAX, MIB, READ_BATCH_BYTES_MAX
 from raftlog.records.batch import (
     Compression,
     Header,
@@ -281,6 +289,75 @@ def test_very_many_headers_that_are_there_are_read() -> None:
     body = b"\0\0\0\x01\x01" + varint(count) + b"\0\x01" * count
     told = both(with_records(1, record(body)))
     assert len(told.rows[0][5]) == count
+
+
+def headers_of(count: int) -> bytes:
+    """The body of a record with ``count`` empty headers."""
+    return b"\0\0\0\x01\x01" + varint(count) + b"\0\x01" * count
+
+
+def test_a_bomb_of_headers_is_refused_before_one_is_decoded() -> None:
+    log = FIRST + with_records(1, record(headers_of(1_000_000))) + THIRD
+    for read in (read_rows, scan_rows):
+        tracemalloc.start()
+        try:
+            told = read(log)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
+        assert "it has 1000000 headers, and 10000 are allowed" in str(told.error)
+        assert peak_bytes < 4 * len(log)
+    error = scan(log).error
+    assert isinstance(error, HeaderLimitError)
+    assert (error.offset, error.position) == (13, len(FIRST))
+    assert error.header_count_max == HEADERS_PER_RECORD_MAX
+    assert "damaged" not in str(error)
+
+
+@pytest.fixture
+def few_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch, and a scan, may have 100 headers."""
+    for module in (batch_module, lockstep_module):
+        monkeypatch.setattr(module, "HEADERS_PER_BATCH_MAX", 100)
+
+
+def records_with_headers(counts: list[int]) -> bytes:
+    """Records of these numbers of headers, as in a batch."""
+    bodies = (b"\0\0" + varint(n) + headers_of(count)[3:] for n, count in enumerate(counts))
+    return b"".join(map(record, bodies))
+
+
+@pytest.mark.parametrize("counts", [[101], [60, 41], [0] * 60 + [50, 0, 51], [1] * 101])
+@pytest.mark.usefixtures("few_headers")
+def test_a_batch_s_headers_are_bounded_together(counts: list[int]) -> None:
+    large = with_records(len(counts), records_with_headers(counts))
+    told = both(large + THIRD)
+    assert (told.stop, told.end_position, told.rows) == (Stop.DAMAGED, 0, [])
+    assert "the batch has more than 100 headers" in str(told.error)
+    counts[-1] -= 1
+    just = with_records(len(counts), records_with_headers(counts))
+    assert len(both(just).rows) == len(counts)
+
+
+@pytest.mark.usefixtures("few_headers")
+def test_a_scan_ends_before_it_has_too_many_headers() -> None:
+    full = with_records(1, records_with_headers([60]))
+    bad = with_records(1, records_with_headers([60])[:-1] + b"\x02")
+    log = FIRST + full + full + THIRD + bad
+    ends, position = [], 0
+    while position < len(log):
+        scanned = scan(log[position:])
+        position += scanned.end_position
+        ends.append((position, scanned.stop))
+        if scanned.stop is Stop.DAMAGED:
+            break
+    one = len(FIRST) + len(full)
+    assert ends == [
+        (one, Stop.FULL),
+        (one + len(full) + len(THIRD), Stop.FULL),
+        (one + len(full) + len(THIRD), Stop.DAMAGED),
+    ]
 
 
 def test_a_batch_that_expands_beyond_the_limit_is_refused_by_name() -> None:

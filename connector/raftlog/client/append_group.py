@@ -215,13 +215,15 @@ def named_records(
     if values is ValueKind.KRAFT:
         begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
         return (begin, *records, marker_value(Marker.END))
+    if isinstance(records, PackedRecords) and records.is_named:
+        return records
     first = records[0]
     header = commit_header(name)
     if isinstance(first, bytes):
         return (NewRecord(None, first, headers=(header,)), *records[1:])
     named = NewRecord(first.key, first.value, first.timestamp_ms, (header, *first.headers))
     if isinstance(records, PackedRecords):
-        return records.with_first(named)
+        return records.with_first(named, is_named=True)
     return (named, *records[1:])
 
 

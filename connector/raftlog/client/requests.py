@@ -20,6 +20,7 @@ from raftlog.limits import BATCH_HEADER_BYTES
 from raftlog.log.writing.batch_facts import CommitName
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.encoding import RecordToAppend
+from raftlog.records.packed import PackedRecords
 
 from .line import Line
 
@@ -81,6 +82,8 @@ class AppendRequest:
 
     def byte_count(self) -> int:
         """About how much memory it holds, and its batch will."""
+        if isinstance(self.records, PackedRecords):
+            return BATCH_HEADER_BYTES + self.records.byte_count()
         count = BATCH_HEADER_BYTES
         for record in self.records:
             count += _RECORD_OVERHEAD_BYTES

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias, cast, runtime_chec
 import msgpack
 
 from raftlog.errors import InvalidAppendError, MalformedVarintError
+from raftlog.limits import HEADERS_PER_RECORD_MAX
 from raftlog.log.marker_values import FRAME_VERSION, marker_of, transaction_name
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_facts import ValueKind, parse_commit_transaction_name
@@ -28,6 +29,8 @@ from raftlog.records.record import Header, NewRecord
 from raftlog.records.varint import read_unsigned_varint
 
 HEADER_PREFIX: Final = "raftlog."
+USER_HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 2
+"""Headers of one record: a log's own come on top, which name a commit and what it takes over."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _MSGPACK_FIELD_COUNT: Final = 3
 
@@ -50,11 +53,11 @@ UserRecord: TypeAlias = BytesLike | tuple[Any, ...] | list[Any] | RecordLike
 
 
 def new_records(
-    records: UserRecord | Iterable[UserRecord], values: ValueKind
+    records: UserRecord | Iterable[UserRecord], values: ValueKind, *, first_ordinal: int = 0
 ) -> tuple[RecordToAppend, ...]:
     """The records that were given, checked for a log whose values are ``values``.
 
-    A record that is nothing but its value is given as that.
+    A record that is nothing but its value is given as that. Errors count from ``first_ordinal``.
 
     Raises ``InvalidAppendError``.
     """
@@ -66,10 +69,15 @@ def new_records(
         return tuple(
             [
                 record if type(record) is bytes else _new_record(record, values, ordinal)
-                for ordinal, record in enumerate(records)
+                for ordinal, record in enumerate(records, first_ordinal)
             ]
         )
-    return tuple([_new_record(record, values, ordinal) for ordinal, record in enumerate(records)])
+    return tuple(
+        [
+            _new_record(record, values, ordinal)
+            for ordinal, record in enumerate(records, first_ordinal)
+        ]
+    )
 
 
 def _new_record(record: object, values: ValueKind, ordinal: int) -> RecordToAppend:
@@ -174,7 +182,7 @@ def _kraft_value(value: object, ordinal: int) -> bytes:
 def _headers(headers: Any, ordinal: int) -> tuple[Header, ...]:
     """Headers as ``Header`` objects, pairs, or a mapping."""
     pairs = headers.items() if isinstance(headers, dict) else headers
-    made = []
+    made: list[Header] = []
     for header in pairs:
         if not isinstance(header, Header):
             try:
@@ -184,6 +192,8 @@ def _headers(headers: Any, ordinal: int) -> tuple[Header, ...]:
             header = Header(name, _bytes_or_none(value, "header's value", ordinal))
         if not _is_text(header.key):
             _refuse(ordinal, "a header's name is not text")
+        if len(made) == USER_HEADERS_MAX:
+            _refuse(ordinal, f"it has more than {USER_HEADERS_MAX} headers")
         if header.key.startswith(HEADER_PREFIX):
             _refuse(ordinal, f"its header {header.key!r} begins with {HEADER_PREFIX!r}, as ours do")
         made.append(header)

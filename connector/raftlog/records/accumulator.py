@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from raftlog.errors import (
+    AppendError,
     FutureEpochError,
     InvalidAppendError,
     LogClosedError,
@@ -203,8 +204,9 @@ class BatchAccumulator:
         self._check_token(len(records), required_end_offset, required_base_offset)
         if not records:
             return self._next_offset - 1
-        base_ms = records.base_timestamp_ms if isinstance(records, PackedRecords) else None
-        if standalone or has_token or producer is not None or base_ms is not None:
+        is_packed = isinstance(records, PackedRecords)
+        if standalone or has_token or producer is not None or is_packed:
+            base_ms = records.base_timestamp_ms if isinstance(records, PackedRecords) else None
             base_ms = now_ms if base_ms is None else base_ms
             builder = self._new_builder(base_ms, producer or NO_PRODUCER)
             self._append_alone(builder, records, now_ms)
@@ -326,9 +328,7 @@ class BatchAccumulator:
             builder = self._new_builder(now_ms)
         return placed
 
-    def _too_large(
-        self, records: Sequence[RecordToAppend], now_ms: int
-    ) -> RecordBatchTooLargeError:
+    def _too_large(self, records: Sequence[RecordToAppend], now_ms: int) -> AppendError:
         return self._new_builder(now_ms).too_large(records)
 
     def _append_alone(

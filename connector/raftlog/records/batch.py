@@ -14,12 +14,17 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crc32c import crc32c
 
-from raftlog.errors import CorruptBatchError, DecompressionLimitError
-from raftlog.limits import BATCH_HEADER_BYTES, DECOMPRESSED_BYTES_MAX, LOG_OVERHEAD_BYTES
+from raftlog.errors import CorruptBatchError, HeaderLimitError
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    DECOMPRESSED_BYTES_MAX,
+    HEADERS_PER_BATCH_MAX,
+    LOG_OVERHEAD_BYTES,
+)
 
 from .compression import Compression, decompress
 from .header import (
@@ -156,12 +161,15 @@ class RecordBatch:
         position = 0
         previous_delta = -1
         last_delta = self.last_offset - self.base_offset
+        header_count = 0
         for ordinal in range(self.record_count):
             try:
                 stored, position = read_record(data, position)
+                header_count += len(stored.headers)
+                _check_header_count(header_count)
             except CorruptBatchError as error:
-                which = f"record {ordinal + 1} of {self.record_count}"
-                raise self._damaged(f"{which}: {error.reason}") from None
+                error.reason = f"record {ordinal + 1} of {self.record_count}: {error.reason}"
+                raise self._placed(error) from None
             if not previous_delta < stored.offset_delta <= last_delta:
                 raise self._damaged(
                     f"record {ordinal + 1} of {self.record_count} has offset delta "
@@ -180,15 +188,15 @@ class RecordBatch:
         )
 
     def _placed(self, error: CorruptBatchError) -> CorruptBatchError:
-        if isinstance(error, DecompressionLimitError):
-            return DecompressionLimitError(
-                reason=error.reason,
-                path=self.path,
-                position=self.position,
-                offset=self.base_offset,
-                byte_count_max=error.byte_count_max,
-            )
-        return self._damaged(error.reason)
+        return replace(error, path=self.path, position=self.position, offset=self.base_offset)
+
+
+def _check_header_count(header_count: int) -> None:
+    if header_count > HEADERS_PER_BATCH_MAX:
+        raise HeaderLimitError(
+            reason=f"the batch has more than {HEADERS_PER_BATCH_MAX} headers",
+            header_count_max=HEADERS_PER_BATCH_MAX,
+        )
 
 
 def read_batch(

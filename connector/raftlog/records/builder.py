@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from raftlog.errors import RecordBatchTooLargeError
+from raftlog.errors import AppendError, InvalidAppendError, RecordBatchTooLargeError
 from raftlog.limits import (
     BATCH_BYTES_MAX,
     BATCH_HEADER_BYTES,
+    HEADERS_PER_BATCH_MAX,
     RAW_BATCH_BYTES_MAX,
     READ_BATCH_BYTES_MAX,
 )
@@ -50,6 +51,7 @@ class EncodedRecords(NamedTuple):
     data: bytes
     record_count: int
     max_timestamp_ms: int
+    header_count: int = 0
     compressed: bytes | None = None
     """``data`` under the builder's codec, where that had to be known."""
 
@@ -85,6 +87,7 @@ class BatchBuilder:
         self._compressed: bytes | None = None
         self._byte_count = BATCH_HEADER_BYTES
         self._record_count = 0
+        self._header_count = 0
         self._max_timestamp_ms = base_timestamp_ms
 
     @property
@@ -102,16 +105,27 @@ class BatchBuilder:
         return self.byte_count_max - self._byte_count
 
     @property
+    def _header_room(self) -> int:
+        return HEADERS_PER_BATCH_MAX - self._header_count
+
+    @property
     def max_timestamp_ms(self) -> int:
         return self._max_timestamp_ms
 
     def bytes_needed(self, records: Sequence[RecordToAppend]) -> int | None:
         """None if all the records fit, else the size of a batch of them alone (Kafka's answer)."""
-        return None if self.encode(records) is not None else self.too_large(records).byte_count
+        return None if self.encode(records) is not None else self._size_error(records).byte_count
 
-    def too_large(self, records: Sequence[RecordToAppend]) -> RecordBatchTooLargeError:
+    def too_large(self, records: Sequence[RecordToAppend]) -> AppendError:
         """Return the refusal of records that do not fit: the size of a batch of them alone, and the
         limit that it exceeds."""
+        header_count = RecordsToEncode(records).header_count()
+        if header_count > HEADERS_PER_BATCH_MAX:
+            reason = f"a batch has at most {HEADERS_PER_BATCH_MAX} headers, and not {header_count}"
+            return InvalidAppendError(reason=reason)
+        return self._size_error(records)
+
+    def _size_error(self, records: Sequence[RecordToAppend]) -> RecordBatchTooLargeError:
         counts = record_byte_counts(records, self._record_count, self.base_timestamp_ms)
         byte_count = BATCH_HEADER_BYTES + sum(counts)
         limit = self.byte_count_max
@@ -129,28 +143,32 @@ class BatchBuilder:
         room = self.room_byte_count
         raw_room = self.raw_byte_count_max - self._byte_count if is_packed else room
         given = RecordsToEncode(records)
-        if given.least_byte_count() > raw_room:
+        header_count = given.header_count()
+        if given.least_byte_count() > raw_room or header_count > self._header_room:
             return None
-        data, compressed = given.encode(self._record_count, self.base_timestamp_ms), None
+        data = given.encode(self._record_count, self.base_timestamp_ms)
         if len(data) > raw_room:
             return None
+        compressed = given.compressed(data, self.compression) if is_packed else None
         if len(data) > room:
-            compressed = compress(data, self.compression)
+            compressed = compressed or compress(data, self.compression)
             if len(compressed) > room:
                 return None
         latest_ms = given.max_timestamp_ms(self.base_timestamp_ms)
-        return EncodedRecords(data, len(records), latest_ms, compressed)
+        return EncodedRecords(data, len(records), latest_ms, header_count, compressed)
 
     def count_that_fits(self, records: Sequence[RecordToAppend], start: int) -> int:
         """How many of ``records[start:]`` fit, from the first one on and without a codec."""
-        room = self.room_byte_count
+        room, header_room = self.room_byte_count, self._header_room
         at = start
         while at < len(records):
             part = records[at : at + _SIZED_AT_ONCE]
             delta = self._record_count + at - start
-            for count in record_byte_counts(part, delta, self.base_timestamp_ms):
+            counts = record_byte_counts(part, delta, self.base_timestamp_ms)
+            for record, count in zip(part, counts, strict=True):
                 room -= count
-                if room < 0:
+                header_room -= 0 if isinstance(record, bytes) else len(record.headers)
+                if room < 0 or header_room < 0:
                     return at - start
                 at += 1
         return at - start
@@ -165,6 +183,7 @@ class BatchBuilder:
         self._parts.append(encoded.data)
         self._byte_count += len(encoded.data)
         self._record_count += encoded.record_count
+        self._header_count += encoded.header_count
 
     def append(self, records: Sequence[RecordToAppend]) -> None:
         """Add all the records or, with ``RecordBatchTooLargeError``, none of them."""

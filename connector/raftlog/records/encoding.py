@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final, TypeAlias
 
+from .compression import Compression
 from .header import RECORD_BYTES_MIN
 from .packed import PackedRecords
 from .record import NewRecord, StoredRecord, record_bytes, wrapped_int64
@@ -55,12 +56,29 @@ class RecordsToEncode:
             return RECORD_BYTES_MIN * len(self.records)
         return sum(map(_least, self.records))
 
+    def header_count(self) -> int:
+        """How many headers they have."""
+        if self._values is not None:
+            return 0
+        if isinstance(self.records, PackedRecords):
+            return self.records.header_count
+        return sum(len(one.headers) for one in self.records if isinstance(one, NewRecord))
+
+    def compressed(self, data: bytes, codec: Compression) -> bytes | None:
+        """Their encoded ``data`` under a codec, if the records bring it."""
+        packed = self.records
+        if not isinstance(packed, PackedRecords) or data is not packed.data:
+            return None
+        found = packed.compressed
+        return found[1] if found is not None and found[0] is codec else None
+
     def max_timestamp_ms(self, base_timestamp_ms: int) -> int:
         """The latest time; records that have none have their batch's, and so has no record."""
         if self._values is not None:
             return base_timestamp_ms
         if isinstance(self.records, PackedRecords):
-            return self.records.max_timestamp_ms
+            is_timed = self.records.base_timestamp_ms is not None
+            return self.records.max_timestamp_ms if is_timed else base_timestamp_ms
         times = {None if isinstance(one, bytes) else one.timestamp_ms for one in self.records}
         if not times or None in times:
             times.add(base_timestamp_ms)
@@ -70,7 +88,7 @@ class RecordsToEncode:
         """Their bytes, the first at ``first_delta``; times are stored against the base."""
         values, lengths, packed = self._values, self._lengths, self.records
         if isinstance(packed, PackedRecords):
-            if first_delta == 0 and base_timestamp_ms == packed.base_timestamp_ms:
+            if first_delta == 0 and packed.base_timestamp_ms in (None, base_timestamp_ms):
                 return packed.data
             return encode_records(tuple(packed), first_delta, base_timestamp_ms)
         if values is not None and lengths is not None:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raftlog.errors import MalformedVarintError
+from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX
 
 from .columns import Bools, Int32s, Int64s
 from .header import RECORD_BYTES_MIN
@@ -79,8 +80,18 @@ class DamagedBatch:
     ordinal: int
 
 
-def parse_records(streams: Streams) -> RecordFields | DamagedBatch:
-    """Parse every record of ``streams``, or say which batch is the first that is damaged."""
+@dataclass(frozen=True, slots=True)
+class HeadersFull:
+    """The batches before ``ordinal`` have as many headers as are decoded together."""
+
+    ordinal: int
+
+
+def parse_records(streams: Streams) -> RecordFields | DamagedBatch | HeadersFull:
+    """Parse every record of ``streams``, or say which batch is the first that is damaged.
+
+    A batch with more headers than are decoded counts as one that is damaged.
+    """
     crowded = streams.record_count * RECORD_BYTES_MIN > streams.chains.end - streams.chains.start
     if crowded.any():  # before memory is given to records that cannot be there
         return _first_damaged(streams, crowded)
@@ -90,11 +101,11 @@ def parse_records(streams: Streams) -> RecordFields | DamagedBatch:
     return _parse_fields(streams, start)
 
 
-def _first_damaged(streams: Streams, damaged: Bools) -> DamagedBatch:
+def _first_damaged(streams: Streams, damaged: Bools) -> DamagedBatch | HeadersFull:
     """The first of the batches marked ``damaged``, unless one before it is found to be."""
     ordinal = int(np.flatnonzero(damaged)[0])
     before = parse_records(streams.first(ordinal))
-    return before if isinstance(before, DamagedBatch) else DamagedBatch(ordinal)
+    return DamagedBatch(ordinal) if isinstance(before, RecordFields) else before
 
 
 def _length_table() -> Int64s:
@@ -218,7 +229,7 @@ def _follow_one(view: memoryview, at: int, end: int, count: int, found: list[int
     return at
 
 
-def _parse_fields(streams: Streams, start: Int64s) -> RecordFields | DamagedBatch:
+def _parse_fields(streams: Streams, start: Int64s) -> RecordFields | DamagedBatch | HeadersFull:
     """Parse the records that begin at ``start``."""
     data, counts = streams.data, streams.record_count
     ordinal = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -234,7 +245,14 @@ def _parse_fields(streams: Streams, start: Int64s) -> RecordFields | DamagedBatc
     header_key = header_value = Spans(at[:0], at[:0])
     if header_count.any():
         bad |= (header_count < 0) | (2 * header_count > end - at)
+        bad |= header_count > HEADERS_PER_RECORD_MAX
         header_count = np.where(bad, 0, header_count)
+        if header_count.sum() > HEADERS_PER_BATCH_MAX:
+            full = _first_full(ordinal, header_count, bad)
+            if isinstance(full, HeadersFull):
+                return full
+            bad |= ordinal >= full.ordinal
+            header_count = np.where(bad, 0, header_count)
         header_key, header_value = _parse_headers(data, at, header_count, bad)
     bad |= at != end
     bad |= _bad_offsets(streams, ordinal, offset_delta)
@@ -250,6 +268,16 @@ def _parse_fields(streams: Streams, start: Int64s) -> RecordFields | DamagedBatc
         header_key,
         header_value,
     )
+
+
+def _first_full(ordinal: Int32s, header_count: Int64s, bad: Bools) -> DamagedBatch | HeadersFull:
+    """Where the batches have too many headers together; a batch that has them alone is damaged."""
+    first_bad = int(ordinal[np.flatnonzero(bad)[0]]) if bad.any() else int(ordinal[-1]) + 1
+    by_batch = np.bincount(ordinal, header_count)[:first_bad].astype(np.int64)
+    over = np.flatnonzero(np.cumsum(by_batch) > HEADERS_PER_BATCH_MAX)
+    if not len(over):
+        return DamagedBatch(first_bad)
+    return DamagedBatch(0) if over[0] == 0 else HeadersFull(int(over[0]))
 
 
 def _record_ends(streams: Streams, start: Int64s) -> Int64s:

@@ -13,20 +13,45 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, overload
 
+from .compression import Compression, compress
 from .record import NewRecord, StoredRecord, read_record, record_bytes, wrapped_int64
 
 
 class PackedRecords(Sequence[NewRecord]):
-    """Encoded records. ``max_timestamp_ms`` is the latest of their times."""
+    """Encoded records. ``max_timestamp_ms`` is the latest of their times.
 
-    __slots__ = ("_count", "base_timestamp_ms", "data", "max_timestamp_ms")
+    ``base_timestamp_ms`` None: none has a time, and all get the batch's. ``is_named``: the first
+    record has the header that names their commit. ``compressed``: ``data`` under a codec, if that
+    was computed beforehand.
+    """
+
+    __slots__ = (
+        "_count",
+        "base_timestamp_ms",
+        "compressed",
+        "data",
+        "header_count",
+        "is_named",
+        "max_timestamp_ms",
+    )
 
     def __init__(
-        self, data: bytes, record_count: int, *, base_timestamp_ms: int, max_timestamp_ms: int
+        self,
+        data: bytes,
+        record_count: int,
+        *,
+        base_timestamp_ms: int | None,
+        max_timestamp_ms: int,
+        header_count: int = 0,
+        is_named: bool = False,
+        compressed: tuple[Compression, bytes] | None = None,
     ) -> None:
         self.data: Final = data
         self.base_timestamp_ms: Final = base_timestamp_ms
         self.max_timestamp_ms: Final = max_timestamp_ms
+        self.header_count: Final = header_count
+        self.is_named: Final = is_named
+        self.compressed: Final = compressed
         self._count: Final = record_count
 
     def __len__(self) -> int:
@@ -47,7 +72,11 @@ class PackedRecords(Sequence[NewRecord]):
             return self._record(read_record(self.data, 0)[0])
         return tuple(self)[index]
 
-    def with_first(self, first: NewRecord) -> PackedRecords:
+    def byte_count(self) -> int:
+        """How much memory they hold."""
+        return len(self.data) + (0 if self.compressed is None else len(self.compressed[1]))
+
+    def with_first(self, first: NewRecord, *, is_named: bool = False) -> PackedRecords:
         """The same with another first record, of the same time."""
         stored, behind = read_record(self.data, 0)
         encoded = record_bytes(
@@ -58,8 +87,24 @@ class PackedRecords(Sequence[NewRecord]):
             self._count,
             base_timestamp_ms=self.base_timestamp_ms,
             max_timestamp_ms=self.max_timestamp_ms,
+            header_count=self.header_count + len(first.headers) - len(stored.headers),
+            is_named=is_named,
+        )
+
+    def with_compressed(self, codec: Compression) -> PackedRecords:
+        """The same with its bytes under a codec, so that a builder need not compress them."""
+        return PackedRecords(
+            self.data,
+            self._count,
+            base_timestamp_ms=self.base_timestamp_ms,
+            max_timestamp_ms=self.max_timestamp_ms,
+            header_count=self.header_count,
+            is_named=self.is_named,
+            compressed=(codec, compress(self.data, codec)),
         )
 
     def _record(self, stored: StoredRecord) -> NewRecord:
-        time_ms = wrapped_int64(self.base_timestamp_ms + stored.timestamp_delta)
+        time_ms = None
+        if self.base_timestamp_ms is not None:
+            time_ms = wrapped_int64(self.base_timestamp_ms + stored.timestamp_delta)
         return NewRecord(stored.key, stored.value, time_ms, stored.headers)

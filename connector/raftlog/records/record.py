@@ -8,7 +8,7 @@ length, key, value length, value. Every number but the attributes is a zigzag va
 Rules of this file:
 
 1. A record fills its length exactly. Anything else is ``CorruptBatchError`` without a place, which
-   the batch adds.
+   the batch adds. The number of headers is checked before one is decoded (``HeaderLimitError``).
 2. Header keys are UTF-8; damaged letters are replaced, as Kafka replaces them.
 3. Keys and values stay out of every ``repr``: they may be secret.
 """
@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raftlog.errors import CorruptBatchError, MalformedVarintError
+from raftlog.errors import CorruptBatchError, HeaderLimitError, MalformedVarintError
+from raftlog.limits import HEADERS_PER_RECORD_MAX
 
 from .varint import read_varint, read_varlong, varint
 
@@ -109,6 +110,11 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, .
         return (), position
     if not 0 < 2 * count <= end - position:  # a header has two lengths of a byte at least
         raise CorruptBatchError(reason=f"it claims {count} headers")
+    if count > HEADERS_PER_RECORD_MAX:
+        raise HeaderLimitError(
+            reason=f"it has {count} headers, and {HEADERS_PER_RECORD_MAX} are allowed",
+            header_count_max=HEADERS_PER_RECORD_MAX,
+        )
     headers = []
     for _ in range(count):
         key, position = _read_bytes(data, position, end, "header key")

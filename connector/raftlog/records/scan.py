@@ -6,8 +6,8 @@ Rules of this file:
    it says of any bytes is what ``batch.read_batch`` says of them, batch for batch.
 2. The order is that of trust: lengths, CRCs, headers, decompression, records. Damage ends the scan
    before the damaged batch; what lies before it is given out, with the error beside it.
-3. Memory is bounded by the buffer and by ``SCAN_DECOMPRESSED_BYTES_MAX`` plus one batch: then the
-   scan ends with ``Stop.FULL``.
+3. Memory is bounded by the buffer, by ``SCAN_DECOMPRESSED_BYTES_MAX`` plus one batch and by
+   ``HEADERS_PER_BATCH_MAX``: then the scan ends with ``Stop.FULL``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .columns import BatchColumns, Bools, Column, HeaderWalk, Int64s, RecordColu
 from .compression import Compression, decompress
 from .crc import first_bad_crc
 from .header import COMPRESSION_BITS
-from .lockstep import DamagedBatch, RecordFields, parse_records
+from .lockstep import DamagedBatch, HeadersFull, RecordFields, parse_records
 from .streams import Chains, Streams
 from .varint import Buffer
 from .varints import Bytes
@@ -88,11 +88,15 @@ def scan(
         located = located.cut(bad, Stop.DAMAGED, _error_at(source, located, bad))
     located, streams = _streams(source, located)
     parsed = parse_records(streams)
+    if isinstance(parsed, HeadersFull):
+        located = located.cut(parsed.ordinal, Stop.FULL)
+        streams = streams.first(parsed.ordinal)
+        parsed = parse_records(streams)
     if isinstance(parsed, DamagedBatch):
         error = _error_at(source, located, parsed.ordinal)
         located = located.cut(parsed.ordinal, Stop.DAMAGED, error)
         parsed = parse_records(streams.first(parsed.ordinal))
-        assert not isinstance(parsed, DamagedBatch), "it was the first"
+    assert isinstance(parsed, RecordFields), "what comes before the first such batch is whole"
     batches = batch_columns(located, file_position)
     kept = _kept(batches, parsed, start_offset, end_offset)
     if kept is not None:

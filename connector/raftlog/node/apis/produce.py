@@ -37,7 +37,9 @@ from raftlog.errors import (
 )
 from raftlog.limits import KIB
 from raftlog.node.access import Rights
+from raftlog.node.request_budget import RequestBudget
 from raftlog.records.compression import Compression
+from raftlog.records.packed import PackedRecords
 from raftlog.wire import wide
 from raftlog.wire.append_refusals import Appended, appended_text, refusal_code, refusal_text
 from raftlog.wire.log_identity import duration, int32, int64, milliseconds, node, or_minus_one
@@ -129,7 +131,20 @@ async def _place(
         append = await _read(question, read, len(data))
     except LogError as refusal:
         return _refused(refusal)
-    return view.node.append(append) if view.is_leader else _not_leader(view)
+    if not view.is_leader:
+        return _not_leader(view)
+    records = append.records
+    placed = view.node.append(append)
+    if isinstance(records, PackedRecords):
+        _hold(question.origin.budget, records.byte_count(), placed)
+    return placed
+
+
+def _hold(budget: RequestBudget, byte_count: int, placed: asyncio.Future[Answer]) -> None:
+    """Count what a batch was decompressed to until its append is answered: the frame that brought
+    it may be a thousandth of that."""
+    budget.take(byte_count)
+    placed.add_done_callback(lambda _: budget.give(byte_count))
 
 
 async def _read(

@@ -27,6 +27,7 @@ from raftlog.errors import (
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
+    PRODUCED_RECORDS_MAX,
 )
 from raftlog.log.writing.properties import LogConfig
 from raftlog.records.builder import ProducerStamp
@@ -74,6 +75,8 @@ def read_header(data: bytes, *, byte_count_max: int) -> ProducedHeader:
         _refuse(f"it claims {record_count} records up to offset delta {last_offset_delta}")
     if record_count == 0 and len(data) != BATCH_HEADER_BYTES:
         _refuse("it claims no records, and holds bytes of some")
+    if record_count > PRODUCED_RECORDS_MAX:
+        _refuse(f"it claims {record_count} records, and {PRODUCED_RECORDS_MAX} are taken at once")
     producer = None
     if producer_id >= 0:
         if producer_epoch < 0 or base_sequence < 0:

@@ -13,9 +13,10 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
+from raftlog.client.append_group import named_records
 from raftlog.client.user_records import HEADER_PREFIX, new_records
 from raftlog.errors import (
     CorruptBatchError,
@@ -23,7 +24,7 @@ from raftlog.errors import (
     InvalidAppendError,
     RecordBatchTooLargeError,
 )
-from raftlog.limits import BATCH_HEADER_BYTES, RAW_BATCH_BYTES_MAX
+from raftlog.limits import BATCH_HEADER_BYTES, PRODUCED_OBJECTS_MAX, RAW_BATCH_BYTES_MAX
 from raftlog.log.marker_values import marker_of, transaction_name
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_facts import (
@@ -44,7 +45,8 @@ from raftlog.records.record import Header, NewRecord
 TAKE_OVER_HEADER: Final = "raftlog.take-over"
 NO_TIMESTAMP: Final = -1
 _PACKED_FROM: Final = 64
-"""Fewer records are decoded one by one: columns cost more to begin with."""
+"""Fewer records of a small batch are decoded one by one: columns cost more to begin with."""
+_VALUES_AT_ONCE: Final = 8192
 _FRAMED_COMMIT_MIN: Final = 3
 """Begin, a record, end."""
 
@@ -78,10 +80,13 @@ def produced_records(
     batch = read_batch(data)
     assert isinstance(batch, RecordBatch), "it was looked at"
     try:
-        if record_count >= _PACKED_FROM and config.values is not ValueKind.KRAFT:
-            packed = _packed(batch, data, config.values, limit)
-            if packed is not None:
-                return packed
+        is_large = decompressed_bytes_max is None or record_count >= _PACKED_FROM
+        if is_large and config.values is not ValueKind.KRAFT:
+            found = _packed(batch, data, config.values, limit)
+            if found is not None:
+                return _encoded(found, config) if decompressed_bytes_max is None else found
+        if record_count > PRODUCED_OBJECTS_MAX:
+            _refuse(f"more than {PRODUCED_OBJECTS_MAX} records are taken only if all have a time")
         return _one_by_one(batch, config.values, limit)
     except DecompressionLimitError:
         if limit < log_limit:
@@ -96,6 +101,8 @@ def produced_records(
 
 def _packed(batch: RecordBatch, data: bytes, values: ValueKind, limit: int) -> Produced | None:
     """The records as they lie there; None if some have no time, and must be given one."""
+    import pyarrow.compute as pc
+
     from raftlog.records.scan import Column, scan  # with what it needs for columns
 
     plain = _plain_batch(batch, data, limit)
@@ -110,26 +117,44 @@ def _packed(batch: RecordBatch, data: bytes, values: ValueKind, limit: int) -> P
     assert records.headers is not None, "it was asked for"
     times_ms = records.timestamp_ms.to_numpy()
     earliest_ms = int(times_ms.min())
-    if earliest_ms == NO_TIMESTAMP or batch.base_timestamp_ms < 0:
+    latest_ms = int(times_ms.max())
+    base_ms = None if batch.base_timestamp_ms == latest_ms == NO_TIMESTAMP else earliest_ms
+    if base_ms == NO_TIMESTAMP or batch.base_timestamp_ms < NO_TIMESTAMP:
         return None
     _check_time(earliest_ms)
-    if records.value is not None:
-        new_records(records.value.to_pylist(), values)
+    for start in range(0, 0 if records.value is None else batch.record_count, _VALUES_AT_ONCE):
+        assert records.value is not None, "it was asked for"
+        some = records.value[start : start + _VALUES_AT_ONCE].to_pylist()
+        new_records(some, values, first_ordinal=start)
+    names = records.headers.flatten().field("key")
     packed = PackedRecords(
         plain[BATCH_HEADER_BYTES:],
         batch.record_count,
-        base_timestamp_ms=batch.base_timestamp_ms,
-        max_timestamp_ms=int(times_ms.max()),
+        base_timestamp_ms=None if base_ms is None else batch.base_timestamp_ms,
+        max_timestamp_ms=latest_ms,
+        header_count=len(names),
     )
-    names = records.headers.flatten().field("key")
     if not len(names):
         return Produced(packed)
     first = packed[0]
-    _check_others(names[len(first.headers) :].to_pylist())
+    if pc.any(pc.starts_with(names[len(first.headers) :], HEADER_PREFIX)).as_py():
+        _refuse_others()
     commit, take_over_from = _names(first.headers)
     if commit is not None or take_over_from is not None:
         packed = packed.with_first(_without_ours(first))
     return Produced(packed, commit, take_over_from)
+
+
+def _encoded(produced: Produced, config: LogConfig) -> Produced:
+    """Name and compress a large batch here, so that the leader's loop has only to write it."""
+    packed = produced.records
+    assert isinstance(packed, PackedRecords), "large batches stay packed"
+    if produced.commit is not None:
+        packed = named_records(packed, produced.commit, config.values)
+        assert isinstance(packed, PackedRecords), "a name leaves them so"
+    if config.compression is not Compression.NONE:
+        packed = packed.with_compressed(config.compression)
+    return replace(produced, records=packed)
 
 
 def _plain_batch(batch: RecordBatch, data: bytes, limit: int) -> bytes:
@@ -230,7 +255,11 @@ def _without_ours(record: NewRecord) -> NewRecord:
 
 def _check_others(names: Iterable[str]) -> None:
     if any(name.startswith(HEADER_PREFIX) for name in names):
-        _refuse(f"only its first record has headers that begin with {HEADER_PREFIX!r}")
+        _refuse_others()
+
+
+def _refuse_others() -> NoReturn:
+    _refuse(f"only its first record has headers that begin with {HEADER_PREFIX!r}")
 
 
 def _check_time(time_ms: int) -> None:

@@ -1,0 +1,107 @@
+"""The records of a produced batch: bounded before they are decoded, packed where they are many."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+import raftlog.node.apis.produced_batch as produced_batch_module
+import raftlog.node.apis.produced_records as produced_records_module
+from raftlog.client.append_group import named_records
+from raftlog.errors import InvalidAppendError
+from raftlog.limits import KIB, MIB
+from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_header
+from raftlog.log.writing.properties import LogConfig
+from raftlog.node.apis.produced_batch import read_header
+from raftlog.node.apis.produced_records import produced_records
+from raftlog.records import BatchAccumulator, BatchBuilder, BufferPool
+from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, read_batch
+from raftlog.records.compression import compress
+from raftlog.records.packed import PackedRecords
+from raftlog.wire import ApiKey
+
+from .batches import batch, produce
+from .cluster import TIME_MS, Cluster, origin, run, settle
+
+
+@pytest.mark.parametrize("values", list(ValueKind))
+@pytest.mark.parametrize("record_count", [1, 100])
+def test_a_bomb_of_headers_costs_no_object(values: ValueKind, record_count: int) -> None:
+    config = LogConfig(values=values, compression=Compression.ZSTD)
+    bomb = NewRecord(None, b"\x93\x01\x01\x01", TIME_MS, (Header("", None),) * 300_000)
+    others = (bomb.value or b"",) * (record_count - 1)
+    data = batch(bomb, *others, compression=Compression.ZSTD)
+    assert len(data) < 8 * KIB
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidAppendError, match="300000 headers, and 10000 are allowed"):
+            produced_records(data, record_count, config)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 8 * MIB
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_large_batch_is_named_and_compressed_beside_the_loop(compression: Compression) -> None:
+    config = LogConfig(compression=compression)
+    name = CommitName("app", "q", 1)
+    first = NewRecord(b"k", b"v", TIME_MS, (commit_header(name), Header("h", b"x")))
+    found = produced_records(batch(first, b"w", b"x"), 3, config)
+    assert found.commit == name
+    packed = found.records
+    assert isinstance(packed, PackedRecords)
+    assert list(packed) == [first, NewRecord(None, b"w", TIME_MS), NewRecord(None, b"x", TIME_MS)]
+    assert named_records(packed, name, config.values) is packed
+    builder = BatchBuilder(base_timestamp_ms=TIME_MS, compression=compression)
+    encoded = builder.encode(packed)
+    assert encoded is not None
+    if compression is not Compression.NONE:
+        assert encoded.compressed == compress(packed.data, compression)
+    builder.add(encoded)
+    written = read_batch(builder.build(5, 2))
+    assert isinstance(written, RecordBatch)
+    assert [record.value for record in written.records()] == [b"v", b"w", b"x"]
+
+
+def test_many_records_without_a_time_stay_packed_and_get_the_log_s() -> None:
+    untimed = [NewRecord(None, b"v", -1) for _ in range(100)]
+    packed = produced_records(batch(*untimed, time_ms=-1), 100, LogConfig()).records
+    assert isinstance(packed, PackedRecords)
+    accumulator = BatchAccumulator(epoch=1, next_offset=7, pool=BufferPool(8 * MIB))
+    accumulator.append_atomic(1, packed, now_ms=TIME_MS)
+    (completed,) = accumulator.drain()
+    assert completed.max_timestamp_ms == TIME_MS
+    written = read_batch(completed.data)
+    assert isinstance(written, RecordBatch)
+    assert {record.timestamp_ms for record in written.records()} == {TIME_MS}
+
+
+def test_more_records_than_are_decoded_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produced_records_module, "PRODUCED_OBJECTS_MAX", 99)
+    monkeypatch.setattr(produced_batch_module, "PRODUCED_RECORDS_MAX", 150)
+    mixed = [NewRecord(None, b"v", -1), *[NewRecord(None, b"v", TIME_MS)] * 99]
+    with pytest.raises(InvalidAppendError, match="more than 99 records"):
+        produced_records(batch(*mixed), 100, LogConfig())
+    assert len(produced_records(batch(*mixed[:99]), 99, LogConfig()).records) == 99
+    with pytest.raises(InvalidAppendError, match="151 records, and 150 are taken at once"):
+        read_header(batch(*[b"v"] * 151), byte_count_max=MIB)
+
+
+def test_what_a_batch_was_decompressed_to_is_held_until_it_is_answered() -> None:
+    async def work() -> None:
+        leader, asked_by = Cluster(config=LogConfig(compression=Compression.ZSTD)).elect(), origin()
+        data = batch(*[bytes(KIB)] * 100, compression=Compression.ZSTD)
+        assert len(data) < KIB
+        leader.is_sync_held = True
+        task = leader.start(ApiKey.PRODUCE, 13, produce(data), asked_by)
+        await settle()
+        assert not task.done()
+        assert asked_by.budget.held_byte_count > 100 * KIB
+        leader.let_syncs_go()
+        await settle()
+        assert task.done()
+        assert asked_by.budget.held_byte_count == 0
+
+    run(work())
