@@ -160,6 +160,22 @@ class NotALogError(LogError):
 
 
 @dataclass(kw_only=True, eq=False)
+class UnknownRecordKindError(LogError):
+    """What the records of a log are is not known, so secrets among them could not be redacted."""
+
+    path: str
+    reason: str
+    code: ClassVar[str] = "RAFTLOG_UNKNOWN_RECORD_KIND"
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path} is not read: whether its records are cluster metadata, whose secrets are "
+            f"redacted, is not known: {self.reason}; declare it: --as metadata or --as partition, "
+            'in Spark .option("values", "kraft") or .option("values", "bytes")'
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class CorruptBatchError(LogError):
     """Bytes of a record batch are damaged. Everything before ``position`` was whole."""
 

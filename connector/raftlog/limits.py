@@ -70,6 +70,14 @@ element of three bytes becomes an object of hundreds."""
 SMALL_FILE_BYTES_MAX: Final = 16 * MIB
 """Text files beside a log (epochs, quorum-state, properties): larger is damage."""
 
+IDENTIFY_BATCHES_MAX: Final = 8
+IDENTIFY_RECORDS_MAX: Final = 64
+"""How many batches and data records of a file are looked at to find out what its records are."""
+
+IDENTIFY_BYTES_MAX: Final = 16 * MIB
+"""What one of these batches may expand to, and how far behind damage the next one is looked for
+(Kafka: a metadata batch has at most 8 MiB, `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
+
 PRODUCER_BATCHES_KEPT: Final = 5
 """How many batches of a producer a log remembers (Kafka: NUM_BATCHES_TO_RETAIN)."""
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from raftlog import limits
-from raftlog.client import Isolation
+from raftlog.client import Isolation, LogKind
 from raftlog.client.door import Nodes
 from raftlog.errors import OptionError
 
@@ -82,6 +82,7 @@ class RaftlogOptions:
     poll_wait_ms: int = 100
     redact: bool = True
     redact_key: bytes | None = field(default=None, repr=False)
+    kind: LogKind | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> RaftlogOptions:
@@ -114,6 +115,9 @@ class RaftlogOptions:
             )
         if self.redact_key is not None and not self.redact:
             raise OptionError(option="redactKey", reason="has no meaning with redact=false")
+        if self.kind is not None and self.nodes is not None:
+            reason = "is for a path; nodes say themselves what the records of their log are"
+            raise OptionError(option="values", reason=reason)
 
     def at(self, path: str) -> RaftlogOptions:
         """The same options for another path."""
@@ -168,6 +172,16 @@ def _isolation(name: str, value: str) -> Isolation:
             raise OptionError(option=name, reason="must be read_committed or high_watermark")
 
 
+def _kind(name: str, value: str) -> LogKind:
+    match value.strip().lower():
+        case "kraft":
+            return LogKind.METADATA
+        case "bytes" | "msgpack":
+            return LogKind.PARTITION
+        case _:
+            raise OptionError(option=name, reason="must be kraft, bytes or msgpack")
+
+
 def _secret(name: str, value: str) -> bytes:
     secret = value.encode("utf-8", "surrogatepass")
     if len(secret) < limits.REDACTION_KEY_BYTES_MIN:
@@ -207,6 +221,7 @@ OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "pollWaitMs": ("poll_wait_ms", whole(0, 60_000)),
     "redact": ("redact", boolean),
     "redactKey": ("redact_key", _secret),
+    "values": ("kind", _kind),
 }
 """Documented name (or alias) to the field it fills and how its text is read."""
 

@@ -48,7 +48,7 @@ class RaftlogReader(DataSourceReader):
         """Split the range; on the driver, once."""
 
         def plan() -> list[InputPartition]:
-            log = open_reader(self._options)
+            log = open_reader(self._options, self._options.kind)
             return plan_batch(log, self._options, now_ms=self._clock.now_ms())
 
         return until_settled(plan, self._clock, is_new_read=True)
@@ -67,7 +67,7 @@ def read_partition(
         DataLossError: the node deleted what was planned, and ``failOnDataLoss`` is true.
         CorruptBatchError, LogGapError: damage; rows before it were given out.
     """
-    log = open_reader(options)
+    log = open_reader(options, options.kind)
     match partition:
         case CheckpointRows():
             pieces = _checkpoint_rows(log, partition.snapshot_id, options, columns)

@@ -139,6 +139,10 @@ class RaftlogDataSource(DataSource):
     redactKey
         A secret of yours, 16 bytes or more. Then a keyed hash stands for each secret and tells
         whether it changed; without it, a fixed mask.
+    values
+        What the records of a path are, where its files do not tell and the read is refused:
+        ``kraft`` for cluster metadata, ``bytes`` (or ``msgpack``) for records of another kind,
+        whose values are shown as they are. Not for ``__cluster_metadata`` itself.
 
     **How much at a time.**
 

@@ -216,7 +216,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> tuple[LogReader, ReadEnd]:
         """List the log again and say where it ends."""
         if self._log is None:
-            self._log = open_reader(self._options)
+            self._log = open_reader(self._options, self._options.kind)
         else:
             self._log.refresh()
         given_ms = self._options.tail_holdback_ms

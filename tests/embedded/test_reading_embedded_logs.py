@@ -7,6 +7,7 @@ from tests.support.log_builder import END, begin, control_batch, data_batch, lea
 
 from raftlog.client import EndBasis, Isolation, LogKind, open_path
 from raftlog.client.reading import ARROW_SCHEMA, LogReading
+from raftlog.errors import UnknownRecordKindError
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.published import PUBLISHED_NAME, Published, encode_published
 from raftlog.log.reader import LogReader
@@ -146,10 +147,13 @@ def test_a_log_says_itself_what_its_values_are(values: str, kind: LogKind) -> No
     assert (log.kind, log.topic, log.partition) == (kind, "decisions", 0)
 
 
-def test_a_log_whose_properties_are_damaged_is_read_all_the_same(writer: Writer) -> None:
+def test_a_log_whose_properties_are_damaged_is_read_as_what_it_is_declared(writer: Writer) -> None:
     writer.disk.put(f"{DIRECTORY}/{RAFTLOG_PROPERTIES_NAME}", b"values=\\u12")
-    assert writer.open().kind is LogKind.PARTITION
-    assert writer.values() == [b"a", b"b"]
+    with pytest.raises(UnknownRecordKindError, match=r"is damaged or names no values.*--as"):
+        writer.open()
+    log = open_path(DIRECTORY, kind=LogKind.PARTITION, storage=writer.disk)
+    assert log.kind is LogKind.PARTITION
+    assert [r.value for r in LogReading(lambda: log, 0, 3, COMMITTED)] == [b"a", b"b"]
 
 
 def test_a_kraft_log_ends_before_a_transaction_that_is_open() -> None:

@@ -221,7 +221,7 @@ def test_headers_of_ours_are_not_shown_in_logs_of_ours(
     records = tuple(NewRecord(None, b"v", headers=of_one) for of_one in headers)
     log.append(batch=NewRecordBatch(records=records, base_timestamp_ms=5))
     if is_ours:
-        (log.directory / "raftlog.properties").write_text("version=1\n")
+        (log.directory / "raftlog.properties").write_text("version=1\nvalues=bytes\n")
     path = log.directory / "00000000000000000000.log" if as_segment else log.directory
     found = table(path, ("headers",), includeHeaders="true", recordBatchRows="2").column("headers")
     assert [[one["key"] for one in row] for row in found.to_pylist()] == [

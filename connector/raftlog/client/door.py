@@ -23,6 +23,7 @@ from .remote.tls import NO_TLS, TlsOptions
 
 if TYPE_CHECKING:
     from raftlog.log.reader import LogReader
+    from raftlog.log.reads import LogKind
 
     from .embedded import EmbeddedLog
     from .remote.handle import ConnectedLog
@@ -91,10 +92,14 @@ def place_of(options: Mapping[str, str], *, call: str = "it names the log") -> P
     return Place(servers, Nodes(tls))
 
 
-def open_reader(where: Reached) -> LogReader:
-    """The log for reading. Raises what ``open_path`` or ``raftlog.follow`` raise."""
+def open_reader(where: Reached, kind: LogKind | None = None) -> LogReader:
+    """Return the log for reading.
+
+    ``kind`` declares what records in files are; nodes say it of theirs. Raises what ``open_path``
+    or ``raftlog.follow`` raise.
+    """
     if where.nodes is None:
-        return open_path(where.path)
+        return open_path(where.path, kind=kind)
     from .remote.following import follow
 
     return follow(where.path, **_tls(where.nodes))

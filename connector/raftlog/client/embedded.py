@@ -128,7 +128,7 @@ class EmbeddedLog(LogHandle):
         self._writer: GroupWriter | None = None
         self._appender: Appender | None = None
         if config is None:
-            self._reader = _open_reader(storage, path)  # raises if it is no log at all
+            self._reader = self._new_reader()  # raises if it is no log at all
         else:
             self._writer = GroupWriter(storage, path, clock)
             self._appender = Appender(
@@ -183,7 +183,8 @@ class EmbeddedLog(LogHandle):
             yield self._log(refresh=True)
 
     def _new_reader(self) -> LogReader:
-        return _open_reader(self._storage, self.path)
+        values = None if self._config is None else self._config.values
+        return _open_reader(self._storage, self.path, values)
 
     def _log(self, *, refresh: bool = False) -> LogReader:
         """The log as a reader sees it now. To be called, and used, under the reader's lock."""
@@ -326,10 +327,15 @@ class EmbeddedLog(LogHandle):
             raise AppendUnknownError(path=self.path, reason=reason) from None
 
 
-def _open_reader(storage: WritableStorage, path: str) -> LogReader:
+def _open_reader(storage: WritableStorage, path: str, values: ValueKind | None) -> LogReader:
+    """The log as its own ``values`` say that it is read; None: it is not one of ours."""
     from raftlog.log.opening import open_log
+    from raftlog.log.reads import LogKind
 
-    return open_log(storage, path)
+    if values is None:
+        return open_log(storage, path)
+    is_metadata = values is ValueKind.KRAFT
+    return open_log(storage, path, kind=LogKind.METADATA if is_metadata else LogKind.PARTITION)
 
 
 def _value_kind(values: ValueKind | str) -> ValueKind:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from raftlog.client import LogKind, SourceKind, open_path
+from raftlog.client import LogKind, LogReader, SourceKind, open_path
 from raftlog.client.inspection import LogFiles, SingleLog, VotersLog, embedded_marks
-from raftlog.errors import CorruptBatchError, SegmentVanishedError
+from raftlog.errors import CorruptBatchError, SegmentVanishedError, UnknownRecordKindError
 
 from .aborted import unknown_aborts
 from .files import epochs_path, index_checks, read_epochs, small_files
@@ -27,8 +27,8 @@ class LogCheck:
     been consumed.
     """
 
-    def __init__(self, path: str, on_progress: OnProgress) -> None:
-        log = open_path(path)
+    def __init__(self, path: str, on_progress: OnProgress, *, kind: LogKind | None = None) -> None:
+        log = _opened(path, kind)
         if isinstance(log, VotersLog):
             self._copies = log.logs
         else:
@@ -74,6 +74,14 @@ class LogCheck:
     def _part(self, ordinal: int) -> OnProgress:
         count = len(self._copies)
         return lambda done, whole: self._on_progress(ordinal * whole + done, count * whole)
+
+
+def _opened(path: str, kind: LogKind | None) -> LogReader:
+    """The log; one of unknown records as an ordinary partition: no value of it is shown here."""
+    try:
+        return open_path(path, kind=kind)
+    except UnknownRecordKindError:
+        return open_path(path, kind=LogKind.PARTITION)
 
 
 def _counted(facts: dict[str, int], name: str) -> str:

@@ -60,6 +60,7 @@ def parser() -> Parser:
     made.add_argument(
         "--batches", action="store_true", help="print batches instead, with their headers"
     )
+    made.add_kind()
     made.add_redaction()
     return made
 

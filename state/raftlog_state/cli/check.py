@@ -6,7 +6,7 @@ import argparse
 import json
 
 from .output import Console, Output
-from .parser import Parser
+from .parser import Parser, kind_of
 
 ABOUT = """
 Read everything and look for damage: the CRC and the frame of every batch, offsets that skip or go
@@ -28,6 +28,7 @@ raftlog check orders-0 --json | jq 'select(.severity == "damage")'
 def parser() -> Parser:
     """What ``raftlog check`` takes."""
     made = Parser("check", ABOUT, EXAMPLES)
+    made.add_kind()
     made.add_argument("--json", action="store_true", help="print findings as JSON lines")
     return made
 
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print what is found. Returns the exit code: 0 sound, 1 damaged."""
     from raftlog_state.check import LogCheck, Severity
 
-    check = LogCheck(arguments.path, on_progress=console.progress)
+    check = LogCheck(arguments.path, on_progress=console.progress, kind=kind_of(arguments))
     damage_count = note_count = 0
     for finding in check.run():
         if finding.severity is Severity.DAMAGE:

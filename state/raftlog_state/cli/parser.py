@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from raftlog.errors import OptionError
 
 if TYPE_CHECKING:
+    from raftlog.client import LogKind
     from raftlog_state.records import Redactor
 
 REDACT_KEY_VARIABLE: Final = "RAFTLOG_REDACT_KEY"
@@ -100,6 +101,16 @@ class Parser(argparse.ArgumentParser):
             f"what FILE holds (or the environment variable {REDACT_KEY_VARIABLE})",
         )
 
+    def add_kind(self) -> None:
+        """The option of every command that reads logs of both kinds."""
+        self.add_argument(
+            "--as",
+            dest="record_kind",
+            choices=("metadata", "partition"),
+            help="what the records of PATH are, where its files do not tell: those of a metadata "
+            "log, whose secrets are redacted, or others, which are shown as they are",
+        )
+
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """What was asked for. Raises ``WrongCallError``."""
         found, unknown = self.parse_known_intermixed_args(argv)
@@ -131,6 +142,14 @@ def offset(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text[:20]) > _OFFSET_MAX or len(text) > 20:
         raise argparse.ArgumentTypeError(f"{text!r} is not an offset (0, 1, 2, ...)")
     return int(text)
+
+
+def kind_of(arguments: argparse.Namespace) -> LogKind | None:
+    """What ``add_kind``'s option declares, None if it was not given."""
+    from raftlog.client import LogKind
+
+    name: str | None = getattr(arguments, "record_kind", None)
+    return None if name is None else LogKind(name)
 
 
 def redactor(arguments: argparse.Namespace) -> Redactor:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from .parser import NODES_TIMEOUT_MS, Parser
+from .parser import NODES_TIMEOUT_MS, Parser, kind_of
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
@@ -34,10 +34,12 @@ def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]
 
         from raftlog.client import open_path
 
-        yield open_path(arguments.path)
+        yield open_path(arguments.path, kind=kind_of(arguments))
         return
     if arguments.path is not None:
         parser.error("PATH or --bootstrap-server, not both")
+    if getattr(arguments, "record_kind", None) is not None:
+        parser.error("--as is for PATH: nodes say what the records of their log are")
 
     from raftlog.client.remote.remote_log import RemoteLog
 

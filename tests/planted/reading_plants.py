@@ -1,0 +1,59 @@
+"""Bugs on the side that reads: what a log is, what is shown of it, where a read ends."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+LOG: Final = "connector/raftlog/log"
+FAILS_CLOSED: Final = "tests/cli/test_redaction_fails_closed.py"
+
+
+READING_PLANTS: Final = (
+    # --- secrets ------------------------------------------------------------------------------
+    Plant(
+        bug="a directory's name outweighs framed records",
+        path=f"{LOG}/identity.py",
+        old="""    if content is _Content.FRAMED or values == _KRAFT:
+""",
+        new="""    if values == _KRAFT:
+""",
+        tests=(f"{FAILS_CLOSED}::test_no_layout_shows_a_secret",),
+    ),
+    Plant(
+        bug="bytes values beside the log of cluster metadata turn redaction off",
+        path=f"{LOG}/identity.py",
+        old="""    is_named = named is not None and named.topic == CLUSTER_METADATA_TOPIC
+    return is_named or _topic_id(files) == CLUSTER_METADATA_TOPIC_ID
+""",
+        new="""    is_named = named is not None and named.topic == CLUSTER_METADATA_TOPIC
+    is_named = is_named and not files.listing.is_embedded
+    return is_named or _topic_id(files) == CLUSTER_METADATA_TOPIC_ID
+""",
+        tests=(f"{FAILS_CLOSED}::test_no_property_outweighs_the_topic_of_cluster_metadata",),
+    ),
+    Plant(
+        bug="records behind a damaged first batch are not looked at",
+        path=f"{LOG}/identity.py",
+        old="""            batch = read_batch_at(file, found)
+            assert batch is not None, "it was found to be valid"
+""",
+        new="""            return
+""",
+        tests=(f"{FAILS_CLOSED}::test_no_layout_shows_a_secret",),
+    ),
+    Plant(
+        bug="a log whose damaged properties explain nothing is read as bytes",
+        path=f"{LOG}/identity.py",
+        old="""        if has_other:
+            raise _unknown(files, f"its {RAFTLOG_PROPERTIES_NAME} is damaged or names no values")
+""",
+        new="""        if has_other:
+            return LogKind.PARTITION
+""",
+        tests=(
+            f"{FAILS_CLOSED}::test_a_log_of_other_records_is_refused_where_nothing_explains_it",
+        ),
+    ),
+)
