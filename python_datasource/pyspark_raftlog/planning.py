@@ -55,7 +55,7 @@ def starting_edge(log: LogReader, options: RaftlogOptions, *, streaming: bool) -
     """What ``startingOffset`` says, or what it stands for if it was not given."""
     given = options.starting_offset
     if given is None:
-        if log.kind is LogKind.METADATA and (streaming or log.source is SourceKind.CHECKPOINT):
+        if log.source is SourceKind.CHECKPOINT or (streaming and log.kind is LogKind.METADATA):
             return Edge.SNAPSHOT
         return Edge.LATEST if streaming else Edge.EARLIEST
     if given is Edge.EARLIEST and log.source is SourceKind.CHECKPOINT:
@@ -87,7 +87,7 @@ def begin_of(log: LogReader, options: RaftlogOptions, *, end_offset: int, stream
                 )
             return Begin(offset=end_offset)
         case Edge.SNAPSHOT:
-            if log.kind is not LogKind.METADATA:
+            if log.kind is not LogKind.METADATA and log.source is not SourceKind.CHECKPOINT:
                 raise OptionError(
                     option="startingOffset",
                     reason="snapshot is for metadata logs; other partitions have no checkpoints",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.cli import run
+from tests.support.cli import rows, run
 
 import raftlog
+from pyspark_raftlog.options import RaftlogOptions
+from pyspark_raftlog.reader import RaftlogReader
 from raftlog.errors import CorruptFileError, LogReadOnlyError, RecordBatchTooLargeError
 
 
@@ -200,3 +203,44 @@ def test_a_check_holds_small_files_against_their_checksums(log: Path, name: str)
     status, out, _ = run("check", log)
     assert status == 1
     assert out.count(f"damage: {path}") == 1
+
+
+# --- checkpoints of logs whose records only their owner knows -------------------------------------
+
+
+@pytest.fixture(params=["msgpack", "bytes"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The checkpoint of a log of ours that is no metadata log."""
+    path = tmp_path / "decisions-0"
+    with raftlog.open(path, values=request.param) as log:
+        log.append([[1, 0, "one"], [1, 0, "two"]] if request.param == "msgpack" else [b"one"])
+        log.snapshot([[2, 0, "state"]] if request.param == "msgpack" else [])
+        log.append([[1, 0, "three"]] if request.param == "msgpack" else [b"three"])
+    (found,) = path.glob("*.checkpoint")
+    found.chmod(0o600)
+    return found
+
+
+def test_a_whole_checkpoint_of_any_values_is_sound(checkpoint: Path) -> None:
+    for path in (checkpoint, checkpoint.parent):
+        status, out, err = run("check", path)
+        assert (status, err) == (0, ""), out
+        assert "1 checkpoint" in out
+    is_msgpack = "values=msgpack" in (checkpoint.parent / "raftlog.properties").read_text()
+    shown = [base64.b64decode(row["valueBase64"]) for row in rows("cat", checkpoint)]
+    assert shown == ([b"\x93\x02\x00\xa5state"] if is_msgpack else [])
+    reader = RaftlogReader(RaftlogOptions.parse({"path": str(checkpoint)}), ("value",))
+    read = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert [row["value"] for batch in read for row in batch.to_pylist()] == shown
+
+
+def test_every_flipped_byte_of_a_checkpoint_is_damage(checkpoint: Path) -> None:
+    whole = checkpoint.read_bytes()
+    for position in range(len(whole)):
+        data = bytearray(whole)
+        data[position] ^= 0x10
+        checkpoint.write_bytes(data)
+        for path in (checkpoint, checkpoint.parent):
+            status, out, _ = run("check", path, "--json")
+            assert status == 1, position
+            assert '"kind":"checkpoint"' in out, position

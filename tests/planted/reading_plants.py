@@ -56,4 +56,24 @@ READING_PLANTS: Final = (
             f"{FAILS_CLOSED}::test_a_log_of_other_records_is_refused_where_nothing_explains_it",
         ),
     ),
+    # --- checkpoints --------------------------------------------------------------------------
+    Plant(
+        bug="every checkpoint is judged as one of metadata",
+        path=f"{LOG}/identity.py",
+        old="""        if is_other and _content(files) is not _Content.FRAMED:
+            kind = LogKind.PARTITION
+""",
+        new="",
+        tests=("tests/cli/test_cli_own_logs.py::test_a_whole_checkpoint_of_any_values_is_sound",),
+    ),
+    Plant(
+        bug="checkpoints of records that only their owner knows are not checked",
+        path="state/raftlog_state/check/log_check.py",
+        old="""            yield from self._checkpoints()
+""",
+        new="",
+        tests=(
+            "tests/cli/test_cli_own_logs.py::test_every_flipped_byte_of_a_checkpoint_is_damage",
+        ),
+    ),
 )

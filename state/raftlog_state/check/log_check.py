@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator
 
 from raftlog.client import LogKind, LogReader, SourceKind, open_path
 from raftlog.client.inspection import LogFiles, SingleLog, VotersLog, embedded_marks
-from raftlog.errors import CorruptBatchError, SegmentVanishedError, UnknownRecordKindError
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptSnapshotError,
+    SegmentVanishedError,
+    UnknownRecordKindError,
+)
+from raftlog.records.columns import Column
 
 from .aborted import unknown_aborts
 from .files import epochs_path, index_checks, read_epochs, small_files
@@ -121,7 +127,9 @@ class _CopyCheck:
             yield from self._beginning()
             yield from self._replay()
         else:
-            yield from unknown_aborts(self._log)
+            yield from self._checkpoints()
+            if self._log.source is not SourceKind.CHECKPOINT:
+                yield from unknown_aborts(self._log)
 
     def _segments(self) -> Iterator[Finding]:
         files = self._files
@@ -176,6 +184,19 @@ class _CopyCheck:
             f"the log begins at offset {start}, and no checkpoint holds what came before",
             offset=start,
         )
+
+    def _checkpoints(self) -> Iterator[Finding]:
+        """Checkpoints of records that only their owner can replay: are they whole?"""
+        self.checkpoint_count = len(self._log.snapshots)
+        for snapshot_id in self._log.snapshots:
+            snapshot = self._log.read_snapshot(snapshot_id)
+            try:
+                for _ in snapshot.scan(columns=Column.NONE):
+                    pass
+            except CorruptSnapshotError as error:
+                yield damage(Kind.CHECKPOINT, error.path, error.reason, position=error.position)
+            except SegmentVanishedError:
+                yield note(Kind.CHECKPOINT, snapshot.path, "its node deleted it meanwhile")
 
     def _replay(self) -> Iterator[Finding]:
         self.checkpoint_count = len(self._log.snapshots)
