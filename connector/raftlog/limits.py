@@ -67,6 +67,9 @@ WIRE_ELEMENTS_MAX: Final = 4096
 """How many elements all arrays of one message may hold together: a node serves one topic, and an
 element of three bytes becomes an object of hundreds."""
 
+VOTER_ENDPOINTS_MAX: Final = 16
+"""How many listeners a node may name: they are stored in the log, and told to every client."""
+
 SMALL_FILE_BYTES_MAX: Final = 16 * MIB
 """Text files beside a log (epochs, quorum-state, properties): larger is damage."""
 

@@ -7,6 +7,8 @@ from typing import Final
 from tests.planted.plant import Plant
 from tests.planted.quorum_plants import QUORUM, transcript
 
+WIRE: Final = "connector/raftlog/wire"
+
 QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="a voter that was formatted again confirms a deposed leader",
@@ -46,5 +48,50 @@ QUORUM_KEY_PLANTS: Final = (
         old="        self.voted = candidate\n",
         new="        self.voted = self.voted or candidate\n",
         tests=transcript("voters/a_missing_directory_id_is_no_voters"),
+    ),
+    Plant(
+        bug="a voter without a directory id is let into the set",
+        path=f"{WIRE}/request_decoding.py",
+        old=" if key.directory_id == ZERO_UUID else None\n",
+        new=" if key.directory_id is None else None\n",
+        tests=("tests/wire/test_quorum_requests.py",),
+    ),
+    Plant(
+        bug="a voter that the others cannot reach is let into the set",
+        path=f"{WIRE}/request_decoding.py",
+        old="    if problem is None and all(one.name !=",
+        new="    if problem is None and not voter.endpoints and all(one.name !=",
+        tests=("tests/wire/test_quorum_requests.py",),
+    ),
+    Plant(
+        bug="any text is the host of a voter",
+        path=f"{QUORUM}/voters.py",
+        old="        if not is_host(one.host):\n",
+        new="        if not one.host:\n",
+        tests=("tests/wire/test_quorum_requests.py",),
+    ),
+    Plant(
+        bug="a leader is moved by a request of a peer",
+        path=f"{QUORUM}/membership.py",
+        old="        elif voter.key == state.key:",
+        new="        elif voter == state.me:",
+        tests=transcript("requests/voters_that_make_no_sense"),
+    ),
+    Plant(
+        bug="a set of voters with an id twice is appended, and ends the node",
+        path="connector/raftlog/records/control.py",
+        old="    if not voters or min(ids) < 0 or len(set(ids)) < len(ids):\n",
+        new="    if not voters or min(ids) < 0:\n",
+        tests=(
+            *transcript("requests/voters_that_make_no_sense"),
+            "tests/records/test_control.py",
+        ),
+    ),
+    Plant(
+        bug="a high watermark below the start of the log is believed",
+        path=f"{QUORUM}/following.py",
+        old=" and offset >= state.log.log_start_offset:\n",
+        new=":\n",
+        tests=transcript("requests/voters_that_make_no_sense"),
     ),
 )

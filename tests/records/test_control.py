@@ -109,11 +109,29 @@ def test_a_key_that_is_none_is_damage(key: bytes | None) -> None:
         (6, b"\x00\x00\xff\xff\xff\xff\xff\xff"),
         (4, b"\x00\x00\xff\xff\xff\xff\x0f"),  # four billion tagged fields
         (0, b"\x00\x00\x00"),
+        (6, b"\x00\x00\x01\x00"),  # no voter
     ],
 )
 def test_a_known_version_that_does_not_parse_is_damage(type_id: int, value: bytes | None) -> None:
     with pytest.raises(CorruptBatchError, match="control record"):
         decode_control(key_of(type_id), value)
+
+
+@pytest.mark.parametrize("ids", [(), (-1,), (1, 2, 1)])
+def test_a_set_of_voters_that_is_none_is_damage(ids: tuple[int, ...]) -> None:
+    key, value = encode_control(KRaftVoters(voters=tuple(map(voter, ids))))
+    with pytest.raises(CorruptBatchError, match="a set of voters is empty"):
+        decode_control(key, value)
+
+
+def voter(node_id: int) -> Voter:
+    return Voter(
+        voter_id=node_id,
+        voter_directory_id="_" * 21 + "w",
+        endpoints=(),
+        min_supported_version=0,
+        max_supported_version=1,
+    )
 
 
 @given(st.integers(-1, 8), st.integers(-2, 3), st.binary(max_size=60))

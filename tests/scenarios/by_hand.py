@@ -18,8 +18,9 @@ from raftlog.quorum.messages import (
     VoteResponse,
 )
 from raftlog.records.batch import NewRecordBatch, encode_batch
+from raftlog.records.control import KRaftVoters, Voter, encode_control
 from raftlog.records.record import NewRecord
-from raftlog.types import OffsetAndEpoch
+from raftlog.types import ZERO_UUID, OffsetAndEpoch
 from tests.simulation.driven_node import TIME_MS
 
 from .arguments import Words
@@ -76,12 +77,32 @@ def _answer_by_hand(request: Message, words: Words) -> Response:
 
 
 def _batches(named: str | None) -> bytes:
-    """``2/1/a,3/1/b``: one record each, offset, epoch and value."""
+    """``2/1/a,3/1/b``: one record each, offset, epoch and value.
+
+    ``2/1/kraft-voters:1+2`` is a control record with these voters.
+    """
     data = b""
     for words in (named or "").split(",") if named else ():
         offset, epoch, value = words.split("/")
-        batch = NewRecordBatch(
-            records=(NewRecord(None, value.encode()),), base_timestamp_ms=TIME_MS
-        )
+        what, _, ids = value.partition(":")
+        is_control = what == "kraft-voters"
+        record = _voters_record(ids) if is_control else NewRecord(None, value.encode())
+        batch = NewRecordBatch(records=(record,), base_timestamp_ms=TIME_MS, is_control=is_control)
         data += encode_batch(batch, base_offset=int(offset), leader_epoch=int(epoch))
     return data
+
+
+def _voters_record(ids: str) -> NewRecord:
+    """A set of the voters ``1+2``, without a look at whether it is one."""
+    voters = tuple(
+        Voter(
+            voter_id=int(one),
+            voter_directory_id=ZERO_UUID,
+            endpoints=(),
+            min_supported_version=0,
+            max_supported_version=1,
+        )
+        for one in ids.split("+")
+        if one
+    )
+    return NewRecord(*encode_control(KRaftVoters(voters=voters)))

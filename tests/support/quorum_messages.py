@@ -39,19 +39,29 @@ times = st.integers(0, 2**31 - 1)
 byte_counts = st.integers(0, 2**31 - 1)
 directories = st.none() | st.uuids()
 keys = st.builds(ReplicaKey, ids, directories.map(uuid_text))
-ports = st.integers(0, 65_535)
+set_keys = st.builds(ReplicaKey, ids, st.uuids().filter(lambda one: one.int != 0).map(uuid_text))
+"""Keys of a set of voters in the log: each with a directory id."""
+ports = st.integers(1, 65_535)
 texts = st.text(max_size=8)
-endpoints = st.builds(Endpoint, texts, texts, ports)
-endpoint_lists = st.lists(endpoints, max_size=3).map(tuple)
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True)
+hosts = st.one_of(
+    st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,8}[A-Za-z0-9])?\.?", fullmatch=True),
+    st.ip_addresses(v=6).map(str),
+)
+endpoints = st.builds(Endpoint, names, hosts, ports)
+endpoint_lists = st.lists(endpoints, max_size=3, unique_by=lambda one: one.name).map(tuple)
+voter_endpoints = st.tuples(
+    st.builds(Endpoint, st.just("VOTERS"), hosts, ports),
+    endpoint_lists.filter(lambda found: all(one.name != "VOTERS" for one in found)),
+).map(lambda found: (found[0], *found[1]))
 snapshot_ids = st.builds(SnapshotId, epochs, offsets)
-voters = st.builds(Voter, key=keys, endpoints=endpoint_lists.filter(bool))
+voters = st.builds(Voter, key=set_keys, endpoints=voter_endpoints)
 errors = st.sampled_from(ErrorCode)
 leaders = st.builds(
     Standing,
     epoch=epochs,
     leader_id=ids,
-    leader_endpoints=st.just(())
-    | st.tuples(st.builds(Endpoint, st.just("VOTERS"), st.text(min_size=1, max_size=8), ports)),
+    leader_endpoints=st.just(()) | st.tuples(st.builds(Endpoint, st.just("VOTERS"), hosts, ports)),
 )
 standings = leaders | st.builds(Standing, epoch=epochs)
 
@@ -103,7 +113,7 @@ requests = st.one_of(
         timeout_ms=times,
         is_answered_when_committed=st.booleans(),
     ),
-    st.builds(RemoveVoterRequest, voter=keys),
+    st.builds(RemoveVoterRequest, voter=set_keys),
     st.builds(UpdateVoterRequest, epoch=epochs, voter=voters),
     st.just(VersionsRequest()),
 )

@@ -13,6 +13,7 @@ from tests.support.quorum_messages import IDENTITY, keys, requests, voters
 from tests.support.wire_vectors import message_vector
 
 from raftlog.errors import InexpressibleMessageError
+from raftlog.limits import VOTER_ENDPOINTS_MAX
 from raftlog.quorum.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -214,9 +215,8 @@ def test_a_snapshot_of_another_log_is_an_unknown_partition() -> None:
         (replace(SNAPSHOT, position=-1), 99, False),
         (replace(SNAPSHOT, snapshot_id=SnapshotId(-1, 9)), 98, False),
         (replace(SNAPSHOT, snapshot_id=SnapshotId(2, -1)), 98, False),
-        (AddVoterRequest(voter=Voter(key=ReplicaKey(-1)), timeout_ms=1), 42, True),
-        (AddVoterRequest(voter=Voter(key=KEY), timeout_ms=1), 42, True),
-        (RemoveVoterRequest(voter=ReplicaKey(-1)), 42, True),
+        (RemoveVoterRequest(voter=ReplicaKey(-1, KEY.directory_id)), 42, True),
+        (RemoveVoterRequest(voter=ReplicaKey(1)), 42, True),
         (UpdateVoterRequest(epoch=-1, voter=VOTER), 42, True),
         (UpdateVoterRequest(epoch=1, voter=replace(VOTER, kraft_version_min=2)), 42, True),
     ],
@@ -227,6 +227,58 @@ def test_numbers_without_sense_are_refused(
     refusal = on_the_wire(request_, newest(request_))
     assert isinstance(refusal, Refusal)
     assert (refusal.error, refusal.is_top_level) == (error, is_top_level)
+
+
+CLIENTS = Endpoint("CLIENTS", "a.example", 9092)
+ESCAPES = "evil.example\x1b]0;pwned\x07"
+MANY = tuple(Endpoint(f"L{at}", "a.example", 1) for at in range(VOTER_ENDPOINTS_MAX + 1))
+INVALID_ENDPOINTS = (
+    (replace(ENDPOINT, host=ESCAPES),),
+    (replace(ENDPOINT, host=""),),
+    (replace(ENDPOINT, host="a b"),),
+    (replace(ENDPOINT, host="a.example\n"),),
+    (replace(ENDPOINT, host="[::1]"),),
+    (replace(ENDPOINT, host="fe80::1%\x1b"),),
+    (replace(ENDPOINT, host="a" * 256),),
+    (replace(ENDPOINT, port=0),),
+    (ENDPOINT, replace(CLIENTS, name="")),
+    (ENDPOINT, replace(CLIENTS, name="\x1b")),
+    (ENDPOINT, replace(CLIENTS, name="C" * 65)),
+    (ENDPOINT, replace(ENDPOINT, port=1)),
+    (ENDPOINT, *MANY),
+)
+INVALID_VOTERS = (
+    Voter(key=ReplicaKey(-1, KEY.directory_id), endpoints=(ENDPOINT,)),
+    Voter(key=ReplicaKey(1), endpoints=(ENDPOINT,)),
+    Voter(key=KEY),
+    Voter(key=KEY, endpoints=(CLIENTS,)),
+    *(Voter(key=KEY, endpoints=found) for found in INVALID_ENDPOINTS),
+)
+
+
+@pytest.mark.parametrize("voter", INVALID_VOTERS)
+def test_a_voter_that_others_could_not_know_or_reach_is_refused(voter: Voter) -> None:
+    """Kafka: KafkaRaftClient.handleAddVoterRequest and handleUpdateVoterRequest."""
+    changes = (
+        AddVoterRequest(voter=voter, timeout_ms=1),
+        UpdateVoterRequest(epoch=1, voter=voter),
+    )
+    for request in changes:
+        refusal = on_the_wire(request, newest(request))
+        assert isinstance(refusal, Refusal)
+        assert (refusal.error, refusal.is_top_level) == (42, True)
+        assert refusal.reason.isprintable()
+
+
+@pytest.mark.parametrize("endpoints", INVALID_ENDPOINTS)
+def test_a_leader_s_endpoints_that_no_node_has_are_refused(endpoints: tuple[Endpoint, ...]) -> None:
+    for request in (
+        replace(BEGIN, leader_endpoints=endpoints),
+        replace(END, leader_endpoints=endpoints),
+    ):
+        refusal = on_the_wire(request, newest(request))
+        assert isinstance(refusal, Refusal)
+        assert (refusal.error, refusal.is_top_level) == (42, False)
 
 
 @given(keys)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from raftlog.quorum.voters import Endpoint, Voter, VoterSet
+from raftlog.quorum.voters import Endpoint, Voter, VoterSet, is_host
 from raftlog.types import ZERO_UUID, ReplicaKey
 
 CONTROLLER_NAME: Final = "CONTROLLER"
@@ -24,8 +24,6 @@ CLIENTS_NAME: Final = "CLIENTS"
 
 NODE_ID_MAX: Final = 2**31 - 1
 _PORT_MAX: Final = 65_535
-_HOST_LETTERS_MAX: Final = 255
-_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _DIRECTORY_ID: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
 """Sixteen bytes in 22 letters: the last one holds two bits."""
 
@@ -42,7 +40,7 @@ def parse_address(text: str) -> tuple[str, int]:
             raise ValueError("what stands in brackets is no IPv6 address") from None
     if ":" in host:
         raise ValueError("an IPv6 address is written in brackets: [::1]:9192")
-    if _HOST.fullmatch(host) is None or len(host) > _HOST_LETTERS_MAX:
+    if not is_host(host):
         raise ValueError("an address is HOST:PORT, and this is no host")
     return host, _number(port)
 

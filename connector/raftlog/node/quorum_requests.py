@@ -84,7 +84,7 @@ class QuorumRequests:
             asked.answer(encode_refusal(request, version, standing, self._identity))
             return
         assert not isinstance(request, VersionsRequest), "a listener answers that"
-        if isinstance(request, AddVoterRequest | RemoveVoterRequest):
+        if isinstance(request, AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest):
             self._hear("voters", connection.where, f"{asked.origin.caller.name} asks {key.name}")
         self._ask(connection, asked, request)
 

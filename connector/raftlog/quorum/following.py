@@ -155,7 +155,8 @@ class Following:
         role.fetch_deadline_ms = self._state.now_ms + self._state.config.fetch_timeout_ms
 
     def advance_high_watermark(self) -> None:
-        """Believe the leader's, as far as the log reaches. It never goes back."""
+        """Believe the leader's, as far as the log reaches. It never goes back: everything below the
+        start of the log is committed, whatever a leader answers."""
         state, role = self._state, self._state.role
         if not isinstance(role, Follower) or role.leader_high_watermark is None:
             return
@@ -163,7 +164,7 @@ class Following:
             state.is_withdrawn = False  # all that is committed is here again, durably
             state.emit(RejoinElections())
         offset = min(role.leader_high_watermark, state.log.end_offset)
-        if offset > (state.high_watermark or 0):
+        if offset > (state.high_watermark or 0) and offset >= state.log.log_start_offset:
             state.high_watermark = offset
             state.emit(AdvanceHighWatermark(offset))
 
@@ -192,8 +193,8 @@ class Following:
         """Take the snapshot that the leader names, unless this log is further than it."""
         state, snapshot_id = self._state, response.snapshot_id
         assert snapshot_id is not None
-        is_senseless = snapshot_id.end_offset < (state.high_watermark or 0)
-        if is_senseless or not 0 <= snapshot_id.epoch <= role.epoch:
+        committed = max(state.high_watermark or 0, state.log.log_start_offset)
+        if snapshot_id.end_offset < committed or not 0 <= snapshot_id.epoch <= role.epoch:
             state.back_off(role.leader_id)
             return
         self._note_contact(role)

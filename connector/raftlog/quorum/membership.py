@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from .effects import AppendVoters, Reply, StartSync
+from .effects import AppendVoters, Reply, StartSync, Tell
 from .events import AppendRefused
 from .messages import (
     AddVoterRequest,
@@ -94,6 +94,9 @@ class Membership:
             self._answer(request_id, ErrorCode.VOTER_NOT_FOUND, reason)
         elif not self._speaks(voter):
             self._answer(request_id, ErrorCode.INVALID_REQUEST, self._version_words())
+        elif voter.key == state.key:  # a leader writes its own entry when its epoch begins
+            reason = f"{voter.key.node_id} leads: its listeners change when it starts with others"
+            self._answer(request_id, ErrorCode.INVALID_REQUEST, reason)
         elif found == voter:
             self._answer(request_id, ErrorCode.NONE, None)
         else:  # answered at once: who is asked to wait cannot fetch what it waits for
@@ -197,6 +200,8 @@ class Membership:
     def _append_change(self, change: PendingChange) -> None:
         state, role = self._state, self._leader()
         change.offset = state.log.end_offset
+        what = state.voter_set.describe_change(change.voters)
+        state.emit(Tell(f"voters at offset {change.offset}: {what}"))
         state.emit(AppendVoters(role.epoch, change.voters))
         state.emit(StartSync())
         if not change.is_answered_when_committed:

@@ -11,16 +11,24 @@ Rules of this file:
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from raftlog.limits import VOTER_ENDPOINTS_MAX
 from raftlog.types import ReplicaKey
 
 _T = TypeVar("_T")
 
 NO_OFFSET: Final = -1
 """Where a set "lies" that comes from configuration or from the bootstrap's checkpoint."""
+
+
+_LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\.?")
+_PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,36 @@ class Endpoint:
     name: str
     host: str
     port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def is_host(text: str) -> bool:
+    """Return whether a text is a host name or an IP address, without brackets or a zone."""
+    if _HOST.fullmatch(text) is not None:
+        return True
+    try:
+        return "%" not in text and ipaddress.IPv6Address(text) is not None
+    except ValueError:
+        return False
+
+
+def endpoints_problem(endpoints: tuple[Endpoint, ...]) -> str | None:
+    """Return what is wrong with the endpoints that a peer names; None if a node can be there."""
+    if len(endpoints) > VOTER_ENDPOINTS_MAX:
+        return f"more than {VOTER_ENDPOINTS_MAX} listeners are named"
+    if len({one.name for one in endpoints}) < len(endpoints):
+        return "a listener is named twice"
+    for one in endpoints:
+        if _LISTENER_NAME.fullmatch(one.name) is None:
+            return f"{one.name[:80]!r} is not a listener name"
+        if not is_host(one.host):
+            return f"{one.host[:80]!r} is not a host name or an IP address"
+        if not 0 < one.port <= _PORT_MAX:
+            return f"{one.port} is not a port"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +120,22 @@ class VoterSet:
         """The same with this one, in the place of another of its node id."""
         others = (one for one in self.voters if one.key.node_id != voter.key.node_id)
         return VoterSet.of((*others, voter))
+
+    def describe_change(self, new: VoterSet) -> str:
+        """Return a line for the operator: what is different in ``new``."""
+        parts = []
+        for voter in new:
+            old, where = self.find(voter.key.node_id), ", ".join(map(str, voter.endpoints))
+            if old is None or old.key != voter.key:
+                parts.append(f"voter {voter.key.node_id} of {voter.key.directory_id} is added")
+            elif old.endpoints != voter.endpoints:
+                before = ", ".join(map(str, old.endpoints))
+                parts.append(f"voter {voter.key.node_id} listens at {where}, before at {before}")
+            elif old != voter:
+                versions = f"{voter.kraft_version_min} to {voter.kraft_version_max}"
+                parts.append(f"voter {voter.key.node_id} supports kraft.version {versions}")
+        parts += [f"voter {one} is removed" for one in self.node_ids if new.find(one) is None]
+        return "; ".join(parts) or "nothing changes"
 
     def without(self, node_id: int) -> VoterSet:
         return VoterSet.of(one for one in self.voters if one.key.node_id != node_id)

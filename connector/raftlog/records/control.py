@@ -177,9 +177,13 @@ def _kraft_version(reader: FieldReader, version: int, _type_id: int) -> KRaftVer
 
 
 def _kraft_voters(reader: FieldReader, version: int, _type_id: int) -> KRaftVoters:
+    voters = reader.array(_voter)
+    ids = [voter.voter_id for voter in voters]
+    if not voters or min(ids) < 0 or len(set(ids)) < len(ids):
+        raise CorruptBatchError(reason="a set of voters is empty, or names an id twice or below 0")
     return KRaftVoters(
         version=version,
-        voters=reader.array(_voter),
+        voters=voters,
         tagged_fields=reader.tagged_fields(),
         trailing=reader.rest(),
     )

@@ -39,7 +39,7 @@ from raftlog.quorum.messages import (
     VoterChangeResponse,
     VoteResponse,
 )
-from raftlog.quorum.voters import Endpoint
+from raftlog.quorum.voters import Endpoint, is_host
 from raftlog.types import OffsetAndEpoch, SnapshotId
 
 from .api_versions import Offered, decode_versions_response
@@ -109,6 +109,8 @@ class _Answer:
             return ()
         if not 0 <= port <= PORT_MAX:
             self.fail("a port is out of range")
+        if not is_host(host):
+            self.fail("a leader's host is not a host name or an IP address")
         return (Endpoint(self.identity.listener_name, host, port),)
 
 

@@ -36,8 +36,8 @@ from raftlog.quorum.messages import (
     VersionsRequest,
     VoteRequest,
 )
-from raftlog.quorum.voters import Endpoint, Voter
-from raftlog.types import SnapshotId
+from raftlog.quorum.voters import Endpoint, Voter, endpoints_problem
+from raftlog.types import ZERO_UUID, ReplicaKey, SnapshotId
 
 from . import wide
 from .api_versions import decode_versions_request
@@ -114,13 +114,16 @@ def _begin_epoch(
     if not _is_ours(request.topics, identity):
         return _other_log(ApiKey.BEGIN_QUORUM_EPOCH)
     (partition,) = request.topics[0].partitions
+    endpoints = _endpoints(request.leader_endpoints)
     if min(partition.leader_epoch, partition.leader_id) < 0:
         return _senseless(ApiKey.BEGIN_QUORUM_EPOCH)
+    if (problem := endpoints_problem(endpoints)) is not None:
+        return _invalid(ApiKey.BEGIN_QUORUM_EPOCH, problem, is_top_level=False)
     return BeginQuorumEpochRequest(
         epoch=partition.leader_epoch,
         leader_id=partition.leader_id,
         voter=replica_key_or_none(request.voter_id, partition.voter_directory_id),
-        leader_endpoints=_endpoints(request.leader_endpoints),
+        leader_endpoints=endpoints,
     )
 
 
@@ -136,13 +139,16 @@ def _end_epoch(request: wide.EndQuorumEpochRequest, version: int, identity: LogI
     else:
         preferred = tuple(replica_key(one, None) for one in partition.preferred_successors)
     ids = (partition.leader_id, *(one.node_id for one in preferred))
+    endpoints = _endpoints(request.leader_endpoints)
     if min(partition.leader_epoch, *ids) < 0:
         return _senseless(ApiKey.END_QUORUM_EPOCH)
+    if (problem := endpoints_problem(endpoints)) is not None:
+        return _invalid(ApiKey.END_QUORUM_EPOCH, problem, is_top_level=False)
     return EndQuorumEpochRequest(
         epoch=partition.leader_epoch,
         leader_id=partition.leader_id,
         preferred=preferred,
-        leader_endpoints=_endpoints(request.leader_endpoints),
+        leader_endpoints=endpoints,
     )
 
 
@@ -213,39 +219,56 @@ def _fetch_snapshot(
 # --- voters ---------------------------------------------------------------------------------------
 
 
-def _add_voter(request: AddRaftVoterRequest, _: int, __: LogIdentity) -> Asked:
-    if request.voter_id < 0 or not request.listeners:
-        return _senseless(ApiKey.ADD_RAFT_VOTER, is_top_level=True)
+def _add_voter(request: AddRaftVoterRequest, _: int, identity: LogIdentity) -> Asked:
+    voter = Voter(
+        key=replica_key(request.voter_id, request.voter_directory_id),
+        endpoints=_endpoints(request.listeners),
+    )
+    if (problem := _voter_problem(voter, identity)) is not None:
+        return _invalid(ApiKey.ADD_RAFT_VOTER, problem)
     return AddVoterRequest(
-        voter=Voter(
-            key=replica_key(request.voter_id, request.voter_directory_id),
-            endpoints=_endpoints(request.listeners),
-        ),
+        voter=voter,
         timeout_ms=milliseconds(request.timeout),
         is_answered_when_committed=request.ack_when_committed,
     )
 
 
 def _remove_voter(request: RemoveRaftVoterRequest, _: int, __: LogIdentity) -> Asked:
-    if request.voter_id < 0:
-        return _senseless(ApiKey.REMOVE_RAFT_VOTER, is_top_level=True)
-    return RemoveVoterRequest(voter=replica_key(request.voter_id, request.voter_directory_id))
+    key = replica_key(request.voter_id, request.voter_directory_id)
+    if (problem := _key_problem(key)) is not None:
+        return _invalid(ApiKey.REMOVE_RAFT_VOTER, problem)
+    return RemoveVoterRequest(voter=key)
 
 
-def _update_voter(request: UpdateRaftVoterRequest, _: int, __: LogIdentity) -> Asked:
+def _update_voter(request: UpdateRaftVoterRequest, _: int, identity: LogIdentity) -> Asked:
     versions = request.k_raft_version_feature
     lowest, highest = versions.min_supported_version, versions.max_supported_version
-    if min(request.voter_id, request.current_leader_epoch, lowest) < 0 or lowest > highest:
-        return _senseless(ApiKey.UPDATE_RAFT_VOTER, is_top_level=True)
-    return UpdateVoterRequest(
-        epoch=request.current_leader_epoch,
-        voter=Voter(
-            key=replica_key(request.voter_id, request.voter_directory_id),
-            endpoints=_endpoints(request.listeners),
-            kraft_version_min=lowest,
-            kraft_version_max=highest,
-        ),
+    voter = Voter(
+        key=replica_key(request.voter_id, request.voter_directory_id),
+        endpoints=_endpoints(request.listeners),
+        kraft_version_min=lowest,
+        kraft_version_max=highest,
     )
+    if min(request.current_leader_epoch, lowest) < 0 or lowest > highest:
+        return _invalid(ApiKey.UPDATE_RAFT_VOTER, "the epoch or the range of versions is wrong")
+    if (problem := _voter_problem(voter, identity)) is not None:
+        return _invalid(ApiKey.UPDATE_RAFT_VOTER, problem)
+    return UpdateVoterRequest(epoch=request.current_leader_epoch, voter=voter)
+
+
+def _key_problem(key: ReplicaKey) -> str | None:
+    """Return why a key names no voter of a set in the log (Kafka: ``KafkaRaftClient``)."""
+    if key.node_id < 0:
+        return "the voter's node id is below zero"
+    return "the voter's directory id is missing" if key.directory_id == ZERO_UUID else None
+
+
+def _voter_problem(voter: Voter, identity: LogIdentity) -> str | None:
+    """Return why a voter cannot be in a set in the log: others must know and reach it."""
+    problem = _key_problem(voter.key) or endpoints_problem(voter.endpoints)
+    if problem is None and all(one.name != identity.listener_name for one in voter.endpoints):
+        return f"the endpoint of the voters' listener {identity.listener_name} is missing"
+    return problem
 
 
 # --- what they share ------------------------------------------------------------------------------
@@ -267,15 +290,14 @@ def _other_log(key: ApiKey) -> Refusal:
     )
 
 
-def _senseless(
-    key: ApiKey, error: ErrorCode = ErrorCode.invalid_request, *, is_top_level: bool = False
-) -> Refusal:
-    return Refusal(
-        api_key=key,
-        error=error,
-        reason="an offset, an epoch, an id or a time makes no sense",
-        is_top_level=is_top_level,
-    )
+def _senseless(key: ApiKey, error: ErrorCode = ErrorCode.invalid_request) -> Refusal:
+    reason = "an offset, an epoch, an id or a time makes no sense"
+    return Refusal(api_key=key, error=error, reason=reason, is_top_level=False)
+
+
+def _invalid(key: ApiKey, reason: str, *, is_top_level: bool = True) -> Refusal:
+    error = ErrorCode.invalid_request
+    return Refusal(api_key=key, error=error, reason=reason, is_top_level=is_top_level)
 
 
 def _endpoints(listeners: Sequence[Any]) -> tuple[Endpoint, ...]:
