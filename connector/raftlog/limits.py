@@ -67,6 +67,16 @@ WIRE_ELEMENTS_MAX: Final = 4096
 """How many elements all arrays of one message may hold together: a node serves one topic, and an
 element of three bytes becomes an object of hundreds."""
 
+EPOCH_MAX: Final = 2**31 - 1
+"""The newest leader epoch that a batch can hold."""
+
+EPOCH_RESERVED_FROM: Final = 2**31 - 2**20
+"""Leader epochs from here on are reached one election at a time only: no message jumps to them."""
+
+EPOCH_STEP_MAX: Final = 2**16
+"""How far ahead of the newest epoch with a proven leader a request may be. Elections that elect no
+leader would take most of a day to get there."""
+
 VOTER_ENDPOINTS_MAX: Final = 16
 """How many listeners a node may name: they are stored in the log, and told to every client."""
 

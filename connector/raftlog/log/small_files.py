@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from raftlog.errors import CorruptFileError
+from raftlog.limits import EPOCH_MAX
 from raftlog.types import ZERO_UUID
 
 from .text_files import decoded_text, whole_number
@@ -70,9 +71,12 @@ def parse_quorum_state(data: bytes, path: str) -> QuorumState:
         voters = _voters(fields, path)
     else:
         directory_id = _json_text(fields, "votedDirectoryId", path)
+    epoch = _json_integer(fields, "leaderEpoch", path)
+    if not 0 <= epoch <= EPOCH_MAX:
+        raise CorruptFileError(path=path, reason=f"its epoch {epoch} cannot be a leader's")
     return QuorumState(
         version=version,
-        leader_epoch=_json_integer(fields, "leaderEpoch", path),
+        leader_epoch=epoch,
         leader_id=_node_id(_json_integer(fields, "leaderId", path)),
         voted_id=_node_id(_json_integer(fields, "votedId", path)),
         voted_directory_id=None if directory_id in (None, "", ZERO_UUID) else directory_id,

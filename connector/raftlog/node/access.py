@@ -72,7 +72,9 @@ class AccessTable:
     Each of ``describe`` to ``admin`` holds patterns of names, where ``*`` stands for anything;
     ``anonymous`` is meant by its own name alone, never by a pattern. READ, APPEND and ADMIN bring
     DESCRIBE, as in Kafka. ``nodes``: the one name in a certificate that proves a node's id; for
-    nodes that are not there, ``node_names``, in which ``{id}`` stands for it.
+    nodes that are not there, ``node_names``, in which ``{id}`` stands for it: then every
+    certificate whose name fits the pattern has the rights of a voter, also of an id that is no
+    node's. It may not depose a leader in office, nor use up epochs, but it may disturb elections.
     """
 
     describe: tuple[str, ...] = ()

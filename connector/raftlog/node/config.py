@@ -37,7 +37,8 @@ admin = ["operator"]
 1 = "log-1.example"
 2 = "log-2.example"
 3 = "log-3.example"
-# or for nodes to come, too: nodes = "log-{id}.example" in [access]
+# or for nodes to come, too: nodes = "log-{id}.example" in [access]; then each certificate with such
+# a name, of any id, may ask as a voter does: the CA must issue them to nodes alone
 
 [quorum]                                # milliseconds and bytes; these are the defaults
 election_timeout_ms = 1000

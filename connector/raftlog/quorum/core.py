@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from .effects import Effect, Reply
+from .effects import Effect, Reply, Tell
 from .elections import Elections
 from .events import (
     Appended,
@@ -237,6 +237,8 @@ class QuorumCore:
         if response.error is ErrorCode.NONE and response.standing.epoch < self._state.epoch:
             self._state.back_off(node_id)  # nobody agrees to what he has not heard of
             return
+        if not self._believe(node_id, response.standing.epoch):
+            return
         if self._state.take_up(response.standing):
             return
         match outstanding.request, response:
@@ -254,6 +256,19 @@ class QuorumCore:
                 self._following.on_snapshot_response(node_id, response)
             case _:
                 self._state.back_off(node_id)
+
+    def _believe(self, node_id: int, epoch: int) -> bool:
+        """Take the epoch of an answer for proven, unless none could be elected after it."""
+        state = self._state
+        if epoch <= state.epoch:
+            return True
+        is_credible = state.is_credible(epoch, is_answer=True)
+        if is_credible:
+            state.prove_epoch(epoch)
+        else:
+            state.emit(Tell(f"incredible epoch: {epoch} of an answer is not believed"))
+            state.back_off(node_id)
+        return is_credible
 
     def _on_failure(self, outstanding: Outstanding | None, event: SendFailed) -> None:
         if outstanding is None:

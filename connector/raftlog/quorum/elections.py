@@ -4,7 +4,10 @@ Rules of this file:
 
 1. A replica asks whether it would win before it raises the epoch: one that was cut off disturbs
    nobody when it comes back (KIP-996).
-2. Timeouts are looked at in ``poll``, which also asks whoever has not answered yet: an answer that
+2. No request uses up the epochs: a later epoch counts if it is credible
+   (``ReplicaState.is_credible``), and an unknown replica's only while no leader is in office
+   (``has_leader_in_office``).
+3. Timeouts are looked at in ``poll``, which also asks whoever has not answered yet: an answer that
    was lost is asked for again.
 
 Kafka: ``KafkaRaftClient``, as far as elections go.
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 from raftlog.types import OffsetAndEpoch, ReplicaKey
 
-from .effects import Reply
+from .effects import Reply, Tell
 from .messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -82,7 +85,7 @@ class Elections:
     def _poll_candidate(self, role: Candidate) -> None:
         state = self._state
         if not state.may_stand:
-            state.become_unattached(role.epoch + 1)
+            state.become_unattached(state.next_epoch)
         elif len(role.votes.granted) >= state.voter_set.majority_count:
             state.become_leader()
         elif state.now_ms >= role.election_deadline_ms:
@@ -97,7 +100,7 @@ class Elections:
         if not isinstance(role, Resigned):
             return
         if state.now_ms >= role.election_deadline_ms and not state.is_shutting_down:
-            state.become_unattached(role.epoch + 1)
+            state.become_unattached(state.next_epoch)
             self.poll()  # an only voter stands at once
             return
         for voter in state.other_voters:
@@ -151,9 +154,12 @@ class Elections:
     def on_vote_request(self, request_id: int, request: VoteRequest) -> None:
         state = self._state
         error = check_vote_request(request, epoch=state.epoch)
-        is_granted = False
-        if error is ErrorCode.NONE:
-            if request.epoch > state.epoch:
+        is_granted, is_later = False, request.epoch > state.epoch
+        if error is ErrorCode.NONE and is_later and not self._is_credible(request.epoch):
+            error = ErrorCode.INVALID_REQUEST
+        is_ignored = is_later and self._is_ignored(state.voters.knows(request.candidate))
+        if error is ErrorCode.NONE and not is_ignored:
+            if is_later:
                 state.become_unattached(request.epoch)
             if not self._is_addressed(request.voter):
                 error = ErrorCode.INVALID_VOTER_KEY
@@ -172,6 +178,18 @@ class Elections:
         if not request.is_pre_vote:
             state.vote_for(request.candidate)
         return True
+
+    def _is_credible(self, epoch: int) -> bool:
+        state = self._state
+        is_credible = state.is_credible(epoch)
+        if not is_credible:
+            words = f"a request of epoch {epoch} is not believed: the epoch is {state.epoch} here"
+            state.emit(Tell(f"incredible epoch: {words}"))
+        return is_credible
+
+    def _is_ignored(self, is_known: bool) -> bool:
+        """Return whether a later epoch of a replica changes nothing while a leader is in office."""
+        return not is_known and self._state.has_leader_in_office
 
     def _is_addressed(self, voter: ReplicaKey | None) -> bool:
         """Return whether a request for this voter is for this replica (``isValidVoterKey``)."""
@@ -211,6 +229,11 @@ class Elections:
             return ErrorCode.INVALID_REQUEST
         if said.epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
+        if said.epoch > state.epoch:
+            if not self._is_credible(said.epoch):
+                return ErrorCode.INVALID_REQUEST
+            if self._is_ignored(state.voters.knows_id(said.leader_id)):
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
         state.take_up(said, from_leader=from_leader)
         return ErrorCode.NONE
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
 from raftlog.types import ReplicaKey
 
 from .config import QuorumConfig
@@ -83,6 +84,7 @@ class ReplicaState:
         self.voted: ReplicaKey | None = beginning.election.voted
         self._jitter_ms = beginning.jitter_ms
         self._persisted = beginning.election
+        self._proven_epoch = max(beginning.election.epoch, beginning.log.last_fetched_epoch)
         self._effects: list[Effect] = []
         self.role: Role = self._first_role(beginning.election)
         self._tell_role(None)
@@ -148,9 +150,13 @@ class ReplicaState:
 
     @property
     def may_stand(self) -> bool:
-        """Whether it takes part in elections as somebody who could be elected."""
+        """Whether it takes part in elections as somebody who could be elected.
+
+        A replica in ``EPOCH_MAX`` cannot: no batch holds a later epoch.
+        """
         is_in_question = self.is_voter or self.is_leaving
-        return is_in_question and not self.is_shutting_down and not self.is_withdrawn
+        has_epochs = self._persisted.epoch < EPOCH_MAX
+        return is_in_question and has_epochs and not self.is_shutting_down and not self.is_withdrawn
 
     @property
     def must_look_for_leader(self) -> bool:
@@ -180,6 +186,48 @@ class ReplicaState:
     @property
     def other_voters(self) -> list[Voter]:
         return [voter for voter in self.voter_set if voter.key.node_id != self.node_id]
+
+    # --- which epochs it believes -----------------------------------------------------------------
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch after this one, as far as a batch can hold it."""
+        return min(self.epoch + 1, EPOCH_MAX)
+
+    def is_credible(self, epoch: int, *, is_answer: bool = False) -> bool:
+        """Return whether a message may raise the epoch to this one.
+
+        An epoch never falls, so one message with a made-up or damaged epoch must not use up all
+        epochs. A request (Vote, BeginQuorumEpoch, EndQuorumEpoch) may be ``EPOCH_STEP_MAX`` ahead
+        of the newest epoch whose leader is proven: by the log, by this replica's election, or by an
+        answer. What a voter answers to a request of this replica may be any epoch that is not
+        reserved: a replica that was away for longer learns the epoch from the answers to its
+        pre-votes and fetches. One step ahead is always credible: that is the next election.
+        """
+        reach = EPOCH_RESERVED_FROM - 1
+        if not is_answer:
+            reach = min(reach, self._proven_epoch + EPOCH_STEP_MAX)
+        return epoch <= max(reach, self.next_epoch)
+
+    def prove_epoch(self, epoch: int) -> None:
+        """Note that a leader of this epoch, or a voter in it, answered."""
+        self._proven_epoch = max(self._proven_epoch, epoch)
+
+    @property
+    def has_leader_in_office(self) -> bool:
+        """Whether it leads, or follows a leader that answered within the fetch timeout.
+
+        Then a later epoch of a replica that is in no set of voters of this log is ignored for now.
+        Such a replica may be a voter all the same: one that was added while this log lags, and
+        whose election needs this vote (KIP-853: with two of three voters left, the added one alone
+        may have the committed log). So its epoch counts as soon as the leader is missed. Until then
+        it is a replica that was removed or never was a voter, or the leader is deposed, which its
+        followers notice within their timeouts (Raft's dissertation, 4.2.3).
+        """
+        role = self.role
+        if isinstance(role, Follower):
+            return role.has_fetched and self.now_ms < role.fetch_deadline_ms
+        return isinstance(role, Leader)
 
     # --- effects ----------------------------------------------------------------------------------
 
@@ -228,11 +276,12 @@ class ReplicaState:
 
     def become_candidate(self) -> None:
         """Raise the epoch and vote for itself in it."""
-        self._change(self._candidate(self.epoch + 1), voted=self.key)
+        self._change(self._candidate(self.next_epoch), voted=self.key)
 
     def become_leader(self) -> None:
         role = self.role
         assert isinstance(role, Candidate), "only who stood is elected"
+        self.prove_epoch(role.epoch)
         granting = tuple(
             voter.key for voter in self.voter_set if voter.key.node_id in role.votes.granted
         )

@@ -166,6 +166,14 @@ class VoterHistory:
         """The set before the latest; None if it is not known any more, or there was none."""
         return self._sets[-2][1] if len(self._sets) > 1 else None
 
+    def knows(self, key: ReplicaKey) -> bool:
+        """Return whether a replica is a voter in any of the sets."""
+        return any(voters.has(key) for _, voters in self._sets)
+
+    def knows_id(self, node_id: int) -> bool:
+        """Return whether a voter of any of the sets has this node id."""
+        return any(voters.find(node_id) is not None for _, voters in self._sets)
+
     @property
     def kraft_version(self) -> int:
         return self._versions[-1][1]

@@ -1,0 +1,98 @@
+"""The last epochs: nobody stands for one that no batch holds, and a file with one is damaged."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.errors import CorruptFileError
+from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM
+from raftlog.log.small_files import QuorumState, encode_quorum_state, parse_quorum_state
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.core import QuorumCore
+from raftlog.quorum.effects import BeginEpoch, Effect, ElectionState, PersistElection
+from raftlog.quorum.events import RequestReceived, TimePassed
+from raftlog.quorum.messages import BeginQuorumEpochRequest
+from raftlog.quorum.state import Beginning
+from raftlog.quorum.voters import Voter, VoterHistory, VoterSet
+from raftlog.types import FetchAnswer, ReplicaKey, SnapshotId, Valid
+
+
+class EmptyLog:
+    """A log without records."""
+
+    log_start_offset = end_offset = synced_end_offset = last_fetched_epoch = 0
+    snapshots: tuple[SnapshotId, ...] = ()
+
+    def snapshot_byte_count(self, _: SnapshotId) -> int | None:
+        return None
+
+    def validate_fetch(self, _: int, __: int) -> FetchAnswer:
+        return Valid()
+
+
+def core(epoch: int, *node_ids: int) -> QuorumCore:
+    voters = VoterSet.of(Voter(key=ReplicaKey(node_id)) for node_id in node_ids)
+    beginning = Beginning(
+        me=Voter(key=ReplicaKey(1)),
+        log=EmptyLog(),
+        election=ElectionState(epoch=epoch),
+        voters=VoterHistory(voters),
+        config=QuorumConfig(),
+        jitter_ms=lambda _: 0,
+    )
+    return QuorumCore(beginning, now_ms=0)
+
+
+def epochs(effects: list[Effect]) -> list[int]:
+    return [
+        one.epoch if isinstance(one, BeginEpoch) else one.state.epoch
+        for one in effects
+        if isinstance(one, BeginEpoch | PersistElection)
+    ]
+
+
+def test_the_last_epoch_has_a_leader_and_none_follows_it() -> None:
+    only = core(EPOCH_MAX - 1, 1)
+    assert set(epochs(only.step(TimePassed(), now_ms=0))) == {EPOCH_MAX}
+    last = core(EPOCH_MAX, 1)
+    assert epochs(last.step(TimePassed(), now_ms=60_000)) == []
+    assert last.epoch == EPOCH_MAX
+
+
+def test_a_leader_of_the_last_epoch_resigns_into_no_later_one() -> None:
+    restarted = Beginning(
+        me=Voter(key=ReplicaKey(1)),
+        log=EmptyLog(),
+        election=ElectionState(epoch=EPOCH_MAX, leader_id=1, voted=ReplicaKey(1)),
+        voters=VoterHistory(VoterSet.of([Voter(key=ReplicaKey(1)), Voter(key=ReplicaKey(2))])),
+        config=QuorumConfig(),
+        jitter_ms=lambda _: 0,
+    )
+    again = QuorumCore(restarted, now_ms=0)
+    again.step(TimePassed(), now_ms=60_000)
+    assert again.epoch == EPOCH_MAX
+
+
+def test_a_reserved_epoch_is_reached_from_the_one_before() -> None:
+    two = core(EPOCH_RESERVED_FROM, 1, 2)
+    for epoch, expected in (
+        (EPOCH_RESERVED_FROM + 2, EPOCH_RESERVED_FROM),
+        (EPOCH_RESERVED_FROM + 1, EPOCH_RESERVED_FROM + 1),
+    ):
+        request = BeginQuorumEpochRequest(epoch=epoch, leader_id=2, voter=None)
+        two.step(RequestReceived(1, request), now_ms=0)
+        assert two.epoch == expected
+
+
+@pytest.mark.parametrize(("epoch", "is_possible"), [(EPOCH_MAX, True), (EPOCH_MAX + 1, False)])
+def test_a_file_with_an_epoch_that_no_leader_can_have_is_damaged(
+    epoch: int, is_possible: bool
+) -> None:
+    data = encode_quorum_state(
+        QuorumState(version=1, leader_epoch=epoch, leader_id=None, voted_id=None)
+    )
+    if is_possible:
+        assert parse_quorum_state(data, "quorum-state").leader_epoch == epoch
+        return
+    with pytest.raises(CorruptFileError, match="quorum-state is damaged: its epoch"):
+        parse_quorum_state(data, "quorum-state")
