@@ -181,7 +181,9 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
                 assert await third.next_frame() is None
             first.ask_versions(5)
             assert (await first.answer(ApiKey.API_VERSIONS, 3))[0] == 5
-        assert node.node.server.figures.refused_connections == 1
+        refused = node.node.server.figures.refused_connections
+        assert refused == {"connections_per_address_max": 1}
+        assert "limits.connections_per_address_max" in node.lines("limit")[0]["about"]
 
     with_node(tmp_path, check, "[limits]\nconnections_per_address_max = 2\n")
 

@@ -119,6 +119,22 @@ def test_who_has_no_right_has_no_room_for_large_frames_either(tmp_path: Path) ->
     Door(tmp_path).run(check)
 
 
+def test_a_certificate_without_any_right_may_ask_and_is_sent_away_soon(tmp_path: Path) -> None:
+    async def check(node: ServedNode, door: Door) -> None:
+        async with await door.enter("nobody") as stranger, await door.enter("jobs-1") as job:
+            stranger.ask_versions(3)
+            assert (await stranger.answer(ApiKey.API_VERSIONS, 3))[0] == 3
+            quotas = node.node.server.quotas
+            assert (quotas.clients.count, quotas.stranger_count) == (1, 1)
+            assert await stranger.next_frame() is None
+            job.ask_versions(4)
+            assert (await job.answer(ApiKey.API_VERSIONS, 3))[0] == 4
+        assert node.node.server.figures.closed_connections == {"no right": 1}
+        assert "not proven any right" in node.lines("refused")[0]["reason"]
+
+    Door(tmp_path).run(check)
+
+
 def test_answers_that_wait_for_a_slow_reader_are_held_back_and_arrive_whole(tmp_path: Path) -> None:
     """TLS has buffers of its own between a node's answer and the socket."""
 

@@ -10,6 +10,8 @@ NODE: Final = "connector/raftlog/node"
 BUDGETS: Final = "tests/node/test_request_budget.py"
 ACCOUNTS: Final = "tests/node/test_connection_accounts.py"
 MEMORY: Final = "tests/node/test_held_memory.py"
+QUOTAS: Final = "tests/node/test_connection_quotas.py"
+TLS_PORT: Final = "tests/node/test_tls_port.py"
 
 NODE_LIMIT_PLANTS: Final = (
     Plant(
@@ -60,5 +62,61 @@ NODE_LIMIT_PLANTS: Final = (
         old="            self._relieve(now_s)\n",
         new="",
         tests=(MEMORY,),
+    ),
+    Plant(
+        bug="clients take the places of voters",
+        path=f"{NODE}/connection_quotas.py",
+        old="        pool = self.voters if is_voter else self.clients\n",
+        new="        pool = self.clients\n",
+        tests=(QUOTAS,),
+    ),
+    Plant(
+        bug="a connection without a right stays",
+        path=f"{NODE}/connection_quotas.py",
+        old="[at for at in strangers if now_s - at.began_s > self._handshake_s]",
+        new="list[CountedConnection]()",
+        tests=(QUOTAS, TLS_PORT),
+    ),
+    Plant(
+        bug="a connection without a right counts as one of clients",
+        path=f"{NODE}/connection_quotas.py",
+        old="        if caller.rights is Rights.NONE:\n",
+        new="        if False:\n",
+        tests=(QUOTAS, TLS_PORT),
+    ),
+    Plant(
+        bug="handshakes under way take all the places",
+        path=f"{NODE}/connection_quotas.py",
+        old="        if len(strangers) >= self._limits.stranger_connections_max:\n",
+        new="        if False:\n",
+        tests=(QUOTAS,),
+    ),
+    Plant(
+        bug="an address makes connections at any rate",
+        path=f"{NODE}/connection_quotas.py",
+        old="        if count < 1:\n",
+        new="        if False:\n",
+        tests=(QUOTAS,),
+    ),
+    Plant(
+        bug="one principal takes all places of clients",
+        path=f"{NODE}/connection_quotas.py",
+        old="self.by_principal[principal] >= self.per_principal_max",
+        new="False",
+        tests=(QUOTAS,),
+    ),
+    Plant(
+        bug="the place of a connection that has left stays taken",
+        path=f"{NODE}/connection_quotas.py",
+        old="            connection.pool.count_one(connection.address, connection.principal, -1)\n",
+        new="            pass\n",
+        tests=(QUOTAS,),
+    ),
+    Plant(
+        bug="no line tells that a limit is hit",
+        path=f"{NODE}/server.py",
+        old='self._hear("limit", f"limits',
+        new='(lambda *_: None)("limit", f"limits',
+        tests=(QUOTAS,),
     ),
 )

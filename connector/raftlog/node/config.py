@@ -56,7 +56,8 @@ retention_ms = -1                       # no limit
 
 [limits]
 frame_bytes_max = 104857600
-connections_max = 1000
+connections_max = 1000                  # of clients
+voters_connections_max = 100            # kept for voters
 
 [metrics]                               # Prometheus' text format over HTTP, on loopback
 address = "127.0.0.1:9194"
@@ -145,8 +146,11 @@ class ListenerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """What callers may take. ``stranger_*`` holds until a caller has proven who it is.
+    """What callers may take. ``stranger_*`` holds until a caller has proven a right.
 
+    ``connections_max`` is for clients, ``voters_connections_max`` for voters alone, whatever
+    clients do; ``stranger_connections_max`` is for each listener, and those stay ``handshake_ms``.
+    ``connection_rate_per_address_max`` is a second's (Kafka: ``max.connection.creation.rate``).
     ``requests_in_flight_max`` is for one connection, ``queued_bytes_max`` for all requests of
     clients with their answers, and again for those of voters (Kafka: ``queued.max.request.bytes``).
     One principal may hold as much of it as is free: half of it alone.
@@ -157,7 +161,11 @@ class LimitsConfig:
     frame_bytes_max: int = WIRE_FRAME_BYTES_MAX
     stranger_frame_bytes_max: int = 64 * KIB
     connections_max: int = 1_000
+    voters_connections_max: int = 100
+    stranger_connections_max: int = 250
     connections_per_address_max: int = 500
+    connections_per_principal_max: int = 500
+    connection_rate_per_address_max: int = 100
     requests_in_flight_max: int = 100
     queued_bytes_max: int = 256 * MIB
     idle_ms: int = 600_000

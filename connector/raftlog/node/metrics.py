@@ -8,7 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from threading import Thread
 from typing import Final
 from wsgiref.simple_server import WSGIServer
@@ -71,8 +71,19 @@ class NodeCollector(Collector):
     def _connections(self) -> Iterator[Metric]:
         figures = self._server.figures
         yield _gauge("connections", "Connections that are open.", figures.connections)
-        yield _counter(
-            "connections_refused", "Connections beyond a limit.", figures.refused_connections
+        quotas = self._server.quotas
+        pools = GaugeMetricFamily(
+            "raftlog_pool_connections", "Connections that count against a limit.", labels=["pool"]
+        )
+        pools.add_metric(["clients"], quotas.clients.count)
+        pools.add_metric(["voters"], quotas.voters.count)
+        pools.add_metric(["without_right"], quotas.stranger_count)
+        yield pools
+        yield _by_label(
+            "connections_refused",
+            "Connections beyond a limit.",
+            "limit",
+            figures.refused_connections,
         )
         requests = CounterMetricFamily("raftlog_requests", "Requests by kind.", labels=["api"])
         for name, count in list(figures.requests.items()):
@@ -94,12 +105,12 @@ class NodeCollector(Collector):
         waiting.add_metric(["clients"], self._server.clients_budget.waiting_count)
         waiting.add_metric(["voters"], self._server.voters_budget.waiting_count)
         yield waiting
-        closed = CounterMetricFamily(
-            "raftlog_connections_closed", "Connections closed by the node.", labels=["reason"]
+        yield _by_label(
+            "connections_closed",
+            "Connections closed by the node.",
+            "reason",
+            figures.closed_connections,
         )
-        for reason, count in list(figures.closed_connections.items()):
-            closed.add_metric([reason], count)
-        yield closed
 
 
 def serve_metrics(host: str, port: int, collector: Collector) -> tuple[WSGIServer, Thread]:
@@ -132,3 +143,10 @@ def _gauge(name: str, help_text: str, value: float) -> Metric:
 
 def _counter(name: str, help_text: str, value: float) -> Metric:
     return CounterMetricFamily(f"raftlog_{name}", help_text, value=value)
+
+
+def _by_label(name: str, help_text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    found = CounterMetricFamily(f"raftlog_{name}", help_text, labels=[label])
+    for value, count in list(counts.items()):
+        found.add_metric([value], count)
+    return found

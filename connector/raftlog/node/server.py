@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-1. A connection is counted, by address too, before a byte of it is read; TLS has a bounded time for
-   its handshake, and a peer that is silent for long, or too slow in the middle of a frame or of an
+1. A connection is counted (``connection_quotas``) before a byte of it is read. It has a short time
+   to prove a right; a peer that is silent for long, or too slow in the middle of a frame or of an
    answer, is sent away. While others wait for memory, it is sent away sooner.
 2. What replicas ask goes to the replica, what clients ask to ``ClientApis``; a fetch goes by the
    replica id that it names.
@@ -39,6 +39,7 @@ from .apis.client_apis import ClientApis
 from .apis.last_answer import LastAnswer
 from .config import LimitsConfig
 from .connection import Asked, Connection
+from .connection_quotas import ConnectionQuotas, CountedConnection, Refusal
 from .driver import Driver
 from .pace import Pace
 from .quorum_requests import QuorumRequests
@@ -51,6 +52,7 @@ _LOOKS: Final = 4
 _LOOK_S_MAX: Final = 1.0
 _RELIEF: Final = 4
 """While others wait for memory, this part of the budget is freed at each look, at most."""
+_NO_RIGHT: Final = "it has not proven any right in time"
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -71,7 +73,8 @@ class ServerFigures:
     """For people and metrics."""
 
     connections: int = 0
-    refused_connections: int = 0
+    refused_connections: Counter[str] = field(default_factory=Counter)
+    """By the limit."""
     closed_connections: Counter[str] = field(default_factory=Counter)
     """By the reason."""
     requests: Counter[str] = field(default_factory=Counter)
@@ -101,7 +104,7 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
-        self._by_address: Counter[str] = Counter()
+        self.quotas: Final = ConnectionQuotas(limits)
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -126,10 +129,11 @@ class Server:
         self._start(self._send_silent_away())
         return [one.getsockname()[1] for one in self._sockets]
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def close(self, *, timeout_ms: int) -> None:
         """Let nobody in, answer what is under way as far as there is time, and close."""
@@ -159,23 +163,32 @@ class Server:
                 self._hear("refused", "everybody", reason)
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
                 continue
-            host = str(address[0])
-            if not self._may_enter(host):
-                self.figures.refused_connections += 1
-                peer.close()
-                continue
-            self._by_address[host] += 1
-            self.figures.connections += 1
-            self._start(self._let_in(door, peer, host, f"{host}:{address[1]}"))
+            self._enter(door, peer, str(address[0]), f"{address[0]}:{address[1]}")
 
-    def _may_enter(self, host: str) -> bool:
-        limits = self._limits
-        return (
-            self.figures.connections < limits.connections_max
-            and self._by_address[host] < limits.connections_per_address_max
-        )
+    def _enter(self, door: Door, peer: socket.socket, host: str, where: str) -> None:
+        """Begin to shake hands with a peer, if there is a place for it."""
 
-    async def _let_in(self, door: Door, peer: socket.socket, host: str, where: str) -> None:
+        def close() -> None:
+            self.figures.closed_connections["no right"] += 1
+            self._hear("refused", where, _NO_RIGHT)
+            shaking_hands.cancel()
+
+        entered = self.quotas.enter(door.listener, host, close, self._loop.time())
+        if isinstance(entered, Refusal):
+            self._refuse(entered, where)
+            peer.close()
+            return
+        self.figures.connections += 1
+        shaking_hands = self._start(self._let_in(door, peer, entered, host, where))
+
+    def _refuse(self, refusal: Refusal, where: str) -> None:
+        """Tell of a limit that is hit: one line for each limit once in a while."""
+        self.figures.refused_connections[refusal.limit] += 1
+        self._hear("limit", f"limits.{refusal.limit}", f"{where} is refused: {refusal.reason}")
+
+    async def _let_in(
+        self, door: Door, peer: socket.socket, entered: CountedConnection, host: str, where: str
+    ) -> None:
         """Shake hands. From then on the connection is its own."""
         is_known = False
 
@@ -183,14 +196,21 @@ class Server:
             self._connections.discard(connection)
             for number in connection.requests_under_way:
                 self._driver.drop(number)
-            self._left(host)
+            self._left(entered)
 
         def introduce(transport: asyncio.Transport) -> Caller | None:
             nonlocal is_known
-            is_known = True
             caller = door.introduce(transport.get_extra_info("ssl_object"))
+            if is_known:
+                return caller  # it is judged again
+            is_known = True
             if caller is None:
                 self._hear("refused", where, "nobody knows who it is")
+                return None
+            refusal = self.quotas.admit(entered, caller)
+            if refusal is not None:
+                self._refuse(refusal, where)
+                return None
             return caller
 
         connection = Connection(
@@ -222,13 +242,13 @@ class Server:
             if not is_known:
                 peer.close()
                 self._connections.discard(connection)
-                self._left(host)
+                self._left(entered)
+            elif entered.pool is None:
+                entered.close = lambda: self._cut_off(connection, "no right", _NO_RIGHT)
 
-    def _left(self, host: str) -> None:
+    def _left(self, entered: CountedConnection) -> None:
         self.figures.connections -= 1
-        self._by_address[host] -= 1
-        if self._by_address[host] <= 0:
-            del self._by_address[host]
+        self.quotas.leave(entered)
 
     def _frame_bytes_max(self, caller: Caller) -> int:
         """Who may only look needs no large frames."""
@@ -240,10 +260,12 @@ class Server:
         return self.voters_budget if caller.rights & Rights.VOTE else self.clients_budget
 
     async def _send_silent_away(self) -> None:
-        idle_s, stalled_s = self._limits.idle_ms / 1000, self._limits.stalled_ms / 1000
+        limits, idle_s = self._limits, self._limits.idle_ms / 1000
+        shortest_s = min(limits.idle_ms, limits.stalled_ms, limits.handshake_ms) / 1000
         while True:
-            await asyncio.sleep(min(idle_s / _LOOKS, stalled_s / _LOOKS, _LOOK_S_MAX))
+            await asyncio.sleep(min(shortest_s / _LOOKS, _LOOK_S_MAX))
             now_s = self._loop.time()
+            self.quotas.close_overdue(now_s)
             self._relieve(now_s)
             for connection in list(self._connections):
                 if connection.is_stalled(now_s):

@@ -1,0 +1,191 @@
+"""How many connections a node lets in, and whose."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from raftlog.node.access import ANONYMOUS, Caller, Rights
+from raftlog.node.config import LimitsConfig
+from raftlog.node.connection_quotas import ConnectionQuotas, CountedConnection, Refusal
+from raftlog.wire import ApiKey, Listener
+from tests.support.quorum_processes import free_ports
+from tests.support.served_node import RawConnection, served_node
+
+CLIENTS, VOTERS = Listener.CLIENTS, Listener.VOTERS
+BOTH = CLIENTS | VOTERS
+
+
+class Quotas:
+    """Quotas with small limits, and which connections they have closed."""
+
+    def __init__(self, **limits: int) -> None:
+        self.quotas = ConnectionQuotas(LimitsConfig(**limits))
+        self.closed: list[str] = []
+
+    def enter(
+        self, listener: Listener, host: str = "10.0.0.1", now_s: float = 0
+    ) -> CountedConnection | Refusal:
+        return self.quotas.enter(listener, host, lambda: self.closed.append(host), now_s)
+
+    def let_in(
+        self, listener: Listener, *, host: str = "10.0.0.1", **caller: Any
+    ) -> CountedConnection | Refusal:
+        entered = self.enter(listener, host)
+        if isinstance(entered, Refusal):
+            return entered
+        refusal = self.quotas.admit(entered, caller_on(listener, **caller))
+        if refusal is not None:
+            self.quotas.leave(entered)
+        return refusal or entered
+
+
+def caller_on(
+    listener: Listener,
+    name: str = ANONYMOUS,
+    node_id: int | None = None,
+    rights: Rights = Rights.READ,
+) -> Caller:
+    return Caller(name=name, node_id=node_id, listener=listener, rights=rights)
+
+
+def limit_of(found: CountedConnection | Refusal) -> str:
+    assert isinstance(found, Refusal), "it was let in"
+    return found.limit
+
+
+def counted(found: CountedConnection | Refusal) -> CountedConnection:
+    assert isinstance(found, CountedConnection), found
+    return found
+
+
+def test_connections_of_clients_leave_voters_their_places() -> None:
+    here = Quotas(connections_max=2, voters_connections_max=4)
+    clients = [counted(here.let_in(CLIENTS)) for _ in range(2)]
+    assert limit_of(here.let_in(CLIENTS)) == "connections_max"
+    for _ in range(4):
+        counted(here.let_in(VOTERS))
+    assert limit_of(here.let_in(VOTERS)) == "voters_connections_max"
+    here.quotas.leave(clients[0])
+    counted(here.let_in(CLIENTS))
+    assert (here.quotas.clients.count, here.quotas.voters.count) == (2, 4)
+
+
+def test_a_node_that_proves_its_id_has_a_place_at_a_listener_for_both() -> None:
+    here = Quotas(connections_max=1, voters_connections_max=4)
+    counted(here.let_in(BOTH, name="jobs-1"))
+    assert limit_of(here.let_in(BOTH, name="jobs-2")) == "connections_max"
+    for _ in range(2):
+        counted(here.let_in(BOTH, name="node-1", node_id=1))
+    assert limit_of(here.let_in(BOTH, name="node-1", node_id=1)) == "connections_per_principal_max"
+    counted(here.let_in(BOTH, name="node-2", node_id=2))
+
+
+def test_an_address_and_a_principal_have_limits_of_their_own_among_clients_and_voters() -> None:
+    here = Quotas(connections_per_address_max=2, connections_per_principal_max=3)
+    for host in ("10.0.0.1", "10.0.0.1", "10.0.0.2"):
+        counted(here.let_in(CLIENTS, host=host, name="jobs-1"))
+    assert limit_of(here.let_in(CLIENTS, name="jobs-2")) == "connections_per_address_max"
+    found = here.let_in(CLIENTS, host="10.0.0.3", name="jobs-1")
+    assert limit_of(found) == "connections_per_principal_max"
+    counted(here.let_in(CLIENTS, host="10.0.0.3", name="jobs-2"))
+    for _ in range(2):
+        counted(here.let_in(VOTERS, name="node-1", node_id=1))
+    assert limit_of(here.let_in(VOTERS)) == "connections_per_address_max"
+
+
+def test_names_that_are_not_proven_share_no_limit() -> None:
+    here = Quotas(connections_per_principal_max=1)
+    for host in ("10.0.0.1", "10.0.0.2"):
+        counted(here.let_in(CLIENTS, host=host))
+
+
+def test_hosts_of_one_network_of_ipv6_are_one_address() -> None:
+    here = Quotas(connections_per_address_max=1)
+    counted(here.let_in(CLIENTS, host="2001:db8::1"))
+    found = here.let_in(CLIENTS, host="2001:db8::ffff:2%eth0")
+    assert limit_of(found) == "connections_per_address_max"
+    for host in ("2001:db8:0:1::1", "::ffff:10.0.0.1", "::ffff:10.0.0.2"):
+        counted(here.let_in(CLIENTS, host=host))
+    assert limit_of(here.let_in(CLIENTS, host="10.0.0.1")) == "connections_per_address_max"
+
+
+def test_connections_without_a_right_have_a_small_pool_and_a_short_time() -> None:
+    here = Quotas(stranger_connections_max=2, handshake_ms=5_000)
+    first = counted(here.enter(CLIENTS, "a", 0))
+    second = counted(here.enter(CLIENTS, "b", 0.5))
+    assert limit_of(here.enter(CLIENTS, "c", 0.9)) == "stranger_connections_max"
+    counted(here.enter(VOTERS, "d", 0.9))
+    assert here.quotas.stranger_count == 3
+    counted(here.enter(CLIENTS, "c", 1.0))
+    assert here.closed == ["a"], "the oldest has had its time"
+    here.quotas.leave(first)
+    assert here.quotas.admit(second, caller_on(CLIENTS, "nobody", rights=Rights.NONE)) is None
+    assert here.quotas.stranger_count == 3, "it has still no right"
+    here.quotas.close_overdue(5.0)
+    assert here.closed == ["a"]
+    here.quotas.close_overdue(5.6)
+    assert here.closed == ["a", "b"]
+    here.quotas.leave(second)
+    assert here.quotas.stranger_count == 2
+    assert here.quotas.close_oldest_stranger()
+    assert here.closed == ["a", "b", "d"]
+
+
+def test_a_connection_with_a_right_stays() -> None:
+    here = Quotas(stranger_connections_max=1, handshake_ms=5_000)
+    entered = counted(here.let_in(CLIENTS))
+    here.quotas.close_overdue(1_000)
+    assert here.closed == []
+    assert not here.quotas.close_oldest_stranger()
+    here.quotas.leave(entered)
+    assert here.quotas.clients.count == 0
+    assert not here.quotas.clients.by_address
+
+
+def test_an_address_makes_connections_at_a_rate_and_may_save_up() -> None:
+    here = Quotas(connection_rate_per_address_max=10)
+    for _ in range(50):
+        here.quotas.leave(counted(here.enter(CLIENTS)))
+    assert limit_of(here.enter(CLIENTS)) == "connection_rate_per_address_max"
+    counted(here.enter(CLIENTS, "10.0.0.2"))
+    made = sum(isinstance(here.enter(CLIENTS, now_s=1), CountedConnection) for _ in range(50))
+    assert made == 10
+    here.quotas.close_overdue(1_000)
+    assert not here.quotas._buckets, "what has saved up is not remembered"
+
+
+def test_a_voter_is_served_while_clients_have_taken_all_their_places(tmp_path: Path) -> None:
+    clients, voters = free_ports(2)
+    listeners = (
+        f'[listeners.clients]\naddress = "127.0.0.1:{clients}"\n'
+        f'[listeners.voters]\naddress = "127.0.0.1:{voters}"\n'
+    )
+
+    async def connect(port: int) -> RawConnection:
+        return RawConnection(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def run() -> None:
+        extra = "[limits]\nconnections_max = 3\nconnections_per_address_max = 3\n"
+        async with served_node(tmp_path, extra, listeners=listeners) as node:
+            server = node.node.server
+            taken = [await connect(clients) for _ in range(3)]
+            async with asyncio.timeout(20):
+                while server.quotas.clients.count < 3:
+                    await asyncio.sleep(0.01)
+            async with await connect(clients) as refused:
+                assert await refused.next_frame() is None
+            assert server.figures.refused_connections == {"connections_max": 1}
+            assert "3 connections of clients are open" in node.lines("limit")[0]["reason"]
+            async with await connect(voters) as voter:
+                voter.ask_versions(7)
+                assert (await voter.answer(ApiKey.API_VERSIONS, 3))[0] == 7
+            for one in taken:
+                one.writer.close()
+            async with asyncio.timeout(20):
+                while server.figures.connections:
+                    await asyncio.sleep(0.01)
+            assert (server.quotas.clients.count, server.quotas.voters.count) == (0, 0)
+
+    asyncio.run(run())
