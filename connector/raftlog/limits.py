@@ -100,6 +100,10 @@ PRODUCERS_MAX: Final = 10_000
 COMMITS_MAX: Final = 10_000
 """How many application ids a log remembers the last commit of."""
 
+COMMITS_PER_PRINCIPAL_MAX: Final = 1_000
+"""How many of these one principal may have, where application ids have owners: a tenth, so that one
+cannot make the log forget those of others."""
+
 COMMIT_ID_BYTES_MAX: Final = 256
 """An application id or a query id, as UTF-8: all that a log remembers fits into one batch."""
 

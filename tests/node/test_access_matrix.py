@@ -237,7 +237,7 @@ class Matrix:
 
     @staticmethod
     def _is_allowed(identity: Identity, kind: Kind) -> bool:
-        if kind.right not in identity.rights:
+        if not kind.right & identity.rights:
             return False
         if kind.names_cluster and identity.cluster_id is not None:
             return False

@@ -14,6 +14,7 @@ import raftlog.node.config as config_module
 from raftlog.errors import ConfigError
 from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.properties import LogConfig
+from raftlog.node.access import AccessTable
 from raftlog.node.config import (
     QUORUM_DEFAULT,
     LimitsConfig,
@@ -79,6 +80,8 @@ def test_the_documented_file_is_one_that_is_read() -> None:
     )
     assert config.access.append == ("jobs-*",)
     assert config.access.nodes == {1: "log-1.example", 2: "log-2.example", 3: "log-3.example"}
+    assert config.access.commits == {"jobs-*": ("{name}", "{name}.*"), "jobs-etl": ("nightly-*",)}
+    assert config.access.commit_names_max == AccessTable().commit_names_max
     assert config.metrics is not None
     # What it calls defaults are the defaults.
     assert (config.quorum, config.log, config.limits) == (
@@ -184,6 +187,12 @@ def test_settings_have_the_names_of_their_fields() -> None:
         (NODE + BOTH + TLS, "access.nodes.1", "missing"),
         (NODE + BOTH + TLS + "[access]\nread = 'a'\n", "access.read", "a list of texts"),
         (NODE + BOTH + TLS + "[access]\nread = ['']\n", "access.read", "a name is empty"),
+        (NODE + BOTH + TLS + "[access.commits]\na = 'a'\n", "access.commits.a", "a list of texts"),
+        (NODE + BOTH + TLS + "[access.commits]\na = ['']\n", "access.commits.a", "is empty"),
+        (NODE + BOTH + TLS + "[access.commits]\n'' = ['a']\n", "access.commits.", "is empty"),
+        (NODE + BOTH + TLS + "[access]\ncommits = 3\n", "access.commits", "a table was expected"),
+        (NODE + BOTH + TLS + "[access]\ncommit_names_max = 0\n", "commit_names_max", "from 1 to"),
+        (SMALLEST + "[access.commits]\na = ['a']\n", "access", "without TLS nobody proves a name"),
         (NODE + BOTH + TLS + "[access]\nreads = ['a']\n", "access.reads", "did you mean read?"),
         (NODE + BOTH + TLS + "[access.nodes]\na = 'a'\n", "access.nodes.a", "NODE_ID ="),
         (NODE + BOTH + TLS + "[access.nodes]\n1 = 'a*'\n", "access.nodes.1", "without '*'"),

@@ -7,6 +7,8 @@ from typing import Final
 from tests.planted.plant import Plant
 
 WRITING: Final = "connector/raftlog/log/writing"
+NODE: Final = "connector/raftlog/node"
+OWNERS: Final = "tests/node_apis/test_commit_owners.py"
 REMOTE: Final = "connector/raftlog/client/remote"
 AFTER_RETENTION: Final = "tests/remote/test_commits_after_retention.py"
 REMEMBERING: Final = "tests/log_write/test_remembering_for_good.py"
@@ -46,5 +48,26 @@ COMMIT_PLANTS: Final = (
         "        if timestamp_ms < 0:\n"
         "            continue\n",
         tests=(AFTER_RETENTION,),
+    ),
+    Plant(
+        bug="a principal commits under the application ids of others",
+        path=f"{NODE}/apis/produce.py",
+        old="    if not caller.may_commit(name):\n",
+        new="    if Rights.APPEND not in caller.rights:\n",
+        tests=(OWNERS,),
+    ),
+    Plant(
+        bug="every caller is told of the commits of others",
+        path=f"{NODE}/apis/groups.py",
+        old="    if question.caller.may_read_commit(group.group_id):\n",
+        new="    if may_describe(question.caller):\n",
+        tests=(OWNERS,),
+    ),
+    Plant(
+        bug="one principal's junk names make the log forget those of others",
+        path=f"{NODE}/apis/produce.py",
+        old="    if commits is None or memory.last_commit(name) is not None:\n",
+        new="    if commits is None or memory.last_commit(name) is None:\n",
+        tests=(OWNERS,),
     ),
 )

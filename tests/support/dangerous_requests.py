@@ -165,7 +165,7 @@ def _topics(claim: Claim, **partition: Any) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Kind:
-    """One request: its right, and what it says."""
+    """One request: its right (of several, any), and what it says."""
 
     name: str
     key: ApiKey
@@ -190,7 +190,7 @@ def kinds() -> list[Kind]:
         Kind(
             "OffsetFetch",
             key.OFFSET_FETCH,
-            DESCRIBE,
+            Rights.READ | Rights.APPEND | Rights.ADMIN,
             lambda _: {"groups": [{"group_id": "app", "topics": None}]},
         ),
         Kind(

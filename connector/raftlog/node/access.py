@@ -10,16 +10,21 @@ Rules of this file:
    nobody reads or appends on the one for voters.
 4. A certificate that names several nodes proves none of them (CVE-2018-1288: who fetches under a
    replica's id moves the high watermark).
+5. An application id of named commits belongs to the principals whose patterns match it. That is
+   configuration, as Kafka's ACLs of transactional ids are: the log holds no owners, so nothing has
+   to be replicated, kept in snapshots or migrated to tell whose an application id is.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from raftlog.limits import COMMITS_PER_PRINCIPAL_MAX
 from raftlog.wire import Listener
 
 from .addresses import NODE_ID_MAX
@@ -31,6 +36,8 @@ ANONYMOUS: Final = "anonymous"
 """Who has shown no certificate, in Kafka's word for it (Kafka: ``User:ANONYMOUS``)."""
 
 NODE_ID_MARK: Final = "{id}"
+PRINCIPAL_MARK: Final = "{name}"
+"""In a pattern of application ids: the name of the principal."""
 
 PeerCertificate: TypeAlias = Mapping[str, Any]
 """What ``SSLSocket.getpeercert()`` gives: of a certificate that was verified."""
@@ -49,13 +56,30 @@ class Rights(enum.Flag):
     """Be a replica: fetch under a node's id, ask for votes, lead."""
 
 
+@dataclass(frozen=True, slots=True)
+class CommitAccess:
+    """Application ids of named commits that belong to a principal.
+
+    ``patterns`` of them, where ``*`` stands for anything and ``{name}`` for the principal's
+    ``name``. ``names_max``: how many the log may remember of it before another one is refused.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    names_max: int = COMMITS_PER_PRINCIPAL_MAX
+
+    def owns(self, application_id: str) -> bool:
+        """Return whether an application id is one of the principal's."""
+        return _ids_of(self.name, self.patterns).fullmatch(application_id) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who asks on a connection.
 
     ``name`` is the certificate's, or ``anonymous``; ``node_id`` is that of the node whose
     certificate it is, None if none is proven; ``client_id`` is what the caller calls itself, and
-    proves nothing.
+    proves nothing. ``commits``: the application ids that it may commit under; None: all.
     """
 
     name: str
@@ -63,6 +87,16 @@ class Caller:
     listener: Listener
     rights: Rights
     client_id: str | None = None
+    commits: CommitAccess | None = None
+
+    def may_commit(self, application_id: str) -> bool:
+        """Return whether it may append commits of an application, and take its name over."""
+        is_owner = self.commits is None or self.commits.owns(application_id)
+        return is_owner and Rights.APPEND in self.rights
+
+    def may_read_commit(self, application_id: str) -> bool:
+        """Return whether it may ask for the last commit of an application."""
+        return bool(self.rights & (Rights.READ | Rights.ADMIN)) or self.may_commit(application_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +109,10 @@ class AccessTable:
     nodes that are not there, ``node_names``, in which ``{id}`` stands for it: then every
     certificate whose name fits the pattern has the rights of a voter, also of an id that is no
     node's. It may not depose a leader in office, nor use up epochs, but it may disturb elections.
+
+    ``commits``: by patterns of names, patterns of the application ids that these may commit under;
+    None: every append may name any. ``commit_names_max``: see ``CommitAccess``. ADMIN may use any
+    application id.
     """
 
     describe: tuple[str, ...] = ()
@@ -83,6 +121,8 @@ class AccessTable:
     admin: tuple[str, ...] = ()
     nodes: Mapping[int, str] = field(default_factory=dict)
     node_names: str | None = None
+    commits: Mapping[str, tuple[str, ...]] | None = None
+    commit_names_max: int = COMMITS_PER_PRINCIPAL_MAX
 
     def rights_of(self, name: str) -> Rights:
         """What a name is given, whatever the listener. Nothing for an empty one."""
@@ -96,6 +136,18 @@ class AccessTable:
             if any(_matches(pattern, name) for pattern in patterns):
                 given |= right
         return given
+
+    def commits_of(self, name: str) -> CommitAccess | None:
+        """Return the application ids of a name; None if it may use any."""
+        if self.commits is None or Rights.ADMIN in self.rights_of(name):
+            return None
+        found = tuple(
+            one
+            for pattern, patterns in self.commits.items()
+            if _matches(pattern, name)
+            for one in patterns
+        )
+        return CommitAccess(name, found, self.commit_names_max)
 
     def node_of(self, certificate: PeerCertificate) -> int | None:
         """The one node whose name a certificate bears; None if it bears none, or several."""
@@ -158,6 +210,7 @@ def caller_of(
         listener=listener.listener,
         rights=rights & allowed,
         client_id=client_id,
+        commits=access.commits_of(name),
     )
 
 
@@ -200,6 +253,17 @@ def _matches(pattern: str, name: str) -> bool:
         return False
     expression = ".*".join(map(re.escape, pattern.split("*")))
     return re.fullmatch(expression, name) is not None
+
+
+@functools.lru_cache(maxsize=1024)
+def _ids_of(name: str, patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return what matches the application ids of a principal; nothing without a pattern."""
+    mark = re.escape(PRINCIPAL_MARK)
+    found = [
+        ".*".join(re.escape(part).replace(mark, re.escape(name)) for part in one.split("*"))
+        for one in patterns
+    ]
+    return re.compile("|".join(found) if found else "(?!)", re.DOTALL)
 
 
 def _is_printable(name: str) -> bool:

@@ -39,6 +39,10 @@ admin = ["operator"]
 3 = "log-3.example"
 # or for nodes to come, too: nodes = "log-{id}.example" in [access]; then each certificate with such
 # a name, of any id, may ask as a voter does: the CA must issue them to nodes alone
+[access.commits]                        # the application ids that a name may commit under; without
+                                        # this table all that may append may use any, as one party
+"jobs-*" = ["{name}", "{name}.*"]       # {name}: its own
+"jobs-etl" = ["nightly-*"]              # these too; admin: any; [access] commit_names_max = 1000
 
 [quorum]                                # milliseconds and bytes; these are the defaults
 election_timeout_ms = 1000
@@ -82,7 +86,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, TypeVar
 
 from raftlog.errors import ConfigError, OptionError
-from raftlog.limits import KIB, MIB, WIRE_FRAME_BYTES_MAX
+from raftlog.limits import (
+    COMMITS_MAX,
+    COMMITS_PER_PRINCIPAL_MAX,
+    KIB,
+    MIB,
+    WIRE_FRAME_BYTES_MAX,
+)
 from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.config import QuorumConfig
@@ -409,8 +419,24 @@ def _access(root: ConfigTable) -> AccessTable:
         admin=given["admin"],
         nodes={} if table.is_text("nodes") else _names_of_nodes(table.table("nodes")),
         node_names=_names_of_all_nodes(table) if table.is_text("nodes") else None,
+        commits=_commits(table.table("commits")),
+        commit_names_max=(
+            table.number("commit_names_max", at_least=1, at_most=COMMITS_MAX)
+            if table.has("commit_names_max")
+            else COMMITS_PER_PRINCIPAL_MAX
+        ),
     )
     table.finish()
+    return found
+
+
+def _commits(table: ConfigTable | None) -> Mapping[str, tuple[str, ...]] | None:
+    if table is None:
+        return None
+    found = {principals: table.texts(principals) for principals in table.names()}
+    for principals, patterns in found.items():
+        if not principals or not all(patterns):
+            raise table.wrong(principals, "a pattern is empty")
     return found
 
 

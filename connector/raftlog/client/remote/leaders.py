@@ -49,8 +49,9 @@ SUSPECT_S: Final = 0.5
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.4
 _METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-_ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 58))
-"""Kafka's codes for who may not: topic, group, cluster, and failures to authenticate."""
+_ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 53, 58))
+"""Kafka's codes for what a caller may not do: with a topic, a group, the cluster, an application id
+(as a transactional id), and for failures to authenticate."""
 
 
 @dataclass(frozen=True, slots=True)

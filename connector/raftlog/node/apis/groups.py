@@ -7,7 +7,8 @@ Rules of this file:
    log remembers none.
 2. The leader answers, once what it tells is committed and a majority has said that it still leads:
    whoever decides by it what to write next must not be told of the past.
-3. There is no membership of groups and there are no transactions: their coordinators are refused
+3. Only the owners of an application id and callers with READ or ADMIN are told of its commits.
+4. There is no membership of groups and there are no transactions: their coordinators are refused
    for good.
 """
 
@@ -124,7 +125,7 @@ async def answer_offset_fetch(question: _Q) -> wide.OffsetFetchResponse:
     commits = [_last_commit(question, group.group_id) for group in groups]
     error = await _confirmed(question)
     answers = tuple(
-        _group(question, group, commit, error)
+        _group(question, group, commit, _access_error(question, group) or error)
         for group, commit in zip(groups, commits, strict=True)
     )
     if question.version >= _GROUPS_FROM:
@@ -150,6 +151,12 @@ async def _confirmed(question: _Q) -> ErrorCode:
     if not answer.done():
         return ErrorCode.coordinator_load_in_progress
     return ErrorCode.not_coordinator if isinstance(answer.result(), Failed) else ErrorCode.none
+
+
+def _access_error(question: _Q, group: wide.OffsetFetchGroup) -> ErrorCode | None:
+    if question.caller.may_read_commit(group.group_id):
+        return None
+    return ErrorCode.group_authorization_failed
 
 
 def _last_commit(question: _Q, application_id: str) -> _Commit:

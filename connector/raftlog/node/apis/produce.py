@@ -10,11 +10,14 @@ Rules of this file:
    Kafka.
 3. A repeat that the log knows is answered with the offsets that it got then: stock clients take
    Kafka's DUPLICATE_SEQUENCE_NUMBER for success too, but without the offset.
+4. A commit is checked against the log only for a caller that its application id belongs to: to
+   another, neither offsets nor a refusal tells anything of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +40,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import KIB
 from raftlog.node.access import Rights
-from raftlog.node.request_budget import RequestBudget
+from raftlog.node.request_budget import BudgetShare
 from raftlog.records.compression import Compression
 from raftlog.records.packed import PackedRecords
 from raftlog.wire import wide
@@ -133,6 +136,9 @@ async def _place(
         return _refused(refusal)
     if not view.is_leader:
         return _not_leader(view)
+    commit_refusal = _commit_refusal(question, append)
+    if commit_refusal is not None:
+        return commit_refusal
     records = append.records
     placed = view.node.append(append)
     if isinstance(records, PackedRecords):
@@ -140,7 +146,7 @@ async def _place(
     return placed
 
 
-def _hold(budget: RequestBudget, byte_count: int, placed: asyncio.Future[Answer]) -> None:
+def _hold(budget: BudgetShare, byte_count: int, placed: asyncio.Future[Answer]) -> None:
     """Count what a batch was decompressed to until its append is answered: the frame that brought
     it may be a thousandth of that."""
     budget.take(byte_count)
@@ -181,6 +187,32 @@ def _error(
     if question.version >= _TOPIC_IDS_FROM:
         return view.id_error(topic_id, partition)
     return view.name_error(name, partition)
+
+
+def _commit_refusal(
+    question: Question[wide.ProduceRequest], append: AppendRequest
+) -> Refused | None:
+    """Return why this caller may not append a commit of this name; None if it may."""
+    if append.commit is None:
+        return None
+    caller, name = question.caller, append.commit.application_id
+    if not caller.may_commit(name):
+        return Refused(
+            ErrorCode.transactional_id_authorization_failed,
+            f"{caller.name!r} may not commit under application id {name!r}: no pattern in "
+            "[access.commits] of the nodes gives it",
+        )
+    memory, commits = question.view.node.replica.log.memory, caller.commits
+    if commits is None or memory.last_commit(name) is not None:
+        return None
+    own = (one for one in reversed(memory.commits) if commits.owns(one.name.application_id))
+    if sum(1 for _ in itertools.islice(own, commits.names_max)) < commits.names_max:
+        return None
+    return Refused(
+        ErrorCode.policy_violation,
+        f"the log remembers {commits.names_max} application ids of {caller.name!r}, and {name!r} "
+        "is not one of them: use one of those, or raise commit_names_max in [access] of the nodes",
+    )
 
 
 def _refused(error: LogError) -> Refused:
