@@ -104,6 +104,10 @@ COMMITS_PER_PRINCIPAL_MAX: Final = 1_000
 """How many of these one principal may have, where application ids have owners: a tenth, so that one
 cannot make the log forget those of others."""
 
+WAITING_FETCHES_MAX: Final = 256
+"""How many fetches of one principal are answered as soon as there are records; more are answered
+when their time is up."""
+
 COMMIT_ID_BYTES_MAX: Final = 256
 """An application id or a query id, as UTF-8: all that a log remembers fits into one batch."""
 

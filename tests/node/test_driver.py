@@ -12,6 +12,7 @@ from raftlog.client.requests import AppendRequest, AppendResult, Done, Failed
 from raftlog.errors import AppendUnknownError, UnexpectedEndOffsetError
 from raftlog.node.driver import Driver
 from raftlog.node.replica import Outgoing
+from raftlog.quorum.events import ShutDown, TimePassed
 from raftlog.records.batch import RecordBatch, read_batch
 from tests.support.served_node import served_node
 
@@ -93,6 +94,48 @@ def test_waiting_ends_with_news_with_time_or_with_the_node(tmp_path: Path) -> No
         await asyncio.sleep(0)
         await driver.close()
         assert not await forever
+
+    with_driver(tmp_path, check)
+
+
+def test_who_waits_for_records_is_looked_at_when_there_are_some(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        end = driver.replica.log.end_offset
+        looks: list[int] = []
+
+        def look() -> bool:
+            looks.append(driver.replica.core.high_watermark or 0)
+            return looks[-1] > end + 1
+
+        waiting = asyncio.ensure_future(
+            driver.wait_until(look, timeout_ms=20_000, after=lambda: end)
+        )
+        await asyncio.sleep(0)
+        for _ in range(100):
+            driver.tell(TimePassed())
+        assert looks == [end]
+        assert isinstance(await driver.append(append_of(b"a")), Done)
+        assert looks == [end, end + 1]
+        for _ in range(100):
+            driver.tell(TimePassed())
+        assert looks == [end, end + 1]
+        assert isinstance(await driver.append(append_of(b"b")), Done)
+        assert await waiting
+        assert looks == [end, end + 1, end + 2]
+        far = asyncio.ensure_future(
+            driver.wait_until(
+                lambda: not driver.replica.core.is_leader, timeout_ms=20_000, after=lambda: 2**63
+            )
+        )
+        await asyncio.sleep(0)
+        driver.tell(ShutDown())
+        assert await far
+        ever = asyncio.ensure_future(
+            driver.wait_until(lambda: False, timeout_ms=20_000, after=lambda: 2**63)
+        )
+        await asyncio.sleep(0)
+        await driver.close()
+        assert not await ever
 
     with_driver(tmp_path, check)
 

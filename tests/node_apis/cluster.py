@@ -71,6 +71,8 @@ class _Waiter:
     is_due: Callable[[], bool]
     future: asyncio.Future[bool]
     deadline_ms: int
+    after: Callable[[], int] | None
+    leadership: object
 
 
 class Node:
@@ -128,11 +130,18 @@ class Node:
         self.receive(request, future.set_result)
         return await future
 
-    async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
+    async def wait_until(
+        self,
+        is_due: Callable[[], bool],
+        *,
+        timeout_ms: int,
+        after: Callable[[], int] | None = None,
+    ) -> bool:
         if is_due():
             return True
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(is_due, future, self.now_ms() + timeout_ms)
+        deadline_ms = self.now_ms() + timeout_ms
+        waiter = _Waiter(is_due, future, deadline_ms, after, self._leadership)
         self._waiters.append(waiter)
         self._wake()
         return await future
@@ -197,10 +206,20 @@ class Node:
         for waiter in list(self._waiters):
             if waiter.future.done():
                 self._waiters.remove(waiter)
-            elif waiter.is_due():
+            elif self._may_be_due(waiter) and waiter.is_due():
                 waiter.future.set_result(True)
             elif self.now_ms() >= waiter.deadline_ms:
                 waiter.future.set_result(False)
+
+    @property
+    def _leadership(self) -> object:
+        core = self.replica.core
+        return core.epoch, core.leader_id, type(core.role)
+
+    def _may_be_due(self, waiter: _Waiter) -> bool:
+        if waiter.after is None or waiter.leadership != self._leadership:
+            return True
+        return waiter.after() < (self.replica.core.high_watermark or 0)
 
     # --- asking it --------------------------------------------------------------------------------
 

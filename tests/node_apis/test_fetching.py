@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from raftlog.limits import WAITING_FETCHES_MAX
 from raftlog.log.marker_values import marker_value
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_facts import ValueKind
@@ -223,6 +225,53 @@ def test_who_wants_more_bytes_than_fit_is_given_at_once_what_fits(limit: str) ->
         task = leader.start(ApiKey.FETCH, 18, request, caller())
         await settle()
         assert len(values(told(task))) == 2
+
+    run(work())
+
+
+def test_a_partition_that_is_named_again_and_again_counts_once() -> None:
+    async def work() -> None:
+        leader = Cluster().elect()
+        base = await put(leader, b"a")
+        await put(leader, b"b")
+        topic = fetch(base).topics[0]
+        (first,), (last,) = topic.partitions, fetch(base + 1).topics[0].partitions
+        many = replace(topic, partitions=(first,) * 1_000)
+        request = replace(
+            fetch(base), topics=(many, many, replace(topic, partitions=(first, last)))
+        )
+        answer = await leader.ask_client(ApiKey.FETCH, 18, request, wide.FetchResponse)
+        (only,) = answer.responses
+        (partition,) = only.partitions
+        assert values(partition) == [b"b"]
+
+    run(work())
+
+
+def test_more_fetches_of_one_principal_than_may_wait_are_answered_in_time() -> None:
+    async def work() -> None:
+        cluster = Cluster()
+        leader = cluster.elect()
+        end = leader.replica.log.end_offset
+        request = fetch(end, max_wait_ms=500)
+        tasks = [
+            leader.start(ApiKey.FETCH, 18, request, caller())
+            for _ in range(WAITING_FETCHES_MAX + 1)
+        ]
+        other = leader.start(ApiKey.FETCH, 18, request, replace(caller(), name="another"))
+        await settle()
+        await put(leader, b"news")
+        await settle()
+        assert [task.done() for task in tasks] == [True] * WAITING_FETCHES_MAX + [False]
+        assert other.done()
+        cluster.pass_time(500)
+        await settle()
+        answer = answer_of(tasks[-1], wide.FetchResponse, 18)
+        assert values(answer.responses[0].partitions[0]) == [b"news"]
+        again = await waiting(leader, fetch(end + 1, max_wait_ms=500))
+        await put(leader, b"more")  # there is room for one that waits again
+        await settle()
+        assert again.done()
 
     run(work())
 

@@ -9,6 +9,8 @@ from tests.planted.plant import Plant
 WRITING: Final = "connector/raftlog/log/writing"
 NODE: Final = "connector/raftlog/node"
 OWNERS: Final = "tests/node_apis/test_commit_owners.py"
+FETCHING: Final = "tests/node_apis/test_fetching.py"
+DRIVER: Final = "tests/node/test_driver.py"
 REMOTE: Final = "connector/raftlog/client/remote"
 AFTER_RETENTION: Final = "tests/remote/test_commits_after_retention.py"
 REMEMBERING: Final = "tests/log_write/test_remembering_for_good.py"
@@ -69,5 +71,35 @@ COMMIT_PLANTS: Final = (
         old="    if commits is None or memory.last_commit(name) is not None:\n",
         new="    if commits is None or memory.last_commit(name) is None:\n",
         tests=(OWNERS,),
+    ),
+    Plant(
+        bug="a partition that a fetch names again is read again",
+        path=f"{NODE}/apis/fetch.py",
+        old="            found[(topic.topic_id, topic.topic, one.partition)] = _Part(\n",
+        new="            found[(len(found),)] = _Part(\n",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="as many fetches of one principal wait as it likes",
+        path=f"{NODE}/apis/fetch.py",
+        old="        if is_one_too_many:\n",
+        new="        if is_one_too_many and not parts:\n",
+        tests=(FETCHING,),
+    ),
+    Plant(
+        bug="waiting fetches are looked at again at every step of the replica",
+        path=f"{NODE}/driver.py",
+        old="            if seen != self._seen or waiter.after() < high_watermark:\n"
+        "                _look(waiter)\n"
+        "        self._seen, self._seen_high_watermark = seen, high_watermark\n",
+        new="            _look(waiter)\n",
+        tests=(DRIVER,),
+    ),
+    Plant(
+        bug="waiting fetches do not hear of a change of leaders",
+        path=f"{NODE}/driver.py",
+        old="            if seen != self._seen or waiter.after() < high_watermark:\n",
+        new="            if waiter.after() < high_watermark:\n",
+        tests=(DRIVER,),
     ),
 )

@@ -9,7 +9,8 @@ Rules of this file:
    a log that failed, nor done by a replica of which a step went wrong.
 3. A leader that finds no room for an append resigns, if others could lead: they may have some. It
    does so once in a while: where all disks are full nobody's turn is better than another's.
-4. Who waits for news is woken after every step that may be news, and looks for himself.
+4. Who waits for news is woken after every step that may be news, and looks for himself. Who waits
+   for records is looked at only when there are some: consumers that wait must cost a step nothing.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class _Waiter:
 
     is_due: Callable[[], bool]
     future: asyncio.Future[bool]
+    after: Callable[[], int] | None = None
+    """For records: not due while the high watermark is not above this offset."""
 
 
 class Driver:
@@ -99,6 +102,11 @@ class Driver:
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: list[_Waiter] = []
+        self._readers: dict[_Waiter, None] = {}
+        """Waiters for records, in the order in which they came."""
+        self._seen: tuple[object, ...] = ()
+        self._seen_high_watermark = -1
+        """What the waiters for records were looked at for last."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-sync")
@@ -247,19 +255,29 @@ class Driver:
             self._end(error)
             return False
 
-    async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
+    async def wait_until(
+        self,
+        is_due: Callable[[], bool],
+        *,
+        timeout_ms: int,
+        after: Callable[[], int] | None = None,
+    ) -> bool:
         """Wait until something holds; False if it did not in time, or if the replica is over."""
         if is_due():
             return True
         if timeout_ms <= 0 or self.is_over:
             return False
-        waiter = _Waiter(is_due, self._loop.create_future())
-        self._waiters.append(waiter)
+        waiter = _Waiter(is_due, self._loop.create_future(), after)
+        if after is None:
+            self._waiters.append(waiter)
+        else:
+            self._readers[waiter] = None
         timer = self._loop.call_later(timeout_ms / 1000, self._give_up_waiting, waiter)
         try:
             return await waiter.future
         finally:
             timer.cancel()
+            self._readers.pop(waiter, None)
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
@@ -300,7 +318,8 @@ class Driver:
             if not future.done():
                 future.set_result(self._unknown())
             del self._futures[request]
-        waiters, self._waiters = self._waiters, []
+        waiters = [*self._waiters, *self._readers]
+        self._waiters, self._readers = [], {}
         for waiter in waiters:
             if not waiter.future.done():
                 waiter.future.set_result(False)
@@ -381,15 +400,17 @@ class Driver:
 
     def _wake(self) -> None:
         for waiter in self._waiters:
-            if waiter.future.done():
-                continue
-            try:
-                is_due = waiter.is_due()
-            except Exception as bug:  # noqa: BLE001 - his, and nobody else's
-                waiter.future.set_exception(bug)
-                continue
-            if is_due:
-                waiter.future.set_result(True)
+            _look(waiter)
+        core, log = self.replica.core, self.replica.log
+        seen = (core.epoch, core.leader_id, type(core.role), log.log_start_offset, log.is_closed)
+        high_watermark = core.high_watermark or 0
+        if (seen, high_watermark) == (self._seen, self._seen_high_watermark):
+            return
+        for waiter in self._readers:
+            assert waiter.after is not None, "it waits for records"
+            if seen != self._seen or waiter.after() < high_watermark:
+                _look(waiter)
+        self._seen, self._seen_high_watermark = seen, high_watermark
 
     def _give_up_waiting(self, waiter: _Waiter) -> None:
         if not waiter.future.done():
@@ -410,3 +431,16 @@ class Driver:
     def _on_time(self) -> None:
         self._timer, self._timer_ms = None, None
         self.tell(TimePassed())
+
+
+def _look(waiter: _Waiter) -> None:
+    """Wake a waiter if what it waits for holds."""
+    if waiter.future.done():
+        return
+    try:
+        is_due = waiter.is_due()
+    except Exception as bug:  # noqa: BLE001 - the waiter's own, and no other's
+        waiter.future.set_exception(bug)
+        return
+    if is_due:
+        waiter.future.set_result(True)

@@ -45,8 +45,17 @@ class LogService(Protocol):
         """Ask the replica, as another one would."""
         ...
 
-    async def wait_until(self, is_due: Callable[[], bool], *, timeout_ms: int) -> bool:
+    async def wait_until(
+        self,
+        is_due: Callable[[], bool],
+        *,
+        timeout_ms: int,
+        after: Callable[[], int] | None = None,
+    ) -> bool:
         """Wait until something holds, which is looked at now, and after every append, advance of
         the high watermark and change of leaders. False if it did not in time, or if the node stops.
+
+        With ``after`` it is looked at only once the high watermark is above that offset, and after
+        a change of leaders or of the log's start: for those that wait for records.
         """
         ...

@@ -10,6 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,6 +52,8 @@ class ClusterView:
         self._node: Final = node
         self._is_one_socket: Final = is_one_socket
         self.aside: Final = aside
+        self.waiting_fetches: Final[Counter[str]] = Counter()
+        """How many fetches of each principal wait for records."""
 
     @property
     def node(self) -> LogService:

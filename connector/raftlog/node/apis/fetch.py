@@ -10,7 +10,10 @@ Rules of this file:
    error is answered at once, and so is a change of leaders.
 3. There are no sessions: who asks for one gets none (id 0), and who goes on with one is told that
    it is not there (KIP-227).
-4. Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
+4. A partition that is named again counts once, as its last mention says (Kafka's request is a map).
+   A waiting fetch is looked at only when there are records above what it has seen, and beyond
+   ``WAITING_FETCHES_MAX`` of one principal not before its time is up.
+5. Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
 """
 
 from __future__ import annotations
@@ -25,7 +28,12 @@ from kio.schema.fetch.v18 import request as asked
 from kio.schema.fetch.v18 import response as told
 
 from raftlog.errors import LogError
-from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
+from raftlog.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    WAITING_FETCHES_MAX,
+)
 from raftlog.node.access import Rights
 from raftlog.types import OffsetAndEpoch
 from raftlog.wire import wide
@@ -48,6 +56,7 @@ ANSWER_BYTES_MAX: Final = BATCH_BYTES_MAX
 """What one answer holds at most, unless its first batch is larger."""
 
 
+_BEYOND_EVERY_LOG: Final = 2**63
 WAIT_MS_MAX: Final = 60_000
 """A consumer that would wait longer hears that there is nothing yet, and asks again."""
 ROOM_WAIT_MS: Final = 1_000
@@ -75,27 +84,51 @@ class _Part:
 
 
 async def answer_fetch(question: Question[wide.FetchRequest]) -> wide.FetchResponse:
-    view, request = question.view, question.request
+    request = question.request
     if request.session_epoch not in _FIRST_EPOCHS:
         return _response((), ErrorCode.fetch_session_id_not_found)
-    parts = [
-        _Part(topic=topic, asked=partition, counted_offset=partition.fetch_offset)
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
-
-    def is_due() -> bool:
-        return _look(question, parts)
-
-    if not is_due():
-        await view.node.wait_until(
-            is_due, timeout_ms=min(milliseconds(request.max_wait), WAIT_MS_MAX)
-        )
+    parts = _parts(request)
+    if not _look(question, parts):
+        await _wait(question, parts)
     has_room = any(part.is_final for part in parts) or await _has_room(question)
     _look_at_all(question, parts)
     if has_room:
         _read(question, parts, request.max_bytes)
     return _told(question, parts)
+
+
+def _parts(request: wide.FetchRequest) -> list[_Part]:
+    """Return the partitions that are asked for, each once."""
+    found: dict[tuple[object, ...], _Part] = {}
+    for topic in request.topics:
+        for one in topic.partitions:
+            found[(topic.topic_id, topic.topic, one.partition)] = _Part(
+                topic=topic, asked=one, counted_offset=one.fetch_offset
+            )
+    return list(found.values())
+
+
+async def _wait(question: Question[wide.FetchRequest], parts: list[_Part]) -> None:
+    """Wait until there is something to answer, or time is up."""
+    view, principal = question.view, question.caller.name
+    is_one_too_many = view.waiting_fetches[principal] >= WAITING_FETCHES_MAX
+
+    def after() -> int:
+        if is_one_too_many:
+            return _BEYOND_EVERY_LOG
+        return min(part.counted_offset for part in parts)
+
+    view.waiting_fetches[principal] += 1
+    try:
+        await view.node.wait_until(
+            lambda: _look(question, parts),
+            timeout_ms=min(milliseconds(question.request.max_wait), WAIT_MS_MAX),
+            after=after,
+        )
+    finally:
+        view.waiting_fetches[principal] -= 1
+        if not view.waiting_fetches[principal]:
+            del view.waiting_fetches[principal]
 
 
 async def _has_room(question: Question[wide.FetchRequest]) -> bool:
@@ -247,19 +280,19 @@ def _batches(
 
 def _told(question: Question[wide.FetchRequest], parts: list[_Part]) -> wide.FetchResponse:
     view = question.view
-    topics: list[wide.FetchedTopic] = []
-    at = 0
-    for topic in question.request.topics:
-        count = len(topic.partitions)
-        topics.append(
+    topics: dict[tuple[object, ...], list[_Part]] = {}
+    for part in parts:
+        topics.setdefault((part.topic.topic_id, part.topic.topic), []).append(part)
+    response = _response(
+        tuple(
             wide.FetchedTopic(
-                topic_id=topic.topic_id,
-                topic=topic.topic,
-                partitions=tuple(_partition(question, part) for part in parts[at : at + count]),
+                topic_id=of_topic[0].topic.topic_id,
+                topic=of_topic[0].topic.topic,
+                partitions=tuple(_partition(question, part) for part in of_topic),
             )
+            for of_topic in topics.values()
         )
-        at += count
-    response = _response(tuple(topics))
+    )
     leader = view.leader()
     sends_elsewhere = any(part.error in _WITH_LEADER for part in parts)
     if leader is None or not sends_elsewhere or question.version < _ENDPOINTS_FROM:
