@@ -44,4 +44,25 @@ CLIENT_PLANTS: Final = (
         new="            if False:\n",
         tests=(GROUPS,),
     ),
+    Plant(
+        bug="what was answered at its deadline waits for a leader for ever",
+        path=f"{REMOTE}/sender.py",
+        old="        self._again = self._waiting.wanted(self._again)\n",
+        new="",
+        tests=(SENT,),
+    ),
+    Plant(
+        bug="a closed client goes on to look for a leader that nothing waits for",
+        path=f"{REMOTE}/sender.py",
+        old="        if not self._has_work and self._search is not None:\n",
+        new="        if False:\n",
+        tests=(SENT,),
+    ),
+    Plant(
+        bug="a closed client waits for a leader that does not answer",
+        path=f"{REMOTE}/sender.py",
+        old="any(one.is_wanted for one in self._in_flight)",
+        new="bool(self._in_flight)",
+        tests=(SENT,),
+    ),
 )

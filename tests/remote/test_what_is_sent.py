@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ from kio.schema.produce.v13 import response as produced
 from kio.schema.types import ProducerId
 
 import raftlog
+from raftlog import ConnectedLog
 from raftlog.client.clock import Clock
+from raftlog.client.remote import leaders, sender
 from raftlog.client.remote.sendings import IMPOSSIBLE_OFFSET
 from raftlog.errors import (
     AppendUnknownError,
@@ -86,6 +90,9 @@ class LoneLeader:
         self.sent: list[Sent] = []
         self.may_give_ids = threading.Event()
         self.may_give_ids.set()
+        self.was_asked = threading.Event()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         self.leads = True
         self.when_asked_in_vain: Callable[[], object] = lambda: None
         self._answers = iter(answers)
@@ -163,6 +170,8 @@ class LoneLeader:
         assert isinstance(batch, RecordBatch)
         values = tuple(record.value for record in batch.records())
         base_offset = int.from_bytes(data[:8], "big", signed=True)
+        self.was_asked.set()
+        assert self.may_answer.wait(2 * PATIENCE_S)
         self.sent.append(Sent(base_offset, batch.leader_epoch, values))
         told = next(self._answers)
         if isinstance(told, Resigned):
@@ -276,7 +285,7 @@ def test_an_append_refused_at_its_deadline_is_not_written_with_its_batch_later(
     time = StoppedClock(0)
     clock = Clock(now_ms=time.now_ms)
     with leader.node as peer, raftlog.connect(peer.address, clock=clock, timeout_ms=5000) as log:
-        leader.when_asked_in_vain = lambda: time.sleep_ms(1000 - time.at_ms)
+        leader.when_asked_in_vain = lambda: time.sleep_ms(max(1000 - time.at_ms, 0))
         leader.may_give_ids.clear()
         late = log.append_async(b"a", timeout_ms=1000)
         patient = log.append_async(b"b", timeout_ms=60_000)
@@ -287,6 +296,75 @@ def test_an_append_refused_at_its_deadline_is_not_written_with_its_batch_later(
         assert log.append(b"after", timeout_ms=60_000).base_offset == 20
     assert isinstance(refused, error)
     assert [one.values for one in leader.sent] == [(b"a", b"b"), sent_again, (b"after",)]
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def closes(log: ConnectedLog, help_it: Callable[[], object]) -> bool:
+    """Return whether ``close`` ends without ``help_it``."""
+    closing = threading.Thread(target=log.close, daemon=True)
+    closing.start()
+    closing.join(PATIENCE_S)
+    ended = not closing.is_alive()
+    help_it()
+    closing.join(PATIENCE_S)
+    return ended
+
+
+def test_closing_ends_when_every_append_has_its_answer_though_no_node_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender, "SEARCH_S", 10_000)
+    leader = LoneLeader([Resigned(HANG_UP), Appended(10)])
+    time = StoppedClock(0)
+    clock = Clock(now_ms=time.now_ms)
+    with leader.node as peer:
+        log = raftlog.connect(peer.address, clock=clock, timeout_ms=5000)
+        leader.when_asked_in_vain = lambda: time.sleep_ms(max(1000 - time.at_ms, 0))
+        lost = log.append_async(b"a", timeout_ms=1000)
+        assert isinstance(lost.exception(PATIENCE_S), AppendUnknownError)
+        waits = log.append_async(b"b", timeout_ms=1)
+        time.sleep_ms(1)
+        assert closes(log, help_it=lambda: setattr(leader, "leads", True))
+        assert isinstance(waits.exception(0), QuorumUnavailableError)
+    assert len(leader.sent) == 1
+
+
+def test_closing_does_not_wait_for_a_leader_that_stopped_answering(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender, "ANSWER_TIMEOUT_S", 10_000)
+    monkeypatch.setattr(leaders, "ASK_TIMEOUT_S", 10_000)
+    leader = LoneLeader([Appended(10)])
+    leader.may_answer.clear()
+    time = StoppedClock(0)
+    clock = Clock(now_ms=time.now_ms)
+    with leader.node as peer:
+        log = raftlog.connect(peer.address, clock=clock, timeout_ms=5000)
+        lost = log.append_async(b"a", timeout_ms=1000)
+        assert leader.was_asked.wait(PATIENCE_S)
+        time.sleep_ms(1000)
+        assert closes(log, help_it=leader.may_answer.set)
+        assert isinstance(lost.exception(0), AppendUnknownError)
+
+
+def test_a_process_ends_though_its_quorum_is_gone() -> None:
+    leader = LoneLeader([Resigned(HANG_UP)])
+    with leader.node as peer:
+        program = (
+            "import raftlog\n"
+            f"log = raftlog.connect({peer.address!r}, timeout_ms=5000)\n"
+            "print(type(log.append_async(b'a', timeout_ms=300).exception()).__name__)\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            timeout=PATIENCE_S,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert (ended.stdout, ended.stderr) == ("AppendUnknownError\n", "")
 
 
 # --- conditions -----------------------------------------------------------------------------------

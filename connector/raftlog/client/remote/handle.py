@@ -96,7 +96,11 @@ class ConnectedLog(LogHandle):
         weakref.finalize(self, _end, self._appends, quorum).atexit = False
 
     def close(self) -> None:
-        """Wait for the answers to what was appended, and disconnect. Closing twice is allowed."""
+        """Wait until every append has its answer, and disconnect. Closing twice is allowed.
+
+        That is at the latest when the last append's ``timeout_ms`` has passed, even if no node
+        leads.
+        """
         self._appends.close()
         self._quorum.close()
 

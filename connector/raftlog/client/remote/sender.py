@@ -7,7 +7,9 @@ Rules of this file:
 2. What may have been taken is sent again only as itself (``sendings``). At its deadline it is
    ``AppendUnknownError``; what was not taken is ``QuorumUnavailableError``.
 3. A producer id serves one batch at a time, and is used again once its batch has an answer.
-4. Lives on the network's loop. Nothing here is touched by another thread.
+4. What has its answer is not sent again, and nothing waits for it: a closed sender ends when the
+   last append has its answer, at the latest at the last deadline, whether a node leads or not.
+5. Lives on the network's loop. Nothing here is touched by another thread.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ class Sender:
         self._again: deque[Sending] = deque()
         self._news = asyncio.Event()
         self._busy = asyncio.Event()
+        self._search: asyncio.Task[Leader] | None = None
         self._trouble: str | None = None
         self._pause_s = 0.0
         self._is_closing = False
@@ -105,25 +108,36 @@ class Sender:
 
     async def _wait_for_work(self) -> bool:
         while not self._has_work:
-            if self._is_closing and not self._in_flight:
+            if self._is_over:
                 return False
             await self._wait_for_news()
         return True
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether it is closed, and every append has its answer."""
+        is_waited_for = self._has_work or any(one.is_wanted for one in self._in_flight)
+        return self._is_closing and not is_waited_for
 
     async def _wait_for_news(self) -> None:
         self._news.clear()
         await self._news.wait()
 
     async def _leader(self) -> Leader | None:
-        """The leader, as long as somebody waits for it; None if nobody does any more."""
-        loop = asyncio.get_running_loop()
+        """Return the leader; None if none is found, or nothing is to be sent any more."""
+        until = asyncio.get_running_loop().time() + SEARCH_S
+        self._search = search = asyncio.ensure_future(self._leaders.leader(until))
         try:
-            return await self._leaders.leader(loop.time() + SEARCH_S)
+            await asyncio.wait((search,))
+            return None if search.cancelled() else search.result()
         except QuorumUnavailableError:
-            return None  # whose time is up is told so by ``_expire``
+            return None  # ``_expire`` answers what is late
         except (AccessDeniedError, NodeRefusedError) as error:
             self._fail_all(error)
             return None
+        finally:
+            search.cancel()
+            self._search = None
 
     def _fail_all(self, error: RaftlogError) -> None:
         """Nobody will be let in, or nobody sends any more: answer what waits."""
@@ -143,12 +157,12 @@ class Sender:
     async def _serve(self, leader: Leader) -> None:
         """Send to a leader until there is trouble; return when nothing is under way."""
         self._trouble = None
-        while self._trouble is None and (self._has_work or self._in_flight):
+        while self._trouble is None and (self._has_work or self._in_flight) and not self._is_over:
             if self._has_work and len(self._in_flight) < IN_FLIGHT_MAX:
                 await self._send_next(leader)
             else:
                 await self._wait_for_news()
-        while self._in_flight:
+        while self._in_flight and not self._is_over:
             await self._wait_for_news()
         if self._trouble is None:
             return
@@ -333,7 +347,12 @@ class Sender:
                 fail_request(request, self._unknown("no answer came in time"))
         for sending in self._again:
             self._waiting.expire_batch(sending, now_ms, path, self._unavailable)
+        self._again = self._waiting.wanted(self._again)
         self._waiting.expire(now_ms, path, self._unavailable)
+        if not self._has_work and self._search is not None:
+            self._search.cancel()
+        if self._is_over:
+            self._news.set()
 
     def _unknown(self, reason: str) -> RaftlogError:
         return AppendUnknownError(path=self._leaders.path, reason=reason)
