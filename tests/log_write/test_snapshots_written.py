@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.appending import (
     DIRECTORY,
@@ -16,6 +18,7 @@ from tests.support.appending import (
 )
 
 from raftlog.errors import (
+    DataLossError,
     DiskFullError,
     LogAccessError,
     LogLockedError,
@@ -240,6 +243,27 @@ def test_the_log_begins_behind_a_checkpoint(disk: SimulatedDisk) -> None:
     log.close()
     log = reopened(disk)
     assert (log.log_start_offset, log.report.was_clean) == (25, True)
+
+
+@pytest.mark.parametrize("values", [ValueKind.BYTES, ValueKind.KRAFT])
+def test_a_reader_begins_where_the_writer_says_that_the_log_begins(
+    disk: SimulatedDisk, values: ValueKind
+) -> None:
+    """The first segment begins earlier: what lies in it below the start is forgotten."""
+    log = made_log(disk, config=replace(KRAFT_SMALL, values=values))
+    fill(log, 60)
+    reader = open_log(disk, DIRECTORY)
+    assert reader.log_start_offset == 0
+    log.delete_before(snapshot(log, 55))
+    reader.refresh()
+    assert min(read_listing(disk.list_names(DIRECTORY)).segments) < 55
+    assert reader.log_start_offset == log.log_start_offset == 55
+    assert open_log(disk, DIRECTORY).log_start_offset == 55
+    found = list(reader.batches(reader.log_start_offset, reader.log_end_offset))
+    assert [one.base_offset for one in found] == list(range(55, 61))
+    with pytest.raises(DataLossError, match="OFFSETS_DELETED"):
+        reader.next_boundary(54, end_offset=61)
+    assert reader.next_boundary(55, end_offset=61, max_records=100) == 61
 
 
 def test_forgetting_may_be_cut_short_anywhere(disk: SimulatedDisk) -> None:

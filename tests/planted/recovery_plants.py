@@ -191,4 +191,14 @@ RECOVERY_PLANTS: Final = (
             "::test_offsets_written_again_after_the_published_end_stop_no_reader",
         ),
     ),
+    Plant(
+        bug="a reader begins where the first segment does",
+        path=f"{LOG}/knowledge.py",
+        old="            if listing.is_embedded:\n                start_offset = max(",
+        new="            if not listing.segments:\n                start_offset = max(",
+        tests=(
+            "tests/log_write/test_snapshots_written.py"
+            "::test_a_reader_begins_where_the_writer_says_that_the_log_begins",
+        ),
+    ),
 )

@@ -31,8 +31,12 @@ from .files import LogFiles
 from .history import History, LogRewritten, log_start, metadata_history, producer_history
 from .lineage import lineage_below
 from .markers import VoterSet, replica_keys
-from .names import EPOCH_CHECKPOINT_NAME
-from .offset_checkpoint import RECOVERY_POINT_CHECKPOINT_NAME, parse_own_offset
+from .names import EPOCH_CHECKPOINT_NAME, Listing
+from .offset_checkpoint import (
+    LOG_START_CHECKPOINT_NAME,
+    RECOVERY_POINT_CHECKPOINT_NAME,
+    parse_own_offset,
+)
 from .outline import Outline, read_durable_outline, read_outline
 from .published import read_published
 from .reads import Isolation, LogKind
@@ -57,6 +61,7 @@ class Knowledge:
         self._backlog: History | None = None
         self._is_followed = False
         self._lineage: tuple[EpochCache, int, EpochCache] | None = None
+        self._start: tuple[Listing, int] | None = None
 
     def refresh(self) -> None:
         """Look at the directory again; what was read is kept."""
@@ -99,9 +104,20 @@ class Knowledge:
         return self._history
 
     @property
+    def start_offset(self) -> int:
+        """Where the log begins: a log of ours says so, and its first segment may begin earlier."""
+        listing = self.files.listing
+        if self._start is None or self._start[0] is not listing:
+            start_offset = log_start(self.files)
+            if listing.is_embedded:
+                start_offset = max(start_offset, self._own_offset(LOG_START_CHECKPOINT_NAME))
+            self._start = listing, start_offset
+        return self._start[1]
+
+    @property
     def end_offset(self) -> int:
         """Where the log ends (exclusive)."""
-        return max(self.outline().end_offset, log_start(self.files))
+        return max(self.outline().end_offset, self.start_offset)
 
     def stable_end(self, end_offset: int) -> int:
         """The last stable offset if the log ended at ``end_offset`` (a batch boundary)."""
@@ -219,12 +235,15 @@ class Knowledge:
         """The end of a log of ours that no writer has opened since the machine started."""
         if not self.files.listing.is_embedded:
             return None
-        data = self.files.read_small(RECOVERY_POINT_CHECKPOINT_NAME)
-        path = self.files.storage.join(self.files.directory, RECOVERY_POINT_CHECKPOINT_NAME)
-        recovery_point = 0
-        with contextlib.suppress(CorruptFileError):  # the next writer knows none either
-            recovery_point = 0 if data is None else parse_own_offset(data, path)
-        return read_durable_outline(self.files, recovery_point)
+        return read_durable_outline(self.files, self._own_offset(RECOVERY_POINT_CHECKPOINT_NAME))
+
+    def _own_offset(self, name: str) -> int:
+        """The offset in a checkpoint of a log of ours; 0 if it is not known, as for its writers."""
+        path = self.files.storage.join(self.files.directory, name)
+        with contextlib.suppress(CorruptFileError):
+            data = self.files.read_small(name)
+            return 0 if data is None else parse_own_offset(data, path)
+        return 0
 
     def _follow(self) -> History | None:
         is_embedded = self.files.listing.is_embedded

@@ -33,7 +33,6 @@ from .cursor import LogCursor, Tail
 from .ends import Placed, not_before, words_of
 from .epoch_cache import EpochCache
 from .files import LogFiles, read_small_file
-from .history import log_start
 from .knowledge import Knowledge
 from .lineage import wrong_epochs
 from .markers import MARKER_COLUMNS, VoterSet, last_voters
@@ -84,7 +83,7 @@ class SingleLog(LogReader):
 
     @property
     def log_start_offset(self) -> int:
-        return log_start(self.files)
+        return self.known.start_offset
 
     @property
     def log_end_offset(self) -> int:
