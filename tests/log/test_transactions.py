@@ -11,7 +11,8 @@ from tests.support.memory_storage import MemoryStorage
 
 from raftlog.client import Isolation, LogReader, Outcome, TransactionSpan, open_path
 from raftlog.errors import TransactionMarkerError
-from raftlog.log.transactions import TransactionBook, spread
+from raftlog.log.single import SingleLog
+from raftlog.log.transactions import Marker, TransactionBook, spread
 from raftlog.records.compression import Compression
 
 COMMITTED = Isolation.READ_COMMITTED
@@ -285,6 +286,52 @@ def test_ended_transactions_beyond_what_is_kept_are_read_again(
     assert spans(log) == expected
     assert spans(log, 4, 7) == expected[2:4]
     assert log.read_end(isolation=COMMITTED).offset == 20
+
+
+def test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = random.Random(11)
+    builder = LogBuilder()
+    for _ in range(60):
+        builder.data(begin(), *([NO_OP] * rng.randrange(3)))
+        builder.data(*([NO_OP] * rng.randrange(1, 3)), rng.choice([END, ABORT]))
+        builder.no_ops(rng.randrange(1, 3))
+    end = builder.next_offset
+    whole = metadata_log(builder)
+    monkeypatch.setattr("raftlog.log.history.ENDED_KEPT_MAX", 3)
+    log = open_path(builder.directory, storage=builder.storage)
+    assert isinstance(log, SingleLog)
+    history = log.known.history()
+    assert history is not None
+    kept = history.book.spans(0, end, with_committed=True)
+    assert len(kept) == 3, "older ones are dropped"
+    for _ in range(60):
+        start = rng.randrange(end)
+        stop = rng.randrange(start + 1, end + 1)
+        assert spans(log, start, stop) == spans(whole, start, stop)
+        records = rng.randrange(1, 9)
+        assert log.next_boundary(start, end_offset=stop, max_records=records) == (
+            whole.next_boundary(start, end_offset=stop, max_records=records)
+        )
+    assert log.read_end(isolation=COMMITTED).offset == end
+
+
+def test_a_plan_at_the_end_looks_at_no_older_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = TransactionBook("x", complete_from=0, kept_max=None)
+    for offset in range(0, 30_000, 3):
+        book.metadata_marker(Marker.BEGIN, offset, batch_base_offset=offset)
+        book.metadata_marker(Marker.END, offset + 2, batch_base_offset=offset)
+    looked_at = []
+    is_over_before = TransactionSpan.is_over_before
+    monkeypatch.setattr(
+        TransactionSpan,
+        "is_over_before",
+        lambda span, offset: looked_at.append(span) or is_over_before(span, offset),
+    )
+    found = book.spans(29_990, 30_000, with_committed=True)
+    assert [span.first_offset for span in found] == [29_988, 29_991, 29_994, 29_997]
+    assert len(looked_at) == len(found) + 1
 
 
 def test_the_stable_end_looks_back_over_markers_behind_it() -> None:

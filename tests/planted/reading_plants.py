@@ -76,4 +76,53 @@ READING_PLANTS: Final = (
             "tests/cli/test_cli_own_logs.py::test_every_flipped_byte_of_a_checkpoint_is_damage",
         ),
     ),
+    # --- what a reader keeps ------------------------------------------------------------------
+    Plant(
+        bug="why a read ends grows with every look",
+        path=f"{LOG}/ends.py",
+        old="""    return replace(previous, lower_offset=found.offset)
+""",
+        new="""    return replace(previous, reason=previous.explanation, lower_offset=found.offset)
+""",
+        tests=(
+            "tests/log/test_running_node.py"
+            "::test_an_end_that_fell_stands_until_the_log_passes_it_again",
+        ),
+    ),
+    Plant(
+        bug="a reader of a metadata log keeps every ended transaction",
+        path=f"{LOG}/history.py",
+        old="""            kept_max=ENDED_KEPT_MAX,
+""",
+        new="""            kept_max=None if is_metadata else ENDED_KEPT_MAX,
+""",
+        tests=(
+            "tests/log/test_transactions.py"
+            "::test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again",
+        ),
+    ),
+    Plant(
+        bug="a plan looks at every transaction that ended before it",
+        path=f"{LOG}/transactions.py",
+        old="""            if kept.span.is_over_before(offset):
+                return
+            yield kept
+""",
+        new="""            if not kept.span.is_over_before(offset):
+                yield kept
+""",
+        tests=(
+            "tests/log/test_transactions.py::test_a_plan_at_the_end_looks_at_no_older_transaction",
+        ),
+    ),
+    Plant(
+        bug="a transaction that ends behind the middle of a batch is taken for open",
+        path=f"{LOG}/history.py",
+        old="READ_CHUNK_BYTES, whole_batches=True)",
+        new="READ_CHUNK_BYTES)",
+        tests=(
+            "tests/log/test_transactions.py"
+            "::test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again",
+        ),
+    ),
 )

@@ -36,11 +36,7 @@ def not_before(found: ReadEnd, previous: ReadEnd | None, log: Placed) -> ReadEnd
     check_lineage(previous.offset, previous.epoch, log)
     if found.offset >= previous.offset:
         return found
-    return replace(
-        previous,
-        explanation=f"{previous.explanation}; now it would be {found.offset}, which is not loss: "
-        "the end may fall until it is committed",
-    )
+    return replace(previous, lower_offset=found.offset)
 
 
 def check_lineage(offset: int, epoch: int, log: Placed) -> None:

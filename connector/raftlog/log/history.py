@@ -44,7 +44,7 @@ from .producer_snapshot import ProducerState, parse_producer_snapshot
 from .transactions import TransactionBook
 
 ENDED_KEPT_MAX: Final = 65_536
-"""How many ended producers' transactions are remembered; older ones are read again if needed."""
+"""How many ended transactions are remembered; older ones are read again if needed."""
 
 
 class LogRewritten(Exception):  # noqa: N818 - not an error: the reader begins again
@@ -59,7 +59,7 @@ class History:
         self.book = TransactionBook(
             files.path,
             complete_from=start_offset,
-            kept_max=None if is_metadata else ENDED_KEPT_MAX,
+            kept_max=ENDED_KEPT_MAX,
         )
         self.epochs = EpochCache()
         self.voters: VoterSet | None = None
@@ -104,7 +104,9 @@ class History:
         self._note_last_header()
 
     def _follow_records(self, end_offset: int | None) -> None:
-        for piece in self._cursor.read(ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES), end_offset):
+        for piece in self._cursor.read(
+            ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES, whole_batches=True), end_offset
+        ):
             self._note_batches(piece.batches)
             note_metadata_markers(piece, self.book, from_offset=self.start_offset)
             try:

@@ -91,10 +91,15 @@ class Reading(Protocol[P]):
 
 @dataclass(frozen=True, slots=True)
 class ReadScans:
-    """Records as columns: CRCs checked, everything decoded that was asked for."""
+    """Records as columns: CRCs checked, everything decoded that was asked for.
+
+    With ``whole_batches`` the records of the last batch are not cut at the range's end: a caller
+    that goes on behind that batch misses none.
+    """
 
     columns: Column
     chunk_bytes: int
+    whole_batches: bool = False
 
     def read(
         self,
@@ -105,14 +110,21 @@ class ReadScans:
         start_offset: int | None,
         end_offset: int | None,
     ) -> Scan:
-        return scan(
-            buffer,
-            columns=self.columns,
-            start_offset=start_offset,
-            end_offset=end_offset,
-            path=path,
-            file_position=file_position,
-        )
+        def scanned(end_offset: int | None) -> Scan:
+            return scan(
+                buffer,
+                columns=self.columns,
+                start_offset=start_offset,
+                end_offset=end_offset,
+                path=path,
+                file_position=file_position,
+            )
+
+        found = scanned(end_offset)
+        if not self.whole_batches or end_offset is None or not len(found.batches):
+            return found
+        next_offset = int(found.batches.next_offset[-1])
+        return found if next_offset <= end_offset else scanned(next_offset)
 
     def jump(
         self,

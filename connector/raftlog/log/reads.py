@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from .transactions import TransactionSpan
 
@@ -42,6 +43,10 @@ class Isolation(enum.Enum):
     """Every record that is replicated, whatever becomes of its transaction."""
 
 
+READ_UNCOMMITTED: Final = "read_uncommitted"
+"""Kafka's name of ``HIGH_WATERMARK`` (``isolation.level``)."""
+
+
 class EndBasis(enum.Enum):
     """How the end of a read was chosen."""
 
@@ -64,12 +69,24 @@ class ReadEnd:
     """Where a read ends (exclusive), and in words why there.
 
     ``epoch`` is the leader epoch of the record before it; 0 if none is known, as in Kafka.
+    ``lower_offset`` is the end that a later look found below this one, None if none did.
     """
 
     offset: int
     epoch: int
     basis: EndBasis
-    explanation: str
+    reason: str
+    lower_offset: int | None = None
+
+    @property
+    def explanation(self) -> str:
+        """Why the read ends there, and why it stays there although the log's end fell."""
+        if self.lower_offset is None:
+            return self.reason
+        return (
+            f"{self.reason}; now it would be {self.lower_offset}, which is not loss: "
+            "the end may fall until it is committed"
+        )
 
 
 @dataclass(frozen=True, slots=True)

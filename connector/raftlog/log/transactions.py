@@ -182,8 +182,8 @@ class TransactionBook:
         """
         found = [
             kept.span
-            for kept in self._all()
-            if kept.span.touches(start_offset, end_offset)
+            for kept in self._all_from(start_offset)
+            if kept.span.first_offset < end_offset
             and (with_committed or kept.span.outcome is not Outcome.COMMITTED)
         ]
         return tuple(sorted(found, key=lambda span: (span.first_offset, span.producer_id)))
@@ -229,17 +229,15 @@ class TransactionBook:
 
     def _undecided(self, end_offset: int) -> list[_Kept]:
         """What began below ``end_offset`` and did not end there. Markers ascend: few are seen."""
-        undecided = [kept for kept in self._open.values() if kept.span.first_offset < end_offset]
-        for kept in reversed(self._ended):
-            if kept.span.is_over_before(end_offset):
-                break
-            if kept.span.first_offset < end_offset:
-                undecided.append(kept)
-        return undecided
+        return [kept for kept in self._all_from(end_offset) if kept.span.first_offset < end_offset]
 
-    def _all(self) -> Iterator[_Kept]:
-        yield from self._ended
+    def _all_from(self, offset: int) -> Iterator[_Kept]:
+        """The open transactions, and the ended ones whose markers are not below ``offset``."""
         yield from self._open.values()
+        for kept in reversed(self._ended):
+            if kept.span.is_over_before(offset):
+                return
+            yield kept
 
     def _end(self, kept: _Kept, marker_offset: int, outcome: Outcome) -> None:
         span = replace(kept.span, marker_offset=marker_offset, outcome=outcome)

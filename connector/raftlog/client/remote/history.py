@@ -23,10 +23,16 @@ _SETTLE_STEP = 65_536
 
 
 class MarkerHistory:
-    """One forward reading of a metadata log, from ``start_offset`` on."""
+    """One forward reading of a metadata log, from ``start_offset`` on.
 
-    def __init__(self, quorum: Quorum, start_offset: int, *, is_gone_before: bool) -> None:
-        self.book = TransactionBook(quorum.path, complete_from=start_offset, kept_max=None)
+    The oldest ended transactions are dropped beyond ``kept_max``: the book says from where on it
+    is complete.
+    """
+
+    def __init__(
+        self, quorum: Quorum, start_offset: int, *, is_gone_before: bool, kept_max: int | None
+    ) -> None:
+        self.book = TransactionBook(quorum.path, complete_from=start_offset, kept_max=kept_max)
         if is_gone_before:
             self.book.begin_where_history_is_gone(start_offset)
         self._quorum = quorum
@@ -41,7 +47,7 @@ class MarkerHistory:
         """Read on to ``end_offset`` (exclusive, committed). Raises as ``read_pieces``."""
         if self._next_offset >= end_offset:
             return
-        reading = ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES)
+        reading = ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES, whole_batches=True)
         for piece in read_pieces(self._quorum, reading, self._next_offset, end_offset):
             note_metadata_markers(piece, self.book, from_offset=self._start_offset)
             self._next_offset = int(piece.batches.next_offset[-1])

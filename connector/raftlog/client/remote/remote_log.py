@@ -22,6 +22,7 @@ from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.log.cursor import Tail
 from raftlog.log.ends import Placed, not_before, words_of
 from raftlog.log.epoch_cache import EpochCache
+from raftlog.log.history import ENDED_KEPT_MAX
 from raftlog.log.outcomes import Outcomes
 from raftlog.log.pieces import ReadBatches, ReadHeaders, ReadScans
 from raftlog.log.reader import LogReader
@@ -210,8 +211,8 @@ class RemoteLog(LogReader):
         if end_offset <= extent.start_offset:
             return end_offset
         history = self._history
-        if history is None:
-            history = self._history = self._begin(end_offset)
+        if history is None or not history.knows_from(end_offset):
+            history = self._history = self._begin(end_offset, kept_max=ENDED_KEPT_MAX)
         history.follow(end_offset)
         return max(history.book.stable_end(end_offset), extent.start_offset)
 
@@ -344,20 +345,27 @@ class RemoteLog(LogReader):
 
     def _covering(self, start_offset: int, end_offset: int) -> MarkerHistory:
         """A history that knows every transaction that touches the range."""
-        for history in (self._history, self._backlog):
-            if history is not None and history.knows_from(start_offset):
-                break
-        else:
-            history = self._backlog = self._begin(start_offset)
-        if history is self._backlog:
-            history.book.forget_ended_before(start_offset)
-        history.settle(end_offset, self.log_end_offset)
-        return history
+        history = self._history
+        if history is not None and history.knows_from(start_offset):
+            history.settle(end_offset, self.log_end_offset)
+            if history.knows_from(start_offset):  # reading on may have dropped the oldest
+                return history
+        backlog = self._backlog
+        if backlog is None or not backlog.knows_from(start_offset):
+            backlog = self._backlog = self._begin(start_offset, kept_max=None)
+        backlog.book.forget_ended_before(start_offset)
+        backlog.settle(end_offset, self.log_end_offset)
+        return backlog
 
-    def _begin(self, before_offset: int) -> MarkerHistory:
+    def _begin(self, before_offset: int, *, kept_max: int | None) -> MarkerHistory:
         """Behind the newest checkpoint that ends at or below an offset, or at the log's start."""
         start_offset = self.log_start_offset
         for snapshot_id in reversed(self.snapshots):
             if start_offset <= snapshot_id.end_offset <= before_offset:
-                return MarkerHistory(self._quorum, snapshot_id.end_offset, is_gone_before=False)
-        return MarkerHistory(self._quorum, start_offset, is_gone_before=start_offset > 1)
+                return MarkerHistory(
+                    self._quorum, snapshot_id.end_offset, is_gone_before=False, kept_max=kept_max
+                )
+        is_gone_before = start_offset > 1
+        return MarkerHistory(
+            self._quorum, start_offset, is_gone_before=is_gone_before, kept_max=kept_max
+        )
