@@ -50,6 +50,13 @@ QUORUM_KEY_PLANTS: Final = (
         tests=transcript("voters/a_missing_directory_id_is_no_voters"),
     ),
     Plant(
+        bug="all followers miss a silent leader at the same moment",
+        path=f"{QUORUM}/state.py",
+        old=" + self._jitter_ms(self.config.fetch_jitter_ms)\n",
+        new="\n",
+        tests=("tests/simulation/test_time_without_leader.py",),
+    ),
+    Plant(
         bug="a request of any epoch is believed",
         path=f"{QUORUM}/state.py",
         old="            reach = min(reach, self._proven_epoch + EPOCH_STEP_MAX)\n",

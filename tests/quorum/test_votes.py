@@ -47,7 +47,12 @@ def prospective(leader_id: int | None = None) -> Role:
 
 def follower(*, has_fetched: bool) -> Role:
     return Follower(
-        epoch=EPOCH, leader_id=3, leader_endpoints=(), fetch_deadline_ms=0, has_fetched=has_fetched
+        epoch=EPOCH,
+        leader_id=3,
+        leader_endpoints=(),
+        fetch_timeout_ms=0,
+        fetch_deadline_ms=0,
+        has_fetched=has_fetched,
     )
 
 

@@ -11,7 +11,8 @@ from raftlog.limits import MIB
 class QuorumConfig:
     """Times in milliseconds; the defaults are Kafka's (``controller.quorum.*``).
 
-    An election's timeout is drawn from ``[election_timeout_ms, 2 * election_timeout_ms)``.
+    An election's timeout is drawn from ``[election_timeout_ms, 2 * election_timeout_ms)``, a
+    follower's fetch timeout from ``[fetch_timeout_ms, fetch_timeout_ms * 5 / 4)``.
     """
 
     election_timeout_ms: int = 1000
@@ -28,6 +29,15 @@ class QuorumConfig:
     def check_quorum_timeout_ms(self) -> int:
         """How long a leader leads without having been fetched from by a majority."""
         return self.fetch_timeout_ms * 3 // 2
+
+    @property
+    def fetch_jitter_ms(self) -> int:
+        """The range of what a follower adds to its fetch timeout.
+
+        A leader answers its followers at the same moment, so without it they miss a silent leader
+        at the same moment, too, vote for themselves, and wait for an election timeout.
+        """
+        return max(self.fetch_timeout_ms // 4, 1)
 
     @property
     def out_of_room_backoff_ms(self) -> int:

@@ -153,7 +153,7 @@ class Following:
     def _note_contact(self, role: Follower) -> None:
         role.has_fetched = True
         self._state.prove_epoch(role.epoch)
-        role.fetch_deadline_ms = self._state.now_ms + self._state.config.fetch_timeout_ms
+        role.fetch_deadline_ms = self._state.now_ms + role.fetch_timeout_ms
 
     def advance_high_watermark(self) -> None:
         """Believe the leader's, as far as the log reaches. It never goes back: everything below the

@@ -91,6 +91,8 @@ class Follower:
     epoch: int
     leader_id: int
     leader_endpoints: tuple[Endpoint, ...]
+    fetch_timeout_ms: int
+    """With the jitter of this replica in this epoch."""
     fetch_deadline_ms: int
     has_fetched: bool = False
     update_after_ms: int = 0

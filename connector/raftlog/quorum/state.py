@@ -456,11 +456,13 @@ class ReplicaState:
         return Votes(granted={self.node_id} if self.is_voter else set())
 
     def _follower(self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...]) -> Follower:
+        timeout_ms = self.config.fetch_timeout_ms + self._jitter_ms(self.config.fetch_jitter_ms)
         return Follower(
             epoch=epoch,
             leader_id=leader_id,
             leader_endpoints=endpoints,
-            fetch_deadline_ms=self.now_ms + self.config.fetch_timeout_ms,
+            fetch_timeout_ms=timeout_ms,
+            fetch_deadline_ms=self.now_ms + timeout_ms,
         )
 
     def _resigned(self, epoch: int, preferred: tuple[ReplicaKey, ...]) -> Resigned:
