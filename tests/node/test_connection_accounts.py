@@ -63,6 +63,38 @@ class Here:
         return self.budget.held_byte_count == 0 and self.budget.has_room
 
 
+class BrokenTransport(asyncio.Transport):
+    """A transport whose peer is gone: the first write finds that, and closes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.write_count = 0
+
+    def is_closing(self) -> bool:
+        return self.write_count > 0
+
+    def write(self, _data: object) -> None:
+        self.write_count += 1
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def test_nothing_more_is_written_to_a_connection_that_a_write_found_broken() -> None:
+    async def run() -> None:
+        here, transport = Here(), BrokenTransport()
+        here.connection.connection_made(transport)
+        here.connection.data_received(question(ApiKey.METADATA, 9, 1, b"\x00" * 9))
+        await until(lambda: len(here.asked) == 1)
+        here.asked[0].answer(bytes(20 * MIB))
+        assert transport.write_count == 1
+
+    asyncio.run(run())
+
+
 Check = Callable[[Here, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

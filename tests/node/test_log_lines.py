@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import io
+import json
+import logging
 
-from raftlog.node.log_lines import LogLines
+import pytest
+
+from raftlog.node.log_lines import LogLines, asyncio_lines
 
 
 class FullStream(io.StringIO):
@@ -26,3 +32,39 @@ def test_a_line_that_finds_no_room_ends_nothing() -> None:
     stream.is_full = False
     lines.say("leader", leader=1)
     assert '"event": "leader"' in stream.getvalue()
+
+
+def test_what_asyncio_logs_is_a_line_like_the_others(capfd: pytest.CaptureFixture[str]) -> None:
+    async def fail() -> None:
+        raise ValueError("nobody looks at this")
+
+    async def run() -> None:
+        task = asyncio.get_running_loop().create_task(fail())
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+        asyncio.get_running_loop().call_soon(lambda: [][1])
+        await asyncio.sleep(0)
+
+    stream = io.StringIO()
+    with asyncio_lines(LogLines(stream, 1)):
+        asyncio.run(run())
+        logging.getLogger("asyncio").warning("socket.send() raised exception.")
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["event"] for line in found] == ["asyncio"] * 3
+    about = " ".join(line["about"] for line in found)
+    assert "never retrieved" in about
+    assert "socket.send()" in about
+    reasons = "".join(line["reason"] for line in found)
+    assert "ValueError: nobody looks at this" in reasons
+    assert "IndexError" in reasons
+    assert capfd.readouterr().err == ""
+    assert not logging.getLogger("asyncio").handlers
+
+
+def test_a_library_s_logger_is_left_as_it_was() -> None:
+    logger = logging.getLogger("asyncio")
+    before = logger.propagate
+    with asyncio_lines(LogLines(io.StringIO(), 1)):
+        assert not logger.propagate
+    assert logger.propagate is before

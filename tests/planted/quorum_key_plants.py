@@ -50,6 +50,20 @@ QUORUM_KEY_PLANTS: Final = (
         tests=transcript("voters/a_missing_directory_id_is_no_voters"),
     ),
     Plant(
+        bug="an answer is written on to a connection that is broken",
+        path="connector/raftlog/node/connection.py",
+        old="            if self._transport.is_closing():  # perhaps since the write before\n",
+        new="            if start == 0 and self._transport.is_closing():\n",
+        tests=("tests/node/test_connection_accounts.py",),
+    ),
+    Plant(
+        bug="what asyncio logs is on stderr among the lines of the node",
+        path="connector/raftlog/node/log_lines.py",
+        old="    propagates, logger.propagate = logger.propagate, False\n",
+        new="    propagates = logger.propagate\n",
+        tests=("tests/node/test_log_lines.py",),
+    ),
+    Plant(
         bug="all followers miss a silent leader at the same moment",
         path=f"{QUORUM}/state.py",
         old=" + self._jitter_ms(self.config.fetch_jitter_ms)\n",

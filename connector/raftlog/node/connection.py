@@ -338,10 +338,10 @@ class Connection(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None, "answers go nowhere else"
-        if self._transport.is_closing():
-            return
         view = memoryview(data)
         for start in range(0, len(data), _WRITTEN_AT_ONCE_BYTES):
+            if self._transport.is_closing():  # perhaps since the write before
+                return
             self._transport.write(view[start : start + _WRITTEN_AT_ONCE_BYTES])
 
     def _count_unread(self) -> None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -53,3 +55,34 @@ class LogLines:
         self._said[key] = now_s, 0
         facts = {"left_out": left_out} if left_out else {}
         self.say(event, level="warning", about=about, reason=reason, **facts)
+
+
+class _AsyncioHandler(logging.Handler):
+    """Writes what asyncio logs, of exceptions of tasks and callbacks too, as lines of the node."""
+
+    def __init__(self, lines: LogLines) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        error = None if record.exc_info is None else record.exc_info[1]
+        text = "" if error is None else "\n" + "".join(traceback.format_exception(error))
+        self._lines.say_rarely("asyncio", message.partition("\n")[0], message + text)
+
+
+@contextlib.contextmanager
+def asyncio_lines(lines: LogLines) -> Iterator[None]:
+    """Have the warnings and errors of asyncio in the node's lines, and not on stderr.
+
+    asyncio logs exceptions that no code handles, and writes to a broken connection. Its logger is
+    the process's: only a process that is a node may use this.
+    """
+    logger, handler = logging.getLogger("asyncio"), _AsyncioHandler(lines)
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates

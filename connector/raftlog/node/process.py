@@ -39,7 +39,7 @@ from .config import ListenerConfig, NodeConfig, read_access_again, voter_of
 from .counting import Counting
 from .driver import Driver, News
 from .formatting import NODE_LOCK_NAME, read_identity, topic_id_of
-from .log_lines import LogLines
+from .log_lines import LogLines, asyncio_lines
 from .metrics import NodeCollector, serve_metrics
 from .peers import Peers
 from .replica import Replica
@@ -63,7 +63,7 @@ def run_node(config: NodeConfig, *, stream: TextIO | None = None, is_counting: b
     lines = LogLines(sys.stderr if stream is None else stream, config.node_id)
     storage = PrivateLocalStorage()
     meta = read_identity(config, storage)
-    with _locked(storage, config):
+    with _locked(storage, config), asyncio_lines(lines):
         return asyncio.run(_run(config, meta, storage, lines, is_counting=is_counting))
 
 

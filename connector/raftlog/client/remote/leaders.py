@@ -195,6 +195,8 @@ class Leaders:
         answered, or so long after the first one."""
         addresses = tuple(dict.fromkeys((*self._nodes.values(), *self._bootstrap)))
         asking = {asyncio.ensure_future(self._told_by(address)) for address in addresses}
+        for one in asking:  # one may fail after the best answer was found
+            one.add_done_callback(lambda done: done.cancelled() or done.exception())
         best: _Told | None = None
         timeout_s: float | None = None
         problem: AccessDeniedError | NodeRefusedError | None = None
