@@ -12,6 +12,8 @@ ACCOUNTS: Final = "tests/node/test_connection_accounts.py"
 MEMORY: Final = "tests/node/test_held_memory.py"
 QUOTAS: Final = "tests/node/test_connection_quotas.py"
 TLS_PORT: Final = "tests/node/test_tls_port.py"
+DESCRIPTORS: Final = "tests/node/test_descriptors.py"
+METRICS: Final = "tests/node/test_metrics_server.py"
 
 NODE_LIMIT_PLANTS: Final = (
     Plant(
@@ -118,5 +120,54 @@ NODE_LIMIT_PLANTS: Final = (
         old='self._hear("limit", f"limits',
         new='(lambda *_: None)("limit", f"limits',
         tests=(QUOTAS,),
+    ),
+    Plant(
+        bug="the log has no descriptors in reserve",
+        path="connector/raftlog/storage/spare_descriptors.py",
+        old="if error.errno not in NO_DESCRIPTOR or not self._spare:",
+        new="if True:",
+        tests=("tests/storage/test_spare_descriptors.py", DESCRIPTORS),
+    ),
+    Plant(
+        bug="connections are let in with the descriptors of the log",
+        path=f"{NODE}/server.py",
+        old="            while not self._has_descriptors():\n",
+        new="            while False:\n",
+        tests=(DESCRIPTORS,),
+    ),
+    Plant(
+        bug="a node starts whose connections have no descriptors",
+        path=f"{NODE}/descriptors.py",
+        old="    needed = descriptors_needed(config)\n",
+        new="    needed = 0\n",
+        tests=(DESCRIPTORS,),
+    ),
+    Plant(
+        bug="places for voters have no descriptors",
+        path=f"{NODE}/descriptors.py",
+        old="        + limits.voters_connections_max\n",
+        new="",
+        tests=(DESCRIPTORS,),
+    ),
+    Plant(
+        bug="idle connections for figures stay for ever",
+        path=f"{NODE}/metrics_server.py",
+        old="                async with asyncio.timeout(self._timeout_s):\n",
+        new="                async with asyncio.timeout(None):\n",
+        tests=(METRICS,),
+    ),
+    Plant(
+        bug="there are any number of connections for figures",
+        path=f"{NODE}/metrics_server.py",
+        old="        if len(self._open) >= METRICS_CONNECTIONS_MAX:\n",
+        new="        if False:\n",
+        tests=(METRICS,),
+    ),
+    Plant(
+        bug="figures are at every path",
+        path=f"{NODE}/metrics_server.py",
+        old="        if path != _PATH:\n",
+        new="        if False:\n",
+        tests=(METRICS,),
     ),
 )

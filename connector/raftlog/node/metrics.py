@@ -1,4 +1,4 @@
-"""A node's figures in Prometheus' text format, over HTTP.
+"""A node's figures for Prometheus; ``metrics_server`` serves them.
 
 Rules of this file:
 
@@ -9,15 +9,11 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from threading import Thread
 from typing import Final
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from raftlog.errors import NodeAddressError
 from raftlog.quorum.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 
 from .driver import Driver
@@ -27,7 +23,7 @@ _ROLES: Final = (Unattached, Prospective, Candidate, Follower, Leader, Resigned)
 
 
 class NodeCollector(Collector):
-    """The figures of one node. Asked in another thread: it reads numbers, one at a time."""
+    """The figures of one node."""
 
     def __init__(self, driver: Driver, server: Server, elections: Callable[[], int]) -> None:
         self._driver = driver
@@ -111,17 +107,6 @@ class NodeCollector(Collector):
             "reason",
             figures.closed_connections,
         )
-
-
-def serve_metrics(host: str, port: int, collector: Collector) -> tuple[WSGIServer, Thread]:
-    """Answer over HTTP in a thread, until the server is shut down. Raises ``NodeAddressError``."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    try:
-        return start_http_server(port, addr=host, registry=registry)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise NodeAddressError(host=host, port=port, reason=reason) from None
 
 
 def _replicas(role: object) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ import random
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TextIO
 
@@ -28,7 +28,7 @@ from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, RoleChan
 from raftlog.quorum.events import Event
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import VoterSet
-from raftlog.storage.local_writing import PrivateLocalStorage
+from raftlog.storage.spare_descriptors import SparingLocalStorage
 from raftlog.types import TopicPartition
 from raftlog.wire import LogIdentity
 
@@ -37,10 +37,12 @@ from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
 from .config import ListenerConfig, NodeConfig, read_access_again, voter_of
 from .counting import Counting
+from .descriptors import raise_descriptor_limit
 from .driver import Driver, News
 from .formatting import NODE_LOCK_NAME, read_identity, topic_id_of
 from .log_lines import LogLines, asyncio_lines
-from .metrics import NodeCollector, serve_metrics
+from .metrics import NodeCollector
+from .metrics_server import MetricsServer
 from .peers import Peers
 from .replica import Replica
 from .server import Door, Server
@@ -61,14 +63,15 @@ def run_node(config: NodeConfig, *, stream: TextIO | None = None, is_counting: b
     opening a log raises.
     """
     lines = LogLines(sys.stderr if stream is None else stream, config.node_id)
-    storage = PrivateLocalStorage()
+    raise_descriptor_limit(config)
+    storage = SparingLocalStorage()
     meta = read_identity(config, storage)
-    with _locked(storage, config), asyncio_lines(lines):
+    with _locked(storage, config), storage, asyncio_lines(lines):
         return asyncio.run(_run(config, meta, storage, lines, is_counting=is_counting))
 
 
 @contextlib.contextmanager
-def _locked(storage: PrivateLocalStorage, config: NodeConfig) -> Iterator[None]:
+def _locked(storage: SparingLocalStorage, config: NodeConfig) -> Iterator[None]:
     lock = storage.try_lock(storage.join(config.directory, NODE_LOCK_NAME))
     if lock is None:
         raise NodeRunningError(path=config.directory)
@@ -79,7 +82,7 @@ def _locked(storage: PrivateLocalStorage, config: NodeConfig) -> Iterator[None]:
 async def _run(
     config: NodeConfig,
     meta: MetaProperties,
-    storage: PrivateLocalStorage,
+    storage: SparingLocalStorage,
     lines: LogLines,
     *,
     is_counting: bool,
@@ -147,7 +150,7 @@ class Node:
         self,
         config: NodeConfig,
         meta: MetaProperties,
-        storage: PrivateLocalStorage,
+        storage: SparingLocalStorage,
         *,
         tls: TlsContexts,
         lines: LogLines,
@@ -200,9 +203,10 @@ class Node:
             [self._door(listener) for listener in config.listeners],
             config.limits,
             self._heard_from_outside,
+            has_descriptors=storage.refill,
         )
         self._cleaning: asyncio.TimerHandle | None = None
-        self._stop_metrics: Callable[[], None] = lambda: None
+        self._metrics: MetricsServer | None = None
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -211,13 +215,8 @@ class Node:
         config, log = self._config, self.driver.replica.log
         if config.metrics is not None:
             collector = NodeCollector(self.driver, self.server, lambda: self._counts.elections)
-            http, _ = serve_metrics(config.metrics.host, config.metrics.port, collector)
-
-            def stop_metrics() -> None:
-                http.shutdown()
-                http.server_close()
-
-            self._stop_metrics = stop_metrics
+            self._metrics = MetricsServer(collector)
+            await self._metrics.start(config.metrics.host, config.metrics.port)
         self.server.listen()
         self._lines.say(
             "started",
@@ -253,7 +252,8 @@ class Node:
         self._apis.close()
         await self._peers.close()
         await self.driver.close()
-        self._stop_metrics()
+        if self._metrics is not None:
+            await self._metrics.close()
 
     def _clean_later(self) -> None:
         loop = asyncio.get_running_loop()

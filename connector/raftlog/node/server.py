@@ -53,6 +53,7 @@ _LOOK_S_MAX: Final = 1.0
 _RELIEF: Final = 4
 """While others wait for memory, this part of the budget is freed at each look, at most."""
 _NO_RIGHT: Final = "it has not proven any right in time"
+_DESCRIPTORS: Final = "open files"
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -90,7 +91,9 @@ class Server:
         doors: list[Door],
         limits: LimitsConfig,
         hear: Callable[[str, str, str], None],
+        has_descriptors: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``has_descriptors`` says whether the log has its descriptors in reserve."""
         self.figures: Final = ServerFigures()
         self._driver = driver
         self._apis = apis
@@ -100,6 +103,7 @@ class Server:
         self.clients_budget: Final = RequestBudget(limits.queued_bytes_max)
         self.voters_budget: Final = RequestBudget(limits.queued_bytes_max)
         self._hear = hear
+        self._has_descriptors = has_descriptors
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -151,19 +155,28 @@ class Server:
 
     async def _accept(self, door: Door, listening: socket.socket) -> None:
         while True:
+            while not self._has_descriptors():
+                self._note_no_descriptor()
+                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
             try:
                 peer, address = await self._loop.sock_accept(listening)
             except OSError as error:
                 if listening.fileno() < 0:
                     return
-                reason = error.strerror or str(error)
                 if error.errno in _NO_DESCRIPTOR:
-                    reason = f"no descriptor is left: {reason}"
-                # Others are of one connection that is lost, or of a network that may come back.
-                self._hear("refused", "everybody", reason)
+                    self._note_no_descriptor()
+                else:  # of one connection that is lost, or of a network that may come back
+                    self._hear("refused", "everybody", error.strerror or str(error))
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
                 continue
             self._enter(door, peer, str(address[0]), f"{address[0]}:{address[1]}")
+
+    def _note_no_descriptor(self) -> None:
+        """Let nobody in for a while: the log's files come first."""
+        self.figures.refused_connections[_DESCRIPTORS] += 1
+        reason = "no descriptor is left: no new connection is accepted until there are some"
+        self._hear("limit", _DESCRIPTORS, reason)
+        self.quotas.close_oldest_stranger()
 
     def _enter(self, door: Door, peer: socket.socket, host: str, where: str) -> None:
         """Begin to shake hands with a peer, if there is a place for it."""

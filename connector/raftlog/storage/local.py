@@ -12,6 +12,8 @@ from __future__ import annotations
 import errno
 import glob
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 from raftlog.closing import Closing
 from raftlog.errors import (
@@ -22,6 +24,7 @@ from raftlog.errors import (
     SegmentVanishedError,
 )
 
+_T = TypeVar("_T")
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -74,7 +77,7 @@ class LocalStorage:
     def list_names(self, directory: str) -> list[str]:
         """The names in ``directory``, sorted."""
         try:
-            return sorted(os.listdir(directory))
+            return sorted(self._with_descriptor(lambda: os.listdir(directory)))
         except OSError as error:
             raise translated(directory, error) from None
 
@@ -84,7 +87,7 @@ class LocalStorage:
             if not os.path.isfile(path):
                 os.stat(path)  # raises if there is nothing
                 raise NotALogError(path=path, reason="a file was expected there")
-            return LocalFile(path, os.open(path, _OPEN_FLAGS))
+            return LocalFile(path, self._with_descriptor(lambda: os.open(path, _OPEN_FLAGS)))
         except OSError as error:
             raise translated(path, error) from None
         except ValueError:
@@ -107,6 +110,10 @@ class LocalStorage:
     def split(self, path: str) -> tuple[str, str]:
         """The directory that ``path`` lies in and its own name, made absolute first."""
         return os.path.split(os.path.abspath(path))
+
+    def _with_descriptor(self, opened: Callable[[], _T]) -> _T:
+        """Return what a call gives that needs a descriptor."""
+        return opened()
 
     def expand(self, pattern: str) -> list[str]:
         """The paths that a shell pattern matches, sorted."""

@@ -107,7 +107,7 @@ class WritableLocalStorage(LocalStorage):
         """Open a file that is there; a directory, a pipe or a device is refused."""
         if self.is_directory(path) or not os.path.isfile(path):
             raise NotALogError(path=path, reason="a file was expected there")
-        return WritableLocalFile(path, _open(path))
+        return WritableLocalFile(path, self._open(path))
 
     def make_directory(self, path: str) -> bool:
         """Make one directory; False if it was there."""
@@ -150,7 +150,8 @@ class WritableLocalStorage(LocalStorage):
         if not self.is_directory(directory):
             raise NotALogError(path=directory, reason="a directory was expected there")
         with _errors_of(directory):
-            descriptor = os.open(directory, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+            descriptor = self._with_descriptor(lambda: os.open(directory, flags))
         try:
             _sync(descriptor, directory, is_directory=True)
         finally:
@@ -173,7 +174,7 @@ class WritableLocalStorage(LocalStorage):
         with _errors_of(path):
             allowed = stat.S_IMODE(os.stat(os.path.dirname(path) or os.curdir).st_mode)
         mode = self.file_mode & allowed
-        descriptor = _open(path, flags, mode)
+        descriptor = self._open(path, flags, mode)
         if mode & _GROUP_BITS and not allowed & _OTHERS_BITS:
             with contextlib.suppress(OSError):  # a lock that another user of the group made
                 os.fchmod(descriptor, mode)
@@ -194,6 +195,10 @@ class WritableLocalStorage(LocalStorage):
                 remedy="write logs on Linux or macOS, with /proc mounted",
             ) from None
 
+    def _open(self, path: str, more_flags: int = 0, mode: int = 0) -> int:
+        with _errors_of(path):
+            return self._with_descriptor(lambda: os.open(path, _FLAGS | more_flags, mode))
+
 
 class PrivateLocalStorage(WritableLocalStorage):
     """The same, whose new files and directories are for their owner alone: a node's."""
@@ -202,11 +207,6 @@ class PrivateLocalStorage(WritableLocalStorage):
 
     def __init__(self) -> None:
         super().__init__(directory_mode=_OWNER_MODE)
-
-
-def _open(path: str, more_flags: int = 0, mode: int = 0) -> int:
-    with _errors_of(path):
-        return os.open(path, _FLAGS | more_flags, mode)
 
 
 @contextmanager

@@ -1,0 +1,54 @@
+"""A node's files, for which descriptors are kept in reserve.
+
+Rules of this file:
+
+1. While a process has no descriptor left, files of the log are opened with those in reserve. The
+   node then lets nobody in until the reserve is whole again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from raftlog.closing import Closing
+
+from .local_writing import PrivateLocalStorage
+
+SPARE_DESCRIPTORS: Final = 16
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+_T = TypeVar("_T")
+
+
+class SparingLocalStorage(PrivateLocalStorage, Closing):
+    """Files of this machine, with descriptors in reserve from the first ``refill`` on."""
+
+    def __init__(self, count: int = SPARE_DESCRIPTORS) -> None:
+        super().__init__()
+        self._count_max = count
+        self._spare: list[int] = []
+
+    def refill(self) -> bool:
+        """Fill the reserve as far as there are descriptors; whether it is whole."""
+        try:
+            while len(self._spare) < self._count_max:
+                self._spare.append(os.open(os.devnull, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close what is in reserve."""
+        while self._spare:
+            os.close(self._spare.pop())
+
+    def _with_descriptor(self, opened: Callable[[], _T]) -> _T:
+        while True:
+            try:
+                return opened()
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTOR or not self._spare:
+                    raise
+                os.close(self._spare.pop())

@@ -1,0 +1,142 @@
+"""The HTTP side of a node's figures, whatever its clients send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from raftlog.errors import NodeAddressError
+from raftlog.node.metrics_server import METRICS_CONNECTIONS_MAX, MetricsServer
+from tests.support.quorum_processes import free_ports
+
+LONG_S = 600.0
+
+
+class OneFigure(Collector):
+    """Always the same figure."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("raftlog_answer", "The answer.", value=42)
+
+
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+def with_server(check: Callable[[Connect], Awaitable[None]], timeout_s: float = LONG_S) -> None:
+    (port,) = free_ports(1)
+
+    async def run() -> None:
+        server = MetricsServer(OneFigure(), timeout_s=timeout_s)
+        await server.start("127.0.0.1", port)
+        try:
+            async with asyncio.timeout(60):
+                await check(lambda: asyncio.open_connection("127.0.0.1", port))
+        finally:
+            await server.close()
+
+    asyncio.run(run())
+
+
+async def answer(connect: Connect, request: bytes) -> tuple[str, str, str]:
+    """The status, the head and the body of the answer to one request."""
+    reader, writer = await connect()
+    writer.write(request)
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return head[:12], head, body
+
+
+def request(method: str, path: str, *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def test_figures_are_answered_in_the_form_that_is_asked_for() -> None:
+    async def check(connect: Connect) -> None:
+        status, head, body = await answer(connect, request("GET", "/metrics?a=b"))
+        assert status == "HTTP/1.1 200"
+        assert "raftlog_answer 42.0\n" in body
+        assert f"Content-Length: {len(body)}\r\n" in head
+        assert "text/plain" in head
+        accept = "Accept: application/openmetrics-text; version=1.0.0"
+        _, head, body = await answer(connect, request("GET", "/metrics", accept))
+        assert "application/openmetrics-text" in head
+        assert body.endswith("# EOF\n")
+        _, head, body = await answer(connect, request("HEAD", "/metrics"))
+        assert body == ""
+        assert "Content-Length: 0" not in head
+
+    with_server(check)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (request("GET", "/"), "404"),
+        (request("GET", "/metrics/"), "404"),
+        (request("GET", "/../metrics"), "404"),
+        (request("POST", "/metrics"), "405"),
+        (b"\0\0\0\x10 what is this\r\n\r\n", "400"),
+        (b"GET /metrics\r\n\r\n", "400"),
+    ],
+)
+def test_other_requests_are_refused(data: bytes, status: str) -> None:
+    async def check(connect: Connect) -> None:
+        assert (await answer(connect, data))[0] == f"HTTP/1.1 {status}"
+
+    with_server(check)
+
+
+def test_a_request_without_end_is_not_kept() -> None:
+    async def check(connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(b"GET /metrics HTTP/1.1\r\n" + b"A: b\r\n" * 10_000)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+    with_server(check)
+
+
+def test_idle_connections_take_no_threads_and_make_way_for_new_ones() -> None:
+    async def check(connect: Connect) -> None:
+        threads = threading.active_count()
+        idle = [await connect() for _ in range(METRICS_CONNECTIONS_MAX + 3)]
+        for reader, _ in idle[:3]:
+            assert await reader.read() == b"", "the oldest are closed"
+        assert (await answer(connect, request("GET", "/metrics")))[0] == "HTTP/1.1 200"
+        assert threading.active_count() == threads
+        for _, writer in idle:
+            writer.close()
+
+    with_server(check)
+
+
+def test_a_connection_has_a_bounded_time() -> None:
+    async def check(connect: Connect) -> None:
+        reader, writer = await connect()
+        writer.write(b"GET /metrics HTTP/1.1\r\n")
+        assert await reader.read() == b""
+        writer.close()
+
+    with_server(check, timeout_s=0.05)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    (port,) = free_ports(1)
+
+    async def run() -> None:
+        first, second = MetricsServer(OneFigure()), MetricsServer(OneFigure())
+        await first.start("127.0.0.1", port)
+        with pytest.raises(NodeAddressError, match=str(port)):
+            await second.start("127.0.0.1", port)
+        await second.close()
+        await first.close()
+
+    asyncio.run(run())
