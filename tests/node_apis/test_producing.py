@@ -651,7 +651,7 @@ def test_zstd_is_refused_in_versions_whose_clients_do_not_know_it() -> None:
         ({"partition": 1}, 9, ErrorCode.unknown_topic_or_partition),
         ({"topic_id": "AAAAAAAAAAAAAAAAAAAAaQ"}, 13, ErrorCode.unknown_topic_id),
         ({"partition": 1}, 13, ErrorCode.unknown_topic_or_partition),
-        ({"transactional_id": "t"}, 9, ErrorCode.transactional_id_authorization_failed),
+        ({"transactional_id": "t"}, 9, ErrorCode.unsupported_version),
     ],
 )
 def test_what_is_not_this_log_s_is_refused(

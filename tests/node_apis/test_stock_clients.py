@@ -260,6 +260,7 @@ def test_a_transactional_producer_is_refused_for_good(quorum: QuorumProcesses) -
     with pytest.raises(KafkaException) as refused:
         producer.init_transactions(PATIENCE_S)
     assert refused.value.args[0].fatal()
+    assert "transactions are not supported" in refused.value.args[0].str()
 
 
 # --- aiokafka -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ NODE: Final = "connector/raftlog/node"
 OWNERS: Final = "tests/node_apis/test_commit_owners.py"
 FETCHING: Final = "tests/node_apis/test_fetching.py"
 DRIVER: Final = "tests/node/test_driver.py"
+ASKING: Final = "tests/node_apis/test_asking.py"
 REMOTE: Final = "connector/raftlog/client/remote"
 AFTER_RETENTION: Final = "tests/remote/test_commits_after_retention.py"
 REMEMBERING: Final = "tests/log_write/test_remembering_for_good.py"
@@ -101,5 +102,13 @@ COMMIT_PLANTS: Final = (
         old="            if seen != self._seen or waiter.after() < high_watermark:\n",
         new="            if waiter.after() < high_watermark:\n",
         tests=(DRIVER,),
+    ),
+    Plant(
+        bug="a transactional producer is told of rights, and not that there are no transactions",
+        path=f"{NODE}/apis/groups.py",
+        old="            error, text = ErrorCode.unsupported_version if is_java else denied, "
+        "NO_TRANSACTIONS\n",
+        new="            error, text = denied, None\n",
+        tests=(ASKING,),
     ),
 )

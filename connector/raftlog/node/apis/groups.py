@@ -35,6 +35,7 @@ _TOPIC_IDS_FROM: Final = 10
 _GROUP_ERROR_FROM: Final = 2
 CONFIRM_MS: Final = 5_000
 """How long a leader may take to find out that it still is one."""
+NO_TRANSACTIONS: Final = "transactions are not supported: configure no transactional.id"
 
 
 class _Kind(enum.IntEnum):
@@ -81,8 +82,12 @@ def _coordinator(
         case _Kind.GROUP:
             pass
         case _Kind.TRANSACTION:
-            error = ErrorCode.transactional_id_authorization_failed
-            text = "producers' transactions are not served"
+            # Java's producer shows the text of a code that it does not know. librdkafka, below
+            # these versions, repeats the question until time is up, and shows no text, unless the
+            # code is this one.
+            is_java = question.version >= _KEYS_FROM
+            denied = ErrorCode.transactional_id_authorization_failed
+            error, text = ErrorCode.unsupported_version if is_java else denied, NO_TRANSACTIONS
         case _:
             error, text = ErrorCode.invalid_request, "there are coordinators of groups alone"
     if error is not ErrorCode.none or leader is None:

@@ -48,6 +48,7 @@ from raftlog.wire.append_refusals import Appended, appended_text, refusal_code, 
 from raftlog.wire.log_identity import duration, int32, int64, milliseconds, node, or_minus_one
 
 from .cluster_view import ClusterView
+from .groups import NO_TRANSACTIONS
 from .produced_batch import append_request, read_header
 from .question import Question
 
@@ -118,6 +119,8 @@ async def _place(
     error = _error(question, topic.topic_id, topic.name, partition.index)
     if error is not ErrorCode.none:
         return Refused(error)
+    if request.transactional_id is not None:
+        return Refused(ErrorCode.unsupported_version, NO_TRANSACTIONS)
     if not view.is_leader:
         return _not_leader(view)
     config = view.node.replica.log.config
@@ -182,8 +185,6 @@ def _error(
         return ErrorCode.invalid_required_acks
     if Rights.APPEND not in question.caller.rights:
         return ErrorCode.topic_authorization_failed
-    if request.transactional_id is not None:
-        return ErrorCode.transactional_id_authorization_failed
     if question.version >= _TOPIC_IDS_FROM:
         return view.id_error(topic_id, partition)
     return view.name_error(name, partition)

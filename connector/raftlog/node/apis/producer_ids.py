@@ -39,7 +39,7 @@ class ProducerIds:
         if Rights.APPEND not in question.caller.rights:
             return _response(ErrorCode.cluster_authorization_failed)
         if question.request.transactional_id is not None:
-            return _response(ErrorCode.transactional_id_authorization_failed)
+            return _response(ErrorCode.unsupported_version)  # transactions are not supported
         if not view.is_leader:
             question.is_last = True
             return _response(ErrorCode.coordinator_load_in_progress)
