@@ -17,11 +17,11 @@ from raftlog.records.batch import RecordBatch, read_batch
 from tests.support.served_node import served_node
 
 
-def with_driver(home: Path, check: Callable[[Driver], Awaitable[None]]) -> None:
-    """Run a check against the driver of a node that leads."""
+def with_driver(home: Path, check: Callable[[Driver], Awaitable[None]], *, extra: str = "") -> None:
+    """Run a check against the driver of a node that leads. ``extra``: of its configuration."""
 
     async def run() -> None:
-        async with served_node(home) as served:
+        async with served_node(home, extra) as served:
             await check(served.node.driver)
 
     asyncio.run(run())
@@ -48,6 +48,44 @@ def test_appends_of_one_moment_share_a_batch_and_keep_their_order(tmp_path: Path
         assert batch_at(driver, start).record_count == 5
 
     with_driver(tmp_path, check)
+
+
+def test_appends_wait_for_others_as_long_as_the_log_lingers(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        start = driver.replica.log.end_offset
+        waiting = []
+        for value in (b"a", b"b", bytes(700), bytes(700)):  # the last one fills the batch
+            assert driver.replica.log.end_offset == start
+            waiting.append(driver.append(append_of(value)))
+            for _ in range(20):
+                await asyncio.sleep(0)
+        answers = await asyncio.gather(*waiting)
+        assert [answer.value.base_offset for answer in answers if isinstance(answer, Done)] == [
+            start + number for number in range(4)
+        ]
+        assert batch_at(driver, start).record_count == 3
+
+    extra = "[log]\nlinger_ms = 86400000\nbatch_bytes_max = 1024\n"
+    with_driver(tmp_path, check, extra=extra)
+
+
+def test_an_append_that_only_asks_ends_lingering(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        epoch = driver.replica.core.epoch
+        waiting = driver.append(append_of(b"a"))
+        await asyncio.sleep(0)
+        asked = await driver.append(AppendRequest(records=(), epoch=epoch, deadline_ms=1e12))
+        assert isinstance(asked, Done)
+        assert isinstance(await waiting, Done)
+
+    with_driver(tmp_path, check, extra="[log]\nlinger_ms = 86400000\n")
+
+
+def test_lingering_ends_in_time(tmp_path: Path) -> None:
+    async def check(driver: Driver) -> None:
+        assert isinstance(await driver.append(append_of(b"a")), Done)
+
+    with_driver(tmp_path, check, extra="[log]\nlinger_ms = 1\n")
 
 
 def test_of_rivals_of_one_moment_the_first_wins(tmp_path: Path) -> None:

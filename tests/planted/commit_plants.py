@@ -111,4 +111,18 @@ COMMIT_PLANTS: Final = (
         new="            error, text = denied, None\n",
         tests=(ASKING,),
     ),
+    Plant(
+        bug="a node does not linger",
+        path=f"{NODE}/driver.py",
+        old="        if config.linger_ms and request.records:\n",
+        new="        if config.linger_ms < 0 and request.records:\n",
+        tests=(DRIVER,),
+    ),
+    Plant(
+        bug="an append that only asks waits as long as the log lingers",
+        path=f"{NODE}/driver.py",
+        old="        if config.linger_ms and request.records:\n",
+        new="        if config.linger_ms:\n",
+        tests=(DRIVER,),
+    ),
 )

@@ -57,6 +57,7 @@ snapshot_max_bytes = 1048576
 values = "bytes"                        # or "msgpack", "kraft"
 batch_bytes_max = 8388608
 retention_ms = -1                       # no limit
+linger_ms = 0                           # how long appends wait for others to share their sync
 
 [limits]
 frame_bytes_max = 104857600

@@ -99,6 +99,8 @@ class Driver:
         self._appends = LeaderAppends(replica, self._answer)
         self._futures: dict[AppendRequest, asyncio.Future[Answer]] = {}
         self._unplaced: list[AppendRequest] = []
+        self._unplaced_bytes = 0
+        self._placing: asyncio.Handle | None = None
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: list[_Waiter] = []
@@ -223,18 +225,35 @@ class Driver:
             self.drop(request_id)
 
     def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
-        """Append at this leader, in the order of these calls; those of one moment together."""
+        """Append at this leader, in the order of these calls; those of one moment together, and of
+        the next ``linger.ms`` of the log."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         if self.is_over:
             future.set_result(self._unknown())
             return future
         self._futures[request] = future
         self._unplaced.append(request)
-        if len(self._unplaced) == 1:
-            self._loop.call_soon(self._place)
+        self._place_soon(request)
         return future
 
+    def _place_soon(self, request: AppendRequest) -> None:
+        """Place what waits: when the log has lingered, or a batch is full, or one only asks."""
+        config = self.replica.log.config
+        if config.linger_ms and request.records:
+            self._unplaced_bytes += request.byte_count()
+            if self._unplaced_bytes < config.batch_bytes_max:
+                if self._placing is None:
+                    delay_s = config.linger_ms / 1000
+                    self._placing = self._loop.call_later(delay_s, self._place)
+                return
+        if isinstance(self._placing, asyncio.TimerHandle):
+            self._placing.cancel()
+            self._placing = None
+        if self._placing is None:
+            self._placing = self._loop.call_soon(self._place)
+
     def _place(self) -> None:
+        self._placing, self._unplaced_bytes = None, 0
         requests, self._unplaced = self._unplaced, []
         self.act(
             lambda now_ms, time_ms: self._appends.submit(requests, now_ms=now_ms, time_ms=time_ms)
@@ -298,8 +317,9 @@ class Driver:
 
     async def close(self) -> None:
         """Close the log in order, unless it failed. What still waits is told that nobody knows."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for handle in (self._timer, self._placing):
+            if handle is not None:
+                handle.cancel()
         while self._syncing is not None:
             await asyncio.wait([self._syncing])
             await asyncio.sleep(0)  # its end is told first
