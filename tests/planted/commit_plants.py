@@ -12,6 +12,7 @@ OWNERS: Final = "tests/node_apis/test_commit_owners.py"
 FETCHING: Final = "tests/node_apis/test_fetching.py"
 DRIVER: Final = "tests/node/test_driver.py"
 ASKING: Final = "tests/node_apis/test_asking.py"
+KRAFT_RETENTION: Final = "tests/node/test_retention_of_kraft_logs.py"
 REMOTE: Final = "connector/raftlog/client/remote"
 AFTER_RETENTION: Final = "tests/remote/test_commits_after_retention.py"
 REMEMBERING: Final = "tests/log_write/test_remembering_for_good.py"
@@ -124,5 +125,12 @@ COMMIT_PLANTS: Final = (
         old="        if config.linger_ms and request.records:\n",
         new="        if config.linger_ms:\n",
         tests=(DRIVER,),
+    ),
+    Plant(
+        bug="retention of a kraft log is configured in vain, without a word",
+        path=f"{NODE}/process.py",
+        old="        self._warn_of_retention()\n",
+        new="",
+        tests=(KRAFT_RETENTION,),
     ),
 )

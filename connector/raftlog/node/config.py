@@ -56,7 +56,8 @@ snapshot_max_bytes = 1048576
 [log]                                   # how the log is made; later by `raftlog configure`
 values = "bytes"                        # or "msgpack", "kraft"
 batch_bytes_max = 8388608
-retention_ms = -1                       # no limit
+retention_ms = -1                       # no limit; without effect if values are "kraft": a node
+                                        # makes no snapshots, behind which such a log is trimmed
 linger_ms = 0                           # how long appends wait for others to share their sync
 
 [limits]

@@ -24,6 +24,7 @@ from raftlog import __version__
 from raftlog.client.clock import Clock
 from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
 from raftlog.log.small_files import MetaProperties
+from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, RoleChanged, Send, Tell
 from raftlog.quorum.events import Event
 from raftlog.quorum.roles import Leader
@@ -229,8 +230,22 @@ class Node:
         )
         for cut in log.report.cut:
             self._lines.say("cut", level="warning", path=cut.path, saved_as=cut.saved_as)
+        self._warn_of_retention()
         self.driver.start()
         self._clean_later()
+
+    def _warn_of_retention(self) -> None:
+        """Log that retention has no effect, if it is configured for a kraft log."""
+        config = self.driver.replica.log.config
+        if config.values is ValueKind.KRAFT and (
+            config.retention_ms is not None or config.retention_bytes is not None
+        ):
+            reason = (
+                "a log with values=kraft is trimmed behind snapshots only, and a node makes none: "
+                "it keeps every record; raftlog snapshot --bootstrap-server writes the state to a "
+                "file outside the node"
+            )
+            self._lines.say("retention", level="warning", reason=reason)
 
     def access_changed(self, before: AccessTable) -> int:
         """Let those begin anew who may do something else than before; how many callers they are."""

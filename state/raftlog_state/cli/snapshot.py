@@ -19,6 +19,9 @@ TO is a directory, in which the file gets the name that Kafka gives it, or a nam
 --at OFFSET is an end offset, as in a checkpoint's name: the state of all records below it. Without
 it: all that is committed, as far as files tell; nodes know.
 
+With --bootstrap-server the state of a quorum of raftlog's with values=kraft is written, too: to
+keep it elsewhere. The nodes' own log is not trimmed by it.
+
 A checkpoint holds secrets in clear, as Kafka's own do: passwords in configs, keys of SCRAM
 credentials. Only its owner may read it, and --reveal says that you know.
 """
