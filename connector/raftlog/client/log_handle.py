@@ -70,7 +70,11 @@ class LogHandle(Closing):
         """The offset behind the last record that can be read: where the next one goes.
 
         In a log of one's own the last durable one (Kafka's log end), in a quorum's the last
-        committed one.
+        committed one. A quorum's is that of the node that the client takes for the leader, which
+        asks no majority, as in Kafka: a leader that was deposed and does not know it yet answers
+        with an older end. ``append([], required_base_offset=end)`` asks a majority: it returns if
+        the log ends there, and else raises ``UnexpectedEndOffsetError``, whose ``log_end_offset``
+        is the confirmed end.
         """
         with self._as_it_is_now() as log:
             return log.log_end_offset
@@ -104,7 +108,8 @@ class LogHandle(Closing):
         """The records from an offset on (the log's first), up to where the log ends now.
 
         ``isolation`` is ``read_committed``, or ``high_watermark`` for all, whatever becomes of its
-        transaction.
+        transaction. Every record that is read is committed; of a quorum the newest may be missing,
+        as ``end_offset`` explains.
 
         Iterate it for records, or take ``to_arrow()`` for columns.
         """
