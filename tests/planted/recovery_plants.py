@@ -201,4 +201,24 @@ RECOVERY_PLANTS: Final = (
             "::test_a_reader_begins_where_the_writer_says_that_the_log_begins",
         ),
     ),
+    # --- base offsets, which no CRC covers --------------------------------------------------------
+    Plant(
+        bug="a batch with a damaged base offset is served",
+        path=f"{WRITING}/log_store.py",
+        old="            return chained_bytes(log.read_at(position, wanted), offset, log.path, position)\n",
+        new="            return log.read_at(position, wanted)\n",
+        tests=(
+            "tests/log_write/test_flipped_base_offsets.py"
+            "::test_it_is_never_served_and_what_is_before_it_is",
+        ),
+    ),
+    Plant(
+        bug="a replica reads over a damaged base offset at its start",
+        path=f"{WRITING}/located.py",
+        old="            check_base_offset(batch.base_offset, next_offset, file.path, position + at)\n",
+        new="",
+        tests=(
+            "tests/log_write/test_flipped_base_offsets.py::test_a_replica_finds_it_at_its_start",
+        ),
+    ),
 )

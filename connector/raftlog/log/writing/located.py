@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from raftlog.errors import CorruptBatchError, LogNotFoundError
-from raftlog.limits import MIB
+from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MIB
 from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
-from raftlog.records.header import INT64_MAX
+from raftlog.records.header import BATCH_HEADER, INT64_MAX, LENGTH_MIN
 from raftlog.storage.protocol import ReadableFile, Storage
 
 from .batch_headers import BatchHeader, header_at, iter_headers
@@ -37,11 +37,47 @@ def boundary_at_or_below(
     with storage.open_file(path) as file:
         position = _position_below(storage, directory, base_offset, file, byte_count, offset)
         before = None
+        next_offset = base_offset if position == 0 else None
         for header in iter_headers(file, position, byte_count):
+            check_base_offset(header.base_offset, next_offset, path, header.position)
+            next_offset = header.last_offset + 1
             if header.last_offset >= offset:
                 return header.position, header.base_offset, before
             before = header
     return byte_count, base_offset if before is None else before.last_offset + 1, before
+
+
+def check_base_offset(
+    base_offset: int, expected: int | None, path: str | None, position: int
+) -> None:
+    """Raise ``CorruptBatchError`` for a batch that does not begin where the one before it ends.
+
+    No CRC covers a base offset: only its neighbours, the segment's name and the index, which names
+    last offsets, find one that is damaged. ``expected`` None: not known.
+    """
+    if expected is not None and base_offset != expected:
+        raise CorruptBatchError(
+            reason=f"its base offset is {base_offset}, and {expected} is next",
+            path=path,
+            position=position,
+            offset=expected,
+        )
+
+
+def chained_bytes(data: bytes, offset: int, path: str, position: int) -> bytes:
+    """The first bytes of ``data`` whose batches follow each other from ``offset`` on.
+
+    Raises ``CorruptBatchError`` if not even the first of them is the one at ``offset``.
+    """
+    at, next_offset = 0, offset
+    while at + BATCH_HEADER_BYTES <= len(data):
+        base_offset, length, _, _, _, _, last_offset_delta, *_ = BATCH_HEADER.unpack_from(data, at)
+        if base_offset != next_offset and at:
+            return data[:at]
+        check_base_offset(base_offset, next_offset, path, position)
+        next_offset = base_offset + last_offset_delta + 1
+        at += max(length, LENGTH_MIN) + LOG_OVERHEAD_BYTES
+    return data
 
 
 def greatest_time_ms(storage: Storage, directory: str, base_offset: int, byte_count: int) -> int:
@@ -88,10 +124,13 @@ def _closing_entry(storage: Storage, directory: str, base_offset: int) -> tuple[
     return time_ms, base_offset + delta
 
 
-def read_batches(file: ReadableFile, position: int, end_position: int) -> Iterator[RecordBatch]:
-    """The batches in [position, end_position), each with its CRC checked.
+def read_batches(
+    file: ReadableFile, position: int, end_position: int, next_offset: int | None = None
+) -> Iterator[RecordBatch]:
+    """The batches in [position, end_position), each with its CRC and its base offset checked.
 
-    Raises ``CorruptBatchError``, also if the bytes end inside a batch.
+    ``next_offset`` is that of the first; None if it is not known. Raises ``CorruptBatchError``,
+    also if the bytes end inside a batch.
     """
     while position < end_position:
         byte_count = min(_CHUNK_BYTES, end_position - position)
@@ -102,6 +141,8 @@ def read_batches(file: ReadableFile, position: int, end_position: int) -> Iterat
             batch = read_batch(chunk, at, path=file.path, file_position=position)
             if isinstance(batch, TornTail):
                 break
+            check_base_offset(batch.base_offset, next_offset, file.path, position + at)
+            next_offset = batch.next_offset
             yield batch
             at += batch.byte_count
         if at == 0:

@@ -33,7 +33,7 @@ from raftlog.types import SnapshotId
 from .batch_facts import batch_facts
 from .batch_headers import header_at
 from .index_rules import NO_TIMESTAMP_MS
-from .located import boundary_at_or_below, greatest_time_ms, read_batches
+from .located import boundary_at_or_below, chained_bytes, greatest_time_ms, read_batches
 from .log_directory import LogDirectory
 from .memory import LogMemory
 from .properties import LogConfig
@@ -299,11 +299,13 @@ class LogStore:
         offset = start_offset
         while offset < end_offset and (found := self._segment_of(offset)) is not None:
             base_offset, byte_count = found
-            position, _, _ = boundary_at_or_below(storage, path, base_offset, byte_count, offset)
+            position, boundary, _ = boundary_at_or_below(
+                storage, path, base_offset, byte_count, offset
+            )
             with storage.open_file(
                 self.directory.file(offset_name(base_offset, LOG_SUFFIX))
             ) as log:
-                for batch in read_batches(log, position, byte_count):
+                for batch in read_batches(log, position, byte_count, boundary):
                     if batch.base_offset >= end_offset:
                         return
                     offset = batch.next_offset
@@ -323,7 +325,7 @@ class LogStore:
         with storage.open_file(self.directory.file(offset_name(base_offset, LOG_SUFFIX))) as log:
             first = header_at(log, position, byte_count)
             wanted = min(max(byte_count_max, first.byte_count), byte_count - position)
-            return log.read_at(position, wanted)
+            return chained_bytes(log.read_at(position, wanted), offset, log.path, position)
 
     def memory_at(self, end_offset: int) -> LogMemory:
         """What the log remembered at a batch boundary: a producer snapshot and what follows it."""

@@ -1,0 +1,74 @@
+"""A bit of a base offset, which no CRC covers, was flipped long ago: it is found, never served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.log_write.test_replica_log import DIRECTORY, follow, new_disk, opened
+
+from raftlog.errors import CorruptBatchError, LogError
+from raftlog.log.names import LOG_SUFFIX, offset_name
+from raftlog.log.opening import open_log
+from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.records.batch import iter_batches
+from raftlog.storage.simulated import SimulatedDisk
+
+END = 60
+BITS = [0, 1, 3, 5, 40, 62]
+
+
+def flipped(offset: int, bit: int) -> SimulatedDisk:
+    """A log that was closed in order, the base offset of one of its batches changed since."""
+    disk = new_disk()
+    log = opened(disk)
+    follow(log, 0, END)
+    segments = [one.base_offset for one in log._store.sealed]
+    assert len(segments) > 3
+    assert offset < log._store.active.base_offset, "recovery does not look at it"
+    log.close()
+    segment = max(base for base in segments if base <= offset)
+    path = f"{DIRECTORY}/{offset_name(segment, LOG_SUFFIX)}"
+    data = disk.files()[path]
+    (position,) = (one.position for one in iter_batches(data) if one.base_offset == offset)
+    disk.flip_bit(path, 8 * (position + 7 - bit // 8) + bit % 8)
+    return disk
+
+
+def served(log: ReplicaLog, byte_count_max: int) -> Iterator[int]:
+    """The base offsets of all batches, as a follower would fetch them."""
+    offset = 0
+    for _ in range(END):
+        data = log.read_bytes(offset, byte_count_max)
+        for batch in iter_batches(data):
+            yield batch.base_offset
+            offset = batch.next_offset
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
+@pytest.mark.parametrize("bit", BITS)
+def test_it_is_never_served_and_what_is_before_it_is(offset: int, bit: int) -> None:
+    for byte_count_max in (1, 200, 10_000):
+        log = opened(flipped(offset, bit))
+        found: list[int] = []
+        with pytest.raises(CorruptBatchError, match="base offset") as caught:
+            found += served(log, byte_count_max)
+        assert found == list(range(offset))
+        assert caught.value.offset == offset
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
+@pytest.mark.parametrize("bit", BITS)
+def test_a_replica_finds_it_at_its_start(offset: int, bit: int) -> None:
+    """It looks for control records; then it is withdrawn, cut there, and fetches what is gone."""
+    log = opened(flipped(offset, bit))
+    with pytest.raises(CorruptBatchError):
+        list(log.control_records())
+    assert log.sound_end_offset() == offset
+
+
+@pytest.mark.parametrize("offset", [1, 8, 23])
+def test_readers_of_the_directory_meet_it(offset: int) -> None:
+    reader = open_log(flipped(offset, 40), DIRECTORY)
+    with pytest.raises(LogError):
+        list(reader.batches(0, reader.log_end_offset))
