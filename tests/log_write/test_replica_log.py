@@ -299,7 +299,7 @@ def test_damage_below_the_start_of_a_copy_lets_it_begin_anew_behind_its_snapshot
     mended = ReplicaLog.open_damaged(disk, DIRECTORY, end_offset=damaged.end_offset, now_ms=NOW_MS)
     assert (mended.log_start_offset, mended.end_offset) == (4, 4)
     assert mended.is_withdrawn
-    assert f"{0:020d}.log.damaged" in disk.list_names(DIRECTORY), "what went is saved"
+    assert f"{0:020d}.log.damaged-1" in disk.list_names(DIRECTORY), "what went is saved"
     follow(mended, 4, 6)
     assert opened(disk.another_process()).end_offset == 6
 

@@ -221,4 +221,25 @@ RECOVERY_PLANTS: Final = (
             "tests/log_write/test_flipped_base_offsets.py::test_a_replica_finds_it_at_its_start",
         ),
     ),
+    # --- saved copies -----------------------------------------------------------------------------
+    Plant(
+        bug="saved copies are kept for ever",
+        path=f"{WRITING}/cutting.py",
+        old="        if is_bounded or ordinal >= before:\n",
+        new="        if byte_count >= 0:\n",
+        tests=(
+            "tests/log_write/test_saved_copies.py"
+            "::test_as_many_copies_are_kept_and_the_oldest_are_deleted_and_named",
+        ),
+    ),
+    Plant(
+        bug="a second damaged segment takes the place of the first",
+        path=f"{WRITING}/log_store.py",
+        old='            storage.rename(path, f"{path}{DAMAGED_SUFFIX}-{ordinal}")\n',
+        new="            storage.rename(path, path + DAMAGED_SUFFIX)\n            assert ordinal\n",
+        tests=(
+            "tests/log_write/test_saved_copies.py"
+            "::test_a_second_damaged_segment_does_not_take_the_place_of_the_first",
+        ),
+    ),
 )

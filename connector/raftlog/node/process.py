@@ -230,6 +230,8 @@ class Node:
         )
         for cut in log.report.cut:
             self._lines.say("cut", level="warning", path=cut.path, saved_as=cut.saved_as)
+        for path in log.report.forgotten:
+            self._lines.say("old copy deleted", level="warning", path=path)
         self._warn_of_retention()
         self.driver.start()
         self._clean_later()

@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         repaired = repair_log(path, cut_at=arguments.cut_at)
         _tell_cut(repaired.cut, output)
         output.lines(f"set aside {name}" for name in repaired.set_aside)
+        _tell_forgotten(repaired.forgotten, output)
         first, end = repaired.first_lost_offset, repaired.end_offset_before
         lost = f"offsets {first} to {end - 1} are given up" if end > first else "no offset was lost"
         output.line(lost)
@@ -68,7 +69,12 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
 def _tell(report: RecoveryReport, output: Output) -> None:
     output.lines(f"found {anomaly.sentence}" for anomaly in report.anomalies)
     _tell_cut(report.cut, output)
+    _tell_forgotten(report.forgotten, output)
     output.lines(f"built {name} anew" for name in report.rebuilt)
+
+
+def _tell_forgotten(paths: Iterable[str], output: Output) -> None:
+    output.lines(f"deleted {path}, the oldest saved copy: only so many are kept" for path in paths)
 
 
 def _tell_cut(cut: Iterable[CutTail], output: Output) -> None:

@@ -4,32 +4,76 @@ Rules of this file:
 
 1. The copy is whole and durable under its name before a byte of the log goes. A crash between
    leaves the log as it was and a copy beside it; the next try finds that and makes no second.
-2. A copy is called ``<base>.log.cut-<position>-<n>``, n from 1 on, and no reader takes it for a
-   segment. Zeros alone are not worth a copy.
-3. Memory is bounded by a chunk.
+2. A copy is called ``<base>.log.cut-<position>-<n>``, and no reader takes it for a segment. n
+   ascends in a directory from copy to copy, so it says which is the oldest. Zeros alone are not
+   worth a copy.
+3. Copies are bounded in number and bytes (``SAVED_COPIES_MAX``, ``SAVED_BYTES_MAX``): the oldest
+   are deleted, and reported, but none that the same operation made.
+4. Memory is bounded by a chunk.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Collection, Iterator
-from itertools import count
 from typing import Final
 
-from raftlog.limits import MIB
+from raftlog.errors import LogNotFoundError
+from raftlog.limits import MIB, SAVED_BYTES_MAX, SAVED_COPIES_MAX
 from raftlog.records.header import is_zero
 from raftlog.storage.protocol import ReadableFile, WritableStorage
 
 from .replacing import TEMPORARY_SUFFIX
 
+DAMAGED_SUFFIX: Final = ".damaged"
+"""Of a whole segment that was set aside; a number follows it."""
 _CUT: Final = ".cut-"
+_COPY: Final = re.compile(r"\d{20}\S*\.(?:cut-\d+-(\d+)|damaged(?:-(\d+))?)")
 _CHUNK_BYTES: Final = 1 * MIB
 
 
 def saved_name(name: str, position: int, names: Collection[str]) -> str:
-    """What the end of a file from ``position`` on is called when it is saved, if ``names`` are
-    taken."""
-    taken = (f"{name}{_CUT}{position}-{ordinal}" for ordinal in count(1))
-    return next(free for free in taken if free not in names)
+    """What the end of a file from ``position`` on is called when it is saved beside ``names``."""
+    return f"{name}{_CUT}{position}-{next_ordinal(names)}"
+
+
+def next_ordinal(names: Collection[str]) -> int:
+    """The number of the next copy that is saved in a directory."""
+    return 1 + max(
+        (ordinal for name in names if (ordinal := _ordinal(name)) is not None), default=0
+    )
+
+
+def forget_old_copies(storage: WritableStorage, directory: str, *, before: int) -> tuple[str, ...]:
+    """Delete the oldest saved copies, of those below the number ``before``, while there are too
+    many or they hold too much; their paths. Durable on return."""
+    copies: list[tuple[int, str, int]] = []
+    for name in storage.list_names(directory):
+        ordinal, path = _ordinal(name), storage.join(directory, name)
+        if ordinal is not None:
+            with contextlib.suppress(LogNotFoundError), storage.open_file(path) as file:
+                copies.append((ordinal, path, file.byte_count()))
+    copies.sort()
+    byte_count = sum(size for _, _, size in copies)
+    forgotten: list[str] = []
+    for at, (ordinal, path, size) in enumerate(copies):
+        is_bounded = len(copies) - at <= SAVED_COPIES_MAX and byte_count <= SAVED_BYTES_MAX
+        if is_bounded or ordinal >= before:
+            break
+        with contextlib.suppress(LogNotFoundError):
+            storage.unlink(path)
+        byte_count -= size
+        forgotten.append(path)
+    if forgotten:
+        storage.sync_directory(directory)
+    return tuple(forgotten)
+
+
+def _ordinal(name: str) -> int | None:
+    """The number of a saved copy (0 of one that an earlier release did not number), or None."""
+    match = _COPY.fullmatch(name)
+    return None if match is None else int(match[1] or match[2] or 0)
 
 
 def save_aside(storage: WritableStorage, path: str, position: int) -> str | None:

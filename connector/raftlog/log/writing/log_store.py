@@ -32,6 +32,7 @@ from raftlog.types import SnapshotId
 
 from .batch_facts import batch_facts
 from .batch_headers import header_at
+from .cutting import DAMAGED_SUFFIX, forget_old_copies, next_ordinal
 from .index_rules import NO_TIMESTAMP_MS
 from .located import boundary_at_or_below, chained_bytes, greatest_time_ms, read_batches
 from .log_directory import LogDirectory
@@ -43,8 +44,6 @@ from .segment import ActiveSegment
 if TYPE_CHECKING:
     from .recovered import RecoveredLog
 
-DAMAGED_SUFFIX: Final = ".damaged"
-"""Of a segment that was set aside."""
 _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
@@ -252,10 +251,11 @@ class LogStore:
             self.directory.write_epochs(epochs)
             self.epochs = epochs
 
-    def begin_anew(self, snapshot_id: SnapshotId, *, is_damaged: bool = False) -> None:
+    def begin_anew(self, snapshot_id: SnapshotId, *, is_damaged: bool = False) -> tuple[str, ...]:
         """Give up every record, and begin behind a snapshot that is further; durable on return.
 
-        Segments of a damaged log are kept under other names, for people.
+        Segments of a damaged log are kept under other names. Returns older copies that were deleted
+        to make room for them.
 
         The files are closed, and to be recovered anew. A crash in the middle leaves a log that is
         still behind the snapshot, or has nothing: then it is begun anew again.
@@ -264,8 +264,9 @@ class LogStore:
         if self.recovery_point > snapshot_id.end_offset:
             self.write_recovery_point(snapshot_id.end_offset)  # what is given up is not missed
         listing = self.directory.listing()
+        forgotten: tuple[str, ...] = ()
         if is_damaged:
-            self._set_aside(listing.segments)
+            forgotten = self._set_aside(listing.segments)
         self._unlink_segments(listing.segments)
         self._unlink_producer_snapshots(lambda at: at != snapshot_id.end_offset)
         self.directory.sync()
@@ -274,6 +275,7 @@ class LogStore:
         self.directory.write_log_start(snapshot_id.end_offset)
         self.log_start_offset = snapshot_id.end_offset
         self.write_recovery_point(snapshot_id.end_offset)
+        return forgotten
 
     # --- looking back -----------------------------------------------------------------------------
 
@@ -384,12 +386,15 @@ class LogStore:
 
     # --- deleting ---------------------------------------------------------------------------------
 
-    def _set_aside(self, bases: Sequence[int]) -> None:
-        """Give segments another name, those at the end first."""
-        for base in reversed(bases):
+    def _set_aside(self, bases: Sequence[int]) -> tuple[str, ...]:
+        """Give segments another name, those at the end first; older copies that were deleted."""
+        storage = self.directory.storage
+        first = next_ordinal(storage.list_names(self.directory.path))
+        for ordinal, base in enumerate(reversed(bases), first):
             path = self.directory.file(offset_name(base, LOG_SUFFIX))
-            self.directory.storage.rename(path, path + DAMAGED_SUFFIX)
+            storage.rename(path, f"{path}{DAMAGED_SUFFIX}-{ordinal}")
             self.directory.sync()
+        return forget_old_copies(storage, self.directory.path, before=first)
 
     def _unlink_segments(self, bases: Sequence[int]) -> None:
         """Delete segments at the log's end, given in their order."""

@@ -36,7 +36,7 @@ from raftlog.log.names import (
 from raftlog.log.offset_checkpoint import LOG_START_CHECKPOINT_NAME, RECOVERY_POINT_CHECKPOINT_NAME
 from raftlog.storage.protocol import WritableStorage
 
-from .cutting import cut, save_aside
+from .cutting import cut, forget_old_copies, next_ordinal, save_aside
 from .log_directory import LogDirectory
 from .log_scan import LogScan, ScannedSegment
 from .marks import Marks
@@ -63,6 +63,7 @@ class Mender:
 
     def __init__(self, storage: WritableStorage, directory: str, marks: Marks) -> None:
         self.cut: list[CutTail] = []
+        self.forgotten: tuple[str, ...] = ()
         self.rebuilt: list[str] = []
         self._storage = storage
         self._directory = LogDirectory(storage, directory)
@@ -74,6 +75,7 @@ class Mender:
         """Do it all. Raises ``DiskFullError`` and ``DiskFailedError``: then it must be done again,
         by a process that reads everything anew."""
         self._directory.sync()
+        first_copy = next_ordinal(self._storage.list_names(self._directory.path))
         if not self._is_this_boot:
             self._remove_unfinished()
         self._remove_segments(scan.unpublished, _UNPUBLISHED)
@@ -88,6 +90,10 @@ class Mender:
             self._directory.write_log_start(scan.log_start_offset)
         if not self._is_this_boot or self.cut:
             self._make_durable(scan)
+        if self.cut:
+            self.forgotten = forget_old_copies(
+                self._storage, self._directory.path, before=first_copy
+            )
 
     # --- the log ----------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ def _mended(
             was_clean=False,
             cut=tuple(mender.cut),
             rebuilt=tuple(mender.rebuilt),
+            forgotten=mender.forgotten,
             anomalies=tuple(scan.anomalies),
             read_only=read_only,
         ),

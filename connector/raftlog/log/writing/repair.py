@@ -31,7 +31,7 @@ from raftlog.log.published import PUBLISHED_NAME, SYNCED_NAME
 from raftlog.storage.protocol import WritableStorage
 
 from .clean_marker import CLEAN_MARKER_NAME
-from .cutting import cut, saved_name
+from .cutting import cut, forget_old_copies, next_ordinal, saved_name
 from .log_directory import LogDirectory
 from .marks import Marks, read_marks
 from .properties import LogConfig
@@ -48,13 +48,15 @@ class Repaired:
     there is more damage below.
 
     ``first_lost_offset`` up to, not including, ``end_offset_before`` is what was given up, as far
-    as anybody knows how long the log was. ``set_aside`` are snapshots that lay behind the cut.
+    as anybody knows how long the log was. ``set_aside`` are snapshots that lay behind the cut,
+    ``forgotten`` saved copies of earlier cuts that were deleted to make room.
     """
 
     first_lost_offset: int
     end_offset_before: int
     cut: tuple[CutTail, ...]
     set_aside: tuple[str, ...]
+    forgotten: tuple[str, ...]
     recovered: RecoveredLog
 
 
@@ -67,6 +69,7 @@ def cut_log_at(
     offset that the log does not hold soundly, ``LogReadOnlyError`` for a directory that is not
     ours, and what ``recover`` raises.
     """
+    first_copy = next_ordinal(storage.list_names(directory))
     marks = read_marks(storage, directory)
     if not marks.is_ours:
         raise LogReadOnlyError(
@@ -80,11 +83,13 @@ def cut_log_at(
     repair.cut_segments(base, place)
     repair.forget_later_state(place.next_offset)
     recovered = recover(storage, directory, config=config)
+    forgotten = forget_old_copies(storage, directory, before=first_copy)
     return Repaired(
         first_lost_offset=place.next_offset,
         end_offset_before=max(repair.end_offset_before, place.next_offset),
         cut=(*repair.cut, *recovered.report.cut),
         set_aside=tuple(repair.set_aside),
+        forgotten=(*recovered.report.forgotten, *forgotten),
         recovered=recovered,
     )
 

@@ -14,6 +14,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Self
 
 from raftlog.errors import (
@@ -304,8 +305,9 @@ class ReplicaLog(ReplicatedLog):
         with self._failing(also_full=True):
             self._directory.remove_clean_marker()
             self._directory.unpublish()
-            self._store.begin_anew(snapshot_id, is_damaged=is_damaged)
+            forgotten = self._store.begin_anew(snapshot_id, is_damaged=is_damaged)
             self._recover()
+            self.report = replace(self.report, forgotten=forgotten)
             self._high_watermark = max(self._high_watermark, snapshot_id.end_offset)
 
     def _append_one(self, data: bytes | memoryview, facts: BatchFacts) -> None:
