@@ -205,8 +205,8 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a batch with a damaged base offset is served",
         path=f"{WRITING}/log_store.py",
-        old="            return chained_bytes(log.read_at(position, wanted), offset, log.path, position)\n",
-        new="            return log.read_at(position, wanted)\n",
+        old="chained_bytes(log.read_at(position, wanted), offset, log.path, position)\n",
+        new="log.read_at(position, wanted)\n",
         tests=(
             "tests/log_write/test_flipped_base_offsets.py"
             "::test_it_is_never_served_and_what_is_before_it_is",
@@ -215,8 +215,8 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a replica reads over a damaged base offset at its start",
         path=f"{WRITING}/located.py",
-        old="            check_base_offset(batch.base_offset, next_offset, file.path, position + at)\n",
-        new="",
+        old="check_base_offset(batch.base_offset, next_offset, file.path, position + at)\n",
+        new="pass\n",
         tests=(
             "tests/log_write/test_flipped_base_offsets.py::test_a_replica_finds_it_at_its_start",
         ),
@@ -240,6 +240,27 @@ RECOVERY_PLANTS: Final = (
         tests=(
             "tests/log_write/test_saved_copies.py"
             "::test_a_second_damaged_segment_does_not_take_the_place_of_the_first",
+        ),
+    ),
+    # --- indexes of sealed segments ---------------------------------------------------------------
+    Plant(
+        bug="an opening looks at no index of a sealed segment",
+        path=f"{WRITING}/recovery.py",
+        old="    if recovered.report.read_only is None:\n        recovered = _with",
+        new="    if recovered.report.read_only is not None:\n        recovered = _with",
+        tests=(
+            "tests/recovery/test_sealed_indexes.py"
+            "::test_an_opening_for_writing_rebuilds_an_index_whose_end_does_not_fit",
+        ),
+    ),
+    Plant(
+        bug="repair believes the indexes of sealed segments",
+        path="connector/raftlog/client/repairing.py",
+        old="        if report.read_only is None:\n            rebuilt = _rebuild",
+        new="        if report.read_only is not None:\n            rebuilt = _rebuild",
+        tests=(
+            "tests/recovery/test_sealed_indexes.py"
+            "::test_repair_reads_all_segments_and_rebuilds_what_is_not_true",
         ),
     ),
 )

@@ -9,9 +9,11 @@ Rules of this file:
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from raftlog.errors import LogReadOnlyError, NotALogError
-from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
+from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, read_listing
+from raftlog.log.writing.index_recovery import rebuild_indexes
 from raftlog.log.writing.recovered import CutTail, RecoveryReport
 from raftlog.log.writing.repair import Repaired, cut_log_at
 from raftlog.log.writing.replicated_log import ReplicatedLog
@@ -33,7 +35,8 @@ def open_once(
     storage: WritableStorage | None = None,
     clock: Clock | None = None,
 ) -> tuple[RecoveryReport, int, int]:
-    """Open the log in ``path`` as a writer does, mending what a crash left, and close it in order.
+    """Open the log in ``path`` as a writer does, recovering what a crash left, and close it in
+    order. Then every segment is read, and indexes that do not fit theirs are rebuilt.
 
     What was found and done, the first offset, and the end offset (exclusive) of what is sound.
     Raises ``LogNotFoundError``, ``NotALogError``, ``LogLockedError``, and what recovery raises.
@@ -45,9 +48,22 @@ def open_once(
     turns = Turns(files, directory, pause=clock.pause)
     with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
         log = ReplicatedLog.open(files, directory, now_ms=clock.wall_ms())
-        found = log.report, log.log_start_offset, log.end_offset
+        report, extent = log.report, (log.log_start_offset, log.end_offset)
         log.close()
-        return found
+        if report.read_only is None:
+            rebuilt = _rebuild_all_indexes(files, directory, log.config.index_interval_bytes)
+            report = replace(report, rebuilt=(*report.rebuilt, *rebuilt))
+        return report, *extent
+
+
+def _rebuild_all_indexes(
+    files: WritableStorage, directory: str, interval_bytes: int
+) -> tuple[str, ...]:
+    """Read every segment of a log that is closed, and rebuild the indexes that are not true."""
+    bases = read_listing(files.list_names(directory)).segments
+    return tuple(
+        path for base in bases for path in rebuild_indexes(files, directory, base, interval_bytes)
+    )
 
 
 def repair_log(

@@ -15,12 +15,14 @@ Kafka: ``LogLoader``, ``LogSegment.recover``; what went wrong there: KAFKA-3919.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from raftlog.errors import LogReadOnlyError
 from raftlog.storage.protocol import WritableStorage
 
 from .clean_open import open_clean
+from .index_recovery import rebuild_unfit_indexes
 from .marks import Marks, read_marks
 from .properties import LogConfig
 from .recovered import RecoveredLog, RecoveryReport
@@ -41,6 +43,8 @@ def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> R
     recovered = open_clean(storage, directory, marks) if marks.is_ours else None
     if recovered is None:
         recovered = _mended(storage, directory, config, marks)
+    if recovered.report.read_only is None:
+        recovered = _with_fitting_indexes(storage, directory, config, recovered)
     return recovered
 
 
@@ -72,6 +76,23 @@ def _mended(
             read_only=read_only,
         ),
     )
+
+
+def _with_fitting_indexes(
+    storage: WritableStorage, directory: str, config: LogConfig, recovered: RecoveredLog
+) -> RecoveredLog:
+    """Rebuild indexes of sealed segments that do not fit them."""
+    rebuilt = rebuild_unfit_indexes(
+        storage,
+        directory,
+        recovered.segments,
+        interval_bytes=config.index_interval_bytes,
+        log_start_offset=recovered.log_start_offset,
+    )
+    if not rebuilt:
+        return recovered
+    report = replace(recovered.report, rebuilt=(*recovered.report.rebuilt, *rebuilt))
+    return replace(recovered, report=report)
 
 
 def _read_only(directory: str, scan: LogScan, marks: Marks) -> LogReadOnlyError | None:

@@ -1,0 +1,147 @@
+"""Rebuild the offset and time indexes of segments that recovery does not read.
+
+Rules of this file:
+
+1. An index that does not fit its segment is found by a look at its last entry when a log is opened
+   for writing, as by Kafka's sanity check, and by reading the whole segment when it is repaired.
+2. An index is written only from a segment that is valid to its end: a damaged one is left alone.
+   A crash in the middle leaves an index that is found again.
+3. Kafka: ``LogSegment.sanityCheck``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from itertools import pairwise
+
+from raftlog.errors import CorruptBatchError, DiskFullError, LogNotFoundError
+from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
+from raftlog.storage.protocol import ReadableFile, WritableStorage
+
+from .batch_headers import header_at, iter_headers
+from .index_rules import OFFSET_ENTRY, TIME_ENTRY
+from .recovered import ScanEnd, SegmentFacts
+
+
+def rebuild_unfit_indexes(
+    storage: WritableStorage,
+    directory: str,
+    segments: Sequence[SegmentFacts],
+    *,
+    interval_bytes: int,
+    log_start_offset: int,
+) -> tuple[str, ...]:
+    """Rebuild the indexes of sealed segments that do not fit them by a look; the files' paths.
+
+    ``segments`` are all of the log; the last one is not sealed.
+    """
+    rebuilt: list[str] = []
+    for segment, following in pairwise(segments):
+        if following.base_offset <= log_start_offset:
+            continue  # it is forgotten
+        if not _do_indexes_fit(storage, directory, segment, interval_bytes):
+            with contextlib.suppress(DiskFullError):  # an index is a hint: the next opening tries
+                rebuilt += rebuild_indexes(storage, directory, segment.base_offset, interval_bytes)
+    return tuple(rebuilt)
+
+
+def rebuild_indexes(
+    storage: WritableStorage, directory: str, base_offset: int, interval_bytes: int
+) -> tuple[str, ...]:
+    """Read a segment that no writer has open, and write its indexes again if they are not true."""
+    from .index_rebuild import IndexCheck, IndexRebuild  # these need numpy
+    from .segment_scan import Place, ScanRules, SegmentEnd, scan_segment
+
+    names = [offset_name(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+    paths = [storage.join(directory, name) for name in names]
+    contents = [_content(storage, path) for path in paths]
+    indexes = IndexRebuild(base_offset, interval_bytes=interval_bytes)
+    check = IndexCheck(base_offset, *(content or b"" for content in contents))
+    with storage.open_file(storage.join(directory, offset_name(base_offset, LOG_SUFFIX))) as log:
+        scan = scan_segment(log, Place(position=0, next_offset=base_offset), ScanRules())
+        while True:
+            try:
+                piece = next(scan)
+            except StopIteration as stop:
+                end: SegmentEnd = stop.value
+                break
+            indexes.note(piece.batches)
+            check.note(piece.batches)
+    indexes.close()
+    is_true = None not in contents and check.is_as_good_as(indexes)
+    if end.end is not ScanEnd.END or is_true:
+        return ()
+    rebuilt = [
+        path
+        for path, old, new in zip(
+            paths, contents, (indexes.offset_index, indexes.time_index), strict=True
+        )
+        if old != new and _write(storage, path, new, is_there=old is not None)
+    ]
+    storage.sync_directory(directory)
+    return tuple(rebuilt)
+
+
+def _content(storage: WritableStorage, path: str) -> bytes | None:
+    try:
+        with storage.open_file(path) as file:
+            return file.read_at(0, file.byte_count())
+    except LogNotFoundError:
+        return None
+
+
+def _write(storage: WritableStorage, path: str, data: bytes, *, is_there: bool) -> bool:
+    opened = storage.open_for_writing if is_there else storage.create_file
+    with opened(path) as file:
+        file.truncate(len(data))
+        file.write_at(0, data)
+        file.sync()
+    return True
+
+
+def _do_indexes_fit(
+    storage: WritableStorage, directory: str, segment: SegmentFacts, interval_bytes: int
+) -> bool:
+    base_offset, end_offset = segment.base_offset, segment.end_offset
+    paths = [
+        storage.join(directory, offset_name(base_offset, suffix))
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+    ]
+    try:
+        with storage.open_file(paths[0]) as log:
+            entry = _last_entry(storage, paths[1], OFFSET_ENTRY.size)
+            if entry:
+                delta, position = OFFSET_ENTRY.unpack(entry)
+                if not 0 < position < segment.byte_count:
+                    return False
+                header = header_at(log, position, segment.byte_count)
+                if header.last_offset != base_offset + delta:
+                    return False
+            elif _is_entry_due(log, segment.byte_count, interval_bytes):
+                return False
+            entry = _last_entry(storage, paths[2], TIME_ENTRY.size)
+            if entry:
+                time_ms, delta = TIME_ENTRY.unpack(entry)
+                return bool(time_ms >= 0 and 0 <= delta < end_offset - base_offset)
+            has_time = segment.byte_count and header_at(log, 0, segment.byte_count)
+            return not has_time or has_time.max_timestamp_ms < 0
+    except (LogNotFoundError, CorruptBatchError, _TornIndex):
+        return False
+
+
+class _TornIndex(Exception):  # noqa: N818 - never leaves this file
+    """An index does not consist of whole entries."""
+
+
+def _last_entry(storage: WritableStorage, path: str, entry_bytes: int) -> bytes:
+    with storage.open_file(path) as index:
+        byte_count = index.byte_count()
+        if byte_count % entry_bytes:
+            raise _TornIndex
+        return index.read_at(max(0, byte_count - entry_bytes), entry_bytes)
+
+
+def _is_entry_due(log: ReadableFile, byte_count: int, interval_bytes: int) -> bool:
+    """Whether any batch has an entry in the offset index."""
+    return any(one.position > interval_bytes for one in iter_headers(log, 0, byte_count))
