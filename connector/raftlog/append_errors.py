@@ -109,6 +109,27 @@ class InvalidAppendError(AppendError):
 
 
 @dataclass(kw_only=True, eq=False)
+class InvalidTimestampError(AppendError):
+    """A record's timestamp is too far ahead of the clock of the log's writer.
+
+    Time retention would keep it, and all that follows, until that time has passed.
+    """
+
+    timestamp_ms: int
+    now_ms: int
+    after_ms_max: int
+    code: ClassVar[str] = "RAFTLOG_INVALID_TIMESTAMP"
+    kafka_code: ClassVar[int | None] = 32
+
+    def sentence(self) -> str:
+        return (
+            f"Timestamp {self.timestamp_ms} of a record is out of range. The timestamp should be "
+            f"at most {self.after_ms_max} ms after {self.now_ms}, the clock of the log's writer; "
+            "correct the timestamp, or the clocks"
+        )
+
+
+@dataclass(kw_only=True, eq=False)
 class RecordBatchTooLargeError(AppendError):
     """The records do not fit into one batch: the caller must split them."""
 

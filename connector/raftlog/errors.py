@@ -25,6 +25,7 @@ from .append_errors import ForeignCommitError as ForeignCommitError
 from .append_errors import FutureEpochError as FutureEpochError
 from .append_errors import InvalidAppendError as InvalidAppendError
 from .append_errors import InvalidProducerEpochError as InvalidProducerEpochError
+from .append_errors import InvalidTimestampError as InvalidTimestampError
 from .append_errors import LogClosedError as LogClosedError
 from .append_errors import LogLockedError as LogLockedError
 from .append_errors import LogReadOnlyError as LogReadOnlyError

@@ -121,6 +121,10 @@ REDACTION_KEY_BYTES_MIN: Final = 16
 TAIL_HOLDBACK_MS_DEFAULT: Final = 5_000
 """How young the tail of a single directory may be before a stream reads it (a heuristic)."""
 
+TIMESTAMP_AFTER_MS_MAX: Final = 60 * 60 * 1000
+"""How far a record's timestamp may be ahead of the clock of the log's writer (Kafka:
+``message.timestamp.after.max.ms``)."""
+
 CLOCK_AHEAD_MS_MAX: Final = 10 * 60 * 1000
 """A record that claims to be younger than this says nothing of its age: clocks of nodes are not so
 far apart, and a producer may write any time that it likes."""

@@ -22,7 +22,7 @@ from .cluster import TIME_MS, Cluster, Node, caller, run, settle
 from .requests import READ_COMMITTED, epoch_end, list_offsets
 
 LATEST, EARLIEST, MAX_TIMESTAMP, LOCAL, TIERED, PENDING = -1, -2, -3, -4, -5, -6
-LATER_MS = TIME_MS + 10_000_000
+LATER_MS = TIME_MS + 3_000_000
 
 
 async def put(node: Node, *values: Any, **more: Any) -> int:

@@ -12,6 +12,7 @@ from raftlog.errors import (
     ForeignCommitError,
     FutureEpochError,
     InvalidAppendError,
+    InvalidTimestampError,
     NotLeaderError,
     RaftlogError,
     RecordBatchTooLargeError,
@@ -630,6 +631,20 @@ def test_a_batch_is_bounded_before_compression_in_every_log() -> None:
     bomb = batch(bytes(RAW_BATCH_BYTES_MAX), compression=Compression.ZSTD)
     with pytest.raises(RecordBatchTooLargeError):
         produced_records(bomb, 1, config)
+
+
+def test_a_batch_from_the_far_future_has_kafka_s_error() -> None:
+    async def work() -> None:
+        leader = Cluster().elect()
+        many = [NewRecord(None, b"v", TIME_MS)] * 100
+        for records in ([], many):
+            late = NewRecord(None, b"v", TIME_MS + 10_000_000)
+            answer = await put(leader, batch(*records, late))
+            assert answer.error_code is ErrorCode.invalid_timestamp
+            assert isinstance(refusal(answer), InvalidTimestampError)
+        assert stored(leader) == []
+
+    run(work())
 
 
 def test_zstd_is_refused_in_versions_whose_clients_do_not_know_it() -> None:

@@ -50,6 +50,16 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a record from the far future is taken",
+        path="connector/raftlog/records/accumulator.py",
+        old="        if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:\n",
+        new="        if latest_ms > 2**62:\n",
+        tests=(
+            "tests/records/test_accumulator.py"
+            "::test_a_time_far_ahead_of_the_clock_is_refused_and_leaves_no_trace",
+        ),
+    ),
+    Plant(
         bug="a record's headers are counted after they are decoded",
         path="connector/raftlog/records/record.py",
         old="    if count > HEADERS_PER_RECORD_MAX:\n",

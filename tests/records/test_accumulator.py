@@ -15,12 +15,13 @@ from raftlog.errors import (
     BufferAllocationError,
     FutureEpochError,
     InvalidAppendError,
+    InvalidTimestampError,
     LogClosedError,
     NotLeaderError,
     RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
 )
-from raftlog.limits import BATCH_HEADER_BYTES
+from raftlog.limits import BATCH_HEADER_BYTES, TIMESTAMP_AFTER_MS_MAX
 from raftlog.records import (
     BatchAccumulator,
     BufferPool,
@@ -35,6 +36,8 @@ from raftlog.records import (
 )
 from raftlog.records.control import EndTransactionMarker, LeaderChange, LeaderChangeVoter
 from raftlog.records.control_messages import ControlType
+from raftlog.records.encoding import encode_records
+from raftlog.records.packed import PackedRecords
 
 EPOCH = 17
 BASE_OFFSET = 157
@@ -533,3 +536,40 @@ def test_records_get_the_time_of_their_batch_unless_they_have_their_own() -> Non
     collected.append(EPOCH, [b"c"], now_ms=NOW_MS + 9)
     records = records_of(collected.drain())
     assert [record.timestamp_ms for record in records] == [NOW_MS, 5, NOW_MS]
+
+
+@pytest.mark.parametrize("form", ["append", "atomic", "alone", "packed", "split"])
+def test_a_time_far_ahead_of_the_clock_is_refused_and_leaves_no_trace(form: str) -> None:
+    pool = BufferPool(100 * BATCH_BYTES)
+    collected = accumulator(pool=pool)
+    collected.append(EPOCH, [b"a"], now_ms=NOW_MS)
+    before = (collected.next_offset, pool.taken_byte_count)
+
+    def append(time_ms: int) -> int:
+        records = [NewRecord(None, b"x", time_ms)]
+        match form:
+            case "append":
+                return collected.append(EPOCH, [b"b", *records], now_ms=NOW_MS)
+            case "atomic":
+                return collected.append_atomic(EPOCH, records, now_ms=NOW_MS)
+            case "alone":
+                stamp = ProducerStamp(7, 0, 0)
+                return collected.append_atomic(EPOCH, records, now_ms=NOW_MS, producer=stamp)
+            case "packed":
+                packed = PackedRecords(
+                    encode_records(records, 0, 5),
+                    1,
+                    base_timestamp_ms=5,
+                    max_timestamp_ms=time_ms,
+                )
+                return collected.append_atomic(EPOCH, packed, now_ms=NOW_MS)
+        return collected.append(EPOCH, [*records, *[bytes(BATCH_BYTES // 2)] * 3], now_ms=NOW_MS)
+
+    with pytest.raises(InvalidTimestampError) as refused:
+        append(NOW_MS + TIMESTAMP_AFTER_MS_MAX + 1)
+    assert refused.value.timestamp_ms == NOW_MS + TIMESTAMP_AFTER_MS_MAX + 1
+    assert (collected.next_offset, pool.taken_byte_count) == before
+    append(NOW_MS + TIMESTAMP_AFTER_MS_MAX)
+    assert max(batch.max_timestamp_ms for batch in collected.drain()) == (
+        NOW_MS + TIMESTAMP_AFTER_MS_MAX
+    )

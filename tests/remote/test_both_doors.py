@@ -18,6 +18,7 @@ from raftlog.errors import (
     FutureEpochError,
     InvalidAppendError,
     InvalidProducerEpochError,
+    InvalidTimestampError,
     LogClosedError,
     NotLeaderError,
     OptionError,
@@ -104,6 +105,23 @@ def test_what_is_too_large_for_one_batch_becomes_several_unless_it_must_not(log:
     assert (result.base_offset, result.last_offset) == (end, end + 3)
     assert log.append(b"after").base_offset == end + 4
     assert [len(value or b"") for value in values_from(log, end)] == [3 * 2**20] * 4 + [5]
+
+
+def test_a_record_from_the_far_future_is_refused_alone(log: AnyLog) -> None:
+    from raftlog.records.record import NewRecord
+
+    future = NewRecord(None, b"bad", 2**60)
+    end = log.end_offset
+    given = [b"a", future, [b"b", future], b"c"]
+    appends = [log.append_async(one) for one in given]
+    appends.append(log.append_async([b"d", future], commit=("app of the future", "q", 1)))
+    for refused in (appends[1], appends[2], appends[4]):
+        with pytest.raises(InvalidTimestampError) as caught:
+            refused.result(30)
+        assert (caught.value.timestamp_ms, caught.value.kafka_code) == (2**60, 32)
+        assert caught.value.after_ms_max == 60 * 60 * 1000
+    assert [appends[0].result(30).base_offset, appends[3].result(30).base_offset] == [end, end + 1]
+    assert values_from(log, end) == [b"a", b"c"]
 
 
 # --- the token ------------------------------------------------------------------------------------

@@ -155,7 +155,8 @@ class LogHandle(Closing):
 
         Raises, with nothing changed: ``UnexpectedEndOffsetError``, ``NotLeaderError``,
         ``FutureEpochError``, ``InvalidAppendError``, ``OptionError`` (an argument of a wrong type
-        or size), ``RecordBatchTooLargeError``, ``StaleCommitError``, ``ForeignCommitError``,
+        or size), ``InvalidTimestampError`` (a time over an hour ahead of the clock of the log's
+        writer), ``RecordBatchTooLargeError``, ``StaleCommitError``, ``ForeignCommitError``,
         ``OutOfOrderSequenceError``, ``InvalidProducerEpochError``, ``BufferAllocationError``,
         ``LogLockedError``, ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``; in a quorum
         also ``QuorumUnavailableError``, ``AccessDeniedError``, ``NodeRefusedError``. And

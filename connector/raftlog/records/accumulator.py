@@ -24,12 +24,18 @@ from raftlog.errors import (
     AppendError,
     FutureEpochError,
     InvalidAppendError,
+    InvalidTimestampError,
     LogClosedError,
     NotLeaderError,
     RecordBatchTooLargeError,
     UnexpectedEndOffsetError,
 )
-from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES, RAW_BATCH_BYTES_MAX
+from raftlog.limits import (
+    BATCH_BYTES_MAX,
+    BATCH_HEADER_BYTES,
+    RAW_BATCH_BYTES_MAX,
+    TIMESTAMP_AFTER_MS_MAX,
+)
 
 from .buffer_pool import BufferPool
 from .builder import NO_PRODUCER, BatchBuilder, EncodedRecords, ProducerStamp
@@ -168,6 +174,7 @@ class BatchAccumulator:
         A writer that fails may leave some of the batches written and others not. Raises
         ``NotLeaderError``, ``FutureEpochError``, ``InvalidAppendError`` (no records),
         ``RecordBatchTooLargeError`` (one record alone is too large; none of them is appended),
+        ``InvalidTimestampError`` (a time too far ahead of ``now_ms``),
         ``BufferAllocationError``, ``LogClosedError``.
         """
         self._check(epoch, records)
@@ -344,6 +351,11 @@ class BatchAccumulator:
 
     def _add(self, placed: list[_Placed], now_ms: int) -> None:
         """The one step that changes anything, and only after the memory was given."""
+        latest_ms = max(place.encoded.max_timestamp_ms for place in placed)
+        if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:
+            raise InvalidTimestampError(
+                timestamp_ms=latest_ms, now_ms=now_ms, after_ms_max=TIMESTAMP_AFTER_MS_MAX
+            )
         new_count = sum(place.builder is not self._filling for place in placed)
         byte_count = sum(len(place.encoded.data) for place in placed)
         byte_count += BATCH_HEADER_BYTES * new_count

@@ -19,6 +19,7 @@ from raftlog.client.requests import AppendRequest
 from raftlog.errors import (
     AppendUnknownError,
     FutureEpochError,
+    InvalidAppendError,
     NotLeaderError,
     RaftlogError,
     RecordBatchTooLargeError,
@@ -93,14 +94,15 @@ class Packing:
         """Make the next batch, under ``lane`` if it needs one; None if it is refused here."""
         try:
             return self._pack(lane)
-        except RecordBatchTooLargeError as error:
+        except (RecordBatchTooLargeError, InvalidAppendError) as error:
             fail_request(self._queue.popleft(), error)
             if lane is not None:
                 self._lanes.append(lane)
             return None
 
     def _pack(self, lane: Lane | None) -> Sending:
-        """Raises ``RecordBatchTooLargeError``, and then has taken nothing out of the queue."""
+        """Raises ``RecordBatchTooLargeError`` and, for too many headers, ``InvalidAppendError``:
+        then it has taken nothing out of the queue."""
         now_ms, first = self._clock.wall_ms(), self._queue[0]
         if lane is None or not may_share(first):
             sending = alone(first, self._settings, now_ms, lane)
