@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from raftlog import limits
 from raftlog.client import Isolation, LogKind
+from raftlog.client.arguments import isolation_of
 from raftlog.client.door import Nodes
 from raftlog.errors import OptionError
 
@@ -163,13 +164,10 @@ def _strategy(name: str, value: str) -> TimestampStrategy:
 
 
 def _isolation(name: str, value: str) -> Isolation:
-    match value.strip().lower():
-        case "read_committed":
-            return Isolation.READ_COMMITTED
-        case "high_watermark" | "read_uncommitted":
-            return Isolation.HIGH_WATERMARK
-        case _:
-            raise OptionError(option=name, reason="must be read_committed or high_watermark")
+    try:
+        return isolation_of(value.strip().lower())
+    except OptionError as error:
+        raise OptionError(option=name, reason=error.reason) from None
 
 
 def _kind(name: str, value: str) -> LogKind:

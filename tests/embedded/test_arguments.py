@@ -70,8 +70,9 @@ def test_what_may_be_read_is_said_in_words_or_refused(machine: Machine) -> None:
     log.append([b"\x01\x17\x00\x00", b"\x01\x14\x00\x00"])
     assert len(list(log.read(isolation="read_committed"))) == 0
     assert len(list(log.read(isolation="high_watermark"))) == 2
+    assert len(list(log.read(isolation="read_uncommitted"))) == 2, "as Kafka calls it"
     assert len(list(log.read(isolation=Isolation.HIGH_WATERMARK))) == 2
-    for wrong in ("read_uncommitted", 1, None):
+    for wrong in ("serializable", 1, None):
         with pytest.raises(OptionError, match="read_committed, high_watermark"):
             log.read(isolation=wrong)  # type: ignore[arg-type]
 

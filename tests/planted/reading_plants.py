@@ -125,4 +125,14 @@ READING_PLANTS: Final = (
             "::test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again",
         ),
     ),
+    # --- what may be asked for ----------------------------------------------------------------
+    Plant(
+        bug="Kafka's name of an isolation level is refused",
+        path="connector/raftlog/client/arguments.py",
+        old="""    if value == READ_UNCOMMITTED:
+        return Isolation.HIGH_WATERMARK
+""",
+        new="",
+        tests=("tests/embedded/test_arguments.py", "tests/spark/test_source_options.py"),
+    ),
 )

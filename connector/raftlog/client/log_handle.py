@@ -107,9 +107,9 @@ class LogHandle(Closing):
     ) -> LogReading:
         """The records from an offset on (the log's first), up to where the log ends now.
 
-        ``isolation`` is ``read_committed``, or ``high_watermark`` for all, whatever becomes of its
-        transaction. Every record that is read is committed; of a quorum the newest may be missing,
-        as ``end_offset`` explains.
+        ``isolation`` is ``read_committed``, or ``high_watermark`` (Kafka: ``read_uncommitted``)
+        for all, whatever becomes of its transaction. Every record that is read is committed; of a
+        quorum the newest may be missing, as ``end_offset`` explains.
 
         Iterate it for records, or take ``to_arrow()`` for columns.
         """
