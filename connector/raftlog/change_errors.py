@@ -51,3 +51,20 @@ class InvalidChangesError(RaftlogError):
             f"{len(self.refused)} of {self.row_count} changes are refused, and nothing was "
             f"written:{lines}{rest}"
         )
+
+
+@dataclass(kw_only=True, eq=False)
+class ChangesNotSupportedError(RaftlogError):
+    """The log of a quorum of nodes: no controller checks changes of its metadata there."""
+
+    path: str
+    code: ClassVar[str] = "RAFTLOG_CHANGES_NOT_SUPPORTED"
+    kafka_code: ClassVar[int | None] = 35
+
+    def sentence(self) -> str:
+        return (
+            f"{self.path}: changes of the metadata log of a quorum are not supported through a "
+            "client; nothing was written. Apply them to a log in files, "
+            'raftlog.open(path, values="kraft"), or append records that are checked already: '
+            "log.append(records, required_base_offset=...)"
+        )

@@ -37,6 +37,7 @@ from .append_errors import UnexpectedEndOffsetError as UnexpectedEndOffsetError
 from .base_errors import LogError as LogError
 from .base_errors import RaftlogError as RaftlogError
 from .base_errors import place_text as _place
+from .change_errors import ChangesNotSupportedError as ChangesNotSupportedError
 from .change_errors import InvalidChangesError as InvalidChangesError
 from .change_errors import RefusedChange as RefusedChange
 from .node_errors import AlreadyFormattedError as AlreadyFormattedError

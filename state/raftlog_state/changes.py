@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from raftlog import AppendResult, CommitName, EmbeddedLog, ValueKind
 from raftlog.errors import (
+    ChangesNotSupportedError,
     InvalidAppendError,
     OptionError,
     UnexpectedEndOffsetError,
@@ -85,12 +86,15 @@ def apply_changes(
         UnexpectedEndOffsetError: a rival was first, in every attempt.
         InvalidAppendError: a metadata transaction is open at the log's end.
         RecordBatchTooLargeError: the records do not fit into one batch of this log.
+        ChangesNotSupportedError: the log is that of a quorum, from ``raftlog.connect``.
         OptionError: the log does not hold metadata, or ``attempts`` is no number above 0.
         And what reading a log and ``EmbeddedLog.append`` raise. Nothing was written then.
     """
     if log.values is not ValueKind.KRAFT:
         reason = f"the log in {log.path} holds {log.values.value}, and changes go to one of kraft"
         raise OptionError(option="values", reason=reason)
+    if not isinstance(log, EmbeddedLog):
+        raise ChangesNotSupportedError(path=log.path)
     if attempts < 1:
         raise OptionError(option="attempts", reason="at least one is needed")
     rows = _rows(changes)

@@ -135,4 +135,16 @@ READING_PLANTS: Final = (
         new="",
         tests=("tests/embedded/test_arguments.py", "tests/spark/test_source_options.py"),
     ),
+    Plant(
+        bug="changes of a quorum's metadata are looked for in a path",
+        path="state/raftlog_state/changes.py",
+        old="""    if not isinstance(log, EmbeddedLog):
+        raise ChangesNotSupportedError(path=log.path)
+""",
+        new="",
+        tests=(
+            "tests/remote/test_remote_log.py"
+            "::test_changes_of_a_quorums_metadata_are_refused_with_what_to_do",
+        ),
+    ),
 )

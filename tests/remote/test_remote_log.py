@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -11,8 +12,14 @@ import raftlog
 from raftlog import ConnectedLog
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind, open_path
 from raftlog.client.remote.remote_log import RemoteLog
-from raftlog.errors import DataLossError, OffsetOutOfRangeError
+from raftlog.errors import (
+    ChangesNotSupportedError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
 from raftlog.records.columns import Column
+from raftlog_state import apply_changes
 from tests.remote.conftest import Quorums
 
 pytestmark = pytest.mark.slow
@@ -43,7 +50,8 @@ def files(quorums: Quorums, kind: str, log: ConnectedLog) -> LogReader:
             log.append(batch)
         log.append([BEGIN, NO_OP, END, BEGIN])
         log.append([END])
-    return open_path(str(quorums.of(kind).nodes[0].directory / "raftlog-0"))
+    declared = LogKind.METADATA if kind == "kraft" else LogKind.PARTITION
+    return open_path(str(quorums.of(kind).nodes[0].directory / "raftlog-0"), kind=declared)
 
 
 def batches(log: LogReader, start: int, end: int) -> list[object]:
@@ -69,6 +77,19 @@ def test_it_is_what_the_directory_holds(log: ConnectedLog, files: LogReader, kin
         for one in (remote, files)
     ]
     assert list(itertools.chain(*tables[0])) == list(itertools.chain(*tables[1]))
+
+
+def test_changes_of_a_quorums_metadata_are_refused_with_what_to_do(
+    log: ConnectedLog, kind: str
+) -> None:
+    end_offset = log.end_offset
+    expected = ChangesNotSupportedError if kind == "kraft" else OptionError
+    with pytest.raises(expected) as refused:
+        apply_changes(cast(Any, log), [{"change": "create_topic", "topic": "orders"}])
+    assert "does not exist" not in str(refused.value)
+    if kind == "kraft":
+        assert 'raftlog.open(path, values="kraft")' in str(refused.value)
+    assert log.end_offset == end_offset
 
 
 def test_plans_and_boundaries_are_those_of_the_directory(
