@@ -46,6 +46,7 @@ from .node_errors import NodeAddressError as NodeAddressError
 from .node_errors import NodeRunningError as NodeRunningError
 from .node_errors import NotFormattedError as NotFormattedError
 from .node_errors import WrongDirectoryError as WrongDirectoryError
+from .printable import without_user_info
 from .remote_errors import AccessDeniedError as AccessDeniedError
 from .remote_errors import NodeRefusedError as NodeRefusedError
 from .remote_errors import NotRemoteError as NotRemoteError
@@ -538,6 +539,9 @@ class TablesError(StateError):
     reason: str
     remedy: str
     code: ClassVar[str] = "RAFTLOG_TABLES"
+
+    def __post_init__(self) -> None:
+        self.place = without_user_info(self.place)
 
     def sentence(self) -> str:
         return f"tables at {self.place}: {self.reason}; {self.remedy}"

@@ -147,4 +147,47 @@ READING_PLANTS: Final = (
             "::test_changes_of_a_quorums_metadata_are_refused_with_what_to_do",
         ),
     ),
+    # --- text of strangers --------------------------------------------------------------------
+    Plant(
+        bug="lines of output carry a terminal's commands",
+        path="state/raftlog_state/cli/output.py",
+        old="""        if not "".join(lines).isprintable():
+            lines = [printable(line) for line in lines]
+""",
+        new="",
+        tests=("tests/cli/test_what_terminals_see.py",),
+    ),
+    Plant(
+        bug="sentences on stderr carry a terminal's commands",
+        path="state/raftlog_state/cli/output.py",
+        old="""        text = "\\n".join(printable(line) for line in text.split("\\n"))
+""",
+        new="",
+        tests=("tests/cli/test_what_terminals_see.py",),
+    ),
+    Plant(
+        bug="a node's lines carry a terminal's commands",
+        path="connector/raftlog/node/log_lines.py",
+        old='self._stream.write(printable(text) + "\\n")',
+        new='self._stream.write(text + "\\n")',
+        tests=("tests/cli/test_what_terminals_see.py",),
+    ),
+    Plant(
+        bug="a password in an address is echoed",
+        path="connector/raftlog/client/remote/addresses.py",
+        old="""    if "@" in text:
+""",
+        new="""    if "@" in text and "@" not in text:
+""",
+        tests=("tests/cli/test_what_terminals_see.py",),
+    ),
+    Plant(
+        bug="a key in a URL is echoed",
+        path="connector/raftlog/client/paths.py",
+        old="""    if found is not None:
+""",
+        new="""    if found is not None and not paths:
+""",
+        tests=("tests/cli/test_what_terminals_see.py",),
+    ),
 )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from raftlog.errors import OptionError
 
 from .directory import open_path
+from .paths import refuse_schemes
 from .remote.addresses import BOOTSTRAP_SERVERS, parse_addresses
 from .remote.tls import NO_TLS, TlsOptions
 
@@ -80,6 +81,7 @@ def place_of(options: Mapping[str, str], *, call: str = "it names the log") -> P
         if not path:
             reason = f"is missing: {call}, or give {BOOTSTRAP_SERVERS}"
             raise OptionError(option=PATH, reason=reason)
+        refuse_schemes(path)
         return Place(path)
     if path:
         reason = "says where the log is, and so does path: give one of them"

@@ -6,6 +6,7 @@ Rules of this file:
    records, keys and certificates' contents are never facts.
 2. What is said over and over, as of a peer that is not there, is said once in a while, with how
    often it was not said.
+3. What peers and files are called is escaped where it is not printable: a terminal shows the lines.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, TextIO
+
+from raftlog.printable import printable
 
 _REPEAT_S: Final = 10.0
 _REMEMBERED_MAX: Final = 1_000
@@ -39,7 +42,8 @@ class LogLines:
         moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {"time": moment, "level": level, "node": self._node_id, "event": event, **facts}
         with contextlib.suppress(OSError):
-            self._stream.write(json.dumps(line, default=str, ensure_ascii=False) + "\n")
+            text = json.dumps(line, default=str, ensure_ascii=False)
+            self._stream.write(printable(text) + "\n")
             self._stream.flush()
 
     def say_rarely(self, event: str, about: str, reason: str) -> None:

@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. A block is made of whole lines: whoever reads while we write never has to wait for half of one.
-2. Text that is not Unicode (an old path, say) is written as backslash escapes, which JSON reads.
+2. What is not printable, or not Unicode (an old path, say), is written as backslash escapes, which
+   JSON reads: nothing that a path, a host or a record is called commands a terminal.
 3. stderr is for people: if it cannot be written, nobody is there, and nothing is said.
 """
 
@@ -14,6 +15,8 @@ import io
 import time
 from collections.abc import Iterable
 from typing import BinaryIO, Final, TextIO
+
+from raftlog.printable import printable
 
 _BLOCK_CHARACTERS: Final = 256 * 1024
 _BAR_WIDTH: Final = 30
@@ -85,8 +88,10 @@ class Output:
     def _drain(self) -> None:
         if not self._lines:
             return
-        self._lines.append("")
-        block = "\n".join(self._lines).encode("utf-8", "backslashreplace")
+        lines = self._lines
+        if not "".join(lines).isprintable():
+            lines = [printable(line) for line in lines]
+        block = "\n".join([*lines, ""]).encode("utf-8")
         self._lines.clear()
         self._character_count = 0
         try:
@@ -112,8 +117,9 @@ class Console:
         self.write(f"raftlog: {one_line}\n")
 
     def write(self, text: str) -> None:
-        """Write text as it is, in place of the bar."""
+        """Write lines, in place of the bar."""
         self.clear()
+        text = "\n".join(printable(line) for line in text.split("\n"))
         try:
             self._stream.write(text)
             self._stream.flush()

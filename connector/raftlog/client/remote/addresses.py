@@ -1,7 +1,8 @@
 """Addresses of nodes as people write them: ``host:port``, separated by commas (Kafka:
 ``bootstrap.servers``).
 
-Rules of this file: an address of IPv6 stands in brackets, and the port is always said.
+Rules of this file: an address of IPv6 is in brackets, and the port is always named. An address
+with a user in it is refused, and not shown: a password may be there.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         raise OptionError(option=BOOTSTRAP_SERVERS, reason="it is empty; give host:port,host:port")
+    if "@" in text:
+        reason = "it names a user; give host:port,host:port, and certificates by the ssl options"
+        raise OptionError(option=BOOTSTRAP_SERVERS, reason=reason)
     return tuple(dict.fromkeys(map(_address, parts)))
 
 
