@@ -190,4 +190,14 @@ READING_PLANTS: Final = (
 """,
         tests=("tests/cli/test_what_terminals_see.py",),
     ),
+    Plant(
+        bug="cat prints what may not be committed without a word",
+        path="state/raftlog_state/cli/cat_log.py",
+        old="""        console.say(f"up to offset {log_end_offset} (exclusive): {look.explanation}")
+""",
+        new="""        if log.source is SourceKind.VOTERS:
+            console.say(f"up to offset {log_end_offset} (exclusive): {look.explanation}")
+""",
+        tests=("tests/cli/test_cli_cat.py::test_it_says_which_end_it_took",),
+    ),
 )

@@ -157,7 +157,8 @@ class SingleLog(LogReader):
         now_ms: int | None = None,
         previous: ReadEnd | None = None,
     ) -> ReadEnd:
-        history = self.known.history()
+        is_committed_only = isolation is Isolation.READ_COMMITTED
+        history = self.known.history() if is_committed_only else None
         offset = self.log_end_offset
         is_file = self.source in (SourceKind.SEGMENT, SourceKind.CHECKPOINT)
         basis = EndBasis.FILE if is_file else EndBasis.DIRECTORY
@@ -172,7 +173,7 @@ class SingleLog(LogReader):
             )
             basis = EndBasis.HOLDBACK
             words = [words_of(basis, self.tail, holdback_ms=holdback_ms)]
-        if isolation is Isolation.READ_COMMITTED and history is not None:
+        if history is not None:
             stable = self.known.stable_end(offset)
             if stable < offset:
                 words.append(f"the transaction that begins at offset {stable} is not decided")

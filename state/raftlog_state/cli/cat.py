@@ -15,9 +15,10 @@ Print the records of a log, one JSON line each:
    "data":{...}}
 
 type, version and data are what kafka-dump-log prints; timestamp is in milliseconds. Every record
-of a file is printed as it lies there, committed or not; nodes give what is committed. Of an
-ordinary partition: key, value and headers, as text if they are UTF-8, else base64 as keyBase64
-and valueBase64. Of a .checkpoint: its records; their offsets begin at 0 and mean nothing.
+of a file is printed as it is there, committed or not: stderr says which end was taken. Several
+voters' copies, and nodes, give what is committed. Of an ordinary partition: key, value and
+headers, as text if they are UTF-8, else base64 as keyBase64 and valueBase64. Of a .checkpoint:
+its records; their offsets begin at 0 and mean nothing.
 """
 
 EXAMPLES = """

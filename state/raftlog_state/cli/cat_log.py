@@ -5,6 +5,7 @@ Rules of this file:
 1. Memory is bounded by a chunk of the log: lines are written as they are made.
 2. What was whole is printed before the error of what was not is told. A value that is damaged in a
    batch whose CRC holds is told on stderr and passed over, and the exit code is 1.
+3. Which end was taken, and whether what is printed is committed, is said on stderr.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from raftlog.client import Isolation, LogKind, LogReader, SourceKind
+from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
 from raftlog.errors import OffsetOutOfRangeError
 from raftlog.records import RecordBatch
 from raftlog.records.columns import Column, RecordColumns, Scan
@@ -142,12 +143,13 @@ def _range(
     log: LogReader, start_offset: int | None, end_offset: int | None, console: Console
 ) -> tuple[int, int]:
     """The offsets to print. Raises ``OffsetOutOfRangeError``."""
-    log_start_offset, log_end_offset = log.log_start_offset, log.log_end_offset
-    if log.source is SourceKind.VOTERS:
-        end = log.read_end(isolation=Isolation.HIGH_WATERMARK)
-        log_end_offset = end.offset
-        if end_offset is None:
-            console.say(f"up to offset {end.offset} (exclusive): {end.explanation}")
+    log_start_offset = log.log_start_offset
+    look = log.read_end(isolation=Isolation.HIGH_WATERMARK)
+    log_end_offset = look.offset
+    if end_offset is None:
+        console.say(f"up to offset {log_end_offset} (exclusive): {look.explanation}")
+    elif look.basis in (EndBasis.DIRECTORY, EndBasis.FILE):
+        console.say(f"the log ends at offset {log_end_offset} (exclusive): {look.explanation}")
     for wanted in (start_offset, end_offset):
         if wanted is not None and not log_start_offset <= wanted <= log_end_offset:
             raise OffsetOutOfRangeError(
