@@ -41,8 +41,9 @@ class RaftlogDataSource(DataSource):
     ``load`` takes the directory of a metadata log, a node's log directory that holds one, the
     directory of an ordinary partition, one ``.log`` segment, or one ``.checkpoint``. Several
     directories of voters of one cluster (``load([one, two, three])``, separated by commas, or as a
-    pattern with ``*``) are read up to what a majority of the voters holds. Nothing is locked or
-    changed, so a running node is not disturbed. The path must be visible to every executor.
+    pattern with ``*``) are read up to what a majority of the voters holds; several replicas of an
+    ordinary partition up to what all of them hold. Nothing is locked or changed, so a running node
+    is not disturbed. The path must be visible to every executor.
 
     Instead of a path, ``bootstrap.servers`` names nodes, as ``host:port,host:port``: those of a
     quorum of raftlog's, to read or to write; or the live controllers of a Kafka cluster, whose
@@ -115,7 +116,7 @@ class RaftlogDataSource(DataSource):
     tailHoldback
         Milliseconds, or such as ``5s``: how old the tail of a single directory must be before it is
         read. What a node wrote last may be taken back by its cluster, and one directory cannot
-        tell. Default: 5 s for streams, 0 for batch reads. Several voters need none.
+        tell. Default: 5 s for streams, 0 for batch reads. Several copies need none.
     failOnDataLoss
         ``true`` (default): records that are gone end the query with a
         ``RAFTLOG_DATA_LOSS.<condition>`` error. ``false``: a warning, and the read goes on: where

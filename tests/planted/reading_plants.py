@@ -200,4 +200,48 @@ READING_PLANTS: Final = (
 """,
         tests=("tests/cli/test_cli_cat.py::test_it_says_which_end_it_took",),
     ),
+    # --- copies of one log --------------------------------------------------------------------
+    Plant(
+        bug="copies are compared by their epochs alone",
+        path=f"{LOG}/comparing.py",
+        old="""        batch.byte_count,
+        batch.crc,
+    )
+""",
+        new="""    )
+""",
+        tests=("tests/cli/test_cli_copies.py::test_where_replicas_diverge_is_named",),
+    ),
+    Plant(
+        bug="what compaction took from one replica is called a divergence",
+        path=f"{LOG}/comparing.py",
+        old="""            if is_dense and batch.delete_horizon_ms is None:
+""",
+        new="""            if batch.delete_horizon_ms is None:
+""",
+        tests=(
+            "tests/cli/test_cli_copies.py"
+            "::test_what_compaction_took_from_one_replica_is_no_divergence",
+        ),
+    ),
+    Plant(
+        bug="replicas are read up to the end of the longest",
+        path=f"{LOG}/majority.py",
+        old="""        offset = min(offset, agreed)
+        if agreed""",
+        new="""        if agreed""",
+        tests=("tests/cli/test_cli_copies.py",),
+    ),
+    Plant(
+        bug="an uncommitted tail of a quorum is called damage",
+        path="state/raftlog_state/check/copies.py",
+        old="""        made = note if is_normal else damage
+""",
+        new="""        made = damage
+""",
+        tests=(
+            "tests/cli/test_cli_copies.py"
+            "::test_an_uncommitted_tail_of_a_quorum_is_a_note_and_other_bytes_are_damage",
+        ),
+    ),
 )

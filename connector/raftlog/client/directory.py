@@ -4,7 +4,7 @@ Rules of this file:
 
 1. A path that exists is itself, whatever letters it has. Otherwise commas separate paths and
    ``*``, ``?``, ``[...]`` make a pattern.
-2. Several paths are copies of one cluster's metadata log, of different nodes.
+2. Several paths are copies of one log, of different nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def open_path(
 
     A metadata directory; a node's log directory (its ``__cluster_metadata-0``); an ordinary
     partition's directory; one ``.log`` segment; one ``.checkpoint``; or the directories of several
-    voters of one cluster, separated by commas or matched by a pattern.
+    copies of one log, as its voters or replicas have them, separated by commas or matched by a
+    pattern.
 
     ``kind`` declares what the records are; None: find out. Raises ``LogNotFoundError``,
     ``LogAccessError``, ``NotALogError``, ``UnknownRecordKindError``; ``OptionError`` if the log of

@@ -6,6 +6,7 @@ goes on behind damage, where a reader stops.
 
 from __future__ import annotations
 
+from raftlog.log.comparing import Divergence, first_divergence
 from raftlog.log.epoch_cache import parse_epoch_checkpoint
 from raftlog.log.files import LogFiles, read_batch_at, read_small_file
 from raftlog.log.names import (
@@ -51,6 +52,7 @@ __all__ = [
     "TIME_INDEX_SUFFIX",
     "TXN_INDEX_SUFFIX",
     "AbortedTransaction",
+    "Divergence",
     "LogFiles",
     "ReadScans",
     "ReadableFile",
@@ -58,6 +60,7 @@ __all__ = [
     "VotersLog",
     "embedded_marks",
     "find_sound_batch",
+    "first_divergence",
     "parse_epoch_checkpoint",
     "parse_meta_properties",
     "parse_offset_index",

@@ -76,9 +76,11 @@ def words_of(basis: EndBasis, tail: Tail | None, *, holdback_ms: int = 0) -> str
         case EndBasis.HIGH_WATERMARK:
             words = "the high watermark, as the leader of the quorum told it: committed"
         case EndBasis.FILE:
-            words = "the end of this one file"
+            words = "the end of this one file: its last records may not be committed"
         case EndBasis.MAJORITY:
             words = "what a majority of the voters holds: committed"
+        case EndBasis.REPLICAS:
+            words = "what all copies hold: committed if all in-sync replicas are among them"
     if tail is not None and tail.error is not None:
         words += f"; the {tail.byte_count} bytes behind it are damaged: {tail.error.reason}"
     return words

@@ -140,6 +140,26 @@ def majority_end(copies: Sequence[Copy], voters: tuple[ReplicaKey, ...]) -> Majo
     return MajorityEnd(offset, tuple(copy.node_id for copy in counted), words)
 
 
+def common_end(copies: Sequence[Copy]) -> MajorityEnd:
+    """The end up to which all copies agree: replicas of a partition that has no voters.
+
+    What all in-sync replicas hold is committed (Kafka's high watermark).
+    """
+    newest = most_up_to_date(copies)
+    words = f"what all {len(copies)} copies hold: committed if all in-sync replicas are among them"
+    offset = newest.log_end_offset
+    for copy in copies:
+        agreed = agreed_end(newest, copy) if copy.epochs.entries else copy.log_end_offset
+        offset = min(offset, agreed)
+        if agreed < min(newest.log_end_offset, copy.log_end_offset):
+            epochs = [one.epochs.epoch_at(agreed) for one in (newest, copy)]
+            words += (
+                f"; {copy.path} diverges at offset {agreed}: epoch {epochs[1]} where "
+                f"{newest.path} has epoch {epochs[0]}"
+            )
+    return MajorityEnd(offset, tuple(copy.node_id for copy in copies), words)
+
+
 def _one_each(copies: list[Copy]) -> list[Copy]:
     """One copy a voter; of two that claim to be the same voter's, the one that is behind."""
     chosen: dict[int, Copy] = {}

@@ -56,6 +56,8 @@ class EndBasis(enum.Enum):
     """This one directory without its young tail: very likely committed."""
     MAJORITY = "majority"
     """What a majority of the voters holds: committed."""
+    REPLICAS = "replicas"
+    """What all copies of an ordinary partition hold: committed if no in-sync replica is missing."""
     EMBEDDED = "embedded"
     """What the writers of an embedded log have synced: committed."""
     HIGH_WATERMARK = "high_watermark"

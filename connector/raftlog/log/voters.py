@@ -1,4 +1,6 @@
-"""Read one log from several voters' copies: the end is what a majority of them holds.
+"""Read one log from several nodes' copies: the end is what a majority of its voters holds.
+
+Replicas of an ordinary partition of Kafka's have no voters: their end is what all copies hold.
 
 Rules of this file:
 
@@ -6,7 +8,7 @@ Rules of this file:
    deleted already, from a copy that agrees with it.
 2. Copies are looked at one after the other while their nodes may run. Elections meanwhile are
    noticed by their epochs, which are read before and after.
-3. At every look all must still belong to one cluster: a directory may have been replaced.
+3. At every look all must still be copies of one log: a directory may have been replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from raftlog.types import ReplicaKey, SnapshotId
 from .cursor import Tail
 from .ends import Placed, not_before
 from .epoch_cache import EpochCache
-from .majority import Copy, agreed_end, majority_end, most_up_to_date
+from .majority import Copy, agreed_end, common_end, majority_end, most_up_to_date
 from .names import META_PROPERTIES_NAME
 from .outcomes import Outcomes
 from .reader import LogReader
@@ -39,16 +41,16 @@ from .snapshot import SnapshotReader
 
 
 class VotersLog(LogReader):
-    """One metadata log, read from the directories of several of its nodes."""
+    """One log, read from the directories of several of its nodes."""
 
     def __init__(self, path: str, logs: Sequence[SingleLog]) -> None:
         self.path = path
-        self.kind = LogKind.METADATA
+        self.kind = logs[0].kind
         self.source = SourceKind.VOTERS
         self.topic, self.partition = logs[0].topic, logs[0].partition
         self.logs = tuple(logs)
         self._copies: tuple[Copy, ...] | None = None
-        self._check_same_cluster()
+        self._check_same_log()
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -70,7 +72,7 @@ class VotersLog(LogReader):
 
     @property
     def is_ours(self) -> bool:
-        return self._newest_log().is_ours
+        return self.newest_log().is_ours
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
@@ -82,15 +84,15 @@ class VotersLog(LogReader):
 
     @property
     def tail(self) -> Tail | None:
-        return self._newest_log().tail
+        return self.newest_log().tail
 
     @property
     def meta_properties(self) -> MetaProperties | None:
-        return self._newest_log().meta_properties
+        return self.newest_log().meta_properties
 
     @property
     def quorum_state(self) -> QuorumState | None:
-        return self._newest_log().quorum_state
+        return self.newest_log().quorum_state
 
     def refresh(self) -> None:
         for log in self.logs:
@@ -107,22 +109,26 @@ class VotersLog(LogReader):
         now_ms: int | None = None,
         previous: ReadEnd | None = None,
     ) -> ReadEnd:
-        """What a majority holds. Nothing is held back: it is known."""
-        log = self._newest_log()
-        majority = majority_end(self.copies(), self.voters())
+        """What a majority holds, or all copies of a log without voters. Nothing is held back."""
+        log = self.newest_log()
+        voters = self.voters()
+        if voters:
+            basis, majority = EndBasis.MAJORITY, majority_end(self.copies(), voters)
+        else:
+            basis, majority = EndBasis.REPLICAS, common_end(self.copies())
         offset, words = min(majority.offset, self.log_end_offset), majority.explanation
         if isolation is Isolation.READ_COMMITTED:
             stable = log.known.stable_end(offset)
             if stable < offset:
                 words += f"; the transaction that begins at offset {stable} is not decided"
             offset = stable
-        found = ReadEnd(offset, log.epoch_before(offset), EndBasis.MAJORITY, words)
+        found = ReadEnd(offset, log.epoch_before(offset), basis, words)
         newest = self._newest()
         placed = Placed(self.path, newest.log_start_offset, newest.log_end_offset, newest.epochs)
         return not_before(found, previous, placed)
 
     def voters(self) -> tuple[ReplicaKey, ...]:
-        """Who votes, as the most up-to-date of all copies says.
+        """Who votes, as the most up-to-date of all copies says; none in Kafka's partitions.
 
         A change of voters holds from where it is appended, committed or not (KIP-853). Where no
         record says, ``quorum-state`` of static voters does. Raises ``CorruptFileError``.
@@ -135,6 +141,8 @@ class VotersLog(LogReader):
         state = log.quorum_state
         if state is not None and state.voters:
             return tuple(ReplicaKey(node_id) for node_id in state.voters)
+        if self.kind is LogKind.PARTITION:
+            return ()
         raise CorruptFileError(
             path=log.path, reason="neither a record nor a checkpoint says who its voters are"
         )
@@ -179,7 +187,7 @@ class VotersLog(LogReader):
         boundary = log.next_boundary(
             start, end_offset=end, max_records=max_records, max_bytes=max_bytes
         )
-        if boundary < end or end == end_offset:
+        if boundary < end or end == end_offset or self.kind is LogKind.PARTITION:
             return boundary
         # Another copy goes on where the newest one begins, which may be inside a transaction.
         history = log.known.covering(start, end)
@@ -215,13 +223,16 @@ class VotersLog(LogReader):
             yield from log.batches(start, end)
 
     def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
-        return Outcomes((), end_offset)
+        if self.kind is LogKind.METADATA:
+            return Outcomes((), end_offset)
+        log, _, _ = next(self._stretches(start_offset, end_offset))
+        return log.outcomes(start_offset, end_offset)
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
-        for log in (self._newest_log(), *self.logs):
+        for log in (self.newest_log(), *self.logs):
             if snapshot_id in log.snapshots:
                 return log.read_snapshot(snapshot_id)
-        return self._newest_log().read_snapshot(snapshot_id)
+        return self.newest_log().read_snapshot(snapshot_id)
 
     # --- the copies -------------------------------------------------------------------------------
 
@@ -231,9 +242,9 @@ class VotersLog(LogReader):
         Raises ``WrongClusterError`` if a directory holds another cluster's log by now.
         """
         if self._copies is None:
-            self._check_same_cluster()
+            self._check_same_log()
             before = [_known_epoch(log) for log in self.logs]
-            looked_at = [_copy(log) for log in self.logs]
+            looked_at = [_copy(log, at) for at, log in enumerate(self.logs)]
             after = [_known_epoch(log) for log in self.logs]
             self._copies = tuple(
                 replace(
@@ -250,7 +261,8 @@ class VotersLog(LogReader):
     def _newest(self) -> Copy:
         return most_up_to_date(self.copies())
 
-    def _newest_log(self) -> SingleLog:
+    def newest_log(self) -> SingleLog:
+        """The most up-to-date copy."""
         return self._log_of(self._newest())
 
     def _log_of(self, copy: Copy) -> SingleLog:
@@ -283,21 +295,30 @@ class VotersLog(LogReader):
             yield self._log_of(copy), start_offset, end
             start_offset = end
 
-    def _check_same_cluster(self) -> None:
+    def _check_same_log(self) -> None:
+        """Check that all are copies of one log. Raises ``NotALogError``, ``WrongClusterError``,
+        and ``CorruptFileError`` where it is not known whose copy one is."""
         expected = None
         for log in self.logs:
             properties = log.meta_properties
-            if log.kind is not LogKind.METADATA or log.source is not SourceKind.DIRECTORY:
+            one, first = (log.kind, log.topic, log.partition), self.logs[0]
+            if log.source is not SourceKind.DIRECTORY or one != (
+                first.kind,
+                first.topic,
+                first.partition,
+            ):
                 raise NotALogError(
                     path=log.path,
-                    reason="of several paths each must be a directory of __cluster_metadata",
+                    reason="of several paths each must be a directory with a copy of one log, and "
+                    f"the first one is {first.topic}-{first.partition}",
                 )
-            if properties is None or properties.node_id is None:
+            is_known = properties is not None and properties.node_id is not None
+            if self.kind is LogKind.METADATA and not is_known:
                 raise CorruptFileError(
                     path=log.files.storage.join(log.files.directory, META_PROPERTIES_NAME),
                     reason="without it, or without a node id in it, nobody knows whose log this is",
                 )
-            if properties.cluster_id is None:
+            if properties is None or properties.cluster_id is None:
                 continue
             if expected is not None and properties.cluster_id != expected:
                 raise WrongClusterError(
@@ -306,12 +327,14 @@ class VotersLog(LogReader):
             expected = properties.cluster_id
 
 
-def _copy(log: SingleLog) -> Copy:
-    """What a look at the end of one copy tells; its epochs are looked at separately."""
-    assert log.node_id is not None, "it was checked when the logs were opened"
+def _copy(log: SingleLog, ordinal: int) -> Copy:
+    """What a look at the end of one copy tells; its epochs are looked at separately.
+
+    A copy of an unknown node, which is no voter, is known by where it was named.
+    """
     return Copy(
         path=log.path,
-        node_id=log.node_id,
+        node_id=-1 - ordinal if log.node_id is None else log.node_id,
         directory_id=log.directory_id,
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,

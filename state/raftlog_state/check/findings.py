@@ -37,6 +37,8 @@ class Kind(StrEnum):
     """A checkpoint is not whole."""
     REPLAY = "replay"
     """Records contradict each other or a checkpoint."""
+    DIVERGENCE = "divergence"
+    """Two copies of the log have different batches at the same offset."""
     UNKNOWN = "unknown"
     """Records of a type or version that this program does not know."""
 

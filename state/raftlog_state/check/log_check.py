@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from raftlog.client import LogKind, LogReader, SourceKind, open_path
-from raftlog.client.inspection import LogFiles, SingleLog, VotersLog, embedded_marks
+from raftlog.client.inspection import (
+    LogFiles,
+    SingleLog,
+    VotersLog,
+    embedded_marks,
+)
 from raftlog.errors import (
     CorruptBatchError,
     CorruptSnapshotError,
@@ -15,6 +20,7 @@ from raftlog.errors import (
 from raftlog.records.columns import Column
 
 from .aborted import unknown_aborts
+from .copies import divergences
 from .files import epochs_path, index_checks, read_epochs, small_files
 from .findings import Finding, Kind, damage, note
 from .history import HistoryCheck
@@ -35,8 +41,9 @@ class LogCheck:
 
     def __init__(self, path: str, on_progress: OnProgress, *, kind: LogKind | None = None) -> None:
         log = _opened(path, kind)
+        self._voters: VotersLog | None = None
         if isinstance(log, VotersLog):
-            self._copies = log.logs
+            self._voters, self._copies = log, log.logs
         else:
             assert isinstance(log, SingleLog), "the client opens no other logs"
             self._copies = (log,)
@@ -52,6 +59,8 @@ class LogCheck:
             check = _CopyCheck(log, self._part(ordinal))
             self._checks.append(check)
             yield from check.run()
+        if self._voters is not None:
+            yield from divergences(self._voters)
 
     def summary(self) -> dict[str, int]:
         """What was read."""

@@ -13,7 +13,7 @@ Read everything and look for damage: the CRC and the frame of every batch, offse
 back, leader epochs that fall or that leader-epoch-checkpoint denies, index entries that name no
 batch, segments that are not named after their first offset, files that do not parse, checkpoints
 without header or footer; and of a metadata log, replay it, and compare each checkpoint with what
-the log says.
+the log says. Of several copies of one log (commas between them), also where they diverge.
 
 One line for each finding, then a summary. Damage makes the exit code 1; a note does not: the torn
 tail of a running node, for instance, is normal.
@@ -21,6 +21,7 @@ tail of a running node, for instance, is normal.
 
 EXAMPLES = """
 raftlog check __cluster_metadata-0
+raftlog check node-1/orders-0,node-2/orders-0,node-3/orders-0
 raftlog check orders-0 --json | jq 'select(.severity == "damage")'
 """
 

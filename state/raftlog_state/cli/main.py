@@ -75,7 +75,7 @@ a log of your own that several machines keep:
   quorum     show who leads and votes; add or remove a voter
 
 PATH is a metadata directory, a node's log directory, a partition's directory, a .log segment,
-a .checkpoint, or several voters' directories of one cluster, comma-separated or as a glob. cat,
+a .checkpoint, or several copies of one log, comma-separated or as a glob. cat,
 state, diff and snapshot also ask a live cluster's controllers: --bootstrap-server HOST:PORT,...
 
 examples:

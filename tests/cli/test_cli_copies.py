@@ -1,0 +1,167 @@
+"""Several copies of one log: read up to what they hold, and where they diverge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cli import rows, run
+from tests.support.log_builder import control_batch, data_batch, leader_change
+
+from pyspark_raftlog.options import RaftlogOptions
+from pyspark_raftlog.reader import RaftlogReader
+from raftlog.client import EndBasis, Isolation, LogKind, open_path
+from raftlog.errors import NotALogError, TooFewVotersError, WrongClusterError
+
+COMMITTED = Isolation.READ_COMMITTED
+PROPERTIES = b"version=1\ntopic.id=AAAAAAAAAAAAAAAAAAAAAw\nvalues=bytes\n"
+
+
+def batches(*values: bytes, base_offset: int = 0, epoch: int = 1) -> bytes:
+    """One batch for each value."""
+    return b"".join(
+        data_batch([value], base_offset=base_offset + at, epoch=epoch)
+        for at, value in enumerate(values)
+    )
+
+
+def replica(home: Path, node_id: int, data: bytes, *, name: str = "orders-0") -> Path:
+    """One node's copy of a partition."""
+    directory = home / f"node-{node_id}" / name
+    directory.mkdir(parents=True)
+    (directory / f"{0:020d}.log").write_bytes(data)
+    meta = f"version=1\ncluster.id=c\nnode.id={node_id}\n"
+    (directory.parent / "meta.properties").write_text(meta)
+    return directory
+
+
+def named(*paths: Path) -> str:
+    return ",".join(map(str, paths))
+
+
+def divergences_of(path: str) -> list[dict[str, Any]]:
+    """What ``check`` finds where copies diverge."""
+    found = map(json.loads, run("check", path, "--json")[1].splitlines())
+    return [row for row in found if row.get("kind") == "divergence"]
+
+
+COMMON = batches(b"a", b"b", b"c")
+
+
+def test_replicas_that_agree_are_read_up_to_what_all_hold(tmp_path: Path) -> None:
+    longer = replica(tmp_path, 1, COMMON + batches(b"d", base_offset=3))
+    others = [replica(tmp_path, node_id, COMMON) for node_id in (2, 3)]
+    path = named(longer, *others)
+    log = open_path(path)
+    end = log.read_end(isolation=COMMITTED)
+    assert (log.kind, log.topic, end.offset, end.basis) == (
+        LogKind.PARTITION,
+        "orders",
+        3,
+        EndBasis.REPLICAS,
+    )
+    assert "what all 3 copies hold" in end.explanation
+    assert [row["value"] for row in rows("cat", path)] == ["a", "b", "c"]
+    reader = RaftlogReader(RaftlogOptions.parse({"path": path}), ("value",))
+    read = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert [row["value"] for batch in read for row in batch.to_pylist()] == [b"a", b"b", b"c"]
+    assert run("check", path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "offset"),
+    [
+        (batches(b"a", b"B", b"c"), 1),
+        (batches(b"a") + batches(b"b", b"c", base_offset=1, epoch=2), 1),
+        (batches(b"a", b"b") + data_batch([b"c", b"d"], base_offset=2), 2),
+        (batches(b"a") + data_batch([b"b", b"c"], base_offset=1), 1),
+    ],
+    ids=["bytes", "epoch", "a longer batch", "another batch"],
+)
+def test_where_replicas_diverge_is_named(tmp_path: Path, other: bytes, offset: int) -> None:
+    first = replica(tmp_path, 1, batches(b"a", b"b", b"c", b"d", b"e"))
+    second = replica(tmp_path, 2, other)
+    for path in (named(first, second), named(second, first)):
+        assert run("check", path)[0] == 1
+        (only,) = divergences_of(path)
+        assert (only["offset"], only["severity"]) == (offset, "damage")
+        for word in ("epoch", "bytes with CRC", str(first), str(second)):
+            assert word in only["reason"]
+        assert f"offset {offset}: the copies diverge here" in run("check", path)[1]
+
+
+def test_a_divergence_of_epochs_ends_the_read_and_is_named(tmp_path: Path) -> None:
+    first = replica(tmp_path, 1, COMMON)
+    second = replica(tmp_path, 2, batches(b"a") + batches(b"x", base_offset=1, epoch=2))
+    end = open_path(named(first, second)).read_end(isolation=COMMITTED)
+    assert end.offset == 1
+    assert f"{first} diverges at offset 1: epoch 1 where {second} has epoch 2" in end.explanation
+
+
+def test_what_compaction_took_from_one_replica_is_no_divergence(tmp_path: Path) -> None:
+    whole = replica(
+        tmp_path,
+        1,
+        data_batch([b"a", b"b", b"c"], base_offset=0) + batches(b"d", b"e", base_offset=3),
+    )
+    kept = data_batch([b"a", b"c"], base_offset=0, offset_deltas=(0, 2))
+    compacted = replica(tmp_path, 2, kept + batches(b"e", base_offset=4))
+    status, out, _ = run("check", named(whole, compacted))
+    assert (status, "diverge" in out) == (0, False)
+
+
+def quorum_copy(home: Path, node_id: int, *more: bytes) -> Path:
+    """One voter's copy of the log of a quorum of raftlog's."""
+    leader = control_batch([leader_change(1, [1, 2, 3])], base_offset=0)
+    directory = replica(home, node_id, leader + b"".join(more), name="raftlog-0")
+    (directory / "raftlog.properties").write_bytes(PROPERTIES)
+    return directory
+
+
+def test_the_log_of_our_own_nodes_is_read_up_to_what_a_majority_holds(tmp_path: Path) -> None:
+    one = batches(b"a", b"b", base_offset=1)
+    copies = [
+        quorum_copy(tmp_path, 1, one, batches(b"c", base_offset=3)),
+        quorum_copy(tmp_path, 2, one),
+        quorum_copy(tmp_path, 3),
+    ]
+    log = open_path(named(*copies))
+    end = log.read_end(isolation=COMMITTED)
+    assert (log.kind, end.offset, end.basis) == (LogKind.PARTITION, 3, EndBasis.MAJORITY)
+    assert [row["value"] for row in rows("cat", named(*copies))] == ["a", "b"]
+    with pytest.raises(TooFewVotersError):
+        open_path(named(copies[0], replica(tmp_path / "x", 9, one, name="raftlog-0"))).read_end(
+            isolation=COMMITTED
+        )
+
+
+def test_an_uncommitted_tail_of_a_quorum_is_a_note_and_other_bytes_are_damage(
+    tmp_path: Path,
+) -> None:
+    one = batches(b"a", b"b", base_offset=1)
+    tail = control_batch([leader_change(2, [1, 2, 3])], base_offset=3, epoch=2)
+    copies = [
+        quorum_copy(tmp_path, 1, one, batches(b"c", base_offset=3)),
+        quorum_copy(tmp_path, 2, one, tail),
+        quorum_copy(tmp_path, 3, one),
+    ]
+    (only,) = divergences_of(named(*copies))
+    assert (only["offset"], only["severity"]) == (3, "note")
+    segment = copies[2] / f"{0:020d}.log"
+    leader = control_batch([leader_change(1, [1, 2, 3])], base_offset=0)
+    segment.write_bytes(leader + batches(b"a", b"B", base_offset=1))
+    found = {(one["offset"], one["severity"]) for one in divergences_of(named(*copies))}
+    assert found == {(3, "note"), (2, "damage")}
+
+
+def test_only_copies_of_one_log_are_read_together(tmp_path: Path) -> None:
+    first = replica(tmp_path, 1, COMMON)
+    other = replica(tmp_path, 2, COMMON, name="orders-1")
+    with pytest.raises(NotALogError, match="a copy of one log, and the first one is orders-0"):
+        open_path(named(first, other))
+    stranger = replica(tmp_path, 3, COMMON)
+    (stranger.parent / "meta.properties").write_text("version=1\ncluster.id=d\nnode.id=3\n")
+    with pytest.raises(WrongClusterError):
+        open_path(named(first, stranger))
