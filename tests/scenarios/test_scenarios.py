@@ -5,22 +5,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.scenarios.commands import Handler, command_names
-from tests.scenarios.transcripts import HOME, parse, run, transcripts
+from tests.scenarios.transcripts import HOME, compare, parse, run, transcripts
 
 
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: str(path.relative_to(HOME))[:-4])
 def test_a_transcript_happens_as_it_is_written(path: Path) -> None:
     blocks = parse(path.read_text())
     assert blocks[0].script[0].startswith("#"), "a scenario begins with what it is about"
-    found_blocks = run(blocks)
-    for block, found in zip(blocks, found_blocks, strict=True):
-        if block.expected:
-            assert found == block.expected, f"the block at line {block.first_line}"
+    compare(blocks, run(blocks))
+
+
+def test_commands_of_which_nothing_is_expected_fail() -> None:
+    path = next(path for path in transcripts() if "\n----\n" in path.read_text())
+    blocks = parse(path.read_text())
+    at = next(at for at, block in enumerate(blocks) if not block.is_prose)
+    found = run(blocks)
+    compare(blocks, found)
+    blocks[at] = replace(blocks[at], expected=())
+    with pytest.raises(AssertionError, match="nothing is expected of the block at line"):
+        compare(blocks, found)
 
 
 def test_every_command_is_in_the_table() -> None:

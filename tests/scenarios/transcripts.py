@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. A file is blocks; one handler runs them all in order. Lines that begin with ``#`` are prose.
-2. ``rewritten`` keeps prose and commands as they are and puts what happened below them.
+2. A block of commands that expects nothing at all fails; ``nothing`` is what to write then.
+3. ``rewritten`` keeps prose and commands as they are and puts what happened below them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ class Block:
     first_line: int
     script: tuple[str, ...]
     expected: tuple[str, ...]
+
+    @property
+    def is_prose(self) -> bool:
+        """Whether nothing is done in it."""
+        return all(line.startswith("#") for line in self.script if line)
 
 
 def transcripts() -> list[Path]:
@@ -72,11 +78,20 @@ def run(blocks: list[Block]) -> list[tuple[str, ...]]:
     return [lines or (NOTHING,) for lines in found]
 
 
+def compare(blocks: list[Block], found: list[tuple[str, ...]]) -> None:
+    """Check what happened of each block: an empty expectation is one that nobody has read."""
+    for block, lines in zip(blocks, found, strict=True):
+        if block.is_prose and not block.expected:
+            continue
+        assert block.expected, f"nothing is expected of the block at line {block.first_line}"
+        assert lines == block.expected, f"the block at line {block.first_line}"
+
+
 def rewritten(text: str) -> str:
     """The same file with what happens now."""
     blocks = parse(text)
     parts = []
     for block, lines in zip(blocks, run(blocks), strict=True):
-        is_prose = all(line.startswith("#") for line in block.script if line)
-        parts.append("\n".join(block.script if is_prose else (*block.script, LINE, *lines)) + "\n")
+        script = block.script if block.is_prose else (*block.script, LINE, *lines)
+        parts.append("\n".join(script) + "\n")
     return "\n".join(parts)
