@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
+from tests.support.effort import slow_but
 from tests.support.metadata_logs import at
 from tests.support.random_metadata import RandomLog
 from tests.support.source_rows import checkpoint_rows
@@ -99,9 +100,12 @@ def decoded(story: Story) -> list[LogRecord]:
     ]
 
 
-def test_a_second_replay_agrees_with_the_fold_on_a_random_log(feed: Feed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", slow_but([1, 2], list(range(1, 9))))
+def test_a_second_replay_agrees_with_the_fold_on_random_logs(
+    feed: Feed, tmp_path: Path, seed: int
+) -> None:
     """A checkpoint of a later state stands for a gap in the middle."""
-    story = random_story(seed=1, level=30)
+    story = random_story(seed=seed, level=30)
     records = decoded(story)
     half, gap_end = len(records) // 3, 2 * len(records) // 3
     fold = Fold()
