@@ -98,6 +98,18 @@ def test_it_says_which_end_it_took(tmp_path: Path) -> None:
         assert "what the writers of this embedded log have synced" in run("cat", log.path)[2]
 
 
+def test_the_log_of_one_of_our_nodes_is_not_called_committed(tmp_path: Path) -> None:
+    with raftlog.open(tmp_path / "raftlog-0") as log:
+        log.append(b"one")
+    (tmp_path / "raftlog-0" / "quorum-state").write_text(
+        '{"leaderId":1,"leaderEpoch":1,"votedId":-1,"votedDirectoryId":"","data_version":1}'
+    )
+    status, out, err = run("cat", tmp_path / "raftlog-0")
+    assert (status, '"value":"one"' in out) == (0, True)
+    assert err.endswith(OF_ONE_DIRECTORY)
+    assert " committed" not in err.removesuffix(OF_ONE_DIRECTORY)
+
+
 @pytest.mark.parametrize("path", DUMPED, ids=name_of)
 def test_batches_are_printed_as_dump_log_prints_them(path: Path) -> None:
     printed = rows("cat", path, "--batches")

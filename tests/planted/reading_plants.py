@@ -200,6 +200,17 @@ READING_PLANTS: Final = (
 """,
         tests=("tests/cli/test_cli_cat.py::test_it_says_which_end_it_took",),
     ),
+    Plant(
+        bug="what one of our nodes has synced is called committed",
+        path=f"{LOG}/single.py",
+        old="""        if self.files.listing.is_embedded and not self._is_of_a_quorum():
+""",
+        new="""        if self.files.listing.is_embedded:
+""",
+        tests=(
+            "tests/cli/test_cli_cat.py::test_the_log_of_one_of_our_nodes_is_not_called_committed",
+        ),
+    ),
     # --- copies of one log --------------------------------------------------------------------
     Plant(
         bug="copies are compared by their epochs alone",

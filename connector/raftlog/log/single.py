@@ -162,7 +162,7 @@ class SingleLog(LogReader):
         offset = self.log_end_offset
         is_file = self.source in (SourceKind.SEGMENT, SourceKind.CHECKPOINT)
         basis = EndBasis.FILE if is_file else EndBasis.DIRECTORY
-        if self.files.listing.is_embedded:
+        if self.files.listing.is_embedded and not self._is_of_a_quorum():
             basis, holdback_ms = EndBasis.EMBEDDED, 0
         words = [words_of(basis, self.tail)]
         if holdback_ms > 0:
@@ -180,6 +180,10 @@ class SingleLog(LogReader):
             offset = stable
         found = ReadEnd(offset, self.epoch_before(offset), basis, "; ".join(words))
         return not_before(found, previous, self.placed())
+
+    def _is_of_a_quorum(self) -> bool:
+        """Whether a node of a quorum writes this copy: what it has synced may not be committed."""
+        return self.files.read_small(QUORUM_STATE_NAME) is not None
 
     def placed(self) -> Placed:
         """Where this copy lies, to compare an earlier end with."""
