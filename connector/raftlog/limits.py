@@ -87,6 +87,10 @@ VOTER_ENDPOINTS_MAX: Final = 16
 SMALL_FILE_BYTES_MAX: Final = 16 * MIB
 """Text files beside a log (epochs, quorum-state, properties): larger is damage."""
 
+SEGMENT_BYTES_MAX: Final = 2**31 - 1
+"""What one segment holds at most: positions in an offset index are 32-bit (Kafka:
+`LogSegments`, `segment.bytes`). No batch is looked for behind them, in a sparse file say."""
+
 IDENTIFY_BATCHES_MAX: Final = 8
 IDENTIFY_RECORDS_MAX: Final = 64
 """How many batches and data records of a file are looked at to find out what its records are."""

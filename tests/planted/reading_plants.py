@@ -255,4 +255,17 @@ READING_PLANTS: Final = (
             "::test_an_uncommitted_tail_of_a_quorum_is_a_note_and_other_bytes_are_damage",
         ),
     ),
+    # --- how far is looked --------------------------------------------------------------------
+    Plant(
+        bug="a sparse file is searched to its end",
+        path=f"{LOG}/resync.py",
+        old="""BATCH_HEADER_BYTES or at >= SEGMENT_BYTES_MAX
+""",
+        new="""BATCH_HEADER_BYTES or at >= SEGMENT_BYTES_MAX * 2
+""",
+        tests=(
+            "tests/log/test_long_files.py"
+            "::test_the_search_for_a_batch_ends_where_no_segment_goes_on",
+        ),
+    ),
 )

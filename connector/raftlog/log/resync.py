@@ -13,7 +13,8 @@ Rules of this file:
 3. Clients choose what batches hold, so every few bytes may look like a header that claims all that
    follows. The work stays linear: CRCs of candidates come from CRCs of prefixes (``crc_ranges``),
    and a sweep covers twice as many chunks as the one before.
-4. Memory is bounded by a chunk and ``_CANDIDATES_MAX`` candidates, and those of one chunk more.
+4. No batch of a segment begins behind ``SEGMENT_BYTES_MAX``: a longer file is not searched there.
+5. Memory is bounded by a chunk and ``_CANDIDATES_MAX`` candidates, and those of one chunk more.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from typing import Final
 import numpy as np
 from crc32c import crc32c
 
-from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MIB, READ_BATCH_BYTES_MAX
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MIB,
+    READ_BATCH_BYTES_MAX,
+    SEGMENT_BYTES_MAX,
+)
 from raftlog.records.columns import Bools, Int64s
 from raftlog.records.crc_ranges import UInt32s, range_crcs
 from raftlog.records.header import (
@@ -58,7 +65,7 @@ def find_sound_batch(file: ReadableFile, position: int, next_offset: int | None)
         found: list[_Candidates] = []
         for _ in range(chunk_count):
             buffer = file.read_at(at, _CHUNK_BYTES + BATCH_HEADER_BYTES - 1)
-            is_end = len(buffer) < BATCH_HEADER_BYTES
+            is_end = len(buffer) < BATCH_HEADER_BYTES or at >= SEGMENT_BYTES_MAX
             if is_end or sum(map(len, found)) >= _CANDIDATES_MAX:
                 break
             candidates = _candidates(buffer, at, file.byte_count(), next_offset)

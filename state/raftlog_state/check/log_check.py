@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from raftlog.client import LogKind, LogReader, SourceKind, open_path
 from raftlog.client.inspection import (
     LogFiles,
+    ReadableFile,
     SingleLog,
     VotersLog,
     embedded_marks,
@@ -17,6 +18,7 @@ from raftlog.errors import (
     SegmentVanishedError,
     UnknownRecordKindError,
 )
+from raftlog.limits import SEGMENT_BYTES_MAX
 from raftlog.records.columns import Column
 
 from .aborted import unknown_aborts
@@ -99,6 +101,17 @@ def _opened(path: str, kind: LogKind | None) -> LogReader:
         return open_path(path, kind=LogKind.PARTITION)
 
 
+def _too_long(file: ReadableFile) -> Iterator[Finding]:
+    """A file that is longer than any segment: positions in an index are 32-bit."""
+    byte_count = file.byte_count()
+    if byte_count > SEGMENT_BYTES_MAX:
+        reason = (
+            f"it has {byte_count} bytes, and a segment at most {SEGMENT_BYTES_MAX}: no batch is "
+            "looked for behind them"
+        )
+        yield damage(Kind.BATCH, file.path, reason, position=SEGMENT_BYTES_MAX)
+
+
 def _counted(facts: dict[str, int], name: str) -> str:
     plural = f"{name}es" if name.endswith("ch") else f"{name}s"
     count = facts[plural]
@@ -160,6 +173,7 @@ class _CopyCheck:
         path = self._files.segment_path(base_offset)
         try:
             with self._files.open(path) as file:
+                yield from _too_long(file)
                 check = SegmentCheck(
                     file=file,
                     base_offset=base_offset,
