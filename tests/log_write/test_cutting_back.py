@@ -172,6 +172,39 @@ def test_what_is_committed_is_not_cut(disk: SimulatedDisk) -> None:
     assert (log.end_offset, log.high_watermark) == (30, 30)
 
 
+def held(disk: SimulatedDisk, *, is_saved: bool) -> bytes:
+    """What the segments hold, or the copies of what was cut, in the order of the log."""
+    parts = []
+    for name in sorted(disk.list_names(DIRECTORY)):
+        if ".log.cut-" in name if is_saved else name.endswith(".log"):
+            with disk.open_file(f"{DIRECTORY}/{name}") as file:
+                parts.append(file.read_at(0, file.byte_count()))
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("offset", [0, 12, 13, 40, 60])
+def test_a_copy_of_what_is_cut_is_kept(disk: SimulatedDisk, offset: int) -> None:
+    log = follower(disk)
+    before = held(disk, is_saved=False)
+    log.truncate_to(offset, now_ms=NOW_MS)
+    left, saved = held(disk, is_saved=False), held(disk, is_saved=True)
+    assert left + saved == before
+    assert len(saved) > 0
+    assert reopened(disk, is_single=False).end_offset == offset
+    assert held(disk, is_saved=True) == saved
+
+
+def test_a_log_is_cut_though_there_is_no_room_for_a_copy(disk: SimulatedDisk) -> None:
+    log = follower(disk)
+    log.flush()
+    disk.leave_room(100)
+    log.truncate_to(13, now_ms=NOW_MS)
+    assert (log.end_offset, held(disk, is_saved=True)) == (13, b"")
+    disk.full_at(None)
+    fill(log, 5)
+    assert log.end_offset == 18
+
+
 @pytest.mark.slow
 def test_a_cut_that_a_crash_ended_leaves_a_log_that_can_be_cut_again(disk: SimulatedDisk) -> None:
     log = follower(disk)

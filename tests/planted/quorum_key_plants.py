@@ -50,6 +50,13 @@ QUORUM_KEY_PLANTS: Final = (
         tests=transcript("voters/a_missing_directory_id_is_no_voters"),
     ),
     Plant(
+        bug="a follower that truncates keeps no copy of whole segments",
+        path="connector/raftlog/log/writing/log_store.py",
+        old="offset_name(base, LOG_SUFFIX)), 0)\n",
+        new="offset_name(base, LOG_SUFFIX)), 1 << 40)\n",
+        tests=("tests/log_write/test_cutting_back.py",),
+    ),
+    Plant(
         bug="an answer is written on to a connection that is broken",
         path="connector/raftlog/node/connection.py",
         old="            if self._transport.is_closing():  # perhaps since the write before\n",

@@ -12,11 +12,12 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from raftlog.errors import CorruptFileError, LogNotFoundError
+from raftlog.errors import CorruptFileError, DiskFullError, LogNotFoundError
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.names import (
     INDEX_SUFFIX,
@@ -32,7 +33,7 @@ from raftlog.types import SnapshotId
 
 from .batch_facts import batch_facts
 from .batch_headers import header_at
-from .cutting import DAMAGED_SUFFIX, forget_old_copies, next_ordinal
+from .cutting import DAMAGED_SUFFIX, forget_old_copies, next_ordinal, save_aside
 from .index_rules import NO_TIMESTAMP_MS
 from .located import boundary_at_or_below, chained_bytes, greatest_time_ms, read_batches
 from .log_directory import LogDirectory
@@ -224,6 +225,8 @@ class LogStore:
     def cut_from(self, offset: int) -> None:
         """Cut off every batch that does not end below ``offset``; durable on return.
 
+        What is cut is saved aside first, if the disk has room for it: it was never committed, but
+        it may be all that is left of an append without an answer.
         The files are closed, and to be recovered anew. A crash in the middle may leave the end as
         it was: then it is cut again.
         """
@@ -239,6 +242,12 @@ class LogStore:
         if self.recovery_point > end_offset:
             self.write_recovery_point(end_offset)
         gone = [base for base, _ in segments[len(kept) :]]
+        first_copy = next_ordinal(storage.list_names(self.directory.path))
+        with contextlib.suppress(DiskFullError):
+            save_aside(storage, self.directory.file(offset_name(base_offset, LOG_SUFFIX)), position)
+            for base in gone:
+                save_aside(storage, self.directory.file(offset_name(base, LOG_SUFFIX)), 0)
+        forget_old_copies(storage, self.directory.path, before=first_copy)
         self._unlink_segments(gone)
         self._unlink_producer_snapshots(lambda at: at > end_offset)
         self.directory.sync()
