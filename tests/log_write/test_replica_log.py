@@ -258,7 +258,9 @@ def test_damage_in_what_was_durable_is_cut_and_the_copy_is_withdrawn_until_it_re
     end_offset = damaged.end_offset
     damaged.close()
     assert end_offset < 30
-    mended = ReplicaLog.open_damaged(disk, DIRECTORY, end_offset=end_offset, now_ms=NOW_MS)
+    mended = ReplicaLog.open_damaged(
+        disk, DIRECTORY, end_offset=end_offset, reason="a bit", now_ms=NOW_MS
+    )
     assert (mended.end_offset, mended.is_withdrawn) == (end_offset, True)
     follow(mended, end_offset, 30)
     assert opened(disk.another_process()).is_withdrawn
@@ -296,7 +298,9 @@ def test_damage_below_the_start_of_a_copy_lets_it_begin_anew_behind_its_snapshot
     disk.flip_bit(path, 8 * 80)
     damaged = opened(disk)
     assert damaged.end_offset <= damaged.log_start_offset
-    mended = ReplicaLog.open_damaged(disk, DIRECTORY, end_offset=damaged.end_offset, now_ms=NOW_MS)
+    mended = ReplicaLog.open_damaged(
+        disk, DIRECTORY, end_offset=damaged.end_offset, reason="a bit", now_ms=NOW_MS
+    )
     assert (mended.log_start_offset, mended.end_offset) == (4, 4)
     assert mended.is_withdrawn
     assert f"{0:020d}.log.damaged-1" in disk.list_names(DIRECTORY), "what went is saved"

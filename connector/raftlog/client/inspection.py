@@ -19,6 +19,7 @@ from raftlog.log.names import (
     QUORUM_STATE_NAME,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    WITHDRAWN_NAME,
 )
 from raftlog.log.offset_index import OFFSET_ENTRY_BYTES, parse_offset_index
 from raftlog.log.pieces import ReadScans, pieces
@@ -48,6 +49,7 @@ __all__ = [
     "PARTITION_METADATA_NAME",
     "PRODUCER_SNAPSHOT_SUFFIX",
     "QUORUM_STATE_NAME",
+    "WITHDRAWN_NAME",
     "TIME_ENTRY_BYTES",
     "TIME_INDEX_SUFFIX",
     "TXN_INDEX_SUFFIX",

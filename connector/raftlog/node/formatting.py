@@ -113,7 +113,7 @@ def format_directory(
         raise AlreadyFormattedError(path=directory, reason="a node runs in it, or is formatted")
     with lock:
         _check_is_free(files, config)
-        partition = _partition_directory(files, config)
+        partition = partition_directory(files, config)
         files.make_directory(partition)
         files.sync_directory(directory)
         if initial_voters is not None:
@@ -251,7 +251,7 @@ def _check_is_free(files: WritableStorage, config: NodeConfig) -> None:
     temporary = {META_PROPERTIES_NAME + TEMPORARY_SUFFIX, CHECKSUMS_NAME + TEMPORARY_SUFFIX}
     strange = names - temporary - {NODE_LOCK_NAME, CHECKSUMS_NAME, partition}
     if not strange and partition in names:
-        inside = files.list_names(_partition_directory(files, config))
+        inside = files.list_names(partition_directory(files, config))
         strange = {f"{partition}/{name}" for name in inside if name not in _LEFTOVERS}
     if strange:
         raise AlreadyFormattedError(path=directory, reason=f"it holds {min(strange)}")
@@ -291,7 +291,8 @@ def _write_bootstrap(files: WritableStorage, partition: str, voters: VoterSet, n
         writer.freeze()
 
 
-def _partition_directory(files: Storage, config: NodeConfig) -> str:
+def partition_directory(files: Storage, config: NodeConfig) -> str:
+    """Return where the log of a node is."""
     return files.join(config.directory, str(TopicPartition(config.topic, 0)))
 
 

@@ -58,6 +58,11 @@ class NodeCollector(Collector):
         yield _gauge("high_watermark", "All below is committed.", core.high_watermark or 0)
         yield _gauge("voters", "How many vote.", len(core.voters))
         yield _gauge("withdrawn", "1 while it was damaged and catches up.", core.is_withdrawn)
+        yield _gauge(
+            "damaged_voters",
+            "Voters that do not vote since their copy of the log was damaged, as this node knows.",
+            core.damaged_voter_count,
+        )
         yield _counter("elections", "How often this node led a new epoch.", self._elections())
         yield _gauge(
             "appends_waiting", "Appends without an answer.", self._driver.waiting_append_count

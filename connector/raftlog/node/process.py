@@ -228,6 +228,9 @@ class Node:
             log_start_offset=log.log_start_offset,
             end_offset=log.end_offset,
         )
+        reason = log.withdrawn_reason()
+        if reason is not None:
+            self._lines.say("withdrawn", level="error", reason=reason, path=log.path)
         for cut in log.report.cut:
             self._lines.say("cut", level="warning", path=cut.path, saved_as=cut.saved_as)
         for path in log.report.forgotten:

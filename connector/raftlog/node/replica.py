@@ -29,6 +29,7 @@ from raftlog.errors import (
     LogError,
     LogGapError,
     LogLockedError,
+    LogReadOnlyError,
 )
 from raftlog.log.names import QUORUM_STATE_NAME
 from raftlog.log.writing.bootstrap import bootstrap_voters
@@ -162,7 +163,7 @@ class Replica:
         formatted = bootstrap_voters(storage, directory)
         if formatted is not None:
             voters, kraft_version = voter_set(formatted[0]), formatted[1]
-        damage: LogError | None = log.report.read_only
+        damage: LogReadOnlyError | CorruptBatchError | None = log.report.read_only
         end_offset, history = log.end_offset, None
         if damage is None:
             try:
@@ -174,22 +175,21 @@ class Replica:
             log.close()
             if is_alone:
                 raise damage  # nobody else has what is gone
-            log = ReplicaLog.open_damaged(storage, directory, end_offset=end_offset, now_ms=time_ms)
+            log = ReplicaLog.open_damaged(
+                storage,
+                directory,
+                end_offset=end_offset,
+                reason=damage.reason,
+                now_ms=time_ms,
+            )
             if log.report.read_only is not None:
                 raise log.report.read_only
         if history is None:
             history = _voter_history(log, voters, kraft_version)
-        written = log.read_election()
-        if written is None and log.last_fetched_epoch:
-            raise CorruptFileError(
-                path=storage.join(directory, QUORUM_STATE_NAME),
-                reason="it is missing, and there is a log beside it: whom this node voted for is "
-                "not known",
-            )
         beginning = Beginning(
             me=me,
             log=log,
-            election=ElectionState(epoch=0) if written is None else election_state(written),
+            election=_stored_election(log, storage.join(directory, QUORUM_STATE_NAME)),
             voters=history,
             config=config,
             jitter_ms=jitter_ms,
@@ -438,6 +438,20 @@ def _voter_history(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> Vot
         if found.kraft_version is not None:
             history.add_kraft_version(found.offset, found.kraft_version)
     return history
+
+
+def _stored_election(log: ReplicaLog, path: str) -> ElectionState:
+    """Epoch and vote of this replica. Raises ``CorruptFileError`` if they are not known."""
+    written = log.read_election()
+    if written is not None:
+        return election_state(written)
+    if log.last_fetched_epoch:
+        raise CorruptFileError(
+            path=path,
+            reason="it is missing, and there is a log beside it: whom this node voted for is not "
+            "known (`raftlog node recover --help` tells what can be done)",
+        )
+    return ElectionState(epoch=0)
 
 
 def _voters_left(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> VoterSet:

@@ -122,6 +122,16 @@ class QuorumCore:
         return self._state.high_watermark
 
     @property
+    def election_problem(self) -> str | None:
+        """Which copies are damaged, so that their voters do not vote; None if none is."""
+        return self._state.election_problem
+
+    @property
+    def damaged_voter_count(self) -> int:
+        """How many voters do not vote since their copies are damaged, as far as it knows."""
+        return len(self._state.damaged_voters) + self._state.is_withdrawn
+
+    @property
     def is_withdrawn(self) -> bool:
         """Whether it takes no part in elections because its log was damaged."""
         return self._state.is_withdrawn

@@ -163,6 +163,8 @@ class Elections:
                 state.become_unattached(request.epoch)
             if not self._is_addressed(request.voter):
                 error = ErrorCode.INVALID_VOTER_KEY
+            elif state.is_withdrawn:
+                error = ErrorCode.KAFKA_STORAGE_ERROR
             else:
                 is_granted = self._decide(request)
         response = VoteResponse(standing=state.standing, is_granted=is_granted, error=error)
@@ -170,8 +172,6 @@ class Elections:
 
     def _decide(self, request: VoteRequest) -> bool:
         state = self._state
-        if state.is_withdrawn:
-            return False
         log_end = OffsetAndEpoch(epoch=state.log.last_fetched_epoch, offset=state.log.end_offset)
         if not grants(request, role=state.role, voted=state.voted, log_end=log_end):
             return False
@@ -258,7 +258,12 @@ class Elections:
             return
         assert isinstance(role, Prospective | Candidate)
         if response.error is ErrorCode.NONE:
+            state.damaged_voters.discard(node_id)
             role.votes.record(node_id, is_granted=response.is_granted)
+        elif response.error is ErrorCode.KAFKA_STORAGE_ERROR:
+            state.damaged_voters.add(node_id)
+            role.votes.record(node_id, is_granted=False)
+            state.emit(Tell(f"damaged copy: {state.election_problem}"))
         elif response.error is ErrorCode.UNSUPPORTED_VERSION and isinstance(role, Prospective):
             self.on_pre_vote_unsupported()
         else:

@@ -164,6 +164,7 @@ class Following:
         if state.is_withdrawn and state.log.synced_end_offset >= role.leader_high_watermark:
             state.is_withdrawn = False  # all that is committed is here again, durably
             state.emit(RejoinElections())
+            state.emit(Tell("damaged copy: it has fetched what is committed, and votes again"))
         offset = min(role.leader_high_watermark, state.log.end_offset)
         if offset > (state.high_watermark or 0) and offset >= state.log.log_start_offset:
             state.high_watermark = offset

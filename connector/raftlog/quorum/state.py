@@ -28,6 +28,7 @@ from .effects import (
     RoleChanged,
     Send,
     StartSync,
+    Tell,
 )
 from .log_view import LogView
 from .messages import ErrorCode, FetchResponse, Request, Standing, VoterChangeResponse
@@ -81,6 +82,9 @@ class ReplicaState:
         self.is_shutting_down = False
         self.is_withdrawn = beginning.is_withdrawn
         """It has lost what it vouched for, and neither votes nor stands until it has caught up."""
+        self.damaged_voters: set[int] = set()
+        """The other voters that answered last that their copy is damaged, so that they do not
+        vote; until a leader is known."""
         self.voted: ReplicaKey | None = beginning.election.voted
         self._jitter_ms = beginning.jitter_ms
         self._persisted = beginning.election
@@ -90,6 +94,8 @@ class ReplicaState:
         self._tell_role(None)
         self._persist()
         self._tell_leader()
+        if self.is_withdrawn:
+            self.emit(Tell(f"damaged copy: {self.election_problem}"))
 
     def _first_role(self, election: ElectionState) -> Role:
         """Who led before does not lead its epoch again; who voted for itself stands again."""
@@ -171,6 +177,31 @@ class ReplicaState:
             epoch=self.epoch,
             leader_id=leader_id,
             leader_endpoints=() if leader_id is None else self.endpoints_of(leader_id),
+        )
+
+    @property
+    def election_problem(self) -> str | None:
+        """What keeps voters from voting, as far as this replica knows, for the operator.
+
+        None if no copy is known to be damaged.
+        """
+        damaged = {one for one in self.damaged_voters if self.voter_set.find(one) is not None}
+        if self.is_withdrawn:
+            damaged.add(self.node_id)
+        if not damaged:
+            return None
+        nodes, voters = ", ".join(map(str, sorted(damaged))), self.voter_set
+        text = (
+            f"the log of node {nodes} was damaged: it does not vote until it has fetched from a "
+            "leader what is committed"
+        )
+        needed = voters.majority_count
+        if len(voters) - len(damaged) >= needed:
+            return text
+        return (
+            f"{text}. No leader can be elected: {needed} votes of {len(voters)} are needed, and "
+            f"{len(voters) - len(damaged)} can be given. Restore a damaged node from a backup, or "
+            "stop it and have it vote with what is left: `raftlog node recover --allow-data-loss`"
         )
 
     def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
@@ -395,6 +426,8 @@ class ReplicaState:
             self.voted = voted
         self.role = role
         self._tell_role(type(old))
+        if isinstance(role, Leader | Follower):
+            self.damaged_voters.clear()
         self.requests.forget()
         self._persist()
         if isinstance(old, Leader):

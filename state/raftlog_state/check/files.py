@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NoReturn
 
 from raftlog.client import EpochCache
 from raftlog.client.inspection import (
@@ -15,6 +15,7 @@ from raftlog.client.inspection import (
     QUORUM_STATE_NAME,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    WITHDRAWN_NAME,
     LogFiles,
     parse_epoch_checkpoint,
     parse_meta_properties,
@@ -31,6 +32,8 @@ from .indexes import IndexCheck, OffsetIndexCheck, TimeIndexCheck, TxnIndexCheck
 
 _INDEX_BYTES_MAX: Final = 64 * MIB
 """Far above Kafka's ``segment.index.bytes`` (10 MiB); what lies behind is not looked at."""
+
+_WITHDRAWN_LETTERS_MAX: Final = 400
 
 _Parser = Callable[[bytes, str], object]
 
@@ -60,6 +63,7 @@ def small_files(files: LogFiles) -> Iterator[Finding]:
         (join(here, QUORUM_STATE_NAME), parse_quorum_state),
         (epochs_path(files), parse_epoch_checkpoint),
         (join(here, PARTITION_METADATA_NAME), parse_partition_metadata),
+        (join(here, WITHDRAWN_NAME), _withdrawn),
     ]
     for offset in files.listing.producer_snapshots:
         path = files.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
@@ -71,6 +75,16 @@ def small_files(files: LogFiles) -> Iterator[Finding]:
                 parse(data, path)
         except CorruptFileError as error:
             yield of_error(error, path)
+
+
+def _withdrawn(data: bytes, path: str) -> NoReturn:
+    """The file is there only while a replica has less than it acknowledged."""
+    text = "".join(one for one in data.decode("utf-8", errors="replace") if one.isprintable())
+    raise CorruptFileError(
+        path=path,
+        reason=f"{text[:_WITHDRAWN_LETTERS_MAX]}; this node does not vote until it has fetched "
+        "from a leader what is committed (`raftlog node recover --help`, if no leader comes)",
+    )
 
 
 def index_checks(files: LogFiles, base_offset: int) -> list[IndexCheck]:

@@ -211,6 +211,10 @@ def _node_command(name: str | None) -> ModuleType:
             from . import node_start
 
             return node_start
+        case "recover":
+            from . import node_recover
+
+            return node_recover
         case "workload":
             from . import node_workload
 

@@ -13,6 +13,7 @@ Clients of Apache Kafka produce to it and consume from it; so does `raftlog.conn
 commands:
   format       make a node's directory, once
   start        run a node until SIGTERM
+  recover      have a stopped node vote again that was damaged
   workload     count on a running quorum, and check that it keeps its word
   random-uuid  print a new id, for a cluster or a directory
 
@@ -47,4 +48,4 @@ examples:
 `raftlog node COMMAND --help` tells more about one, `pydoc raftlog.node.config` all of node.toml.
 """
 
-COMMANDS: Final = ("format", "start", "workload", "random-uuid")
+COMMANDS: Final = ("format", "start", "recover", "workload", "random-uuid")

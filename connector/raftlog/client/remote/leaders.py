@@ -44,6 +44,8 @@ GRACE_FIRST_S: Final = 0.3
 """How long others are waited for when the first has answered, and knew nothing better: a node that
 stands still shall hold up nobody. Twice as long the next time, for they may be far away."""
 GRACE_LONGEST_S: Final = 1.0
+WHY_EVERY_S: Final = 2.0
+"""How often a node that knows no leader is asked for the reason."""
 SUSPECT_S: Final = 0.5
 """How long a leader may be silent before others are asked whether it still is one."""
 PAUSE_FIRST_S: Final = 0.02
@@ -88,6 +90,8 @@ class Leaders:
         self._distrusted_epoch = -1
         self._searching = asyncio.Lock()
         self._said = "nobody was asked yet"
+        self._problems: dict[Address, tuple[float, str | None]] = {}
+        """Of each node that knew no leader: when it was asked for the reason, and what it said."""
         self._missed_since: float | None = None
         self._doubting: asyncio.Task[None] | None = None
 
@@ -261,14 +265,31 @@ class Leaders:
         _check_access(connection, "Metadata", int(topic.error_code))
         partition = next((one for one in topic.partitions if one.partition_index == 0), None)
         if partition is None or partition.leader_id < 0:
-            self._said = f"{connection.address} knows no leader"
+            self._said = await self._why_no_leader(connection)
             return None
+        self._problems.clear()
         return _Told(
             TopicIdentity(str(topic.name), topic.topic_id, answer.cluster_id, False),
             int(partition.leader_id),
             int(partition.leader_epoch),
             {int(one.node_id): Address(one.host, int(one.port)) for one in answer.brokers},
         )
+
+    async def _why_no_leader(self, connection: Connection) -> str:
+        """Return what the nodes know of why none leads; each is asked once in a while."""
+        address, now_s = connection.address, asyncio.get_running_loop().time()
+        asked_s, _ = self._problems.get(address, (now_s - WHY_EVERY_S, None))
+        if connection.serves(ApiKey.DESCRIBE_QUORUM) and now_s - asked_s >= WHY_EVERY_S:
+            self._problems[address] = now_s, None
+            answer = await connection.ask(
+                ApiKey.DESCRIBE_QUORUM,
+                messages.quorum_request(),
+                DescribeQuorumResponse,
+                timeout_s=ASK_TIMEOUT_S,
+            )
+            self._problems[address] = now_s, answer.error_message
+        known = [f"{at}: {text}" for at, (_, text) in self._problems.items() if text]
+        return "; ".join((f"{address} knows no leader", *sorted(known)))
 
     async def _controllers(self, connection: Connection) -> _Told | None:
         cluster = await connection.ask(

@@ -15,12 +15,14 @@ from typing import Final
 
 from raftlog.errors import LogNotFoundError
 from raftlog.log.epoch_cache import EpochCache, encode_epoch_checkpoint
+from raftlog.log.files import read_small_file
 from raftlog.log.names import (
     EPOCH_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
+    WITHDRAWN_NAME,
     Listing,
     offset_name,
     parse_partition_name,
@@ -47,8 +49,6 @@ from .memory import LogMemory
 from .properties import LogProperties, encode_log_properties, parse_log_properties
 from .replacing import read_checked, replace_checked, replace_file
 
-WITHDRAWN_NAME: Final = "withdrawn"
-"""A replica that has this file was damaged, and takes no part in elections."""
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
 """What a log is called whose directory is not named after a partition."""
 _PUBLISHED_BYTES_MAX: Final = 512
@@ -137,6 +137,11 @@ class LogDirectory:
     def is_withdrawn(self) -> bool:
         """Whether this replica has lost what it vouched for, and has not caught up since."""
         return self.has(WITHDRAWN_NAME)
+
+    def read_withdrawn(self) -> str | None:
+        """Return why this replica does not vote; None if it does."""
+        data = read_small_file(self.storage, self.file(WITHDRAWN_NAME))
+        return None if data is None else data.decode("utf-8", errors="replace").strip()
 
     def withdraw(self, reason: str) -> None:
         """Note that it has. Durable before anything is cut."""

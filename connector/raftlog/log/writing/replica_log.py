@@ -78,7 +78,7 @@ class ReplicaLog(ReplicatedLog):
 
     @classmethod
     def open_damaged(
-        cls, storage: WritableStorage, directory: str, *, end_offset: int, now_ms: int
+        cls, storage: WritableStorage, directory: str, *, end_offset: int, reason: str, now_ms: int
     ) -> Self:
         """Cut a copy where it is damaged, saving what goes, and open it.
 
@@ -86,7 +86,7 @@ class ReplicaLog(ReplicatedLog):
         until it has caught up. Raises what ``cut_log_at`` raises.
         """
         files = LogDirectory(storage, directory)
-        files.withdraw(f"the log was damaged and cut at offset {end_offset}\n")
+        files.withdraw(f"the log was damaged and cut at offset {end_offset}: {reason}\n")
         log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
         if end_offset <= log.log_start_offset > 0:  # nothing is left: begin behind a snapshot
             if not log.snapshots or log.snapshots[-1].end_offset < log.log_start_offset:
@@ -150,6 +150,10 @@ class ReplicaLog(ReplicatedLog):
     def is_withdrawn(self) -> bool:
         """Whether this copy was damaged and has not caught up since."""
         return self._directory.is_withdrawn()
+
+    def withdrawn_reason(self) -> str | None:
+        """Return why this copy does not vote; None if it does."""
+        return self._directory.read_withdrawn()
 
     def read_election(self) -> QuorumState | None:
         """What the replica wrote down of elections; None before the first."""

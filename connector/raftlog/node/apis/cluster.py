@@ -123,7 +123,7 @@ async def answer_describe_quorum(question: _Q) -> told.DescribeQuorumResponse:
         )
     if not isinstance(role, Leader):
         question.is_last = True
-        return _quorum_error(ErrorCode.not_leader_or_follower)
+        return _quorum_error(ErrorCode.not_leader_or_follower, view.core.election_problem)
     topic = told.TopicData(
         topic_name=question.request.topics[0].topic_name,
         partitions=(_partition(view, role),),
@@ -229,5 +229,5 @@ def _nodes(view: ClusterView) -> tuple[told.Node, ...]:
     )
 
 
-def _quorum_error(error: ErrorCode) -> told.DescribeQuorumResponse:
-    return told.DescribeQuorumResponse(error_code=error, error_message=None, topics=(), nodes=())
+def _quorum_error(error: ErrorCode, text: str | None = None) -> told.DescribeQuorumResponse:
+    return told.DescribeQuorumResponse(error_code=error, error_message=text, topics=(), nodes=())

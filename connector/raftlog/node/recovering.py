@@ -1,0 +1,105 @@
+"""Have a stopped node vote again that does not: its log was damaged, or its votes are not known.
+
+Rules of this file:
+
+1. Only under the lock of the node, and only with the operator's word that data may be lost. Nothing
+   of the log is changed: what is given up is that this node has all that it acknowledged.
+2. A second vote in an epoch of an earlier one could elect two leaders. The epoch that is written is
+   later than any that can have had a leader since the log's last record: a replica believes no
+   request that is further ahead than ``EPOCH_STEP_MAX`` (``ReplicaState.is_credible``).
+
+Compare etcd's ``--force-new-cluster`` and Kafka's unclean leader election.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from raftlog.errors import CorruptFileError, NodeRunningError
+from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
+from raftlog.log.small_files import QuorumState
+from raftlog.log.writing.log_directory import LogDirectory
+from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.quorum.effects import ElectionState
+from raftlog.storage.local_writing import PrivateLocalStorage
+from raftlog.storage.protocol import WritableStorage
+
+from .config import NodeConfig
+from .control_values import quorum_state
+from .formatting import NODE_LOCK_NAME, partition_directory, read_identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecovery:
+    """What keeps a node from voting. ``new_epoch``: what its quorum-state must begin again with."""
+
+    end_offset: int
+    withdrawn_reason: str | None
+    election_problem: str | None
+    new_epoch: int | None
+
+    @property
+    def votes(self) -> bool:
+        """Whether nothing keeps it from voting."""
+        return self.withdrawn_reason is None and self.election_problem is None
+
+
+def recover_node(
+    config: NodeConfig, *, allows_data_loss: bool, storage: WritableStorage | None = None
+) -> NodeRecovery:
+    """Look at the directory of a stopped node; with ``allows_data_loss`` have the node vote again.
+
+    What was found is returned. Raises ``NodeRunningError``, what ``read_identity`` raises, and
+    ``LogReadOnlyError`` if the log itself is damaged: start the node, which cuts it.
+    """
+    files = PrivateLocalStorage() if storage is None else storage
+    read_identity(config, files)
+    lock = files.try_lock(files.join(config.directory, NODE_LOCK_NAME))
+    if lock is None:
+        raise NodeRunningError(path=config.directory)
+    with lock:
+        path = partition_directory(files, config)
+        found = _look(files, path)
+        if allows_data_loss and not found.votes:
+            _recover(LogDirectory(files, path), found)
+        return found
+
+
+def _look(files: WritableStorage, path: str) -> NodeRecovery:
+    log = ReplicaLog.open(files, path, now_ms=time.time_ns() // 1_000_000, is_single=False)
+    try:
+        if log.report.read_only is not None:
+            raise log.report.read_only
+        election, problem = None, None
+        try:
+            election = log.read_election()
+        except CorruptFileError as error:
+            problem = error.sentence()
+        if election is None and problem is None and log.last_fetched_epoch:
+            problem = "quorum-state is missing, and there is a log beside it"
+        if election is not None:
+            problem = _epoch_problem(election, log.last_fetched_epoch)
+        new_epoch = min(log.last_fetched_epoch + EPOCH_STEP_MAX // 2, EPOCH_MAX)
+        return NodeRecovery(
+            end_offset=log.end_offset,
+            withdrawn_reason=log.withdrawn_reason(),
+            election_problem=problem,
+            new_epoch=None if problem is None else new_epoch,
+        )
+    finally:
+        log.close()
+
+
+def _epoch_problem(election: QuorumState, last_epoch: int) -> str | None:
+    """Return why elections cannot go on from the epoch that is stored; None if they can."""
+    epoch = election.leader_epoch
+    if epoch < EPOCH_RESERVED_FROM or epoch <= last_epoch + EPOCH_STEP_MAX:
+        return None
+    return f"quorum-state has epoch {epoch}, and the last record of the log is of {last_epoch}"
+
+
+def _recover(directory: LogDirectory, found: NodeRecovery) -> None:
+    if found.new_epoch is not None:
+        directory.write_quorum_state(quorum_state(ElectionState(epoch=found.new_epoch)))
+    directory.rejoin()

@@ -1,0 +1,67 @@
+"""Three real nodes, two of them with damaged logs: what the operator sees, and what ends it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import raftlog
+from tests.support.quorum_checks import leader_of
+from tests.support.quorum_processes import COMMAND, PATIENCE_S, QuorumProcesses, eventually
+
+pytestmark = pytest.mark.slow
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def flip_a_bit(directory: Path) -> None:
+    """Damage the last record of a log that was closed in order."""
+    (segment,) = (directory / "raftlog-0").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[-2] ^= 1
+    segment.write_bytes(data)
+    (directory / "raftlog-0" / ".kafka_cleanshutdown").unlink()
+
+
+def test_a_quorum_without_a_majority_says_why_until_an_operator_ends_it(tmp_path: Path) -> None:
+    with QuorumProcesses(tmp_path) as quorum:
+        with raftlog.connect(quorum.bootstrap) as log:
+            log.append([b"kept"])
+        for node in quorum.nodes:
+            node.stop()
+        damaged = quorum.nodes[:2]
+        for node in damaged:
+            flip_a_bit(node.directory)
+        for node in quorum.nodes:
+            node.start()
+
+        def problem() -> str | None:
+            nodes = ("--bootstrap-server", quorum.bootstrap, "--timeout-ms", "5000")
+            done = command("quorum", *nodes)
+            assert done.returncode == 1, done.stdout
+            return done.stderr if "No leader can be elected" in done.stderr else None
+
+        text = eventually(problem, "`raftlog quorum` says why there is no leader")
+        assert text is not None
+        assert "2 votes of 3 are needed" in text
+        for node in damaged:
+            (line,) = [one for one in node.lines() if one["event"] == "withdrawn"]
+            assert "the log was damaged and cut at offset" in line["reason"]
+            assert command("check", str(node.directory / "raftlog-0")).returncode == 1
+
+        node = damaged[0]
+        node.stop()
+        recover = ("node", "recover", "--config", str(node.config))
+        assert command(*recover).returncode == 1
+        assert command(*recover, "--allow-data-loss").returncode == 0
+        node.start()
+        eventually(lambda: leader_of(quorum), "a leader")
+        with raftlog.connect(quorum.bootstrap) as log:
+            log.append([b"goes on"])
+            assert b"kept" in [record.value for record in log.read(0)]
