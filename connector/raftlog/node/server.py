@@ -279,7 +279,6 @@ class Server:
             await asyncio.sleep(min(shortest_s / _LOOKS, _LOOK_S_MAX))
             now_s = self._loop.time()
             self.quotas.close_overdue(now_s)
-            self._relieve(now_s)
             for connection in list(self._connections):
                 if connection.is_stalled(now_s):
                     reason = "it stopped in the middle of a frame, or takes no answers"
@@ -292,6 +291,7 @@ class Server:
                     connection.abort()
                 else:
                     connection.finish()
+            self._relieve(now_s)
 
     def _relieve(self, now_s: float) -> None:
         """While others wait for memory, cut off the connections that hold most and whose peers will
@@ -299,7 +299,9 @@ class Server:
         slow: dict[RequestBudget, list[Connection]] = {}
         for connection in self._connections:
             left_s, share = connection.look_at_pace(now_s), connection.held_budget
-            if left_s is None or share is None or left_s * 1000 <= self._limits.stalled_ms:
+            if left_s is None or share is None or not connection.is_open:
+                continue
+            if left_s * 1000 <= self._limits.stalled_ms:
                 continue
             slow.setdefault(share.budget, []).append(connection)
         for budget, connections in slow.items():
