@@ -277,6 +277,23 @@ def test_a_file_is_read_and_paths_begin_where_it_lies(tmp_path: Path) -> None:
     assert config.directory == str(tmp_path / "data")
 
 
+def test_a_file_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    """It says which certificates have which rights."""
+    directory = tmp_path / "etc"
+    directory.mkdir(mode=0o755)
+    path = directory / "node.toml"
+    path.write_text(SMALLEST)
+    path.chmod(0o644)
+    assert read_config(path).node_id == 1, "others may read it"
+    path.chmod(0o646)
+    with pytest.raises(ConfigError, match=r"other users may change .*chmod go-w"):
+        read_config(path)
+    path.chmod(0o644)
+    directory.chmod(0o757)
+    with pytest.raises(ConfigError, match=r"other users may replace it.*/etc away"):
+        read_config(path)
+
+
 WITH_TLS = NODE + BOTH + TLS + "[access.nodes]\n1 = 'log-1'\n"
 
 

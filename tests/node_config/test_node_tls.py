@@ -269,11 +269,24 @@ def test_a_key_that_everybody_may_read_or_that_is_encrypted_is_refused(
     open_to_all = authority.sign("open")
     os.chmod(open_to_all.key, 0o644)
     config = TlsConfig(certificate=open_to_all.certificate, key=open_to_all.key, ca=authority.path)
-    with pytest.raises(ConfigError, match=r"chmod 600"):
+    with pytest.raises(ConfigError, match=r"may read the key .*chmod 600"):
+        server_context(config)
+    os.chmod(open_to_all.key, 0o602)
+    with pytest.raises(ConfigError, match=r"may change .*chmod 600"):
         server_context(config)
     encrypted = authority.sign("encrypted", password=b"secret")
     config = TlsConfig(certificate=encrypted.certificate, key=encrypted.key, ca=authority.path)
     with pytest.raises(ConfigError, match=r"encrypted: give it without a password"):
+        server_context(config)
+
+
+def test_a_key_in_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "keys")
+    pair = authority.sign("node-1.example")
+    config = TlsConfig(certificate=pair.certificate, key=pair.key, ca=authority.path)
+    server_context(config)
+    os.chmod(tmp_path / "keys", 0o757)
+    with pytest.raises(ConfigError, match=r"may replace it"):
         server_context(config)
 
 

@@ -170,4 +170,32 @@ NODE_LIMIT_PLANTS: Final = (
         new="        if False:\n",
         tests=(METRICS,),
     ),
+    Plant(
+        bug="others may change the file that says who has which rights",
+        path=f"{NODE}/config.py",
+        old="        rights = change_by_others(name)\n",
+        new="        rights = None\n",
+        tests=("tests/node_config/test_node_config.py",),
+    ),
+    Plant(
+        bug="others may change a client's key",
+        path="connector/raftlog/client/remote/tls.py",
+        old="        _check_rights(options.key or options.certificate)\n",
+        new="",
+        tests=("tests/remote/test_addresses_and_tls.py",),
+    ),
+    Plant(
+        bug="others may write the directory of a key",
+        path="connector/raftlog/storage/file_rights.py",
+        old="        if not found.st_mode & stat.S_ISVTX and _others_may(",
+        new="        if False and _others_may(",
+        tests=("tests/storage/test_file_rights.py", "tests/node_config/test_node_tls.py"),
+    ),
+    Plant(
+        bug="a group may change a key",
+        path="connector/raftlog/storage/file_rights.py",
+        old="    return bool(found.st_mode & group) and ",
+        new="    return False and ",
+        tests=("tests/storage/test_file_rights.py",),
+    ),
 )

@@ -3,6 +3,7 @@ is opened."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import raftlog
 from raftlog.client.remote.addresses import Address, parse_addresses
 from raftlog.client.remote.tls import NO_TLS, TlsOptions, tls_context
 from raftlog.errors import OptionError
+from tests.support.certificates import Authority
 
 
 def test_addresses_are_hosts_and_ports_each_once() -> None:
@@ -45,3 +47,26 @@ def test_files_that_cannot_be_used_are_refused_and_no_secret_is_shown(tmp_path: 
             tls_context(TlsOptions(ca=str(path)))
     options = TlsOptions(ca="ca.pem", certificate="c.pem", key="k.pem", key_password="hunter2")
     assert "hunter2" not in repr(options)
+
+
+def test_a_clients_key_that_others_may_change_is_refused_and_one_that_they_may_read_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark gives the files that it copies to executors to all to read."""
+    authority = Authority(tmp_path / "keys")
+    pair = authority.sign("jobs-1")
+    options = TlsOptions(ca=authority.path, certificate=pair.certificate, key=pair.key)
+    assert tls_context(options) is not None
+    assert not caplog.records
+    os.chmod(pair.key, 0o644)
+    assert tls_context(options) is not None
+    assert "other users may read the key" in caplog.text
+    os.chmod(pair.key, 0o602)
+    with pytest.raises(OptionError, match=r"tls_key: other users may change"):
+        tls_context(options)
+    os.chmod(pair.key, 0o600)
+    os.chmod(tmp_path / "keys", 0o757)
+    with pytest.raises(OptionError, match=r"may replace it"):
+        tls_context(options)
+    with pytest.raises(OptionError, match=r"No such file"):
+        tls_context(TlsOptions(ca=authority.path, certificate="gone.pem"))

@@ -16,7 +16,8 @@ address = "10.0.0.1:9192"               # where it listens
 advertised = "log-1.example:9192"       # what others are told; default: the address
 [listeners.clients.tls]                 # a must beyond loopback
 certificate = "clients/log-1.pem"       # with its chain
-key = "clients/log-1.key"               # of mode 0600, not encrypted
+key = "clients/log-1.key"               # of mode 0600, not encrypted; others may not write
+                                        # its directory, nor this file and its directory
 ca = "clients/ca.pem"                   # who signs callers' certificates
 client_certificates = "required"        # or "optional": others are `anonymous`
 
@@ -100,6 +101,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.records.compression import Compression
+from raftlog.storage.file_rights import change_by_others
 from raftlog.types import ReplicaKey
 from raftlog.wire import Listener
 
@@ -227,14 +229,18 @@ class NodeConfig:
 
 
 def read_config(path: str | os.PathLike[str]) -> NodeConfig:
-    """Read a node's file. Raises ``ConfigError``."""
+    """Read a node's file. Raises ``ConfigError``, also if other users may change the file: it says
+    who has which rights."""
     name = os.fspath(path)
     try:
         with open(name, "rb") as file:
             data = file.read(_CONFIG_BYTES_MAX + 1)
+        rights = change_by_others(name)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or "not a path").lower()
         raise ConfigError(path=name, key=None, reason=f"it cannot be read: {reason}") from None
+    if rights is not None:
+        raise ConfigError(path=name, key=None, reason=rights)
     if len(data) > _CONFIG_BYTES_MAX:
         raise ConfigError(
             path=name, key=None, reason=f"it is larger than {_CONFIG_BYTES_MAX} bytes"

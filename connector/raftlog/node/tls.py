@@ -14,14 +14,13 @@ Rules of this file:
 
 from __future__ import annotations
 
-import os
 import ssl
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from raftlog.errors import ConfigError
+from raftlog.storage.file_rights import change_by_others, read_by_others
 
 from .access import AccessTable, certificate_names
 from .config import ListenerConfig, NodeConfig, TlsConfig
@@ -160,17 +159,12 @@ def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
 
 def _check_key_file(path: str) -> None:
     try:
-        mode = os.stat(path).st_mode
+        reason = change_by_others(path) or read_by_others(path)
     except OSError as error:
-        reason = (error.strerror or "it cannot be read").lower()
-        raise ConfigError(path=path, key=None, reason=f"the key cannot be read: {reason}") from None
-    if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise ConfigError(
-            path=path,
-            key=None,
-            reason="everybody on this machine may read or change this key: take that right away "
-            "(chmod 600)",
-        )
+        words = (error.strerror or "it cannot be read").lower()
+        raise ConfigError(path=path, key=None, reason=f"the key cannot be read: {words}") from None
+    if reason is not None:
+        raise ConfigError(path=path, key=None, reason=reason)
 
 
 class _PasswordAskedError(OSError):

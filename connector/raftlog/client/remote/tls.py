@@ -9,11 +9,16 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from dataclasses import dataclass, field
+from typing import Final
 
 from raftlog.errors import OptionError
+from raftlog.storage.file_rights import change_by_others, read_by_others
+
+_LOGGER: Final = logging.getLogger("raftlog")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +82,7 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
     context.check_hostname = options.check_host
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if options.certificate is not None:
+        _check_rights(options.key or options.certificate)
         try:
             password = options.key_password or ""  # never ask at the terminal
             context.load_cert_chain(options.certificate, options.key, password)
@@ -84,6 +90,19 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
             option = "tls_certificate, tls_key"
             raise OptionError(option=option, reason=_reason(error)) from None
     return context
+
+
+def _check_rights(path: str) -> None:
+    """Refuse a key that other users may change, and warn of one that they may read: what Spark
+    copies to its executors they may."""
+    try:
+        change, reading = change_by_others(path), read_by_others(path)
+    except OSError as error:
+        raise OptionError(option="tls_certificate, tls_key", reason=_reason(error)) from None
+    if change is not None:
+        raise OptionError(option="tls_key", reason=change)
+    if reading is not None:
+        _LOGGER.warning("%s", reading)
 
 
 def _reason(error: OSError) -> str:

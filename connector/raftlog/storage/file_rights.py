@@ -1,0 +1,65 @@
+"""Which rights other users have to a file that decides who may do what: keys, configurations.
+
+Rules of this file:
+
+1. Rights of a group count unless its owner is alone in it (as Debian's OpenSSH judges). A group may
+   read a key that root owns: so are keys given to services (as in PostgreSQL).
+2. A file may be replaced by whoever may write its directory, unless that is sticky. A symbolic link
+   is judged by its directory and by that of its file.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from typing import Final
+
+_ROOT: Final = 0
+
+
+def change_by_others(path: str) -> str | None:
+    """Return how users other than its owner may change or replace a file; None if they may not.
+
+    Raises ``OSError`` if the file is not there.
+    """
+    found = os.stat(path)
+    if _others_may(found, stat.S_IWGRP, stat.S_IWOTH):
+        return f"other users may change {path}: take that right away (chmod go-w, or chmod 600)"
+    for directory in dict.fromkeys(
+        os.path.dirname(os.path.abspath(one)) for one in (path, os.path.realpath(path))
+    ):
+        found = os.stat(directory)
+        if not found.st_mode & stat.S_ISVTX and _others_may(found, stat.S_IWGRP, stat.S_IWOTH):
+            return (
+                f"other users may replace it: take the right to write {directory} away (chmod go-w)"
+            )
+    return None
+
+
+def read_by_others(path: str) -> str | None:
+    """Return how users other than its owner may read a key; None if they may not.
+
+    Raises ``OSError`` if the file is not there.
+    """
+    found = os.stat(path)
+    group = 0 if found.st_uid == _ROOT else stat.S_IRGRP
+    if _others_may(found, group, stat.S_IROTH):
+        return f"other users may read the key {path}: take that right away (chmod 600)"
+    return None
+
+
+def _others_may(found: os.stat_result, group: int, others: int) -> bool:
+    if found.st_mode & others:
+        return True
+    return bool(found.st_mode & group) and not _is_alone(found.st_uid, found.st_gid)
+
+
+def _is_alone(user_id: int, group_id: int) -> bool:
+    """Whether a group has its owner's name and no other members."""
+    try:
+        user, group = pwd.getpwuid(user_id).pw_name, grp.getgrgid(group_id)
+    except KeyError:
+        return False
+    return group.gr_name == user and all(member == user for member in group.gr_mem)
