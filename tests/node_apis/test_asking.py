@@ -20,7 +20,7 @@ from raftlog.errors import MalformedMessageError
 from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
-from raftlog.node.apis import ClientApis
+from raftlog.node.apis import ClientApis, producer_ids
 from raftlog.records.batch import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC
 from raftlog.wire import ApiKey, Listener, decode, encode, wide
@@ -196,6 +196,24 @@ def test_producer_ids_are_of_the_epoch_and_never_given_twice(version: int) -> No
         later = cluster.change_leader()
         answer = await producer_id(later, version)
         assert answer.producer_id == later.replica.core.epoch << 32
+
+    run(work())
+
+
+def test_ids_of_an_epoch_that_are_used_up_are_refused_until_the_next_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_ids, "_COUNTER_BITS", 1)
+
+    async def work() -> None:
+        cluster = Cluster(3)
+        leader = cluster.elect()
+        answers = [await producer_id(leader) for _ in range(4)]
+        refused = ErrorCode.coordinator_load_in_progress
+        assert [one.error_code for one in answers] == [ErrorCode.none] * 2 + [refused] * 2
+        assert [one.producer_id for one in answers[2:]] == [-1, -1]
+        later = await producer_id(cluster.change_leader())
+        assert later.producer_id not in [one.producer_id for one in answers]
 
     run(work())
 

@@ -198,4 +198,11 @@ NODE_LIMIT_PLANTS: Final = (
         new="    return False and ",
         tests=("tests/storage/test_file_rights.py",),
     ),
+    Plant(
+        bug="an epoch gives ids of producers of the next one",
+        path=f"{NODE}/apis/producer_ids.py",
+        old="        if self._next >= 1 << _COUNTER_BITS:\n",
+        new="        if False:\n",
+        tests=("tests/node_apis/test_asking.py",),
+    ),
 )

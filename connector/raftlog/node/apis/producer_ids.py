@@ -43,14 +43,19 @@ class ProducerIds:
         if not view.is_leader:
             question.is_last = True
             return _response(ErrorCode.coordinator_load_in_progress)
-        return _response(ErrorCode.none, self._take(view.core.epoch))
+        producer_id = self._take(view.core.epoch)
+        if producer_id is None:
+            return _response(ErrorCode.coordinator_load_in_progress)
+        return _response(ErrorCode.none, producer_id)
 
-    def _take(self, epoch: int) -> int:
+    def _take(self, epoch: int) -> int | None:
+        """Return the next id, or None if this epoch has none left: the next one has some."""
         if epoch != self._epoch:
             self._epoch, self._next = epoch, 0
+        if self._next >= 1 << _COUNTER_BITS:
+            return None
         taken = (epoch << _COUNTER_BITS) | self._next
         self._next += 1
-        assert self._next < 1 << _COUNTER_BITS, "four thousand million producers in one epoch"
         return taken
 
 
