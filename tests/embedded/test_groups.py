@@ -161,8 +161,12 @@ def test_a_failed_sync_leaves_its_group_unknown_and_the_log_closed(
     machine: Machine, writer: GroupWriter
 ) -> None:
     machine.disk.fail_sync_once("*.log")
-    answers = done(writer, [request(b"lost"), request(b"refused", base=99), request(b"lost too")])
-    assert errors(answers)[0] is errors(answers)[2] is AppendUnknownError
+    asking = AppendRequest(records=(), required_base_offset=3, deadline_ms=1e12)
+    answers = done(
+        writer, [request(b"lost"), asking, request(b"refused", base=99), request(b"lost too")]
+    )
+    assert errors(answers)[0] is errors(answers)[3] is AppendUnknownError
+    assert errors(answers)[1] is DiskFailedError, "nothing of it can be in the log"
     assert errors(done(writer, [request(b"later")])) == [LogClosedError]
     assert values(machine) == [b"first"], "nobody sees what may not be durable"
     writer.close()

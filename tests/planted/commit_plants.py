@@ -13,6 +13,8 @@ FETCHING: Final = "tests/node_apis/test_fetching.py"
 DRIVER: Final = "tests/node/test_driver.py"
 ASKING: Final = "tests/node_apis/test_asking.py"
 KRAFT_RETENTION: Final = "tests/node/test_retention_of_kraft_logs.py"
+SENT: Final = "tests/remote/test_what_is_sent.py"
+GROUPS: Final = "tests/embedded/test_groups.py"
 REMOTE: Final = "connector/raftlog/client/remote"
 AFTER_RETENTION: Final = "tests/remote/test_commits_after_retention.py"
 REMEMBERING: Final = "tests/log_write/test_remembering_for_good.py"
@@ -132,5 +134,19 @@ COMMIT_PLANTS: Final = (
         old="        self._warn_of_retention()\n",
         new="",
         tests=(KRAFT_RETENTION,),
+    ),
+    Plant(
+        bug="an append that only asks is in doubt when its answer is lost",
+        path=f"{REMOTE}/sendings.py",
+        old="        return self.record_count > 0\n",
+        new="        return self.record_count >= 0\n",
+        tests=(SENT,),
+    ),
+    Plant(
+        bug="an append that only asks is in doubt when the disk fails",
+        path="connector/raftlog/client/group.py",
+        old="failed(unknown if request.writes else problem)",
+        new="failed(unknown)",
+        tests=(GROUPS,),
     ),
 )

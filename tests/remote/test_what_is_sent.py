@@ -298,6 +298,32 @@ def test_an_append_refused_at_its_deadline_is_not_written_with_its_batch_later(
     assert [one.values for one in leader.sent] == [(b"a", b"b"), sent_again, (b"after",)]
 
 
+def test_an_append_without_records_is_never_in_doubt() -> None:
+    leader = LoneLeader([Resigned(HANG_UP), Appended(10)])
+    time = StoppedClock(0)
+    clock = Clock(now_ms=time.now_ms)
+    with leader.node as peer, raftlog.connect(peer.address, clock=clock, timeout_ms=5000) as log:
+        leader.when_asked_in_vain = lambda: time.sleep_ms(max(1000 - time.at_ms, 0))
+        asking = log.append_async([], required_base_offset=10, timeout_ms=1000)
+        refused = asking.exception(PATIENCE_S)
+        leader.leads = True
+        assert log.append(b"after", timeout_ms=60_000).base_offset == 10
+    assert isinstance(refused, QuorumUnavailableError)
+
+
+def test_an_append_without_records_is_not_in_doubt_when_the_leader_stops_answering() -> None:
+    leader = LoneLeader([Appended(10)])
+    leader.may_answer.clear()
+    time = StoppedClock(0)
+    clock = Clock(now_ms=time.now_ms)
+    with leader.node as peer, raftlog.connect(peer.address, clock=clock, timeout_ms=5000) as log:
+        asking = log.append_async([], required_base_offset=10, timeout_ms=1000)
+        assert leader.was_asked.wait(PATIENCE_S)
+        time.sleep_ms(1000)
+        assert isinstance(asking.exception(PATIENCE_S), QuorumUnavailableError)
+        leader.may_answer.set()
+
+
 # --- the end --------------------------------------------------------------------------------------
 
 

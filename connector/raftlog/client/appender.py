@@ -186,10 +186,11 @@ class Appender:
             if taken:
                 self._write_group(taken, _answer)
         finally:
-            _fail(
-                taken,
-                AppendUnknownError(path=self._path, reason="the thread that writes fell over"),
-            )
+            reason = "the thread that writes fell over"
+            for request in taken:
+                unknown = AppendUnknownError(path=self._path, reason=reason)
+                closed = LogClosedError(path=self._path, reason=reason)
+                _fail([request], unknown if request.writes else closed)
             with self._changed:
                 self._held_bytes -= sum(byte_count for _, byte_count in group)
                 self._changed.notify_all()

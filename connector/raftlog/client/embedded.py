@@ -307,8 +307,13 @@ class EmbeddedLog(LogHandle):
     def _door_for_appends(self) -> Callable[[AppendRequest], None]:
         return self._open_appender().submit
 
-    def _appended(self, future: Future[AppendResult], timeout_ms: int) -> AppendResult:
-        return self._wait(future, timeout_ms)
+    def _appended(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
+        try:
+            return self._wait(request.future, timeout_ms)
+        except AppendUnknownError:
+            if request.writes:
+                raise
+            raise LogLockedError(path=self.path, waited_ms=timeout_ms) from None
 
     def _wait(self, future: Future[T], timeout_ms: int) -> T:
         """Wait for an answer: ``timeout_ms`` for its turn, and as long again for its sync."""

@@ -130,7 +130,10 @@ class GroupWriter:
             if len(answers) < len(requests):
                 answers += group.interrupted()
             unknown = AppendUnknownError(path=self._directory, reason=str(problem))
-            answers = [failed(unknown) if isinstance(one, Done) else one for one in answers]
+            answers = [
+                failed(unknown if request.writes else problem) if isinstance(one, Done) else one
+                for request, one in zip(requests, answers, strict=False)
+            ]
             answers += [failed(problem) for _ in requests[len(answers) :]]
         if log.is_read_only:
             self._drop()  # it may be repaired before the next group

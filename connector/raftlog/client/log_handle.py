@@ -161,9 +161,9 @@ class LogHandle(Closing):
         ``LogLockedError``, ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``; in a quorum
         also ``QuorumUnavailableError``, ``AccessDeniedError``, ``NodeRefusedError``. And
         ``AppendUnknownError`` if nobody knows: with a commit's name it may simply be appended
-        again.
+        again. An append without records, which only checks, never gets that one.
         """
-        future = self.append_async(
+        request = self._submitted(
             records,
             epoch=epoch,
             required_end_offset=required_end_offset,
@@ -174,7 +174,7 @@ class LogHandle(Closing):
             producer=producer,
             timeout_ms=timeout_ms,
         )
-        return self._appended(future, timeout_ms)
+        return self._appended(request, timeout_ms)
 
     def append_async(
         self,
@@ -194,6 +194,32 @@ class LogHandle(Closing):
         Appends of one thread are made in its order. What cannot be meant is raised here, and so is
         a log that is closed, or has no room for what waits (``BufferAllocationError``).
         """
+        return self._submitted(
+            records,
+            epoch=epoch,
+            required_end_offset=required_end_offset,
+            required_base_offset=required_base_offset,
+            atomic=atomic,
+            commit=commit,
+            take_over_from=take_over_from,
+            producer=producer,
+            timeout_ms=timeout_ms,
+        ).future
+
+    def _submitted(
+        self,
+        records: UserRecord | Iterable[UserRecord],
+        *,
+        epoch: int | None,
+        required_end_offset: int | None,
+        required_base_offset: int | None,
+        atomic: bool,
+        commit: CommitName | tuple[str, str, int] | None,
+        take_over_from: str | None,
+        producer: ProducerStamp | tuple[int, int, int] | None,
+        timeout_ms: int,
+    ) -> AppendRequest:
+        """Check and queue an append."""
         submit = self._door_for_appends()
         request = AppendRequest(
             records=new_records(records, self.values),
@@ -208,7 +234,7 @@ class LogHandle(Closing):
         )
         request.check()
         submit(request)
-        return request.future
+        return request
 
     # --- what a door brings -----------------------------------------------------------------------
 
@@ -225,5 +251,5 @@ class LogHandle(Closing):
         """What takes a request that is complete. Raises why the log takes none at all."""
 
     @abc.abstractmethod
-    def _appended(self, future: Future[AppendResult], timeout_ms: int) -> AppendResult:
+    def _appended(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
         """Wait for an answer."""

@@ -80,6 +80,11 @@ class AppendRequest:
         """Whether no other append may share its batch."""
         return self.has_token or self.commit is not None or self.producer is not None
 
+    @property
+    def writes(self) -> bool:
+        """Whether it has records: what has none, and only asks, is never in doubt."""
+        return bool(self.records)
+
     def byte_count(self) -> int:
         """About how much memory it holds, and its batch will."""
         if isinstance(self.records, PackedRecords):
@@ -126,6 +131,11 @@ class Operation:
     run: Callable[[ReplicatedLog, int], Any]
     deadline_ms: float
     future: Future[Any] = field(default_factory=Future)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may write: what it does is not known."""
+        return True
 
     def byte_count(self) -> int:
         return 0

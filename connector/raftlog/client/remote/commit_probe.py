@@ -16,6 +16,7 @@ from typing import Final
 
 from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import (
+    AppendUnknownError,
     ForeignCommitError,
     InvalidAppendError,
     QuorumUnavailableError,
@@ -50,13 +51,20 @@ def last_commit(
     Its ``timestamp_ms`` is -1 if its records are deleted. Raises what asking a quorum and appending
     to it raise.
     """
+    began_ms = now_ms()
     for _ in range(LOOKS_MAX):
         left_ms = max(deadline_ms - now_ms(), 0)
         told = quorum.last_commit(application_id, timeout_ms=left_ms)
         if told is None:
             return None
         name = CommitName(application_id, told.query_id, told.version)
-        appended = _appended(name, values, deadline_ms, submit)
+        try:
+            appended = _appended(name, values, deadline_ms, submit)
+        except AppendUnknownError as lost:  # the token never holds: nothing can be written
+            waited_ms = int(now_ms() - began_ms)
+            raise QuorumUnavailableError(
+                path=quorum.path, waited_ms=waited_ms, reason=lost.reason
+            ) from None
         if appended is None:
             continue
         timestamp_ms = _timestamp_of(quorum, appended)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -175,11 +174,11 @@ class ConnectedLog(LogHandle):
     def _door_for_appends(self) -> Callable[[AppendRequest], None]:
         return self._submit
 
-    def _appended(self, future: Future[AppendResult], timeout_ms: int) -> AppendResult:
+    def _appended(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
         try:
-            return future.result()
+            return request.future.result()
         except BaseException:  # Ctrl-C, say: what was not sent shall not be
-            future.cancel()
+            request.future.cancel()
             raise
 
     def _submit(self, request: AppendRequest) -> None:

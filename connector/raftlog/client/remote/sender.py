@@ -149,7 +149,7 @@ class Sender:
 
     def _give_up(self) -> None:
         for sending in self._in_flight:
-            sending.fail(self._unknown("what sends has ended"))
+            sending.fail(self._unanswered(sending, "what sends has ended"))
         self._fail_all(LogClosedError(path=self._leaders.path, reason="what sends has ended"))
 
     # --- sending ----------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class Sender:
         self._waiting.let_go(sending)
 
     def _send_again(self, sending: Sending, reason: str, *, is_uncertain: bool) -> None:
-        sending.is_uncertain = sending.is_uncertain or is_uncertain
+        sending.is_uncertain = sending.is_uncertain or (is_uncertain and sending.writes)
         sending.last_problem = reason
         self._again.append(sending)
 
@@ -344,7 +344,7 @@ class Sender:
         now_ms, path = self._clock.now_ms(), self._leaders.path
         for sending in self._in_flight:
             for request in sending.late(now_ms):
-                fail_request(request, self._unknown("no answer came in time"))
+                fail_request(request, self._unanswered(sending, "no answer came in time"))
         for sending in self._again:
             self._waiting.expire_batch(sending, now_ms, path, self._unavailable)
         self._again = self._waiting.wanted(self._again)
@@ -353,6 +353,10 @@ class Sender:
             self._search.cancel()
         if self._is_over:
             self._news.set()
+
+    def _unanswered(self, sending: Sending, reason: str) -> RaftlogError:
+        """Return the error of a batch under way that gets no answer."""
+        return self._unknown(reason) if sending.writes else self._unavailable()
 
     def _unknown(self, reason: str) -> RaftlogError:
         return AppendUnknownError(path=self._leaders.path, reason=reason)

@@ -124,6 +124,11 @@ class Sending:
         return self.base_offset >= 0 or self.refusal is not None
 
     @property
+    def writes(self) -> bool:
+        """Whether it has records: what has none, and only asks, is never in doubt."""
+        return self.record_count > 0
+
+    @property
     def is_wanted(self) -> bool:
         """Whether anybody still waits for it."""
         return any(not request.future.done() for request in self.requests)
