@@ -23,6 +23,8 @@ from raftlog_state.image import MetadataImage
 from raftlog_state.image_records import image_records
 from raftlog_state.records import (
     AccessControlEntryRecord,
+    BrokerEndpoint,
+    BrokerFeature,
     ClientQuotaRecord,
     ConfigRecord,
     DelegationTokenRecord,
@@ -139,6 +141,23 @@ def test_migration_state_is_written_by_the_levels_that_know_it(level: int, writt
 def test_a_cluster_that_never_saw_zookeeper_has_no_migration_state() -> None:
     kinds = [type(decoded.record) for decoded in image_records(state(21, BROKER))]
     assert kinds == [FeatureLevelRecord, RegisterBrokerRecord]
+
+
+def test_every_field_of_a_broker_is_written() -> None:
+    broker = RegisterBrokerRecord(
+        broker_id=1,
+        incarnation_id=A,
+        broker_epoch=7,
+        end_points=(BrokerEndpoint(name="PLAINTEXT", host="h", port=9, security_protocol=1),),
+        features=(BrokerFeature(name="f", min_supported_version=1, max_supported_version=2),),
+        rack="r",
+        fenced=True,
+        in_controlled_shutdown=True,
+        log_dirs=(DIRECTORY,),
+        cordoned_log_dirs=(DIRECTORY,),
+    )
+    records = [decoded.record for decoded in image_records(state(LEVELS[-1], broker))]
+    assert [one for one in records if isinstance(one, RegisterBrokerRecord)] == [broker]
 
 
 def test_the_order_is_kafkas_whatever_the_order_of_the_log() -> None:

@@ -27,6 +27,7 @@ from tests.support.small_logs import (
 from pyspark_raftlog.data_loss import DataLoss
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
+from pyspark_raftlog.reader import RaftlogReader
 from pyspark_raftlog.stream_reader import RaftlogStreamReader
 from raftlog.client import OffsetSlice
 from raftlog.errors import (
@@ -118,6 +119,39 @@ def test_a_time_that_no_record_has_is_an_error_or_the_end(metadata: Path) -> Non
         stream(metadata, **late).initialOffset()
     reader = stream(metadata, **late, startingTimestampStrategy="latest")
     assert reader.initialOffset()["offset"] == END
+
+
+@pytest.fixture
+def in_transaction(tmp_path: Path) -> Path:
+    """A metadata log whose records from offset 1 on are of an open transaction."""
+    log = LogWriter(tmp_path / "__cluster_metadata-0")
+    for number, value in enumerate((NO_OP, BEGIN_TRANSACTION, NO_OP, NO_OP)):
+        log.append(value, timestamp_ms=TIME_MS + 1000 * number)
+    return log.directory
+
+
+def test_a_start_by_time_is_never_past_the_end_that_may_be_read(in_transaction: Path) -> None:
+    reader = stream(in_transaction, startingTimestamp=str(TIME_MS + 2000))
+    assert reader.initialOffset()["offset"] == 1
+
+
+@pytest.mark.parametrize(
+    "end",
+    [{"endingOffset": "3"}, {"endingTimestamp": str(TIME_MS + 2000)}],
+    ids=lambda one: next(iter(one)),
+)
+def test_a_batch_read_ends_before_an_open_transaction(
+    in_transaction: Path, end: dict[str, str]
+) -> None:
+    parsed = RaftlogOptions.parse({"path": str(in_transaction), **end})
+    reader = RaftlogReader(parsed, ("offset",))
+    found = [
+        offset
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for offset in batch.column(0).to_pylist()
+    ]
+    assert found == [0]
 
 
 def test_a_start_behind_the_end_is_refused(metadata: Path) -> None:
@@ -425,6 +459,13 @@ def test_another_cluster_is_named(metadata: Path) -> None:
     assert accepting.latestOffset(start)["from"] == 0
 
 
+def test_another_cluster_is_named_before_the_first_checkpoint_is_read(metadata: Path) -> None:
+    start = stream(metadata).initialOffset() | {"cluster": "AAAAAAAAAAAAAAAAAAAAAA"}
+    assert start["snapshot"]
+    reader = stream(metadata)
+    loss_of(lambda: reader.latestOffset(start), DataLoss.WRONG_CLUSTER)
+
+
 def test_a_rewritten_tail_is_named_and_its_point_of_parting_found(tmp_path: Path) -> None:
     log = LogWriter(tmp_path / "a" / "orders-0")
     log.append(b"0", b"1", epoch=1)
@@ -536,6 +577,21 @@ def test_a_planned_batch_that_was_deleted_is_named(metadata: Path, data: Path) -
     accepting = stream(metadata, failOnDataLoss="false")
     assert rows(accepting, start, end) == []
     assert list(accepting.read(partitions[0])) == []
+
+
+def test_a_planned_batch_whose_end_was_cut_off_is_named(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"1")
+    segment = next(log.directory.glob("*.log"))
+    kept = segment.read_bytes()
+    log.append(b"2")
+    reader = stream(log.directory, startingOffset="earliest")
+    ((start, end),) = run(reader)
+    segment.write_bytes(kept)
+    strict = stream(log.directory)
+    loss_of(lambda: strict.partitions(start, end), DataLoss.LOG_TRUNCATED)
+    accepting = stream(log.directory, failOnDataLoss="false")
+    assert rows(accepting, start, end) == [(0, None)]
 
 
 def test_batches_that_do_not_follow_each_other_are_named(metadata: Path) -> None:

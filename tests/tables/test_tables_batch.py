@@ -120,6 +120,12 @@ def test_a_checkpoint_that_is_not_ahead_is_passed_over(three_nodes: MetadataLog)
     assert batch.snapshot_id is None
 
 
+def test_a_checkpoint_that_is_one_record_ahead_is_taken(three_nodes: MetadataLog) -> None:
+    batch = check_batch(checkpoint_at(three_nodes, 0), next_offset=719, place="here")
+    assert batch.snapshot_id == three_nodes.checkpoints[0].snapshot_id
+    assert batch.last_offset == 719
+
+
 @pytest.mark.parametrize("lost", [0, 5, -1])
 def test_a_checkpoint_that_is_not_whole_is_refused(three_nodes: MetadataLog, lost: int) -> None:
     rows = checkpoint_at(three_nodes, 0)

@@ -6,13 +6,15 @@ from dataclasses import fields
 
 import pyarrow as pa
 import pytest
-from tests.support.metadata_logs import MetadataLog, metadata_log, restored
+from tests.support.metadata_logs import MetadataLog, at, metadata_log, restored
 from tests.support.random_metadata import RandomLog
 
 from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage
+from raftlog_state.records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from raftlog_state.rows import ROW_TYPES, ConfigRow, Entity, Row, TokenRow
-from raftlog_state.tables.convert import columns_of, plain_rows, row_of
+from raftlog_state.tables.convert import changes_table, columns_of, plain_rows, row_of
+from raftlog_state.tables.pending import Pending
 from raftlog_state.tables.schema import (
     BY_ENTITY,
     GROWING_TABLES,
@@ -93,6 +95,32 @@ def test_a_time_beyond_what_a_timestamp_holds_is_cut_there() -> None:
     assert back.issue_timestamp_ms == -1
     assert back.max_timestamp_ms == (2**63 - 1) // 1_000
     assert back.expiration_timestamp_ms < 0
+
+
+TOPIC_ID = "wP1XW_XDTjOcp3STS81TJA"
+SHARED = dict.fromkeys(("cluster_id", "topic", "partition", "incarnation", "_writer_epoch"))
+
+
+def test_the_changes_of_one_record_are_numbered() -> None:
+    config = ConfigRecord(resource_type=2, resource_name="t", name="n", value="1")
+    topic = TopicRecord(name="t", topic_id=TOPIC_ID)
+    removed = RemoveTopicRecord(topic_id=TOPIC_ID)
+    made = Fold().append(at(0, topic, config, removed))
+    rows = changes_table(made, {**SHARED, "topic": "t", "partition": 0}).to_pylist()
+    assert [(row["offset"], row["seq"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (2, 1)]
+
+
+def test_a_row_keeps_the_offset_that_it_was_created_at() -> None:
+    def config(value: str | None) -> ConfigRecord:
+        return ConfigRecord(resource_type=4, resource_name="", name="n", value=value)
+
+    fold, pending = Fold(), Pending()
+    created = []
+    for offset, value in enumerate(("1", "2", None, "3")):
+        pending.note(fold.append(at(offset, config(value))))
+        (row,) = pending.rows(BY_ENTITY[Entity.CONFIG], with_gone=True).to_pylist()
+        created.append((row["_created_offset"], row["_offset"]))
+    assert created == [(0, 0), (0, 1), (0, 2), (3, 3)]
 
 
 def test_tables_need_no_feature_that_other_engines_lack() -> None:

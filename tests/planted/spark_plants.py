@@ -1,0 +1,230 @@
+"""Bugs of the Spark source and sink: planned batches, visibility, commits, rows, options."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+SPARK: Final = "python_datasource/pyspark_raftlog"
+PROGRESS: Final = "tests/spark/test_source_progress.py"
+OFFSETS: Final = "tests/spark/test_source_offsets.py"
+OPTIONS: Final = "tests/spark/test_source_options.py"
+VISIBLE: Final = "tests/spark/test_source_transactions.py"
+MESSAGES: Final = "tests/spark_write/test_commit_message.py"
+APPENDING: Final = "tests/spark_write/test_appending.py"
+WRITTEN: Final = "tests/spark_write/test_write_rows.py"
+
+SPARK_PLANTS: Final = (
+    Plant(
+        bug="a stream follows the checkpoint of another query",
+        path=f"{SPARK}/stream_reader.py",
+        old="        follows = before.offset == batch.start_offset\n",
+        new="        follows = True\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="an AvailableNow run has no end while the log grows",
+        path=f"{SPARK}/stream_reader.py",
+        old="            end_offset = min(end_offset, self._target_offset)\n",
+        new="            pass\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="the first batch of a query waits for minOffsetsPerTrigger",
+        path=f"{SPARK}/stream_reader.py",
+        old="least or self._triggered_at_ms is None:\n            return False\n        waited_ms",
+        new="least:\n            return False\n        if self._triggered_at_ms is None:\n"
+        "            return True\n        waited_ms",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="a batch whose rows are lost is planned with what is left",
+        path=f"{SPARK}/stream_reader.py",
+        old="            if self._options.fail_on_data_loss:\n                raise loss\n",
+        new="",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="a stream that waits for a checkpoint begins with another cluster's",
+        path=f"{SPARK}/stream_reader.py",
+        old="(loss is None or not loss.is_another_log)",
+        new="True",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="a stream goes on after its last record was replaced",
+        path=f"{SPARK}/progress.py",
+        old="        differs = epoch not in (-1, here.epoch)\n",
+        new="        differs = False\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="a stream goes on in another cluster's log",
+        path=f"{SPARK}/progress.py",
+        old="    return known and here.cluster_id != log.cluster_id\n",
+        new="    return False\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="a limited batch takes the checkpoint's tail along",
+        path=f"{SPARK}/progress.py",
+        old="        offset = offset if limits.whole else begin.offset\n",
+        new="        pass\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="a batch that was cut off at the log's end is planned without a word",
+        path=f"{SPARK}/progress.py",
+        old='            lose(DataLoss.LOG_TRUNCATED, f"{place} ends at {log.log_end_offset}")\n',
+        new="",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="an offset of a later release is read as one of this",
+        path=f"{SPARK}/offsets.py",
+        old="        if version > VERSION:\n",
+        new="        if False:\n",
+        tests=(OFFSETS,),
+    ),
+    Plant(
+        bug="a checkpointed offset forgets that records were lost",
+        path=f"{SPARK}/offsets.py",
+        old='            written["lost"] = True\n',
+        new="            pass\n",
+        tests=(OFFSETS,),
+    ),
+    Plant(
+        bug="a batch read to an offset by number reads what may be truncated",
+        path=f"{SPARK}/planning.py",
+        old="    return min(options.ending_offset, look.offset)\n",
+        new="    return options.ending_offset\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="a start time reads past the end that may be read",
+        path=f"{SPARK}/planning.py",
+        old="        return min(offset, end_offset)\n",
+        new="        return offset\n",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="an abort marker is shown as a record of the log",
+        path=f"{SPARK}/visibility.py",
+        old="spans.find(offset, last_is_inside=True)",
+        new="spans.find(offset, last_is_inside=False)",
+        tests=(PROGRESS,),
+    ),
+    Plant(
+        bug="an aborted record has an offset that it is visible from",
+        path=f"{SPARK}/visibility.py",
+        old="np.where(inside & ~spans.committed[which], NEVER, _OWN)",
+        new="np.where(inside, _OWN, _OWN)",
+        tests=(VISIBLE,),
+    ),
+    Plant(
+        bug="records whose transaction's end cannot be read are shown",
+        path=f"{SPARK}/visibility.py",
+        old="        if found.error is None:\n            return visibility\n",
+        new="        return visibility\n",
+        tests=(VISIBLE,),
+    ),
+    Plant(
+        bug="rows of a task that were damaged on their way are appended",
+        path=f"{SPARK}/commit_message.py",
+        old="    if crc32c(data) != message.crc:\n",
+        new="    if False:\n",
+        tests=(MESSAGES,),
+    ),
+    Plant(
+        bug="the rows of a task that ran twice are appended twice",
+        path=f"{SPARK}/commit_message.py",
+        old="    if len(set(partitions)) != len(partitions):\n",
+        new="    if False:\n",
+        tests=(MESSAGES,),
+    ),
+    Plant(
+        bug="rows are appended in the order in which tasks ended",
+        path=f"{SPARK}/commit_message.py",
+        old="    found.sort(key=lambda message: message.partition)\n",
+        new="",
+        tests=(MESSAGES,),
+    ),
+    Plant(
+        bug="a write without a name whose answer was lost is written again",
+        path=f"{SPARK}/appending.py",
+        old="            if commit is None or not records or ask == ASKS_MAX:\n",
+        new="            if not records or ask == ASKS_MAX:\n",
+        tests=(APPENDING,),
+    ),
+    Plant(
+        bug="a take-over from one query takes over from any",
+        path=f"{SPARK}/appending.py",
+        old="            if options.txn_take_over_from != foreign.last_query_id:\n",
+        new="            if options.txn_take_over_from is None:\n",
+        tests=(APPENDING,),
+    ),
+    Plant(
+        bug="all queries of an application share their batch ids",
+        path=f"{SPARK}/write_options.py",
+        old="CommitName(self.txn_app_id or query_id, query_id, batch_id)",
+        new="CommitName(self.txn_app_id or query_id, self.txn_app_id or query_id, batch_id)",
+        tests=("tests/spark_write/test_write_options.py", APPENDING),
+    ),
+    Plant(
+        bug="a decision is appended to a log that has gone on meanwhile",
+        path=f"{SPARK}/committing.py",
+        old="    return log.append(decision, required_base_offset=at)\n",
+        new="    return log.append(decision)\n",
+        tests=("tests/spark_write/test_commit_loop.py",),
+    ),
+    Plant(
+        bug="a user's header that names a commit is written",
+        path=f"{SPARK}/write_rows.py",
+        old='        if names.null_count or pc.call_function("any", [ours]).as_py():\n',
+        new="        if names.null_count:\n",
+        tests=(WRITTEN,),
+    ),
+    Plant(
+        bug="a refused row is counted from its batch on",
+        path=f"{SPARK}/write_rows.py",
+        old="row=self.row_count + at, reason",
+        new="row=at, reason",
+        tests=(WRITTEN,),
+    ),
+    Plant(
+        bug="a row's timestamp is lost where it has no key and no header",
+        path=f"{SPARK}/write_rows.py",
+        old="        if key is None and time_ms is None and not made",
+        new="        if key is None and not made",
+        tests=(WRITTEN,),
+    ),
+    Plant(
+        bug="a redaction key stands in the options' text",
+        path=f"{SPARK}/options.py",
+        old="    redact_key: bytes | None = field(default=None, repr=False)\n",
+        new="    redact_key: bytes | None = field(default=None)\n",
+        tests=(OPTIONS,),
+    ),
+    Plant(
+        bug="an option that is given under two names is taken silently",
+        path=f"{SPARK}/options.py",
+        old="            if attribute in names:\n",
+        new="            if False:\n",
+        tests=(OPTIONS,),
+    ),
+    Plant(
+        bug="a stream takes a version that is for batch writes",
+        path=f"{SPARK}/write_options.py",
+        old="        if self.txn_version is not None:\n            raise OptionError(\n",
+        new="        if False:\n            raise OptionError(\n",
+        tests=("tests/spark_write/test_write_options.py",),
+    ),
+    Plant(
+        bug="an error that Spark passes on as text is another kind of error",
+        path=f"{SPARK}/typed_errors.py",
+        old="        if found is not None:\n            return found\n        seen.append(at)\n",
+        new="        seen.append(at)\n",
+        tests=("tests/spark_write/test_typed_errors.py",),
+    ),
+)

@@ -1,0 +1,228 @@
+"""Bugs of a cluster's state: replayed records, metadata transactions, images, redaction, tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+STATE: Final = "state/raftlog_state"
+TRANSACTIONS: Final = "tests/fold/test_metadata_transactions.py"
+FOLD: Final = "tests/fold/test_fold.py"
+BOOTSTRAP: Final = "tests/fold/test_bootstrap.py"
+IMAGE: Final = "tests/fold/test_image.py"
+REDACTION: Final = "tests/state_records/test_redaction.py"
+BATCH: Final = "tests/tables/test_tables_batch.py"
+
+STATE_PLANTS: Final = (
+    Plant(
+        bug="records of an aborted transaction change the state",
+        path=f"{STATE}/fold.py",
+        old="        if marker.outcome is TransactionOutcome.COMMITTED:\n",
+        new="        if True:\n",
+        tests=(TRANSACTIONS,),
+    ),
+    Plant(
+        bug="a transaction's changes are visible from their own offsets on",
+        path=f"{STATE}/fold.py",
+        old="dataclasses.replace(record_at, visible_offset=at.offset)",
+        new="dataclasses.replace(record_at)",
+        tests=(TRANSACTIONS,),
+    ),
+    Plant(
+        bug="an open transaction moves the image's offset",
+        path=f"{STATE}/fold.py",
+        old="        if self._transaction is None:\n            self._visible = (offset,",
+        new="        if True:\n            self._visible = (offset,",
+        tests=(TRANSACTIONS,),
+    ),
+    Plant(
+        bug="control records inside a transaction are lost",
+        path=f"{STATE}/fold.py",
+        old="            self._control(control, control_at, made)\n",
+        new="            pass\n",
+        tests=(TRANSACTIONS,),
+    ),
+    Plant(
+        bug="a failed call leaves its records in the open transaction",
+        path=f"{STATE}/fold.py",
+        old="            mark.transaction.cut(mark.transaction_lengths)\n",
+        new="            pass\n",
+        tests=(TRANSACTIONS, FOLD),
+    ),
+    Plant(
+        bug="a failed call undoes only its last record",
+        path=f"{STATE}/fold.py",
+        old="        for done in reversed(made):\n",
+        new="        for done in made[:0]:\n",
+        tests=(FOLD,),
+    ),
+    Plant(
+        bug="a checkpoint that ends where the state does is loaded again",
+        path=f"{STATE}/fold.py",
+        old="        if snapshot_id.end_offset <= before.offset:\n",
+        new="        if snapshot_id.end_offset < before.offset:\n",
+        tests=(BOOTSTRAP,),
+    ),
+    Plant(
+        bug="a bootstrap keeps rows that the checkpoint lacks without a word",
+        path=f"{STATE}/loading.py",
+        old="        if deletions:\n",
+        new="        if False:\n",
+        tests=(BOOTSTRAP,),
+    ),
+    Plant(
+        bug="an end marker in a version that is not known is skipped",
+        path=f"{STATE}/transactions.py",
+        old="    if api_key == _END:\n",
+        new="    if api_key == _END and not isinstance(record, UnknownRecord):\n",
+        tests=(TRANSACTIONS,),
+    ),
+    Plant(
+        bug="a transaction's row ends before its end marker",
+        path=f"{STATE}/transactions.py",
+        old="            end_offset=marker_offset + 1,\n",
+        new="            end_offset=marker_offset,\n",
+        tests=(TRANSACTIONS,),
+    ),
+    Plant(
+        bug="the digest keeps rows that were deleted or replaced",
+        path=f"{STATE}/delta.py",
+        old="                    gone.append(before)\n",
+        new="                    pass\n",
+        tests=(IMAGE,),
+    ),
+    Plant(
+        bug="the name of a deleted topic stays taken",
+        path=f"{STATE}/delta.py",
+        old="                self._own_group(group).pop(key, None)\n",
+        new="                self._own_group(group)\n",
+        tests=("tests/fold/test_replay_topics.py",),
+    ),
+    Plant(
+        bug="the leader epoch stays when the same leader is named again",
+        path=f"{STATE}/replay/topics.py",
+        old="    if record.leader != LEADER_UNCHANGED:\n",
+        new="    if record.leader not in (LEADER_UNCHANGED, leader):\n",
+        tests=("tests/fold/test_replay_topics.py",),
+    ),
+    Plant(
+        bug="an empty list in a partition change keeps what was there",
+        path=f"{STATE}/replay/topics.py",
+        old="    return before if value is None else value\n",
+        new="    return value or before\n",
+        tests=("tests/fold/test_replay_topics.py",),
+    ),
+    Plant(
+        bug="configs outlive the topic that they are of",
+        path=f"{STATE}/replay/topics.py",
+        old="        delta.delete(Entity.CONFIG, key)\n",
+        new="        pass\n",
+        tests=("tests/fold/test_replay_topics.py",),
+    ),
+    Plant(
+        bug="a checkpoint below the log's start is no state even where it ends",
+        path=f"{STATE}/moments.py",
+        old="        return base == end_offset or self._log_start_offset <= base < end_offset\n",
+        new="        return self._log_start_offset <= base < end_offset\n",
+        tests=("tests/fold/test_moments.py",),
+    ),
+    Plant(
+        bug="bytes that follow a record's end are taken",
+        path=f"{STATE}/records/serde.py",
+        old="    record, end = read(value, 3)\n    if end != len(value):\n",
+        new="    record, end = read(value, 3)\n    if False:\n",
+        tests=("tests/state_records/test_damaged_records.py",),
+    ),
+    Plant(
+        bug="a record that was read is written in the latest version",
+        path=f"{STATE}/records/serde.py",
+        old="        version = record.version if version is None else version\n",
+        new="",
+        tests=("tests/state_records/test_golden_records.py",),
+    ),
+    Plant(
+        bug="an unknown field of one struct among several is shown",
+        path=f"{STATE}/records/redaction.py",
+        old="            if any(redacted):\n",
+        new="            if all(redacted):\n",
+        tests=(REDACTION,),
+    ),
+    Plant(
+        bug="a record that is not known shows its bytes",
+        path=f"{STATE}/records/redaction.py",
+        old='replace(record, payload=b"")',
+        new="record",
+        tests=(REDACTION,),
+    ),
+    Plant(
+        bug="the salt of a password is shown",
+        path=f"{STATE}/records/redaction.py",
+        old='("salt", "stored_key", "server_key")',
+        new='("stored_key", "server_key")',
+        tests=(REDACTION,),
+    ),
+    Plant(
+        bug="one secret in two fields has one stand-in",
+        path=f"{STATE}/records/redaction.py",
+        old='        salted = f"{len(label)} {label} ".encode(*_ANY_TEXT) + secret\n',
+        new="        salted = secret\n",
+        tests=(REDACTION,),
+    ),
+    Plant(
+        bug="records of an open transaction go into the tables",
+        path=f"{STATE}/tables/batch.py",
+        old="    return records if begin is None else records.slice(0, begin_row)\n",
+        new="    return records\n",
+        tests=(BATCH,),
+    ),
+    Plant(
+        bug="a record that comes twice goes into the tables twice",
+        path=f"{STATE}/tables/batch.py",
+        old="    wrong = np.flatnonzero(np.diff(offset) != 1)\n",
+        new="    wrong = np.flatnonzero(np.diff(offset) > 1)\n",
+        tests=(BATCH,),
+    ),
+    Plant(
+        bug="a checkpoint without its footer is loaded",
+        path=f"{STATE}/tables/batch.py",
+        old="        and control[-1].as_py() == _FOOTER\n",
+        new="",
+        tests=(BATCH,),
+    ),
+    Plant(
+        bug="a checkpoint that the tables are one record short of is passed over",
+        path=f"{STATE}/tables/batch.py",
+        old="    if last < next_offset:\n",
+        new="    if last <= next_offset:\n",
+        tests=(BATCH,),
+    ),
+    Plant(
+        bug="a leader epoch that falls inside a batch is taken",
+        path=f"{STATE}/tables/batch.py",
+        old="    falls = np.flatnonzero(np.diff(epoch) < 0)\n",
+        new="    falls = np.flatnonzero(np.diff(epoch) < -1)\n",
+        tests=(BATCH,),
+    ),
+    Plant(
+        bug="an exported checkpoint forgets that a broker is shutting down",
+        path=f"{STATE}/image_records.py",
+        old="        in_controlled_shutdown=row.in_controlled_shutdown,\n",
+        new="",
+        tests=("tests/fold/test_image_records.py",),
+    ),
+    Plant(
+        bug="a row's position among a record's changes begins anew in the table",
+        path=f"{STATE}/tables/convert.py",
+        old="            seqs[record.offset] = seq + 1\n",
+        new="",
+        tests=("tests/tables/test_tables_convert.py",),
+    ),
+    Plant(
+        bug="a row that is updated loses when it was created",
+        path=f"{STATE}/tables/pending.py",
+        old="                created = None if before is None else before.created_offset\n",
+        new="                created = None\n",
+        tests=("tests/tables/test_tables_convert.py",),
+    ),
+)
