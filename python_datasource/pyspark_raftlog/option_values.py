@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from raftlog import limits
+from raftlog.client.arguments import duration_ms as duration_ms
 from raftlog.errors import OptionError
 
 Parse = Callable[[str, str], Any]
 """Name and text to the value."""
 
-_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _UNITS_BYTES: Final = {"": 1, "b": 1, "k": limits.KIB, "m": limits.MIB, "g": 1024 * limits.MIB}
 _QUANTITY: Final = re.compile(r"\s*(\d{1,18})\s*([a-z]*)\s*", re.ASCII)
 _LONG_MAX: Final = 2**63 - 1
@@ -62,16 +62,6 @@ def whole(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
         return int(match[1])
 
     return parse
-
-
-def duration_ms(name: str, value: str) -> int:
-    """Milliseconds: a number alone, or with a unit."""
-    match = _QUANTITY.fullmatch(value.lower())
-    if match is None or match[2] not in _UNITS_MS:
-        raise OptionError(
-            option=name, reason="must be milliseconds, or a number with ms, s, m or h (such as 5s)"
-        )
-    return int(match[1]) * _UNITS_MS[match[2]]
 
 
 def byte_count(name: str, value: str) -> int:

@@ -12,13 +12,16 @@ from pyspark.errors import StreamingQueryException
 from tests.support.metadata_logs import CHECKPOINT, Checkpoint, MetadataLog, multiset
 from tests.support.small_logs import LogWriter, copy_log
 from tests.support.tables import Feed, contents, crash_after, image_of, offsets_once
+from tests.tables.conftest import TEMPLATE_END
 
 from raftlog.errors import DivergedLogError, OptionError, TablesError, WrongClusterError
 from raftlog.types import SnapshotId
 from raftlog_state.image_records import image_records
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterTables
-from raftlog_state.tables.materialize import seconds_between
+from raftlog_state.tables.materialize import Sink, seconds_between
+from raftlog_state.tables.store import DeltaStore
+from raftlog_state.tables.writer import Writer, no_step
 
 pytestmark = pytest.mark.spark
 
@@ -49,6 +52,38 @@ def assert_is_what_kafka_wrote(tables: ClusterTables, checkpoint: Checkpoint) ->
     theirs = [redactor.redact(record) for record in checkpoint.metadata()]
     assert multiset(image_records(image_of(tables.at(offset=offset)))) == multiset(theirs)
     assert len(theirs) > 200
+
+
+def test_what_a_quiet_log_leaves_unpublished_is_published_in_time(
+    feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
+) -> None:
+    status = tables().status
+    writer = Writer(
+        feed.spark, DeltaStore(feed.spark, str(tmp_path / "tables")), after_step=no_step
+    )
+    now_s = 0.0
+    timers: list[tuple[float, Callable[[], None]]] = []
+    sink = Sink(
+        writer,
+        "cluster-a",
+        publish_every_s=30,
+        target_offset=None,
+        clock=lambda: now_s,
+        later=lambda delay_s, function: timers.append((delay_s, function)),
+    )
+    sink.write(feed.frame(TEMPLATE_END, TEMPLATE_END + 10), 0)
+    assert status().published_offset == TEMPLATE_END + 9
+    now_s = 10.0
+    for batch in (1, 2):
+        start = TEMPLATE_END + 10 * batch
+        sink.write(feed.frame(start, start + 10), batch)
+    assert status().published_offset == TEMPLATE_END + 9
+    ((delay_s, publish),) = timers
+    assert delay_s == 20.0
+    now_s = 30.0
+    publish()
+    assert status().published_offset == TEMPLATE_END + 29
+    assert len(timers) == 1
 
 
 def test_a_whole_log_becomes_what_kafka_wrote_into_its_checkpoints(

@@ -100,7 +100,8 @@ class ClusterTables:
             trigger: None (as fast as possible), ``"availableNow"``, or what Spark's ``trigger``
                 takes, such as ``{"processingTime": "10 seconds"}``.
             publish_every: seconds, or ``"30 seconds"``, between two publications; 0 or None
-                publishes every batch. The last batch of an ``availableNow`` run is published.
+                publishes every batch. The last batch of an ``availableNow`` run is published;
+                otherwise what was written is published after so long, new batches or not.
 
         Raises:
             TablesError: the session does not know the source, or the log does not reach the tables.

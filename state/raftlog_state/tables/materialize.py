@@ -10,7 +10,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.client import Isolation, LogReader, SourceKind
+from raftlog.client.arguments import duration_ms
 from raftlog.client.door import open_reader, place_of
 from raftlog.errors import (
     DivergedLogError,
@@ -45,6 +48,8 @@ RECORDS_PER_BATCH_DEFAULT: Final = "100000"
 """One micro-batch is folded on the driver: this many records take it a second or two."""
 
 AVAILABLE_NOW: Final = "availableNow"
+_HOLDBACK: Final = "tailHoldback"
+_LOGGER: Final = logging.getLogger("raftlog_state")
 
 _OURS: Final = {
     "startingoffset": "the tables say where to begin",
@@ -128,17 +133,20 @@ def materialize(
     log = open_reader(place_of(options))
     progress = writer.progress()
     check_same_log(store, progress, log)
-    target_offset = None
-    if "availableNow" in kind:
-        writer.publish()  # what an earlier run wrote and did not come to publish
-        target_offset = _end_offset(log, options)
+    target_offset = end_of_run(log, options) if AVAILABLE_NOW in kind else None
+    writer.publish()  # what an earlier run wrote and did not publish
     given = {
         "maxOffsetsPerTrigger": RECORDS_PER_BATCH_DEFAULT,
         **options,
         **_needed(redaction),
         "startingOffset": _starting_offset(store, progress, log, options),
     }
-    sink = Sink(writer, log.cluster_id, publish_every_s=every_s, target_offset=target_offset)
+    sink = Sink(
+        writer,
+        log.cluster_id,
+        publish_every_s=every_s,
+        target_offset=target_offset,
+    )
     try:
         rows = spark.readStream.format(FORMAT).options(**given).load()
         stream = rows.select(*SOURCE_COLUMNS).writeStream.foreachBatch(sink.write)
@@ -148,8 +156,46 @@ def materialize(
         raise _source_error(error, store.place) from error
 
 
+class PublishSchedule:
+    """When to publish what micro-batches have written. Times are seconds of one clock."""
+
+    def __init__(self, every_s: float, target_offset: int | None) -> None:
+        """``target_offset`` is where the run ends, exclusive; None if it goes on."""
+        self._every_s = every_s
+        self._target_offset = target_offset
+        self._published_at_s: float | None = None
+
+    def is_due(self, now_s: float, next_offset: int) -> bool:
+        """Return whether to publish after a batch; ``next_offset`` follows its last record."""
+        target = self._target_offset
+        return self.left_s(now_s) <= 0 or (target is not None and next_offset >= target)
+
+    def left_s(self, now_s: float) -> float:
+        """Return how long what is written may wait to be published; 0 if it may not."""
+        if self._published_at_s is None:
+            return 0
+        return max(0, self._published_at_s + self._every_s - now_s)
+
+    def published(self, now_s: float) -> None:
+        self._published_at_s = now_s
+
+
+Later = Callable[[float, Callable[[], None]], None]
+"""Calls a function once, after so many seconds."""
+
+
+def _later(delay_s: float, function: Callable[[], None]) -> None:
+    timer = threading.Timer(delay_s, function)
+    timer.daemon = True
+    timer.start()
+
+
 class Sink:
-    """What is done with a micro-batch. Called by one thread of one query."""
+    """What is done with a micro-batch. Called by one thread of one query.
+
+    What a batch leaves unpublished is published by a timer if no later batch does it: on a log
+    without new records Spark calls nothing.
+    """
 
     def __init__(
         self,
@@ -159,28 +205,45 @@ class Sink:
         publish_every_s: float,
         target_offset: int | None,
         clock: Callable[[], float] = time.monotonic,
+        later: Later = _later,
     ) -> None:
         self._writer = writer
         self._cluster_id = cluster_id
-        self._publish_every_s = publish_every_s
-        self._target_offset = target_offset
+        self._schedule = PublishSchedule(publish_every_s, target_offset)
         self._clock = clock
-        self._published_at_s: float | None = None
+        self._later = later
+        self._lock = threading.RLock()
+        self._is_timer_set = False
 
     def write(self, rows: DataFrame, _batch_id: int) -> None:
         """Bring a micro-batch into the tables; publish if it is time, or the end of the run."""
-        self._writer.apply(rows.toArrow(), self._cluster_id)
-        if self._is_time():
-            self._writer.publish()
-            self._published_at_s = self._clock()
+        table = rows.toArrow()
+        with self._lock:
+            self._writer.apply(table, self._cluster_id)
+            if self._schedule.is_due(self._clock(), self._writer.progress().log_offset + 1):
+                self._publish()
+            else:
+                self._set_timer()
 
-    def _is_time(self) -> bool:
-        if self._published_at_s is None or self._publish_every_s == 0:
-            return True
-        target = self._target_offset
-        if target is not None and self._writer.progress().log_offset + 1 >= target:
-            return True
-        return self._clock() - self._published_at_s >= self._publish_every_s
+    def _publish(self) -> None:
+        self._writer.publish()
+        self._schedule.published(self._clock())
+
+    def _set_timer(self) -> None:
+        if not self._is_timer_set:
+            self._is_timer_set = True
+            self._later(self._schedule.left_s(self._clock()), self._publish_late)
+
+    def _publish_late(self) -> None:
+        with self._lock:
+            self._is_timer_set = False
+            if self._schedule.left_s(self._clock()) > 0:
+                self._set_timer()  # a batch has published meanwhile, and another may wait
+                return
+            try:
+                self._publish()
+            except RaftlogError as error:  # the next batch, or the next run, publishes
+                _LOGGER.warning("%s; publishing is tried again with the next batch", error)
 
 
 # --- is it the same log ---------------------------------------------------------------------------
@@ -296,13 +359,12 @@ def _trigger(trigger: str | Mapping[str, str] | None) -> dict[str, Any]:
     return dict(trigger)
 
 
-def _end_offset(log: LogReader, options: Mapping[str, str]) -> int:
-    """Where a run that begins now will end at least, exclusive; 0 where only the source knows."""
-    if "tailholdback" in {name.lower() for name in options}:
-        return 0
+def end_of_run(log: LogReader, options: Mapping[str, str]) -> int:
+    """Where a run that begins now will end at least, exclusive. Raises ``OptionError``."""
+    given = {name.lower(): value for name, value in options.items()}.get("tailholdback")
     return log.read_end(
         isolation=Isolation.READ_COMMITTED,
-        holdback_ms=TAIL_HOLDBACK_MS_DEFAULT,
+        holdback_ms=TAIL_HOLDBACK_MS_DEFAULT if given is None else duration_ms(_HOLDBACK, given),
         now_ms=time.time_ns() // 1_000_000,
     ).offset
 
