@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from tests.support.metadata_logs import CHECKPOINT, Checkpoint, MetadataLog, multiset
 from tests.support.small_logs import LogWriter, copy_log
 from tests.support.tables import Feed, contents, crash_after, image_of, offsets_once
@@ -20,7 +21,7 @@ from raftlog_state.image_records import image_records
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterTables
 from raftlog_state.tables.materialize import Sink, seconds_between
-from raftlog_state.tables.store import DeltaStore
+from raftlog_state.tables.store import SNAPSHOT_PARTITIONS, DeltaStore
 from raftlog_state.tables.writer import Writer, no_step
 
 pytestmark = pytest.mark.spark
@@ -58,13 +59,12 @@ def test_what_a_quiet_log_leaves_unpublished_is_published_in_time(
     feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
 ) -> None:
     status = tables().status
-    writer = Writer(
-        feed.spark, DeltaStore(feed.spark, str(tmp_path / "tables")), after_step=no_step
-    )
+    writer = Writer(DeltaStore(feed.spark, str(tmp_path / "tables")), after_step=no_step)
     now_s = 0.0
     timers: list[tuple[float, Callable[[], None]]] = []
     sink = Sink(
         writer,
+        feed.spark,
         "cluster-a",
         publish_every_s=30,
         target_offset=None,
@@ -84,6 +84,38 @@ def test_what_a_quiet_log_leaves_unpublished_is_published_in_time(
     publish()
     assert status().published_offset == TEMPLATE_END + 29
     assert len(timers) == 1
+
+
+def test_a_stream_looks_at_its_tables_with_few_tasks_and_changes_no_setting(
+    feed: Feed, data: Path, tmp_path: Path
+) -> None:
+    spark = feed.spark
+    setting = spark.conf.get(SNAPSHOT_PARTITIONS)
+    spark.conf.unset(SNAPSHOT_PARTITIONS)
+    try:
+        spark.createDataFrame([(1,)], "a int")  # makes it the active session
+        before = settings_of(spark)
+        jobs_before = tasks_by_job(spark).keys()
+        run(feed.open(tmp_path / "tables"), data / THREE_NODES, tmp_path / "checkpoint")
+        tasks = [count for job, count in tasks_by_job(spark).items() if job not in jobs_before]
+        assert settings_of(spark) == before
+        assert SparkSession.getActiveSession() is spark
+    finally:
+        spark.conf.set(SNAPSHOT_PARTITIONS, setting)
+    assert tasks
+    assert max(tasks) < 50
+
+
+def settings_of(spark: SparkSession) -> dict[str, str]:
+    return dict(spark.conf.getAll.items())
+
+
+def tasks_by_job(spark: SparkSession) -> dict[int, int]:
+    """Return how many tasks each of the last jobs had that the session's context has run."""
+    context = spark._jsc.sc()
+    context.listenerBus().waitUntilEmpty()
+    jobs = context.statusStore().jobsList(None)
+    return {jobs.apply(at).jobId(): jobs.apply(at).numTasks() for at in range(jobs.size())}
 
 
 def test_a_whole_log_becomes_what_kafka_wrote_into_its_checkpoints(

@@ -149,7 +149,7 @@ def name_newest_versions(feed: Feed, place: Path) -> None:
         table_versions={**manifest.table_versions, **versions},
         committed_at=manifest.committed_at + 1,
     )
-    Publisher(feed.spark, store, after_step=no_step).write(row, txn_version=TEMPLATE_END + 1)
+    Publisher(store, after_step=no_step).write(row, txn_version=TEMPLATE_END + 1)
 
 
 def test_a_changed_row_is_named(feed: Feed, tables: Open, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class ClusterTables:
         self._spark = spark
         self._store = DeltaStore(spark, path_or_schema)
         self._redaction = redaction
-        self._writer = Writer(spark, self._store, after_step=after_step)
+        self._writer = Writer(self._store, after_step=after_step)
 
     def __repr__(self) -> str:
         return f"ClusterTables({self._store.place!r})"

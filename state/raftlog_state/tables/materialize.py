@@ -37,7 +37,7 @@ from raftlog.limits import TAIL_HOLDBACK_MS_DEFAULT
 from .batch import SOURCE_COLUMNS
 from .progress import NOTHING, Progress
 from .schema import LOG
-from .store import DeltaStore
+from .store import DeltaStore, session_for_tables
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def materialize(
     }
     sink = Sink(
         writer,
+        session_for_tables(spark),
         log.cluster_id,
         publish_every_s=every_s,
         target_offset=target_offset,
@@ -200,6 +201,7 @@ class Sink:
     def __init__(
         self,
         writer: Writer,
+        session: SparkSession,
         cluster_id: str | None,
         *,
         publish_every_s: float,
@@ -208,6 +210,7 @@ class Sink:
         later: Later = _later,
     ) -> None:
         self._writer = writer
+        self._session = session
         self._cluster_id = cluster_id
         self._schedule = PublishSchedule(publish_every_s, target_offset)
         self._clock = clock
@@ -218,7 +221,7 @@ class Sink:
     def write(self, rows: DataFrame, _batch_id: int) -> None:
         """Bring a micro-batch into the tables; publish if it is time, or the end of the run."""
         table = rows.toArrow()
-        with self._lock:
+        with self._lock, self._writer.in_session(self._session):
             self._writer.apply(table, self._cluster_id)
             if self._schedule.is_due(self._clock(), self._writer.progress().log_offset + 1):
                 self._publish()
@@ -226,7 +229,8 @@ class Sink:
                 self._set_timer()
 
     def _publish(self) -> None:
-        self._writer.publish()
+        with self._writer.in_session(self._session):
+            self._writer.publish()
         self._schedule.published(self._clock())
 
     def _set_timer(self) -> None:
@@ -237,6 +241,8 @@ class Sink:
     def _publish_late(self) -> None:
         with self._lock:
             self._is_timer_set = False
+            if self._session.sparkContext._jsc is None:
+                return  # Spark has been stopped; the next run publishes
             if self._schedule.left_s(self._clock()) > 0:
                 self._set_timer()  # a batch has published meanwhile, and another may wait
                 return

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 import raftlog
@@ -52,10 +52,7 @@ SOFTWARE: Final = f"raftlog {raftlog.__version__}"
 class Publisher:
     """Brings the typed tables to where ``changes`` is, and writes manifest rows."""
 
-    def __init__(
-        self, spark: SparkSession, store: DeltaStore, *, after_step: Callable[[str], None]
-    ) -> None:
-        self._spark = spark
+    def __init__(self, store: DeltaStore, *, after_step: Callable[[str], None]) -> None:
         self._store = store
         self._step = after_step
 
@@ -88,7 +85,7 @@ class Publisher:
         Raises:
             ConcurrentWriterError: another writer published first.
         """
-        frame = self._spark.createDataFrame(manifest.to_arrow(), schema=struct(COMMITS_COLUMNS))
+        frame = self._store.frame(manifest.to_arrow(), struct(COMMITS_COLUMNS))
         told = {"incarnation": manifest.incarnation, "offset": manifest.offset, "at": _now()}
         self._store.append(
             GROWING_TABLES[COMMITS],
@@ -122,7 +119,7 @@ class Publisher:
 
     def _make(self, progress: Progress, table: TypedTable) -> None:
         rows = progress.pending.rows(table, with_gone=False)
-        frame = self._spark.createDataFrame(rows, source_schema(table)).drop(OP)
+        frame = self._store.frame(rows, source_schema(table)).drop(OP)
         self._store.append(
             table,
             one_file(frame, rows),
@@ -133,7 +130,7 @@ class Publisher:
 
     def _merge(self, progress: Progress, table: TypedTable) -> None:
         rows = progress.pending.rows(table, with_gone=True)
-        source = self._spark.createDataFrame(rows, source_schema(table)).alias("s")
+        source = self._store.frame(rows, source_schema(table)).alias("s")
         is_newer = sf.struct("s._visible_offset", "s._offset") > sf.struct(
             "t._visible_offset", "t._offset"
         )

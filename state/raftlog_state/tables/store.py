@@ -10,11 +10,13 @@ Rules of this file:
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql.types import StructType
 
 from raftlog.errors import ConcurrentWriterError, TablesError
 
@@ -33,6 +36,13 @@ METADATA_KEY: Final = "raftlog"
 HISTORY_LOOK: Final = 20
 """How many commits are looked at before the whole history is: maintenance lies between ours."""
 
+_ACTIVE_SESSION: Final = Lock()
+"""Held while ``createDataFrame`` makes its session the active one of the whole process."""
+
+SNAPSHOT_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
+"""Into how many partitions Delta puts the list of a table's files (its default: 50)."""
+SNAPSHOT_PARTITIONS_OF_TABLES: Final = "2"
+
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)?")
 _MAINTENANCE: Final = frozenset(
     {"OPTIMIZE", "VACUUM START", "VACUUM END", "REORG", "COMPUTE STATS"}
@@ -42,6 +52,26 @@ _WORDS_MAX: Final = 500
 
 ROWS_IN_ONE_FILE: Final = 200_000
 """Up to this many rows become one file: metadata is small, and small files add up."""
+
+
+def session_for_tables(spark: SparkSession) -> SparkSession:
+    """Return a session with the settings of ``spark`` and few snapshot partitions.
+
+    The tables are small, and each look at one would run a task for each of Delta's 50 snapshot
+    partitions. In a session of its own the setting touches no other table. One that the user has
+    made is kept: then it is ``spark`` itself.
+    """
+    if spark.conf.get(SNAPSHOT_PARTITIONS, None) is not None:
+        return spark
+    session = spark.newSession()
+    inherited = session.conf.getAll
+    for name, value in spark.conf.getAll.items():
+        if inherited.get(name) != value:
+            session.conf.set(name, value)
+    session.conf.set(SNAPSHOT_PARTITIONS, SNAPSHOT_PARTITIONS_OF_TABLES)
+    session.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
+    session.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
+    return session
 
 
 def one_file(frame: DataFrame, rows: pa.Table) -> DataFrame:
@@ -72,6 +102,21 @@ class DeltaStore:
                 reason="this is neither a path nor the name of a schema",
                 remedy="give a path with a slash in it, `schema` or `catalog.schema`",
             )
+
+    def in_session(self, spark: SparkSession) -> DeltaStore:
+        """Return the same tables as another session reads and writes them."""
+        other = copy.copy(self)
+        other._spark = spark
+        return other
+
+    def frame(self, rows: pa.Table, schema: StructType) -> DataFrame:
+        """Return rows as a frame of this session; Python's active session stays what it is."""
+        with _ACTIVE_SESSION:
+            active = SparkSession._activeSession
+            try:
+                return self._spark.createDataFrame(rows, schema)
+            finally:
+                SparkSession._activeSession = active
 
     def prepare(self) -> None:
         """Make the schema that the tables will be in; a path needs nothing."""

@@ -13,7 +13,8 @@ Rules of this file:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Final, TypeVar
@@ -67,11 +68,10 @@ class State:
 class Writer:
     """Writes the tables of one place. Threads take turns."""
 
-    def __init__(self, spark: SparkSession, store: DeltaStore, *, after_step: Step) -> None:
-        self._spark = spark
+    def __init__(self, store: DeltaStore, *, after_step: Step) -> None:
         self._store = store
         self._step = after_step
-        self._publisher = Publisher(spark, store, after_step=after_step)
+        self._publisher = Publisher(store, after_step=after_step)
         self._state: State | None = None
         self._lock = RLock()
 
@@ -92,6 +92,18 @@ class Writer:
             self._fold_rest_of_log(state)
             self._state = state
         return self._state
+
+    @contextmanager
+    def in_session(self, spark: SparkSession) -> Iterator[None]:
+        """Let what this thread writes inside the block be written by another session."""
+        with self._lock:
+            own_store, own_publisher = self._store, self._publisher
+            self._store = own_store.in_session(spark)
+            self._publisher = Publisher(self._store, after_step=self._step)
+            try:
+                yield
+            finally:
+                self._store, self._publisher = own_store, own_publisher
 
     def forget(self) -> None:
         """Drop the cache: the tables are asked again."""
@@ -307,7 +319,7 @@ class Writer:
         told = {**written, "incarnation": incarnation, "id": uuid.uuid4().hex}
         self._store.append(
             GROWING_TABLES[name],
-            one_file(self._spark.createDataFrame(rows, GROWING_TABLES[name].schema), rows),
+            one_file(self._store.frame(rows, GROWING_TABLES[name].schema), rows),
             app_id=progress.app_id(name),
             txn_version=txn_version,
             written=told,
