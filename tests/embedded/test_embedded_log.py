@@ -29,6 +29,7 @@ from raftlog.errors import (
     LogReadOnlyError,
     NotALogError,
     NotLeaderError,
+    OffsetOutOfRangeError,
     OptionError,
     OutOfOrderSequenceError,
     RecordBatchTooLargeError,
@@ -131,6 +132,17 @@ def test_the_largest_batch_that_is_taken_can_be_read(machine: Machine) -> None:
     log.close()
     again = machine.open()
     assert again.append([b""], commit=("app", "q", 1)).was_duplicate
+
+
+def test_an_offset_in_what_is_not_decided_is_not_out_of_range(machine: Machine) -> None:
+    log = machine.open(values="kraft")
+    begin = log.append(b"\x01\x17\x00\x00").base_offset
+    last = log.append(b"\x01\x14\x00\x00").base_offset
+    assert log.last_stable_offset == begin
+    assert list(log.read(last)) == []
+    assert [record.offset for record in log.read(last, isolation="high_watermark")] == [last]
+    with pytest.raises(OffsetOutOfRangeError):
+        log.read(last + 2)
 
 
 # --- the token ------------------------------------------------------------------------------------
@@ -357,6 +369,9 @@ def test_kafka_s_own_log_is_read_and_never_written(data: Path, tmp_path: Path) -
     with raftlog.open(copy) as log:
         assert log.end_offset > 3000
         assert sum(1 for _ in log.read(3000)) > 0
+        assert list(log.read(log.end_offset)) == []
+        with pytest.raises(OffsetOutOfRangeError):
+            log.read(log.end_offset + 1)
         with pytest.raises(LogReadOnlyError, match="not a log of raftlog's own"):
             log.append(b"x")
         with pytest.raises(LogReadOnlyError):

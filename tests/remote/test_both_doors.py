@@ -21,6 +21,7 @@ from raftlog.errors import (
     InvalidTimestampError,
     LogClosedError,
     NotLeaderError,
+    OffsetOutOfRangeError,
     OptionError,
     OutOfOrderSequenceError,
     RecordBatchTooLargeError,
@@ -72,6 +73,19 @@ def test_a_reading_is_of_the_moment_when_it_was_asked_for(log: AnyLog) -> None:
     assert [record.value for record in reading] == [b"a"]
     assert [record.value for record in reading] == [b"a"], "twice the same"
     assert values_from(log, end) == [b"a", b"b"]
+
+
+def test_an_offset_beyond_the_end_is_refused_and_the_end_itself_is_not(log: AnyLog) -> None:
+    end = log.append(b"a").end_offset
+    assert list(log.read(end)) == []
+    assert log.read(end).to_arrow().num_rows == 0
+    for offset in (end + 1, 10**12):
+        for isolation in ("read_committed", "high_watermark"):
+            with pytest.raises(OffsetOutOfRangeError) as refused:
+                log.read(offset, isolation=isolation)
+            assert (refused.value.offset, refused.value.log_end_offset) == (offset, end)
+            assert refused.value.kafka_code == 1
+    assert values_from(log, end - 1) == [b"a"]
 
 
 def test_headers_and_times_come_back(log: AnyLog) -> None:

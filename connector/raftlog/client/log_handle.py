@@ -111,13 +111,16 @@ class LogHandle(Closing):
         for all, whatever becomes of its transaction. Every record that is read is committed; of a
         quorum the newest may be missing, as ``end_offset`` explains.
 
-        Iterate it for records, or take ``to_arrow()`` for columns.
+        Iterate it for records, or take ``to_arrow()`` for columns. At the end of the log there are
+        none yet. Raises ``OffsetOutOfRangeError`` for a ``from_offset`` beyond it.
         """
         isolation = isolation_of(isolation)
         first, last = offset_or_none(from_offset, "from_offset"), end_offset
         with self._as_it_is_now() as log:
             start_offset = log.log_start_offset if first is None else first
             end = log.read_end(isolation=isolation).offset
+            if start_offset > end:  # beyond what is decided, or beyond all that there is
+                log.check_offset(start_offset)
         if last is not None:
             end = min(end, whole_number(last, "end_offset"))
         from .reading import LogReading

@@ -115,7 +115,7 @@ class LogReader(abc.ABC):
 
         Raises ``DataLossError`` below its start, ``OffsetOutOfRangeError`` beyond its end.
         """
-        log_start_offset, log_end_offset = self.log_start_offset, self.log_end_offset
+        log_start_offset = self.log_start_offset
         if start_offset < log_start_offset:
             raise DataLossError(
                 path=self.path,
@@ -123,12 +123,16 @@ class LogReader(abc.ABC):
                 reason=f"offset {start_offset} is gone: the log begins at {log_start_offset}",
                 remedy="begin at a snapshot or at the first offset of the log",
             )
-        if end_offset > log_end_offset:
+        self.check_offset(end_offset)
+
+    def check_offset(self, offset: int) -> None:
+        """Raise ``OffsetOutOfRangeError`` for an offset beyond the end of the log."""
+        if offset > self.log_end_offset:
             raise OffsetOutOfRangeError(
                 path=self.path,
-                offset=end_offset,
-                log_start_offset=log_start_offset,
-                log_end_offset=log_end_offset,
+                offset=offset,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
             )
 
     def newest_snapshot(self) -> SnapshotId | None:
