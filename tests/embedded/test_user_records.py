@@ -172,3 +172,10 @@ def test_a_record_has_no_more_headers_than_readers_decode() -> None:
     assert len(made.headers) == USER_HEADERS_MAX
     with pytest.raises(InvalidAppendError, match=f"more than {USER_HEADERS_MAX} headers"):
         new_records([Consumed(b"v", headers=[*most, ("h", None)])], BYTES)
+
+
+@pytest.mark.parametrize("key", [b"\x90", b"\x80"], ids=["array", "map"])
+def test_a_map_whose_key_cannot_be_one_is_refused(key: bytes) -> None:
+    value = b"\x93\x01\x01\x81" + key + b"\x01"
+    with pytest.raises(InvalidAppendError, match=r"record 1 .*key that is an array or a map"):
+        new_records([b"\x93\x01\x01\x80", value], MSGPACK)

@@ -105,3 +105,26 @@ def test_what_a_batch_was_decompressed_to_is_held_until_it_is_answered() -> None
         assert asked_by.budget.held_byte_count == 0
 
     run(work())
+
+
+@pytest.mark.parametrize("record_count", [1, 100])
+def test_header_names_that_are_not_utf_8_are_stored_unchanged(record_count: int) -> None:
+    async def work() -> None:
+        leader = Cluster().elect()
+        records = [
+            NewRecord(None, b"v", TIME_MS, (Header("n\ufffdme", b"x", b"n\xffme"),))
+        ] * record_count
+        data = batch(*records)
+        assert data.count(b"n\xffme") == record_count
+        task = leader.start(ApiKey.PRODUCE, 13, produce(data), origin())
+        await settle()
+        assert task.done()
+        log = leader.replica.log
+        written = log.read_bytes(log.end_offset - record_count, MIB)
+        assert written.count(b"n\xffme") == record_count
+        stored = read_batch(written)
+        assert isinstance(stored, RecordBatch)
+        assert {one.headers[0].key for one in stored.records()} == {"n\ufffdme"}
+        assert stored.to_new().records[0].headers == records[0].headers
+
+    run(work())

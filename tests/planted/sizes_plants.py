@@ -60,6 +60,35 @@ SIZES_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="reading from beyond the end gives nothing",
+        path="connector/raftlog/client/log_handle.py",
+        old="                log.check_offset(start_offset)\n",
+        new="                pass\n",
+        tests=(
+            "tests/embedded/test_embedded_log.py"
+            "::test_an_offset_in_what_is_not_decided_is_not_out_of_range",
+        ),
+    ),
+    Plant(
+        bug="a header's name that is not UTF-8 is stored changed",
+        path="connector/raftlog/records/record.py",
+        old='        return Header(key.decode("utf-8", "replace"), value, key)\n',
+        new='        return Header(key.decode("utf-8", "replace"), value)\n',
+        tests=(
+            "tests/node_apis/test_produced_records.py"
+            "::test_header_names_that_are_not_utf_8_are_stored_unchanged",
+        ),
+    ),
+    Plant(
+        bug="a map with an array for a key ends a msgpack append without an answer",
+        path="connector/raftlog/client/user_records.py",
+        old="        except TypeError:\n            _refuse",
+        new="        except KeyError:\n            _refuse",
+        tests=(
+            "tests/embedded/test_user_records.py::test_a_map_whose_key_cannot_be_one_is_refused",
+        ),
+    ),
+    Plant(
         bug="a record's headers are counted after they are decoded",
         path="connector/raftlog/records/record.py",
         old="    if count > HEADERS_PER_RECORD_MAX:\n",

@@ -131,6 +131,8 @@ def _msgpack_value(value: object, ordinal: int) -> bytes:
             value = msgpack.unpackb(encoded, strict_map_key=False)
         except (ValueError, msgpack.exceptions.UnpackException):
             _refuse(ordinal, "its value is not MessagePack")
+        except TypeError:
+            _refuse(ordinal, "a map in its value has a key that is an array or a map")
         _check_msgpack(value, ordinal)
         return encoded
     _check_msgpack(value, ordinal)

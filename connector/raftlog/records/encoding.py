@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from .compression import Compression
 from .header import RECORD_BYTES_MIN
 from .packed import PackedRecords
-from .record import NewRecord, StoredRecord, record_bytes, wrapped_int64
+from .record import NewRecord, StoredRecord, header_key, record_bytes, wrapped_int64
 from .varint import unsigned_varint, varint, varint_byte_count
 
 RecordToAppend: TypeAlias = bytes | NewRecord
@@ -146,7 +146,7 @@ def _plain_values(records: Sequence[RecordToAppend]) -> Sequence[bytes] | None:
 def _least(record: RecordToAppend) -> int:
     if isinstance(record, bytes):
         return RECORD_BYTES_MIN + len(record)
-    in_headers = sum(len(header.key) + len(header.value or b"") for header in record.headers)
+    in_headers = sum(len(header.value or b"") for header in record.headers)
     return RECORD_BYTES_MIN + len(record.key or b"") + len(record.value or b"") + in_headers
 
 
@@ -201,7 +201,7 @@ def _record_byte_count(record: NewRecord, delta: int, base_ms: int) -> int:
     body += _field_byte_count(record.key) + _field_byte_count(record.value)
     body += varint_byte_count(len(record.headers))
     for header in record.headers:
-        body += _field_byte_count(header.key.encode()) + _field_byte_count(header.value)
+        body += _field_byte_count(header_key(header)) + _field_byte_count(header.value)
     return varint_byte_count(body) + body
 
 

@@ -9,7 +9,8 @@ Rules of this file:
 
 1. A record fills its length exactly. Anything else is ``CorruptBatchError`` without a place, which
    the batch adds. The number of headers is checked before one is decoded (``HeaderLimitError``).
-2. Header keys are UTF-8; damaged letters are replaced, as Kafka replaces them.
+2. Header keys are UTF-8; damaged letters are replaced where they are read, as Kafka replaces them,
+   and written again as they were.
 3. Keys and values stay out of every ``repr``: they may be secret.
 """
 
@@ -25,10 +26,14 @@ from .varint import read_varint, read_varlong, varint
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A record's header. Keys may repeat."""
+    """A record's header. Keys may repeat.
+
+    ``raw_key``: the key as it is stored, if it is not UTF-8; ``key`` has U+FFFD in its place.
+    """
 
     key: str
     value: bytes | None = field(repr=False)
+    raw_key: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +126,20 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, .
         value, position = _read_bytes(data, position, end, "header value")
         if key is None:
             raise CorruptBatchError(reason="a header has no key")
-        headers.append(Header(key.decode("utf-8", "replace"), value))
+        headers.append(_header(key, value))
     return tuple(headers), position
+
+
+def _header(key: bytes, value: bytes | None) -> Header:
+    try:
+        return Header(key.decode(), value)
+    except UnicodeDecodeError:
+        return Header(key.decode("utf-8", "replace"), value, key)
+
+
+def header_key(header: Header) -> bytes:
+    """Return the key as it is stored."""
+    return header.key.encode() if header.raw_key is None else header.raw_key
 
 
 def record_bytes(record: StoredRecord) -> bytes:
@@ -132,7 +149,7 @@ def record_bytes(record: StoredRecord) -> bytes:
     _add_bytes(parts, record.value)
     parts.append(varint(len(record.headers)))
     for header in record.headers:
-        _add_bytes(parts, header.key.encode())
+        _add_bytes(parts, header_key(header))
         _add_bytes(parts, header.value)
     body = b"".join(parts)
     return varint(len(body)) + body
