@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from raftlog.log.comparing import Divergence, first_divergence
 from raftlog.log.epoch_cache import parse_epoch_checkpoint
-from raftlog.log.files import LogFiles, read_batch_at, read_small_file
+from raftlog.log.files import LogFiles, read_batch_at
 from raftlog.log.names import (
     BOOTSTRAP_CHECKPOINT_NAME,
     EPOCH_CHECKPOINT_NAME,
@@ -32,6 +32,7 @@ from raftlog.log.small_files import (
     parse_partition_metadata,
     parse_quorum_state,
 )
+from raftlog.log.text_files import read_small_file
 from raftlog.log.time_index import TIME_ENTRY_BYTES, parse_time_index
 from raftlog.log.txn_index import AbortedTransaction, parse_txn_index
 from raftlog.log.voters import VotersLog

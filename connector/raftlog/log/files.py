@@ -16,7 +16,6 @@ from typing import Final, Self, TypeVar
 
 from raftlog.errors import (
     CorruptBatchError,
-    CorruptFileError,
     LogNotFoundError,
     SegmentVanishedError,
 )
@@ -24,7 +23,6 @@ from raftlog.limits import (
     BATCH_HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     READ_BATCH_BYTES_MAX,
-    SMALL_FILE_BYTES_MAX,
 )
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC, LENGTH_MIN
@@ -43,6 +41,7 @@ from .names import (
     read_listing,
 )
 from .offset_index import OFFSET_ENTRY_BYTES, OffsetIndex, parse_offset_index, read_entries
+from .text_files import read_small_file
 from .time_index import TIME_ENTRY_BYTES, TimeIndex, parse_time_index
 
 V = TypeVar("V")
@@ -198,21 +197,6 @@ class LogFiles:
                 return read_entries(file, entry_bytes)
         except (LogNotFoundError, SegmentVanishedError):
             return b""
-
-
-def read_small_file(storage: Storage, path: str) -> bytes | None:
-    """The content of a small file, or None if there is none.
-
-    Raises ``CorruptFileError`` if it is far larger than any that Kafka writes.
-    """
-    try:
-        with storage.open_file(path) as file:
-            data = file.read_at(0, SMALL_FILE_BYTES_MAX + 1)
-    except (LogNotFoundError, SegmentVanishedError):
-        return None
-    if len(data) > SMALL_FILE_BYTES_MAX:
-        raise CorruptFileError(path=path, reason=f"it is larger than {SMALL_FILE_BYTES_MAX} bytes")
-    return data
 
 
 def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:

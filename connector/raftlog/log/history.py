@@ -30,7 +30,7 @@ from raftlog.records.columns import BatchColumns
 
 from .cursor import LogCursor, Tail
 from .epoch_cache import EpochCache
-from .files import LogFiles, read_small_file
+from .files import LogFiles
 from .markers import (
     MARKER_COLUMNS,
     VoterSet,
@@ -41,6 +41,7 @@ from .markers import (
 from .names import PRODUCER_SNAPSHOT_SUFFIX
 from .pieces import ReadHeaders, ReadScans
 from .producer_snapshot import ProducerState, parse_producer_snapshot
+from .text_files import read_small_file
 from .transactions import TransactionBook
 
 ENDED_KEPT_MAX: Final = 65_536

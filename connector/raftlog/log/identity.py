@@ -32,7 +32,7 @@ from raftlog.records.record import Record
 from raftlog.storage.protocol import ReadableFile
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID, TopicPartition
 
-from .files import LogFiles, read_batch_at, read_small_file
+from .files import LogFiles, read_batch_at
 from .names import (
     PARTITION_METADATA_NAME,
     QUORUM_STATE_NAME,
@@ -42,6 +42,7 @@ from .names import (
 from .reads import LogKind
 from .resync import find_sound_batch
 from .small_files import parse_partition_metadata, parse_properties
+from .text_files import read_small_file
 
 METADATA_PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)

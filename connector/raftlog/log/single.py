@@ -32,7 +32,7 @@ from raftlog.types import SnapshotId, TopicPartition
 from .cursor import LogCursor, Tail
 from .ends import Placed, not_before, words_of
 from .epoch_cache import EpochCache
-from .files import LogFiles, read_small_file
+from .files import LogFiles
 from .knowledge import Knowledge
 from .lineage import wrong_epochs
 from .markers import MARKER_COLUMNS, VoterSet, last_voters
@@ -44,6 +44,7 @@ from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
 from .slices import plan_range
 from .small_files import MetaProperties, QuorumState, parse_meta_properties, parse_quorum_state
 from .snapshot import SnapshotReader
+from .text_files import read_small_file
 from .times import first_batch_after, first_not_older
 from .transactions import TransactionSpan
 

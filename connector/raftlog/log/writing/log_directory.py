@@ -15,7 +15,6 @@ from typing import Final
 
 from raftlog.errors import LogNotFoundError
 from raftlog.log.epoch_cache import EpochCache, encode_epoch_checkpoint
-from raftlog.log.files import read_small_file
 from raftlog.log.names import (
     EPOCH_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
@@ -41,6 +40,7 @@ from raftlog.log.small_files import (
     encode_quorum_state,
     parse_quorum_state,
 )
+from raftlog.log.text_files import read_small_file
 from raftlog.storage.protocol import WritableFile, WritableStorage
 from raftlog.types import TopicPartition
 
