@@ -3,9 +3,11 @@
 Rules of this file:
 
 1. The core is the real one; logs are lists in memory, and durable at once. Time stands still but
-   where an action lets a timeout pass, so that what a state can do depends on nothing else.
+   where an action lets a timeout pass, so that what a state can do depends on nothing else: nothing
+   is waited for after a failure.
 2. An action is a whole exchange between two replicas, or something that one does alone; what is
-   lost on the way is an exchange that never happens. Two states with one ``key`` are one.
+   lost on the way is an exchange that never happens. What was sent stays on its way until it
+   arrives or something else is sent there. Two states with one ``key`` (``state_key``) are one.
 3. A history ends where the bounds say. Within them nothing is left out.
 """
 
@@ -14,9 +16,9 @@ from __future__ import annotations
 import json
 import pickle
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import permutations
+from hashlib import blake2b
 from typing import Final, TypeAlias
 
 from raftlog.log.epoch_cache import EpochCache
@@ -53,9 +55,11 @@ from raftlog.quorum.state import Beginning
 from raftlog.quorum.voters import Voter, VoterHistory, VoterSet
 from raftlog.types import FetchAnswer, ReplicaKey, SnapshotId
 
+from .state_key import Key, Names, Reader, least_key
+
 NODES: Final = (0, 1, 2)
 VOTERS: Final = VoterSet.of(Voter(key=ReplicaKey(node_id)) for node_id in NODES)
-CONFIG: Final = QuorumConfig(fetch_max_bytes=1)
+CONFIG: Final = QuorumConfig(fetch_max_bytes=1, retry_backoff_ms=0)
 EXCHANGES_MAX: Final = 6
 
 
@@ -182,33 +186,21 @@ class ModelNode:
         self.tell(Appended())
         self.tell(SyncCompleted())
 
-    def key(self, renamed: Sequence[int]) -> tuple[object, ...]:
+    def key(self, names: Names) -> Key:
         """All that decides what this replica may do, with other names for the replicas."""
-        role, election = self.core.role, self.election
-        progress: tuple[int, ...] = ()
-        if isinstance(role, Leader):
-            ends = [-1] * len(NODES)
-            for other in NODES:
-                found = role.progress.find(ReplicaKey(other))
-                if found is not None and found.end_offset is not None:
-                    ends[renamed[other]] = found.end_offset
-            progress = (role.epoch_start_offset, int(role.is_established), *ends)
+        reader = Reader(names, self.now_ms)
         return (
-            type(role).__name__,
-            role.epoch,
-            -1 if role.leader_id is None else renamed[role.leader_id],
-            election.epoch,
-            -1 if election.leader_id is None else renamed[election.leader_id],
-            -1 if election.voted is None else renamed[election.voted.node_id],
-            _renamed(self.log.records, renamed),
-            -1 if self.core.high_watermark is None else self.core.high_watermark,
-            progress,
+            reader.core(self.core),
+            reader.sent(self.sent, self.core),
+            reader.value(self.election),
+            _renamed(self.log.records, names),
+            self.committed,
         )
 
 
-def _renamed(records: Iterable[Record], renamed: Sequence[int]) -> tuple[Record, ...]:
+def _renamed(records: Iterable[Record], names: Names) -> tuple[Record, ...]:
     return tuple(
-        (epoch, value if value > 0 else -1 - renamed[-1 - value]) for epoch, value in records
+        (epoch, value if value > 0 else -1 - names[-1 - value]) for epoch, value in records
     )
 
 
@@ -222,16 +214,15 @@ class ModelState:
     restart_count: int = 0
     path: tuple[str, ...] = field(default=())
 
-    def key(self) -> tuple[object, ...]:
-        """The same for states that differ in the names of the replicas only."""
-        keys = []
-        for renamed in permutations(NODES):
-            nodes: list[tuple[object, ...]] = [()] * len(NODES)
-            for node in self.nodes:
-                nodes[renamed[node.node_id]] = node.key(renamed)
-            keys.append((*nodes, _renamed(self.history, renamed)))
-        least: tuple[object, ...] = min(keys)
-        return (*least, self.value_count, self.restart_count)
+    def key(self) -> bytes:
+        """The same for states that differ in the names of the replicas only, and for no others."""
+        found = least_key(
+            lambda one, names: self.nodes[one].key(names),
+            lambda names: _renamed(self.history, names),
+            len(NODES),
+        )
+        text = repr((found, self.value_count, self.restart_count))
+        return blake2b(text.encode(), digest_size=16).digest()
 
     def changed(self, action: str, *node_ids: int) -> ModelState:
         """The same, of which these nodes may be changed."""
@@ -304,7 +295,6 @@ def _exchange(me: ModelNode, other: ModelNode) -> None:
         me.tell(SendFailed(send.correlation_id))
     else:
         me.tell(ResponseReceived(send.correlation_id, response))
-    me.now_ms += CONFIG.retry_backoff_ms
     me.tell(TimePassed())
 
 

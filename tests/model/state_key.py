@@ -1,0 +1,253 @@
+"""The key of a state of the small model: everything that decides what may happen next.
+
+Rules of this file:
+
+1. Two states have one key only if they are the same up to the names of the replicas: nothing that a
+   replica remembers is left out but what says the same in other words (rule 3).
+2. Every field is declared here with what it is. One that is not declared is an error: a core that
+   remembers something new must not make states one that differ in it.
+3. Numbers that only tell one request from another are not in a key; whether an answer would still
+   be awaited is. Times are relative to the replica's clock.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import groupby, permutations, product
+from typing import Any, Final, TypeAlias
+
+from raftlog.quorum.core import QuorumCore
+from raftlog.quorum.effects import Send
+from raftlog.types import ReplicaKey
+
+Names: TypeAlias = tuple[int, ...]
+"""Of each replica: what it is called in a key."""
+Key: TypeAlias = tuple[Any, ...]
+ANONYMOUS: Final = -7
+"""What replicas are called where their names do not matter."""
+
+
+class Kind(enum.Enum):
+    """What a field is."""
+
+    VALUE = enum.auto()
+    NAME = enum.auto()
+    """The id of a replica, or None."""
+    NAMES = enum.auto()
+    """A set of ids or keys of replicas."""
+    BY_NAME = enum.auto()
+    """A dictionary by ids or keys."""
+    TIME = enum.auto()
+    IGNORED = enum.auto()
+    """It never changes, or rule 3."""
+
+
+_KINDS: Final[dict[Kind, frozenset[str]]] = {
+    Kind.VALUE: frozenset(
+        (
+            "epoch",
+            "high_watermark",
+            "is_shutting_down",
+            "is_withdrawn",
+            "voted",
+            "voter",
+            "candidate",
+            "replica",
+            "role",
+            "key",
+            "_persisted",
+            "_effects",
+            "requests",
+            "votes",
+            "has_fetched",
+            "is_appending",
+            "leader_high_watermark",
+            "snapshot",
+            "epoch_start_offset",
+            "progress",
+            "is_established",
+            "is_resign_requested",
+            "change",
+            "tickets",
+            "preferred",
+            "end_offset",
+            "leader_end_offset",
+            "last_offset",
+            "last_epoch",
+            "is_pre_vote",
+            "fetch_offset",
+            "last_fetched_epoch",
+            "max_bytes",
+            "max_wait_ms",
+            "request",
+            "_next_asked",
+            "directory_id",
+        )
+    ),
+    Kind.NAME: frozenset(
+        (
+            "node_id",
+            "leader_id",
+        )
+    ),
+    Kind.NAMES: frozenset(
+        (
+            "granted",
+            "rejected",
+            "fetched_since",
+            "begun",
+            "told",
+        )
+    ),
+    Kind.BY_NAME: frozenset(
+        (
+            "asked",
+            "confirmed",
+            "_outstanding",
+        )
+    ),
+    Kind.TIME: frozenset(
+        (
+            "election_deadline_ms",
+            "fetch_deadline_ms",
+            "update_after_ms",
+            "check_quorum_deadline_ms",
+            "begin_epoch_deadline_ms",
+            "fetched_ms",
+            "caught_up_ms",
+            "deadline_ms",
+        )
+    ),
+    Kind.IGNORED: frozenset(
+        (
+            "me",
+            "log",
+            "voters",
+            "config",
+            "now_ms",
+            "_jitter_ms",
+            "_next_id",
+            "correlation_id",
+            "endpoints",
+            "leader_endpoints",
+            "_bootstrap",
+            "_state",
+        )
+    ),
+}
+KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names}
+SPECIAL: Final = ("_replicas", "_not_before_ms", "parked")
+
+
+@functools.cache
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
+
+
+class Reader:
+    """Makes keys of what one replica remembers, with other names for the replicas."""
+
+    def __init__(self, names: Names, now_ms: int) -> None:
+        self._names = names
+        self._now_ms = now_ms
+
+    def core(self, core: QuorumCore) -> Key:
+        """Return the key of all that a core remembers; its parts but the state have nothing."""
+        following = self._object(core._following)
+        for part in (core._elections, core._leadership, core._membership):
+            assert not self._object(part)[1:], "a part that remembers something"
+        return (self._object(core._state), following)
+
+    def sent(self, sent: Mapping[int, Send], core: QuorumCore) -> Key:
+        """Return the key of what is on its way, and of whether its answer is awaited."""
+        awaited = {one.correlation_id for one in core._state.requests._outstanding.values()}
+        return tuple(
+            sorted(
+                (self.name(other), one.correlation_id in awaited, self.value(one.request))
+                for other, one in sent.items()
+            )
+        )
+
+    def name(self, node_id: int | None) -> int:
+        return -1 if node_id is None else self._names[node_id]
+
+    def _who(self, replica: int | ReplicaKey) -> Key:
+        key = replica if isinstance(replica, ReplicaKey) else ReplicaKey(replica)
+        return (self.name(key.node_id), key.directory_id)
+
+    def value(self, value: Any) -> Any:
+        """Return the key of a value of any declared kind."""
+        if isinstance(value, enum.Enum):
+            return value.name
+        if isinstance(value, bool | int | str | bytes):
+            return (value,)
+        if value is None:
+            return ()
+        if isinstance(value, list | tuple):
+            return tuple(self.value(one) for one in value)
+        if isinstance(value, ReplicaKey):
+            return self._who(value)
+        return self._object(value)
+
+    def _object(self, value: Any) -> Key:
+        names = _field_names(type(value)) if is_dataclass(value) else vars(value)
+        found = (self._field(name, getattr(value, name)) for name in names)
+        return (type(value).__name__, *(one for one in found if one is not None))
+
+    def _field(self, name: str, value: Any) -> Any:
+        if name in SPECIAL:
+            return self._special(name, value)
+        match KIND_OF[name]:
+            case Kind.NAME:
+                return self.name(value)
+            case Kind.NAMES:
+                return tuple(sorted(map(self._who, value)))
+            case Kind.BY_NAME:
+                return tuple(sorted((self._who(at), self.value(one)) for at, one in value.items()))
+            case Kind.TIME:
+                return () if value is None else (value - self._now_ms,)
+            case Kind.IGNORED:
+                return None
+            case _:
+                return self.value(value)
+
+    def _special(self, name: str, value: Any) -> Any:
+        if name == "_replicas":
+            return tuple(sorted((self._who(key), self.value(one)) for key, one in value.items()))
+        if name == "_not_before_ms":
+            assert all(at <= self._now_ms for at in value.values()), "nothing is waited for"
+            return None
+        assert not value, "a fetch that waits is dropped at once"
+        return None
+
+
+def least_key(
+    keys_of: Callable[[int, Names], Any], shared: Callable[[Names], Any], count: int
+) -> tuple[Any, ...]:
+    """Return the same key for all states that differ in the names of ``count`` replicas alone.
+
+    ``keys_of(replica, names)`` is the key of one replica, ``shared(names)`` that of the rest. Only
+    replicas that are alike without any names may change places.
+    """
+    anonymous = (ANONYMOUS,) * count
+    alike = {one: repr(keys_of(one, anonymous)) for one in range(count)}
+    ordered = sorted(range(count), key=alike.__getitem__)
+    groups = [list(group) for _, group in groupby(ordered, key=alike.__getitem__)]
+    found: Iterable[tuple[Any, ...]] = (
+        _renamed([one for group in choice for one in group], keys_of, shared)
+        for choice in product(*(permutations(group) for group in groups))
+    )
+    return min(found, key=repr)
+
+
+def _renamed(
+    order: Sequence[int], keys_of: Callable[[int, Names], Any], shared: Callable[[Names], Any]
+) -> tuple[Any, ...]:
+    names = [0] * len(order)
+    for place, one in enumerate(order):
+        names[one] = place
+    found = tuple(names)
+    return (*(keys_of(one, found) for one in order), shared(found))
