@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from raftlog.client.requests import Answer, AppendRequest
+from raftlog.errors import InexpressibleMessageError, NoCommonVersionError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.messages import Request, VoterChangeResponse
+from raftlog.quorum.effects import Send
+from raftlog.quorum.events import SendFailed
+from raftlog.quorum.messages import AddVoterRequest, RemoveVoterRequest, VoterChangeResponse
+from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.types import ReplicaKey
 
+from .codec import encode_request_frame
 from .counters import Counted
-from .driven_node import Setting
-from .invariants import Witness
+from .driven_node import LISTENER_NAME, Setting
+from .invariants import BrokenPromiseError, Witness
 from .node import Node, message_words
 from .world import Network, World
+
+REPLACE_EVERY_US: Final = 1_000_000
 
 
 class Asker(Protocol):
@@ -31,9 +38,15 @@ def small_log_config(*, retention_bytes: int | None = None) -> LogConfig:
     return LogConfig(segment_bytes=4_000, index_interval_bytes=300, retention_bytes=retention_bytes)
 
 
+def _has(voters: VoterSet, key: ReplicaKey) -> bool:
+    """Whether a set has exactly this replica."""
+    found = voters.find(key.node_id)
+    return found is not None and found.key == key
+
+
 def _voter(node_id: int, is_dynamic: bool) -> Voter:
     key = ReplicaKey(node_id, f"{node_id:021d}A") if is_dynamic else ReplicaKey(node_id)
-    return Voter(key=key, endpoints=(Endpoint("PEERS", "simulated", node_id),))
+    return Voter(key=key, endpoints=(Endpoint(LISTENER_NAME, "simulated", node_id),))
 
 
 class Cluster:
@@ -49,8 +62,10 @@ class Cluster:
         config: QuorumConfig | None = None,
         log_config: LogConfig | None = None,
         has_counters: bool = False,
+        has_old_versions: bool = False,
     ) -> None:
         self.world = world
+        self.has_old_versions = has_old_versions
         self.has_counters = has_counters
         self.counted = Counted()
         self.network = Network(world)
@@ -67,6 +82,9 @@ class Cluster:
             bootstrap=tuple(voter.endpoints for voter in everybody),
         )
         self.counts: dict[str, int] = {}
+        self.lost: set[ReplicaKey] = set()
+        """The keys of voters whose disks were formatted again."""
+        self._replacing: dict[ReplicaKey, Node] = {}
         self.nodes = {voter.key.node_id: Node(self, voter) for voter in everybody}
         self._asked: dict[int, tuple[AppendRequest, Asker, int, int]] = {}
         self.on_hook: Callable[[str, Node], None] = lambda _hook, _node: None
@@ -85,21 +103,92 @@ class Cluster:
         ]
         return max(leading, key=lambda node: node.replica.core.epoch, default=None)  # type: ignore[union-attr]
 
-    def send_request(
-        self, source: int, life: int, target: int, correlation_id: int, request: Request
-    ) -> None:
-        """Carry a request to a node; one that is known by its place only has a negative id."""
-        target = target if target > 0 else -target - 1
-        self.world.note(f"{source} -> {target} {message_words(request)}")
+    def send_request(self, source: Node, send: Send) -> None:
+        """Carry a request to a node; an endpoint whose node is not known has a negative id."""
+        target_id = send.node_id if send.node_id > 0 else -send.node_id - 1
+        target, life, correlation_id = self.nodes[target_id], source.life, send.correlation_id
+        words = f"{source.node_id} -> {target_id} {message_words(send.request)}"
+        try:
+            data, asked = encode_request_frame(
+                send.request, correlation_id, source.offer, target.offer
+            )
+        except (NoCommonVersionError, InexpressibleMessageError) as error:
+            self.count("message inexpressible")
+            self.world.note(f"{words} is not sent: {error}")
+            failed = SendFailed(correlation_id, is_version_unsupported=True)
+            self.world.after(0, lambda: source.hear_failure(life, failed))
+            return
+        self.world.note(words, data)
         self.network.send(
-            source,
-            target,
-            lambda: self.nodes[target].receive_request(source, life, correlation_id, request),
+            source.node_id, target_id, lambda: target.receive_request(source, life, asked, data)
         )
 
     def voters_changed(self, response: VoterChangeResponse) -> None:
         """An operator hears."""
         self.count(f"voter change {response.error.name}")
+
+    # --- what was lost ----------------------------------------------------------------------------
+
+    def is_known_voter(self, node: Node) -> bool:
+        """Whether any node's latest voter set has this node with its directory id."""
+        return any(_has(voters, node.voter.key) for voters in self._voter_sets())
+
+    def is_anything_lost(self) -> bool:
+        """Whether a voter's promises are lost, and no voter set can do without them yet."""
+        sets = self._voter_sets()
+        return any(_has(voters, key) for voters in sets for key in self.lost) or any(
+            each.is_damaged for each in self.nodes.values()
+        )
+
+    def may_lose(self, node: Node) -> bool:
+        """Whether the cluster bears it that this node loses what it has promised: it is one of at
+        least three in every voter set that a node knows, and no other has lost anything."""
+        sets = [voters for voters in self._voter_sets() if _has(voters, node.voter.key)]
+        return not self.is_anything_lost() and all(len(voters) >= 3 for voters in sets)
+
+    def may_be_wiped(self, node: Node) -> bool:
+        """Whether it can be noticed that a disk was formatted again: by the directory id, if the
+        node is a voter, or is being made one."""
+        return self.setting.kraft_version > 0 or not self.is_known_voter(node)
+
+    def replace_voter(self, node: Node, lost: ReplicaKey) -> None:
+        """An operator takes a voter out whose disk was formatted again, and adds it as it is now,
+        for as long as it takes until every node knows it."""
+        self.lost.add(lost)
+        self._replacing[lost] = node
+        self.world.after(REPLACE_EVERY_US, lambda: self._replace(node, lost))
+
+    @property
+    def is_replacing(self) -> bool:
+        """Whether an operator is replacing a voter."""
+        return bool(self._replacing)
+
+    def _replace(self, node: Node, lost: ReplicaKey) -> None:
+        known, key = [each.known_voters for each in self.nodes.values()], node.voter.key
+        if all(_has(voters, key) and not _has(voters, lost) for voters in known):
+            del self._replacing[lost]
+            self.count("voter replaced")
+            return
+        leader = self.leader()
+        if leader is not None and leader.replica is not None:
+            voters = leader.replica.core.voters
+            if _has(voters, lost):
+                leader.change_voters(RemoveVoterRequest(voter=lost))
+            elif not _has(voters, key) and node.is_alive:
+                leader.change_voters(AddVoterRequest(voter=node.voter, timeout_ms=5_000))
+        delay_us = REPLACE_EVERY_US + self.world.chance("operator").randrange(REPLACE_EVERY_US)
+        self.world.after(delay_us, lambda: self._replace(node, lost))
+
+    def _voter_sets(self) -> list[VoterSet]:
+        """The latest set of every node, and those that leaders are asked to make the latest."""
+        found = [node.known_voters for node in self.nodes.values()]
+        for node in self.nodes.values():
+            role = None if node.replica is None else node.replica.core.role
+            if isinstance(role, Leader) and role.change is not None:
+                found.append(role.change.voters)
+        return found
+
+    # --- users ------------------------------------------------------------------------------------
 
     def users_append(self, target: int, request: AppendRequest, user: Asker, attempt: int) -> None:
         """A user's request arrives."""
@@ -152,11 +241,33 @@ class Cluster:
     def count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
 
+    def saw_high_watermark(self, node: Node, offset: int) -> None:
+        """A node raises its high watermark: a leader by what a majority holds."""
+        replica = node.replica
+        assert replica is not None
+        if replica.core.is_leader:
+            self._note_durable(node)
+            before = replica.core.voters_at(offset)
+            sets = [replica.core.voters, *([] if before is None else [before[0]])]
+            self.witness.saw_commit(node.voter.key, offset, sets)
+
+    def _note_durable(self, node: Node) -> None:
+        """Note how far a node's log is durable. What it has acknowledged and lost by damage counts
+        until it has caught up, since its leader counts it: no more than a minority loses anything.
+        """
+        assert node.replica is not None
+        key, end_offset = node.voter.key, node.replica.log.synced_end_offset
+        if node.is_damaged:
+            end_offset = max(end_offset, self.witness.durable_ends.get(key, 0))
+        self.witness.saw_durable(key, end_offset)
+
     def looked_at(self, node: Node) -> None:
         """A node has done something: what must hold of it now."""
         replica = node.replica
         assert replica is not None
         log = replica.log
+        node.known_voters = replica.core.voters
+        self._note_durable(node)
         start, end = node.seen
         node.seen = (log.log_start_offset, log.end_offset)
         if log.end_offset < end:
@@ -164,6 +275,8 @@ class Cluster:
             self.hook("truncated", node)
         elif start < log.log_start_offset == log.end_offset and end < log.log_start_offset:
             self.count("snapshot installed")
+            if replica.core.is_leader:
+                raise BrokenPromiseError(f"a leader never loads a snapshot: {node.node_id}")
             self.hook("snapshot installed", node)
         if log.log_start_offset > 0 and not any(
             one.end_offset >= log.log_start_offset for one in log.snapshots

@@ -4,7 +4,8 @@ Rules of this file:
 
 1. All counters of one run give one history: whoever has read up to an offset has the same value
    there, in whatever life, from a snapshot or from the first record.
-2. Whoever is told to lead has counted every increment of every earlier epoch that anybody knows.
+2. Whoever is told to lead has counted every increment of every earlier epoch that anybody knows,
+   and loads no snapshot while it leads (Kafka: ``LeaderNeverLoadSnapshot``).
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ class WatchedCounter(ReplicatedCounter):
                 self._counted.by_epoch[batch.leader_epoch] = self.value
 
     def load_snapshot(self, snapshot: SnapshotReader) -> None:
+        if self.epoch_led is not None:
+            raise BrokenPromiseError(
+                f"a leader never loads a snapshot: {self._log.node_id} leads epoch {self.epoch_led}"
+            )
         super().load_snapshot(snapshot)
         self._counted.saw(self.end_offset, self.value, self._log.node_id)
 

@@ -39,6 +39,7 @@ from .invariants import Witness
 
 DIRECTORY: Final = "/data/orders-0"
 TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"
+LISTENER_NAME: Final = "PEERS"
 TIME_MS: Final = 1_700_000_000_000
 """The time of day when everything begins."""
 
@@ -74,6 +75,8 @@ class DrivenNode(abc.ABC):
         self.disk = disk
         self.life = 0
         self.appends: LeaderAppends | None = None
+        self.formatted_voters = setting.voters
+        """The voters that hold as long as its log names none."""
         self._setting = setting
         self._running: Replica | None = None
         self._asked: dict[int, Request] = {}
@@ -129,7 +132,7 @@ class DrivenNode(abc.ABC):
             self.disk,
             DIRECTORY,
             me=self.voter,
-            voters=setting.voters,
+            voters=self.formatted_voters,
             kraft_version=setting.kraft_version,
             log_config=setting.log_config,
             topic_id=TOPIC_ID,
@@ -224,19 +227,19 @@ class DrivenNode(abc.ABC):
             witness.saw_fetch(self.node_id, request.fetch_offset, replica.log)
             return
         if isinstance(request, VoteRequest) and not request.is_pre_vote:
-            witness.saw_vote(self.node_id, request.epoch, self.node_id)
+            witness.saw_vote(self.voter.key, request.epoch, request.candidate)
         written = replica.log.read_election()
-        witness.saw_epoch(self.node_id, 0 if written is None else written.leader_epoch)
+        witness.saw_epoch(self.voter.key, 0 if written is None else written.leader_epoch)
 
     def _check_said(self, replica: Replica, request: Request, response: Response) -> None:
         if not isinstance(request, VoteRequest) or request.is_pre_vote:
             return
         if isinstance(response, VoteResponse) and response.is_granted:
-            candidate = request.candidate.node_id
-            self._setting.witness.saw_vote(self.node_id, request.epoch, candidate)
+            candidate = request.candidate
+            self._setting.witness.saw_vote(self.voter.key, request.epoch, candidate)
             written = replica.log.read_election()
             assert written is not None
             if written.leader_epoch > request.epoch:
                 return  # it stood still, and more has happened since
-            given = (request.epoch, candidate)
+            given = (request.epoch, candidate.node_id)
             assert (written.leader_epoch, written.voted_id) == given, "written before it is given"

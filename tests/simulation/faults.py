@@ -5,8 +5,11 @@ Rules of this file:
 1. A fault happens at a time, or at a hook's n-th moment; its plan says all of it, so that a plan
    replays and shrinks without the generator.
 2. A seed switches some kinds off and draws the rates of the others: runs differ in kind.
-3. Power may fail on all nodes at once, and nothing acknowledged is lost by it. No fault damages
-   what was durable.
+3. Power may fail on all nodes at once, and nothing acknowledged is lost by it. What was durable is
+   damaged on one node at a time, and only where it is a minority of every voter set that a node
+   knows: more than that is loss, not a fault.
+4. A disk is formatted again only where that can be noticed: on voters with directory ids, and on
+   observers. An operator puts the new directory id in the place of the old one.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from raftlog.quorum.messages import AddVoterRequest, RemoveVoterRequest
 from raftlog.storage.survival import Survival
 
 from .cluster import Cluster
+from .damage import flip_bit_of_any_segment, restore_older_chunk, truncate_file
 from .node import Node
 from .world import Link
 
 CALM_US: Final = 3_000_000
 FAULTS_US: Final = 30_000_000
+OLDER_EVERY_US: Final = 2_000_000
+"""How often the content of all disks is remembered, for chunks of older content."""
 
 
 class Fault(enum.Enum):
@@ -48,6 +54,10 @@ class Fault(enum.Enum):
     STALL = "syncs stall"
     DISK_FULL = "the disk is full"
     RETENTION = "retention"
+    WIPE = "a disk is formatted again"
+    FLIP_ANY = "a bit of any segment flips"
+    CUT_FILE = "a file is truncated"
+    OLD_CHUNK = "a chunk has older content"
 
 
 class Hook(enum.Enum):
@@ -62,8 +72,16 @@ class Hook(enum.Enum):
 
 
 LATER: Final = (Fault.DISK_FULL, Fault.RETENTION)
-"""Kinds that are drawn behind all others: what a seed meant before they were there stays in it."""
+LATEST: Final = (Fault.WIPE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
+"""Kinds that are drawn after all others, in a round of their own: what a seed meant before they
+existed stays in it."""
+ROUNDS: Final = 3
+"""How many rounds of kinds there are: the first ones, ``LATER`` and ``LATEST``."""
+LOSSES: Final = (Fault.DAMAGE, Fault.FLIP_ANY, Fault.CUT_FILE, Fault.OLD_CHUNK)
+"""Kinds that damage what was durable."""
 _AT_HOOKS: Final = (Fault.KILL, Fault.POWER, Fault.ISOLATE, Fault.CUT_FROM)
+_RARE: Final = (Hook.ELECTED, Hook.TRUNCATED, Hook.SNAPSHOT_INSTALLED)
+"""Hooks that have few moments in a run."""
 _SURVIVALS: Final = tuple(Survival)
 
 
@@ -81,6 +99,8 @@ class Planned:
     hook: Hook | None = None
     room_bytes: int = 0
     """How much finds room on a disk that is full."""
+    number: int = 0
+    """Which file is damaged, and where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +119,26 @@ class Plan:
     faults: tuple[Planned, ...]
     retention_bytes: int | None = None
     has_counters: bool = False
-
-    def without_later(self) -> Plan:
-        """The same without what was not there when its seed was kept."""
-        kept = tuple(one for one in self.faults if one.fault not in LATER)
-        return replace(self, faults=kept, retention_bytes=None, has_counters=False)
+    has_old_versions: bool = False
+    """Whether nodes speak older versions of Kafka's requests, each its own."""
 
 
-def draw_plan(seed: int) -> Plan:
-    """The plan of a seed."""
+def draw_plan(seed: int, *, rounds: int = ROUNDS) -> Plan:
+    """Return the plan of a seed, with the kinds of so many rounds."""
+    plan = _first_plan(seed)
+    if rounds >= 2:
+        plan = _with_later(plan, Random(f"{seed}:plan of what came later"))
+    if rounds >= 3:
+        plan = _with_latest(plan, Random(f"{seed}:plan of round 3"))
+    return plan
+
+
+def _first_plan(seed: int) -> Plan:
     chance = Random(f"{seed}:plan")
     node_count = chance.choice((1, 3, 3, 3, 5))
     is_dynamic = chance.random() < 0.4
     observer_count = chance.choice((0, 1, 2)) if is_dynamic else chance.choice((0, 0, 1))
-    first = [kind for kind in Fault if kind not in LATER]
+    first = [kind for kind in Fault if kind not in (*LATER, *LATEST)]
     kinds = [kind for kind in first if chance.random() < 0.5] or [Fault.KILL]
     hooks = [hook for hook in Hook if chance.random() < 0.5]
     timed = [
@@ -133,7 +159,7 @@ def draw_plan(seed: int) -> Plan:
         for _ in range(chance.randrange(8))
         if hooks
     ]
-    plan = Plan(
+    return Plan(
         node_count=node_count,
         observer_count=observer_count,
         is_dynamic=is_dynamic,
@@ -145,7 +171,6 @@ def draw_plan(seed: int) -> Plan:
         stall_rate=chance.choice((0.0, 0.0, 0.02)),
         faults=tuple(sorted(timed, key=lambda one: one.at)) + tuple(hooked),
     )
-    return _with_later(plan, Random(f"{seed}:plan of what came later"))
 
 
 def _with_later(plan: Plan, chance: Random) -> Plan:
@@ -166,6 +191,32 @@ def _with_later(plan: Plan, chance: Random) -> Plan:
     faults = (*plan.faults, *sorted(added, key=lambda one: one.at))
     keeps = 10_000 if Fault.RETENTION in kinds else None
     return replace(plan, faults=faults, retention_bytes=keeps, has_counters=has_counters)
+
+
+def _moment(chance: Random, hook: Hook) -> int:
+    """Draw at which of a hook's moments something happens."""
+    return chance.randrange(1, 4 if hook in _RARE else 40)
+
+
+def _with_latest(plan: Plan, chance: Random) -> Plan:
+    """Draw what did not exist when the seeds of the second round were kept."""
+    kinds = [kind for kind in LATEST if chance.random() < 0.5]
+    node_count = plan.node_count + plan.observer_count
+    added: list[Planned] = []
+    for _ in range(chance.randrange(1, 7) if kinds else 0):
+        at = CALM_US + chance.randrange(FAULTS_US)
+        one = _draw(chance, kinds, at, None, node_count)
+        hook = chance.choice((None, None, *Hook))
+        if hook is not None:
+            one = replace(one, hook=hook, at=_moment(chance, hook))
+        added.append(replace(one, number=chance.randrange(2**31)))
+    for _ in range(chance.randrange(3)):
+        hook = chance.choice(_RARE)
+        at = _moment(chance, hook)
+        added.append(_draw(chance, list(_AT_HOOKS), at, hook, node_count))
+    faults = (*plan.faults, *sorted(added, key=lambda one: one.at))
+    has_old_versions = not plan.is_dynamic and chance.random() < 0.5
+    return replace(plan, faults=faults, has_old_versions=has_old_versions)
 
 
 def _draw(
@@ -191,6 +242,8 @@ class FaultDriver:
         self._moments: dict[str, int] = {}
         self._is_healing = False
         self._hooked = [one for one in plan.faults if one.hook is not None]
+        self._older: list[dict[int, dict[str, bytes]]] = []
+        """What the disks of all nodes held earlier, the newest last."""
         cluster.on_hook = self._on_hook
         cluster.on_failure = self._on_failure
 
@@ -212,6 +265,8 @@ class FaultDriver:
                 cluster.world.after(
                     one.at - cluster.world.now_us, lambda one=one, node=node: self._do(one, node)
                 )
+        if any(one.fault is Fault.OLD_CHUNK for one in plan.faults):
+            cluster.world.after(CALM_US, self._remember_disks)
 
     def heal(self) -> None:
         """From now on nothing goes wrong, and everybody lives."""
@@ -277,8 +332,10 @@ class FaultDriver:
                 world.after(one.lasts_us, node.wake)
             case Fault.SNAPSHOT:
                 node.snapshot()
-            case Fault.DAMAGE:
+            case Fault.DAMAGE | Fault.FLIP_ANY | Fault.CUT_FILE | Fault.OLD_CHUNK:
                 return self._damage(one, node)
+            case Fault.WIPE:
+                return self._wipe(one, node)
             case Fault.ADD_VOTER | Fault.REMOVE_VOTER:
                 return self._change_voters(one, node)
             case Fault.RESIGN:
@@ -311,24 +368,64 @@ class FaultDriver:
             self._cluster.world.after(one.lasts_us, lambda disk=disk: disk.full_at(None))
 
     def _damage(self, one: Planned, node: Node) -> bool:
-        """Flip a bit of what was durable, while the process is dead. On a minority at a time, and
-        on no voter while another has not caught up: more than that is loss, not a fault."""
+        """Damage what was durable, while the process is dead; return whether there was any."""
         cluster = self._cluster
-        hurt = [each for each in cluster.nodes.values() if each.is_hurt]
-        if hurt or self._plan.node_count < 3 or self._plan.is_dynamic or not node.is_alive:
+        if one.fault is Fault.DAMAGE and (self._plan.node_count < 3 or self._plan.is_dynamic):
+            return False  # what a seed of an older round means stays in it
+        if not node.is_alive or not cluster.may_lose(node):
             return False
         node.kill()
-        if node.flip_durable_bit(one.at):
+        found = self._damage_files(one, node)
+        if found is not None:
+            node.note_damage(found)
             cluster.count("damaged log")
         cluster.world.after(one.lasts_us, lambda: self._start(node))
+        return True if one.fault is Fault.DAMAGE else found is not None
+
+    def _damage_files(self, one: Planned, node: Node) -> str | None:
+        """Damage one file of a node's log; say which, and how."""
+        node.disk.clear_faults()
+        match one.fault:
+            case Fault.DAMAGE:
+                return "the newest segment" if node.flip_durable_bit(one.at) else None
+            case Fault.FLIP_ANY:
+                return flip_bit_of_any_segment(node.disk, one.number)
+            case Fault.CUT_FILE:
+                return truncate_file(node.disk, one.number)
+            case _:
+                if not self._older:
+                    return None
+                older = self._older[one.number % len(self._older)]
+                return restore_older_chunk(node.disk, older[node.node_id], one.number)
+
+    def _remember_disks(self) -> None:
+        nodes = self._cluster.nodes.values()
+        self._older.append({node.node_id: node.disk.files() for node in nodes})
+        if not self._is_healing:
+            self._cluster.world.after(OLDER_EVERY_US, self._remember_disks)
+
+    def _wipe(self, one: Planned, node: Node) -> bool:
+        """Format a node's disk again, while the process is dead."""
+        cluster = self._cluster
+        if not node.is_alive or not cluster.may_lose(node) or not cluster.may_be_wiped(node):
+            return False
+        lost, was_voter = node.voter.key, cluster.is_known_voter(node)
+        node.wipe()
+        cluster.world.after(one.lasts_us, lambda: self._start(node))
+        if was_voter:
+            cluster.count("voter formatted again")
+            cluster.replace_voter(node, lost)
         return True
 
     def _change_voters(self, one: Planned, node: Node) -> bool:
-        leader = self._cluster.leader()
+        cluster = self._cluster
+        leader = cluster.leader()
         if leader is None or not self._plan.is_dynamic:
             return False
         if one.fault is Fault.ADD_VOTER:
             leader.change_voters(AddVoterRequest(voter=node.voter, timeout_ms=5_000))
+        elif cluster.is_anything_lost():
+            return False  # what is left may be all that has what was lost
         else:
             leader.change_voters(RemoveVoterRequest(voter=node.voter.key))
         return True

@@ -8,11 +8,14 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.quorum.voters import VoterSet
 from raftlog.records.batch import TornTail, read_batch
+from raftlog.types import ReplicaKey
 
 _LOOK_BYTES: Final = 16_384
 
@@ -41,9 +44,12 @@ class Witness:
     """Whenever the history grew: the epoch of the leader who committed that, and its end. A leader
     commits by a record of its own epoch, so its epoch is that of the last one."""
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
-    votes: dict[tuple[int, int], int] = field(default_factory=dict)
-    epochs: dict[int, int] = field(default_factory=dict)
+    votes: dict[tuple[ReplicaKey, int], ReplicaKey] = field(default_factory=dict)
+    """Of each replica and epoch. A disk that was formatted again is another replica."""
+    epochs: dict[ReplicaKey, int] = field(default_factory=dict)
     high_watermarks: dict[tuple[int, int], int] = field(default_factory=dict)
+    durable_ends: dict[ReplicaKey, int] = field(default_factory=dict)
+    """Of each replica: how far its log was durable when it was last looked at."""
     told: dict[int, int] = field(default_factory=dict)
     """Of each node: how much of the history it has shown."""
 
@@ -73,19 +79,24 @@ class Witness:
         """The end of what leaders of this epoch and of those before it committed."""
         return next((end for of, end in reversed(self.commits) if of <= epoch), 0)
 
-    def saw_vote(self, node_id: int, epoch: int, candidate: int) -> None:
+    def saw_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         """One vote an epoch, restarts included."""
-        found = self.votes.setdefault((node_id, epoch), candidate)
+        found = self.votes.setdefault((voter, epoch), candidate)
         if found != candidate:
             raise BrokenPromiseError(
-                f"one vote an epoch: node {node_id} voted for {found} and {candidate} in {epoch}"
+                f"one vote an epoch: {voter} voted for {found} and {candidate} in {epoch}"
             )
 
-    def saw_epoch(self, node_id: int, epoch: int) -> None:
+    def saw_epoch(self, replica: ReplicaKey, epoch: int) -> None:
         """Epochs that were written down never fall."""
-        if epoch < self.epochs.get(node_id, 0):
-            raise BrokenPromiseError(f"epochs never fall: node {node_id} has {epoch} again")
-        self.epochs[node_id] = epoch
+        if epoch < self.epochs.get(replica, 0):
+            raise BrokenPromiseError(f"epochs never fall: {replica} has {epoch} again")
+        self.epochs[replica] = epoch
+
+    def forget(self, replica: ReplicaKey) -> None:
+        """The disk of a replica is formatted again: an observer without a directory id begins
+        again as itself."""
+        self.epochs.pop(replica, None)
 
     def saw_fetch(self, node_id: int, offset: int, log: ReplicaLog) -> None:
         """A fetch vouches for what is durable, and for no more."""
@@ -110,6 +121,23 @@ class Witness:
         self.told[node_id] = self._take(node_id, at, offset, log)
         if self.end_offset > end_offset:
             self.commits.append((self.history[-1].epoch, self.end_offset))
+
+    def saw_durable(self, replica: ReplicaKey, end_offset: int) -> None:
+        """The log of a replica is durable up to here, by what its disk has answered."""
+        self.durable_ends[replica] = end_offset
+
+    def saw_commit(self, leader: ReplicaKey, offset: int, voter_sets: Sequence[VoterSet]) -> None:
+        """A leader raises its high watermark only to what is durable on a majority of its voters:
+        of the latest set, or of the one before it (Kafka: ``MajorityReachedHighWatermark``)."""
+        for voters in voter_sets:
+            reached = [one for one in voters if self.durable_ends.get(one.key, 0) >= offset]
+            if len(reached) >= voters.majority_count:
+                return
+        ends = {str(one.key): self.durable_ends.get(one.key) for one in voter_sets[0]}
+        raise BrokenPromiseError(
+            f"a majority has reached the high watermark: {leader} commits {offset}, and the "
+            f"voters' logs are durable up to {ends}"
+        )
 
     def restarted(self, node_id: int) -> None:
         """A node may show its log again from the start."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from raftlog.client.requests import Answer, AppendRequest, failed
@@ -23,12 +23,22 @@ from raftlog.quorum.events import (
     RequestReceived,
     Resign,
     ResponseReceived,
+    SendFailed,
     TimePassed,
 )
 from raftlog.quorum.messages import Request, Response, VoterChangeResponse
-from raftlog.quorum.voters import Voter
+from raftlog.quorum.voters import Voter, VoterSet
 from raftlog.storage.survival import Survival
+from raftlog.types import ReplicaKey
 
+from .codec import (
+    Asked,
+    decode_request_frame,
+    decode_response_frame,
+    encode_request_frame,
+    encode_response_frame,
+    offer,
+)
 from .counters import WatchedCounter
 from .driven_node import DIRECTORY, TIME_MS, DrivenNode, new_disk
 from .world import US_PER_MS
@@ -39,8 +49,6 @@ if TYPE_CHECKING:
 PIECE_BYTES: Final = 2_000
 """So much a listener is given at once."""
 LISTENER_US: Final = 500
-OPERATOR: Final = -1
-"""In the place of a life: who asks is no node."""
 
 
 @dataclass(slots=True)
@@ -61,7 +69,10 @@ class Node(DrivenNode):
         super().__init__(voter, cluster.setting, disk)
         self.speed = Disk()
         self.is_paused = False
-        self._is_flipped = False
+        self.known_voters = cluster.setting.voters
+        """Its latest voter set, when it was last looked at."""
+        self._is_damaged = False
+        self._wipe_count = 0
         self.seen = (0, 0)
         """Where its log began and ended when it was last looked at."""
         self._held: list[Callable[[], None]] = []
@@ -69,7 +80,11 @@ class Node(DrivenNode):
         self.listeners: Listeners | None = None
         self.counter: WatchedCounter | None = None
         self._cluster = cluster
-        self._answer_to: dict[int, tuple[int, int, int]] = {}
+        chance = cluster.world.chance(f"versions of {node_id}")
+        self.offer: Final = offer(chance if cluster.has_old_versions else None)
+        """The versions of requests that it speaks."""
+        self._answer_to: dict[int, tuple[Node | None, int, Asked]] = {}
+        """Of each request: the node that asked, in which life, and how; None for an operator."""
         self._timer_ms: int | None = None
 
     @property
@@ -78,11 +93,16 @@ class Node(DrivenNode):
         return self._running
 
     @property
-    def is_hurt(self) -> bool:
-        """Whether it was damaged and has not caught up since."""
-        if self._is_flipped and self.replica is not None and not self.replica.core.is_withdrawn:
-            self._is_flipped = False
-        return self._is_flipped
+    def is_damaged(self) -> bool:
+        """Whether what was durable was damaged, and the node has not caught up since."""
+        if self._is_damaged and self.replica is not None and not self.replica.core.is_withdrawn:
+            self._is_damaged = False
+        return self._is_damaged
+
+    def note_damage(self, words: str) -> None:
+        """What was durable was damaged, in the way that is named."""
+        self._is_damaged = True
+        self._note(f"damage: {words}")
 
     def flip_durable_bit(self, number: int, *, segment: int = -1) -> bool:
         """Damage a segment where it was synced, the newest one if nothing else is said; whether
@@ -96,7 +116,7 @@ class Node(DrivenNode):
         if not byte_count:
             return False
         self.disk.flip_bit(path, number % (8 * byte_count))
-        self._is_flipped = True
+        self._is_damaged = True
         return True
 
     # --- life and death ---------------------------------------------------------------------------
@@ -146,6 +166,21 @@ class Node(DrivenNode):
         self._die()
         self.disk.crash(survival)
 
+    def wipe(self) -> None:
+        """The process ends, and its disk is formatted again: with another directory id, if voters
+        have one, and as an observer's."""
+        self._note("is formatted again")
+        self._die()
+        self._wipe_count += 1
+        world, key = self._cluster.world, self.voter.key
+        self.disk = new_disk(world.seed * 1000 + 100 * self._wipe_count + self.node_id)
+        self._setting.witness.forget(key)
+        if self._setting.kraft_version > 0:
+            key = ReplicaKey(self.node_id, f"{self._wipe_count:010d}{self.node_id:011d}A")
+            self.voter = replace(self.voter, key=key)
+            self.formatted_voters = self.known_voters = VoterSet(())
+        self._is_damaged = False
+
     def pause(self) -> None:
         """The process stands still: what comes waits, and its timers do too."""
         self.is_paused = True
@@ -177,8 +212,8 @@ class Node(DrivenNode):
     def _draw_ms(self, bound_ms: int) -> int:
         return self._cluster.world.chance(f"jitter {self.node_id}").randrange(bound_ms)
 
-    def _note(self, words: str) -> None:
-        self._cluster.world.note(f"{self.node_id} {words}")
+    def _note(self, words: str, data: bytes = b"") -> None:
+        self._cluster.world.note(f"{self.node_id} {words}", data)
 
     def _later(self, delay_us: int, act: Callable[[], None]) -> None:
         """Do something in this life, later; later still if it is paused then."""
@@ -239,6 +274,7 @@ class Node(DrivenNode):
         match news:
             case AdvanceHighWatermark(offset):
                 self._note(f"high watermark {offset}")
+                cluster.saw_high_watermark(self, offset)
                 cluster.hook("high watermark", self)
             case LeaderChanged(epoch=epoch, leader_id=leader_id):
                 self._note(f"knows leader {leader_id} of epoch {epoch}")
@@ -255,34 +291,37 @@ class Node(DrivenNode):
     # --- the network ------------------------------------------------------------------------------
 
     def _send(self, send: Send) -> None:
-        self._cluster.send_request(
-            self.node_id, self.life, send.node_id, send.correlation_id, send.request
-        )
+        self._cluster.send_request(self, send)
 
     def _answer(self, request_id: int, response: Response) -> None:
-        cluster, (source, life, correlation_id) = self._cluster, self._answer_to.pop(request_id)
-        if life == OPERATOR:
+        cluster, (source, life, asked) = self._cluster, self._answer_to.pop(request_id)
+        data = encode_response_frame(response, asked)
+        if source is None:
+            response = decode_response_frame(data, asked)
             assert isinstance(response, VoterChangeResponse)
             cluster.voters_changed(response)
             return
-        self._note(f"-> {source} {message_words(response)}")
+        self._note(f"-> {source.node_id} {message_words(response)}", data)
         cluster.network.send(
-            self.node_id,
-            source,
-            lambda: cluster.nodes[source].receive_response(life, correlation_id, response),
+            self.node_id, source.node_id, lambda: source.receive_response(life, asked, data)
         )
 
-    def receive_request(
-        self, source: int, life: int, correlation_id: int, request: Request
-    ) -> None:
+    def receive_request(self, source: Node | None, life: int, asked: Asked, data: bytes) -> None:
         if self.is_alive:
+            request = decode_request_frame(data)
             request_id = self.note_request(request)
-            self._answer_to[request_id] = (source, life, correlation_id)
+            self._answer_to[request_id] = (source, life, asked)
             self.tell(RequestReceived(request_id, request))
 
-    def receive_response(self, life: int, correlation_id: int, response: Response) -> None:
+    def receive_response(self, life: int, asked: Asked, data: bytes) -> None:
         if self.life == life:
-            self.tell(ResponseReceived(correlation_id, response))
+            response = decode_response_frame(data, asked)
+            self.tell(ResponseReceived(asked.correlation_id, response))
+
+    def hear_failure(self, life: int, failed: SendFailed) -> None:
+        """A request could not be sent."""
+        if self.life == life:
+            self.tell(failed)
 
     # --- syncs ------------------------------------------------------------------------------------
 
@@ -383,7 +422,8 @@ class Node(DrivenNode):
     def change_voters(self, request: Request) -> None:
         """An operator asks this node to change who votes, and does not wait for the answer."""
         if not self.is_paused:
-            self.receive_request(self.node_id, OPERATOR, 0, request)
+            data, asked = encode_request_frame(request, 0, self.offer, self.offer)
+            self.receive_request(None, 0, asked, data)
 
     def resign(self) -> None:
         if self.replica is not None:

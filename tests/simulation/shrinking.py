@@ -60,6 +60,7 @@ _CALM: dict[str, object] = {
     "stall_rate": 0.0,
     "retention_bytes": None,
     "has_counters": False,
+    "has_old_versions": False,
     "user_count": 1,
     "observer_count": 0,
     "is_dynamic": False,

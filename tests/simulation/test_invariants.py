@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.quorum.voters import Voter, VoterSet
+from raftlog.types import ReplicaKey
+from tests.simulation.cluster import Cluster
+from tests.simulation.counters import WatchedCounter
 from tests.simulation.invariants import BrokenPromiseError, Witness
+from tests.simulation.world import World
 from tests.support.one_replica import OneReplica
 
 OTHER = 2
@@ -55,3 +60,60 @@ def test_a_leader_whose_begin_was_held_up_still_holds_the_same_history() -> None
     with pytest.raises(BrokenPromiseError, match="never change"):
         witness.saw_leader(OTHER, LIFE, epoch + 1, other)
     witness.saw_leader(OTHER, LIFE, epoch - 1, other)
+
+
+def voters_of(*node_ids: int) -> VoterSet:
+    return VoterSet.of(Voter(key=ReplicaKey(node_id)) for node_id in node_ids)
+
+
+def test_a_leader_commits_what_is_durable_on_a_majority_of_its_voters() -> None:
+    witness, leader = Witness(), ReplicaKey(1)
+    witness.saw_durable(leader, 7)
+    witness.saw_durable(ReplicaKey(2), 6)
+    witness.saw_durable(ReplicaKey(4), 9)
+    witness.saw_commit(leader, 6, [voters_of(1, 2, 3)])
+    with pytest.raises(BrokenPromiseError, match="a majority has reached the high watermark"):
+        witness.saw_commit(leader, 7, [voters_of(1, 2, 3)])
+    witness.saw_commit(leader, 7, [voters_of(1, 2, 3), voters_of(1, 4)])
+
+
+def test_a_disk_that_was_formatted_again_is_durable_in_nobodys_name() -> None:
+    witness, leader = Witness(), ReplicaKey(1, "x" * 21 + "A")
+    old, new = ReplicaKey(2, "y" * 21 + "A"), ReplicaKey(2, "z" * 21 + "A")
+    witness.saw_durable(leader, 5)
+    witness.saw_durable(new, 5)
+    voters = VoterSet.of((Voter(key=leader), Voter(key=old)))
+    with pytest.raises(BrokenPromiseError, match="a majority has reached the high watermark"):
+        witness.saw_commit(leader, 5, [voters])
+
+
+def test_a_replica_votes_once_an_epoch_and_another_on_a_formatted_disk_is_another() -> None:
+    witness, candidate = Witness(), ReplicaKey(3, "x" * 21 + "A")
+    old, new = ReplicaKey(2, "y" * 21 + "A"), ReplicaKey(2, "z" * 21 + "A")
+    witness.saw_vote(old, 4, candidate)
+    witness.saw_vote(new, 4, ReplicaKey(1))
+    with pytest.raises(BrokenPromiseError, match="one vote an epoch"):
+        witness.saw_vote(old, 4, ReplicaKey(3, "z" * 21 + "A"))
+
+
+def test_a_counter_that_leads_loads_no_snapshot() -> None:
+    cluster = Cluster(World(7), has_counters=True)
+    cluster.start()
+    assert cluster.world.run(30_000_000, cluster.is_level), cluster.describe()
+    assert cluster.world.run(
+        60_000_000, lambda: any(counter.epoch_led for counter in counters_of(cluster))
+    )
+    leader, follower = sorted(counters_of(cluster), key=lambda one: one.epoch_led is None)[:2]
+    node = cluster.leader()
+    assert node is not None
+    assert node.counter is leader
+    node.snapshot()
+    assert node.replica is not None
+    snapshot = node.replica.log.open_snapshot(node.replica.log.snapshots[-1])
+    follower.load_snapshot(snapshot)
+    with pytest.raises(BrokenPromiseError, match="a leader never loads a snapshot"):
+        leader.load_snapshot(snapshot)
+
+
+def counters_of(cluster: Cluster) -> list[WatchedCounter]:
+    return [node.counter for node in cluster.nodes.values() if node.counter is not None]

@@ -196,8 +196,8 @@ def test_who_is_the_only_voter_is_what_its_damaged_log_says() -> None:
         node.change_voters(AddVoterRequest(voter=cluster.nodes[joining].voter, timeout_ms=5_000))
         wait_for_changes(cluster, joining - 1)
     damaged(cluster, node)
-    assert node.is_hurt
-    wait(cluster, lambda: cluster.is_level() and not node.is_hurt)
+    assert node.is_damaged
+    wait(cluster, lambda: cluster.is_level() and not node.is_damaged)
     assert voters_of(node) == (1, 2, 3)
 
 
@@ -213,8 +213,8 @@ def test_a_node_mends_damage_far_in_front_of_what_recovery_looks_at(segment: int
     node.kill()
     assert node.flip_durable_bit(8 * 300, segment=segment)
     node.start()
-    assert node.is_hurt
-    wait(cluster, lambda: cluster.is_level() and not node.is_hurt)
+    assert node.is_damaged
+    wait(cluster, lambda: cluster.is_level() and not node.is_damaged)
     assert node.replica is not None
     cluster.witness.check_history(node.node_id, node.replica.log)
 

@@ -47,9 +47,10 @@ class World:
         self._number += 1
         heapq.heappush(self._heap, (self.now_us + max(delay_us, 0), self._number, action))
 
-    def note(self, line: str) -> None:
-        """Something happened: it is in the trace, and in its hash."""
+    def note(self, line: str, data: bytes = b"") -> None:
+        """Something happened: it is in the trace, and in its hash, as are bytes that it is of."""
         self._hash.update(f"{self.now_us} {line}\n".encode())
+        self._hash.update(data)
         if self.trace is not None:
             self.trace.append(f"{self.now_us / 1000:10.3f} {line}")
 

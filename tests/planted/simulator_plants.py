@@ -1,0 +1,31 @@
+"""Bugs that the simulator's faults and the small model must find.
+
+The rules are those of ``plant``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.plant import Plant
+
+SIMULATION: Final = "tests/simulation/test_simulation.py"
+
+
+def last_round(seed: int) -> tuple[str, ...]:
+    """A run of the simulator, with the faults of all rounds, in which a promise is broken."""
+    return (f"{SIMULATION}::test_no_promise_is_broken_in_what_went_wrong_last[{seed}]",)
+
+
+SIMULATOR_PLANTS: Final = (
+    Plant(
+        bug="a disk that was formatted again is taken for the voter of its node id",
+        path="connector/raftlog/types.py",
+        old="""        return self.node_id == replica.node_id and self.directory_id in (
+            ZERO_UUID,
+            replica.directory_id,
+        )""",
+        new="        return self.node_id == replica.node_id",
+        tests=last_round(2071),
+    ),
+)

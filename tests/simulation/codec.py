@@ -1,0 +1,153 @@
+"""Messages of a simulated network as bytes: encoded and decoded as between real nodes.
+
+Rules of this file:
+
+1. The codec is the product's (``raftlog.wire``): frame, header and body, each message in the
+   version that its two nodes have in common. Nothing is kept from one message to the next.
+2. What cannot be expressed in that version fails as ``Peers`` lets it fail. What a node cannot
+   decode, or refuses as not meant for its log, is a broken promise: nodes of one log speak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from raftlog.errors import WireError
+from raftlog.quorum.messages import Request, Response, VersionsResponse
+from raftlog.wire import (
+    APIS,
+    ApiKey,
+    FrameSplitter,
+    Listener,
+    LogIdentity,
+    ReceivedRequest,
+    Refusal,
+    RequestHeader,
+    VersionRange,
+    common_version,
+    decode_request,
+    decode_response,
+    decode_response_header,
+    decode_versions_response,
+    encode_request,
+    encode_request_header,
+    encode_response,
+    encode_response_header,
+    encode_versions_response,
+    frame,
+    receive_request,
+    request_api_key,
+)
+
+from .driven_node import LISTENER_NAME, TOPIC_ID
+from .invariants import BrokenPromiseError
+
+IDENTITY: Final = LogIdentity(
+    topic="orders",
+    topic_id=TOPIC_ID,
+    cluster_id="c2ltdWxhdGVkIGNsdXN0ZQ",
+    listener_name=LISTENER_NAME,
+)
+FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
+_VERSIONS_VERSION: Final = APIS[ApiKey.API_VERSIONS].versions.last
+_OLDER: Final = (
+    ApiKey.FETCH,
+    ApiKey.VOTE,
+    ApiKey.BEGIN_QUORUM_EPOCH,
+    ApiKey.END_QUORUM_EPOCH,
+    ApiKey.FETCH_SNAPSHOT,
+)
+"""What an older node of a quorum without directory ids speaks in older versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a request was asked: its answer is encoded alike."""
+
+    api_key: ApiKey
+    version: int
+    correlation_id: int
+
+
+Offer = Mapping[int, VersionRange]
+
+
+def offer(chance: Random | None) -> Offer:
+    """Return what a node announces on its listener for voters: the newest versions, or older ones
+    by chance."""
+    data = encode_versions_response(_VERSIONS_VERSION, Listener.VOTERS)
+    versions = dict(decode_versions_response(_VERSIONS_VERSION, data).versions)
+    for key in _OLDER if chance is not None else ():
+        assert chance is not None
+        first, last = versions[key].first, versions[key].last
+        versions[key] = VersionRange(first, chance.randrange(first, last + 1))
+    return versions
+
+
+def encode_request_frame(
+    request: Request, correlation_id: int, asking: Offer, asked: Offer
+) -> tuple[bytes, Asked]:
+    """Return the bytes of a request in the newest version that both nodes speak.
+
+    Raises ``NoCommonVersionError`` and ``InexpressibleMessageError``.
+    """
+    key = request_api_key(request)
+    version = min(common_version(key, asked), asking[key].last)
+    header = RequestHeader(
+        api_key=key, api_version=version, correlation_id=correlation_id, client_id="simulated"
+    )
+    body = encode_request(request, version, IDENTITY)
+    return frame(encode_request_header(header), body), Asked(key, version, correlation_id)
+
+
+def decode_request_frame(data: bytes) -> Request:
+    """Return what a node decodes of these bytes. Raises ``BrokenPromiseError``."""
+    try:
+        body = _body(data)
+        received = receive_request(body, Listener.VOTERS)
+        assert isinstance(received, ReceivedRequest), "its version was announced"
+        header = received.header
+        found = decode_request(
+            header.api_key, header.api_version, body, IDENTITY, start=received.body_start
+        )
+    except WireError as error:
+        raise BrokenPromiseError(f"nodes of one log speak: {error}") from error
+    if isinstance(found, Refusal):
+        raise BrokenPromiseError(f"nodes of one log speak: {found}")
+    return found
+
+
+def encode_response_frame(response: Response, asked: Asked) -> bytes:
+    """Return the bytes of an answer. Raises ``BrokenPromiseError``."""
+    key, version = asked.api_key, asked.version
+    try:
+        if isinstance(response, VersionsResponse):
+            levels = VersionRange(response.kraft_version_min, response.kraft_version_max)
+            body = encode_versions_response(version, Listener.VOTERS, kraft_versions=levels)
+        else:
+            body = encode_response(key, version, response, IDENTITY)
+    except WireError as error:
+        raise BrokenPromiseError(f"nodes of one log speak: {error}") from error
+    return frame(encode_response_header(asked.correlation_id, key, version), body)
+
+
+def decode_response_frame(data: bytes, asked: Asked) -> Response:
+    """Return what the asking node decodes of these bytes. Raises ``BrokenPromiseError``."""
+    try:
+        body = _body(data)
+        correlation_id, start = decode_response_header(body, asked.api_key, asked.version)
+        assert correlation_id == asked.correlation_id, "an answer is that of its request"
+        found = decode_response(asked.api_key, asked.version, body, IDENTITY, start=start)
+    except WireError as error:
+        raise BrokenPromiseError(f"nodes of one log speak: {error}") from error
+    if isinstance(found, Refusal):
+        raise BrokenPromiseError(f"nodes of one log speak: {found}")
+    return found
+
+
+def _body(data: bytes) -> bytes:
+    (found,) = FrameSplitter(FRAME_BYTES_MAX, "a simulated node").feed(data)
+    return found
