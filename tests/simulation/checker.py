@@ -1,103 +1,64 @@
-"""Whether what users heard can be true of one log, given what the log holds in the end.
-
-Rules of this file:
-
-1. Offsets are unique, so no search is needed: each promise is one pass over the book.
-2. An unknown outcome may have come true or not. A refusal and a promise may not.
-"""
+"""Hold what users of a simulated cluster were answered against the log, by `tests.judge`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from raftlog.records.batch import RecordBatch, read_batch
+from tests.judge.history import Append, FinalLog
+from tests.judge.history import Outcome as Judged
+from tests.judge.linearizability import anomalies
 
 from .invariants import BrokenPromiseError, Committed
-from .users import Kind, Operation, Outcome
+from .users import Operation, Outcome
+
+_OUTCOMES: Final = {
+    Outcome.DONE: Judged.OK,
+    Outcome.REFUSED: Judged.REFUSED,
+    Outcome.UNKNOWN: Judged.UNKNOWN,
+    Outcome.OPEN: Judged.UNKNOWN,
+}
+_OF_A_USER: Final = re.compile(rb"\d+:\d+:\.*")
+"""The values of ``users``; the counters check their own."""
 
 
-def values_by_offset(history: Iterable[Committed]) -> dict[int, bytes | None]:
-    """What the one true log holds, without what it wrote about itself."""
-    found: dict[int, bytes | None] = {}
+def final_log(history: Iterable[Committed]) -> FinalLog:
+    """Return what the one true log holds of users, and where it ended."""
+    values: dict[int, bytes] = {}
+    ends = {0}
     for committed in history:
         batch = read_batch(committed.data)
         assert isinstance(batch, RecordBatch)
+        ends.add(committed.next_offset)
         if not batch.is_control:
-            found.update((record.offset, record.value) for record in batch.records())
-    return found
+            values.update(
+                (record.offset, record.value)
+                for record in batch.records()
+                if record.value is not None and _OF_A_USER.fullmatch(record.value)
+            )
+    return FinalLog(values, frozenset(ends))
+
+
+def judged(number: int, operation: Operation) -> Append:
+    """Return an operation as a call of the history."""
+    is_done = operation.outcome is Outcome.DONE
+    returned_us = operation.returned_us
+    return Append(
+        client=number,
+        invoked=operation.invoked_us,
+        returned=operation.invoked_us if returned_us is None else returned_us,
+        outcome=_OUTCOMES[operation.outcome],
+        values=operation.values,
+        required_base_offset=operation.required_base_offset,
+        base_offset=operation.base_offset if is_done else None,
+        observed_end_offset=operation.told_end_offset,
+    )
 
 
 def check_book(book: Sequence[Operation], history: Sequence[Committed]) -> None:
-    """Hold everything that users were told against the log. Raises ``BrokenPromiseError``."""
-    values = values_by_offset(history)
-    offsets: dict[bytes, list[int]] = {}
-    for offset, value in values.items():
-        assert value is not None
-        offsets.setdefault(value, []).append(offset)
-    for operation in book:
-        _check_places(operation, values, offsets)
-        _check_token(operation)
-    _check_checks(book, history)
-    _check_real_time(book)
-
-
-def _check_places(
-    operation: Operation, values: dict[int, bytes | None], offsets: dict[bytes, list[int]]
-) -> None:
-    for at, value in enumerate(operation.values):
-        found = offsets.get(value, [])
-        if len(found) > 1:
-            raise BrokenPromiseError(f"written twice, at {found}: {operation}")
-        if operation.outcome is Outcome.DONE:
-            assert operation.base_offset is not None
-            if values.get(operation.base_offset + at) != value:
-                raise BrokenPromiseError(f"acknowledged and not there: {operation}")
-        if operation.outcome is Outcome.REFUSED and found:
-            raise BrokenPromiseError(f"refused, and there at {found}: {operation}")
-    places = [offsets[value][0] for value in operation.values if value in offsets]
-    if places and (
-        len(places) != len(operation.values) or places[-1] - places[0] != len(places) - 1
-    ):
-        raise BrokenPromiseError(f"not whole: {operation} lies at {places}")
-
-
-def _check_token(operation: Operation) -> None:
-    wanted = operation.required_base_offset
-    if wanted is None or not operation.values:
-        return
-    if operation.outcome is Outcome.DONE and operation.base_offset != wanted:
-        raise BrokenPromiseError(f"not where its token says: {operation}")
-    if operation.outcome is Outcome.REFUSED and operation.told_end_offset == wanted:
-        raise BrokenPromiseError(f"refused, and its token was right: {operation}")
-
-
-def _check_checks(book: Sequence[Operation], history: Sequence[Committed]) -> None:
-    """A check that succeeded: at some moment of it the log ended there, so whatever was done before
-    it began lies below, and whatever began after it lies above."""
-    ends = {one.next_offset for one in history} | {0}
-    for operation in book:
-        if operation.kind is not Kind.CHECK or operation.outcome is not Outcome.DONE:
-            continue
-        wanted = operation.required_base_offset
-        if wanted not in ends:
-            raise BrokenPromiseError(f"the log never ended there: {operation}")
-
-
-def _check_real_time(book: Sequence[Operation]) -> None:
-    """What was done before another thing began comes first in the log.
-
-    Walk from the greatest end offset down, and remember the earliest return seen so far.
-    """
-    done = [one for one in book if one.outcome is Outcome.DONE]
-    # Of equal ends an append comes before the checks of its end.
-    done.sort(key=lambda one: (one.end_offset or 0, not one.values))
-    earliest_us: int | None = None
-    earliest: Operation | None = None
-    for operation in reversed(done):
-        if earliest_us is not None and operation.invoked_us > earliest_us:
-            raise BrokenPromiseError(
-                f"{operation} began after {earliest} was done, and is below it"
-            )
-        assert operation.returned_us is not None
-        if earliest_us is None or operation.returned_us < earliest_us:
-            earliest_us, earliest = operation.returned_us, operation
+    """Raise ``BrokenPromiseError`` if no order of the operations explains answers and log."""
+    calls = [judged(number, operation) for number, operation in enumerate(book)]
+    for anomaly in anomalies(calls, final_log(history)):
+        raise BrokenPromiseError(f"linearizability: {anomaly}")
