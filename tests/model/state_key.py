@@ -59,10 +59,12 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "role",
             "key",
             "_persisted",
+            "_proven_epoch",
             "_effects",
             "requests",
             "votes",
             "has_fetched",
+            "fetch_timeout_ms",
             "is_appending",
             "leader_high_watermark",
             "snapshot",
@@ -100,6 +102,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "fetched_since",
             "begun",
             "told",
+            "damaged_voters",
         )
     ),
     Kind.BY_NAME: frozenset(
@@ -200,6 +203,7 @@ class Reader:
     def _field(self, name: str, value: Any) -> Any:
         if name in SPECIAL:
             return self._special(name, value)
+        assert name in KIND_OF, f"{name} is remembered and not in the key: declare what it is"
         match KIND_OF[name]:
             case Kind.NAME:
                 return self.name(value)

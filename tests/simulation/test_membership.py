@@ -298,13 +298,13 @@ def test_a_voter_that_moved_tells_the_leader_where_it_listens() -> None:
 @pytest.mark.parametrize(
     ("is_dynamic", "request_of", "error"),
     [
-        (False, lambda c: RemoveVoterRequest(voter=c.nodes[1].voter.key), "UNSUPPORTED_VERSION"),
+        (False, lambda _: RemoveVoterRequest(voter=ReplicaKey(1, ANOTHER)), "UNSUPPORTED_VERSION"),
         (
             True,
             lambda c: RemoveVoterRequest(voter=ReplicaKey(1, "x" * 21 + "A")),
             "VOTER_NOT_FOUND",
         ),
-        (True, lambda c: RemoveVoterRequest(voter=ReplicaKey(9)), "VOTER_NOT_FOUND"),
+        (True, lambda _: RemoveVoterRequest(voter=ReplicaKey(9, ANOTHER)), "VOTER_NOT_FOUND"),
         (
             True,
             lambda c: AddVoterRequest(voter=c.nodes[2].voter, timeout_ms=100),
