@@ -28,15 +28,26 @@ _NEVER = float("inf")
 
 def anomalies(history: Sequence[Call], log: FinalLog) -> list[str]:
     """Return why no order of the calls explains the history and the log; empty if one does."""
-    found = [text for call in history for text in _wrong_by_itself(call, log)]
+    ends = _ends(history, log)
+    found = [text for call in history for text in _wrong_by_itself(call, log, ends)]
     found += _phantoms(history, log)
     return found or _wrong_order(history, log)
 
 
-def _wrong_by_itself(call: Call, log: FinalLog) -> list[str]:
+def _ends(history: Sequence[Call], log: FinalLog) -> frozenset[int]:
+    """Return where the log ended at some moment: after batches, and after appends within them."""
+    appends = (
+        (log.offsets[call.values[0]][0], len(call.values))
+        for call in history
+        if isinstance(call, Append) and call.values and call.values[0] in log.offsets
+    )
+    return log.ends | {end for base, count in appends for end in (base, base + count)}
+
+
+def _wrong_by_itself(call: Call, log: FinalLog, ends: frozenset[int]) -> list[str]:
     """Return what the final log shows to be wrong with one call, whatever the others are."""
     if isinstance(call, Append):
-        return _wrong_append(call, log)
+        return _wrong_append(call, log, ends)
     if call.outcome is not Outcome.OK:
         return []
     if isinstance(call, ReadRange):
@@ -49,12 +60,12 @@ def _wrong_by_itself(call: Call, log: FinalLog) -> list[str]:
     else:
         wrong = []
     end_offset = call.end_offset if isinstance(call, ReadEnd | ReadRange) else 0
-    if end_offset not in log.ends:
+    if end_offset not in ends:
         wrong.append(f"the log never ended there: {call}")
     return wrong
 
 
-def _wrong_append(call: Append, log: FinalLog) -> list[str]:
+def _wrong_append(call: Append, log: FinalLog, ends: frozenset[int]) -> list[str]:
     places = [log.offsets.get(value, []) for value in call.values]
     if any(len(place) > 1 for place in places):
         return [f"written more than once: {call}"]
@@ -67,14 +78,14 @@ def _wrong_append(call: Append, log: FinalLog) -> list[str]:
             wrong.append(f"acknowledged, and not in the log at its offset: {call}")
         if required is not None and call.base_offset != required:
             wrong.append(f"succeeded at another offset than its token: {call}")
-        if not call.values and call.base_offset not in log.ends:
+        if not call.values and call.base_offset not in ends:
             wrong.append(f"the log never ended there: {call}")
     if call.outcome is Outcome.REFUSED and written:
         wrong.append(f"refused, and in the log: {call}")
     if call.outcome is Outcome.REFUSED and call.observed_end_offset is not None:
         if call.observed_end_offset == required:
             wrong.append(f"refused, and its token is the end that it names: {call}")
-        if call.observed_end_offset not in log.ends:
+        if call.observed_end_offset not in ends:
             wrong.append(f"the log never ended where the refusal says: {call}")
     if call.outcome is Outcome.UNKNOWN and written and required not in (None, written[0]):
         wrong.append(f"written at another offset than its token: {call}")
