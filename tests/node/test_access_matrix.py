@@ -157,7 +157,7 @@ def configuration(**listener_authorities: Authority) -> tuple[str, str]:
         )
     access = (
         '[access]\ndescribe = ["monitoring"]\nread = ["reports-*"]\nappend = ["jobs-*"]\n'
-        'admin = ["operator"]\n[access.nodes]\n'
+        'admin = ["operator"]\n[access.commits]\n"jobs-*" = ["app"]\n[access.nodes]\n'
     )
     access += "".join(f'{one} = "node-{one}.example"\n' for one in (1, 2, 3))
     return listeners, access

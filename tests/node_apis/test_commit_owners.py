@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,10 +159,10 @@ def test_a_principal_has_room_for_so_many_names_and_those_of_others_are_kept() -
     run(work())
 
 
-def test_without_a_table_of_names_every_append_may_name_any() -> None:
+def test_a_table_may_give_application_ids_to_all_that_append() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        table = AccessTable(append=("jobs-*",), nodes=TABLE.nodes)
+        table = AccessTable(append=("jobs-*",), nodes=TABLE.nodes, commits={"*": ("*",)})
         for at, name in enumerate(("jobs-a", "jobs-b")):
             answer = await commit(leader, who(name, table), "nightly-job", "run-7", at)
             assert answer.error_code is ErrorCode.none
@@ -192,6 +193,32 @@ def test_without_a_table_of_names_every_append_may_name_any() -> None:
 )
 def test_patterns_of_names(name: str, application_id: str, is_owner: bool) -> None:
     assert who(name).may_commit(application_id) is is_owner
+
+
+@pytest.mark.parametrize(
+    ("name", "application_id", "is_owner"),
+    [
+        ("jobs-a", "jobs-a", True),
+        ("jobs-a", "jobs-a:nightly", True),
+        ("jobs-a", "jobs-ab", False),
+        ("jobs-a", "jobs-b", False),
+        ("jobs-a", "nightly-job", False),
+        ("operator", "operator", False),
+        ("reports-1", "reports-1", False),
+    ],
+)
+def test_without_a_table_principals_own_the_application_ids_that_bear_their_names(
+    name: str, application_id: str, is_owner: bool
+) -> None:
+    table = replace(TABLE, commits=None)
+    assert who(name, table).may_commit(application_id) is is_owner
+
+
+def test_the_only_name_that_may_append_owns_all_application_ids_without_a_table() -> None:
+    table = AccessTable(append=("jobs-a",))
+    assert who("jobs-a", table).may_commit("nightly-job")
+    pattern = AccessTable(append=("jobs-*",))
+    assert not who("jobs-a", pattern).may_commit("nightly-job")
 
 
 def test_who_may_not_append_owns_nothing() -> None:

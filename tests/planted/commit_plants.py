@@ -63,6 +63,13 @@ COMMIT_PLANTS: Final = (
         tests=(OWNERS,),
     ),
     Plant(
+        bug="without a table every principal may use the names of others",
+        path="connector/raftlog/node/access.py",
+        old="(self.commits is None and is_one_party)",
+        new="self.commits is None",
+        tests=(OWNERS,),
+    ),
+    Plant(
         bug="every caller is told of the commits of others",
         path=f"{NODE}/apis/groups.py",
         old="    if question.caller.may_read_commit(group.group_id):\n",

@@ -50,9 +50,9 @@ def options(authority: Authority, pair: KeyPair | None) -> dict[str, Any]:
 def test_who_may_append_and_read_does(quorum: QuorumProcesses, authority: Authority) -> None:
     pair = authority.sign("jobs-1")
     with raftlog.connect(quorum.bootstrap, **options(authority, pair)) as log:
-        result = log.append([b"x" * 100_000] * 20, commit=("app", "q", 1))
+        result = log.append([b"x" * 100_000] * 20, commit=("jobs-1:app", "q", 1))
         assert [len(one.value or b"") for one in log.read(result.base_offset)] == [100_000] * 20
-        assert log.last_commit("app") is not None
+        assert log.last_commit("jobs-1:app") is not None
 
 
 def test_a_key_may_have_a_password(quorum: QuorumProcesses, authority: Authority) -> None:

@@ -39,6 +39,11 @@ NODE_ID_MARK: Final = "{id}"
 PRINCIPAL_MARK: Final = "{name}"
 """In a pattern of application ids: the name of the principal."""
 
+OWN_COMMITS: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
+    ("*", ANONYMOUS), (PRINCIPAL_MARK, f"{PRINCIPAL_MARK}:*")
+)
+"""The application ids of each principal where a node's file gives none: ``a`` and ``a:*`` of a."""
+
 PeerCertificate: TypeAlias = Mapping[str, Any]
 """What ``SSLSocket.getpeercert()`` gives: of a certificate that was verified."""
 
@@ -111,8 +116,9 @@ class AccessTable:
     node's. It may not depose a leader in office, nor use up epochs, but it may disturb elections.
 
     ``commits``: by patterns of names, patterns of the application ids that these may commit under;
-    None: every append may name any. ``commit_names_max``: see ``CommitAccess``. ADMIN may use any
-    application id.
+    None: any, if ``append`` is one name and no pattern; otherwise those of ``OWN_COMMITS``, so that
+    of several principals none takes another's. ``commit_names_max``: see ``CommitAccess``. ADMIN
+    may use any application id.
     """
 
     describe: tuple[str, ...] = ()
@@ -139,11 +145,13 @@ class AccessTable:
 
     def commits_of(self, name: str) -> CommitAccess | None:
         """Return the application ids of a name; None if it may use any."""
-        if self.commits is None or Rights.ADMIN in self.rights_of(name):
+        is_one_party = len(self.append) == 1 and "*" not in self.append[0]
+        if Rights.ADMIN in self.rights_of(name) or (self.commits is None and is_one_party):
             return None
+        commits = OWN_COMMITS if self.commits is None else self.commits
         found = tuple(
             one
-            for pattern, patterns in self.commits.items()
+            for pattern, patterns in commits.items()
             if _matches(pattern, name)
             for one in patterns
         )

@@ -41,7 +41,7 @@ admin = ["operator"]
 # or for nodes to come, too: nodes = "log-{id}.example" in [access]; then each certificate with such
 # a name, of any id, may ask as a voter does: the CA must issue them to nodes alone
 [access.commits]                        # the application ids that a name may commit under; without
-                                        # this table all that may append may use any, as one party
+                                        # it {name} and {name}:*, or any if append is one name
 "jobs-*" = ["{name}", "{name}.*"]       # {name}: its own
 "jobs-etl" = ["nightly-*"]              # these too; admin: any; [access] commit_names_max = 1000
 
