@@ -20,6 +20,7 @@ settings.register_profile(
 settings.load_profile("replayable")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the names of tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests of the shared Spark session to one worker: a session costs a JVM."""
     for item in items:
