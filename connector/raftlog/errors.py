@@ -16,7 +16,7 @@ Rules of this file:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from .append_errors import AppendError as AppendError
 from .append_errors import AppendUnknownError as AppendUnknownError
@@ -206,13 +206,27 @@ class UnsupportedMagicError(CorruptBatchError):
     kafka_code: ClassVar[int | None] = 43
 
 
+_RAISE_LIMIT: Final = (
+    "raise the limit (--max-decompressed-bytes, in Spark the option maxDecompressedBytes, in "
+    "Python decompressed_bytes_max)"
+)
+
+
 @dataclass(kw_only=True, eq=False)
 class DecompressionLimitError(CorruptBatchError):
-    """A compressed batch would grow beyond the limit; it was not expanded."""
+    """A compressed batch expands beyond the limit of its reader. It may be whole."""
 
     byte_count_max: int
+    remedy: ClassVar[str] = _RAISE_LIMIT
     code: ClassVar[str] = "RAFTLOG_DECOMPRESSION_LIMIT"
     kafka_code: ClassVar[int | None] = 10
+
+    def sentence(self) -> str:
+        place = _place(self.path, self.position, self.offset)
+        return (
+            f"record batch in {place} is not read: {self.reason}; {self.remedy}, or read "
+            "from the next batch on"
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -300,6 +314,19 @@ class CorruptSnapshotError(CorruptFileError):
     def sentence(self) -> str:
         place = _place(self.path, self.position)
         return f"checkpoint {place} is not whole: {self.reason}; use an older one"
+
+
+@dataclass(kw_only=True, eq=False)
+class SnapshotDecompressionLimitError(CorruptSnapshotError):
+    """A batch of a .checkpoint expands beyond the limit of its reader. It may be whole."""
+
+    byte_count_max: int
+    remedy: ClassVar[str] = _RAISE_LIMIT
+    code: ClassVar[str] = "RAFTLOG_SNAPSHOT_DECOMPRESSION_LIMIT"
+
+    def sentence(self) -> str:
+        place = _place(self.path, self.position)
+        return f"checkpoint {place} is not read: {self.reason}; {self.remedy}, or use an older one"
 
 
 @dataclass(kw_only=True, eq=False)

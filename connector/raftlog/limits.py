@@ -31,8 +31,12 @@ RAW_BATCH_BYTES_MAX: Final = 64 * MIB
 """Bytes of one batch before compression, its header included, that any writer may append: every
 reader's limit is higher, so that what was acknowledged can be read."""
 
-DECOMPRESSED_BYTES_MAX: Final = 512 * MIB
-"""What one compressed batch may expand to before it is refused."""
+DECOMPRESSED_BYTES_MAX: Final = 128 * MIB
+"""Bytes that the records of one compressed batch may expand to, unless a reader is given another
+limit: more than any batch of raftlog's own, or of a topic whose limits are Kafka's defaults."""
+
+DECOMPRESSED_BYTES_OPTION_MAX: Final = 512 * MIB
+"""The largest limit that a reader may be given instead."""
 
 HEADERS_PER_RECORD_MAX: Final = 10_000
 """Headers of one record, the log's own included. Two bytes may be a header, and each becomes an
@@ -134,9 +138,9 @@ CLOCK_AHEAD_MS_MAX: Final = 10 * 60 * 1000
 far apart, and a producer may write any time that it likes."""
 
 assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX <= LOG_BATCH_BYTES_MAX <= READ_BATCH_BYTES_MAX
-assert READ_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
-assert LOG_BATCH_BYTES_MAX <= RAW_BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX
+assert LOG_BATCH_BYTES_MAX <= RAW_BATCH_BYTES_MAX < DECOMPRESSED_BYTES_MAX
+assert DECOMPRESSED_BYTES_MAX <= DECOMPRESSED_BYTES_OPTION_MAX
 assert LOG_BATCH_BYTES_MAX < WIRE_FRAME_BYTES_MAX < 2**31
-assert SCAN_BYTES_MAX + SCAN_DECOMPRESSED_BYTES_MAX + DECOMPRESSED_BYTES_MAX < 2**31
+assert SCAN_BYTES_MAX + SCAN_DECOMPRESSED_BYTES_MAX + DECOMPRESSED_BYTES_OPTION_MAX < 2**31
 assert HEADERS_PER_RECORD_MAX <= HEADERS_PER_BATCH_MAX
 assert ARROW_ROWS_DEFAULT <= ARROW_ROWS_MAX

@@ -81,6 +81,7 @@ class RaftlogOptions:
     record_batch_rows: int = limits.ARROW_ROWS_DEFAULT
     tail_holdback_ms: int | None = None
     poll_wait_ms: int = 100
+    decompressed_bytes_max: int = limits.DECOMPRESSED_BYTES_MAX
     redact: bool = True
     redact_key: bytes | None = field(default=None, repr=False)
     kind: LogKind | None = None
@@ -180,6 +181,14 @@ def _kind(name: str, value: str) -> LogKind:
             raise OptionError(option=name, reason="must be kraft, bytes or msgpack")
 
 
+def _decompressed_bytes(name: str, value: str) -> int:
+    found = byte_count(name, value)
+    if found > limits.DECOMPRESSED_BYTES_OPTION_MAX:
+        reason = f"must be at most {limits.DECOMPRESSED_BYTES_OPTION_MAX} bytes"
+        raise OptionError(option=name, reason=reason)
+    return found
+
+
 def _secret(name: str, value: str) -> bytes:
     secret = value.encode("utf-8", "surrogatepass")
     if len(secret) < limits.REDACTION_KEY_BYTES_MIN:
@@ -217,6 +226,7 @@ OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "recordBatchRows": ("record_batch_rows", whole(1, limits.ARROW_ROWS_MAX)),
     "tailHoldback": ("tail_holdback_ms", duration_ms),
     "pollWaitMs": ("poll_wait_ms", whole(0, 60_000)),
+    "maxDecompressedBytes": ("decompressed_bytes_max", _decompressed_bytes),
     "redact": ("redact", boolean),
     "redactKey": ("redact_key", _secret),
     "values": ("kind", _kind),

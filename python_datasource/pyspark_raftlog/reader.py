@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
 
+def open_source(options: RaftlogOptions) -> LogReader:
+    """Open the log that the options of a load name."""
+    limit = options.decompressed_bytes_max
+    return open_reader(options, options.kind, decompressed_bytes_max=limit)
+
+
 class RaftlogReader(DataSourceReader):
     """One DataFrame: its range is fixed when it is first planned, and stays.
 
@@ -48,7 +54,7 @@ class RaftlogReader(DataSourceReader):
         """Split the range; on the driver, once."""
 
         def plan() -> list[InputPartition]:
-            log = open_reader(self._options, self._options.kind)
+            log = open_source(self._options)
             return plan_batch(log, self._options, now_ms=self._clock.now_ms())
 
         return until_settled(plan, self._clock, is_new_read=True)
@@ -67,7 +73,7 @@ def read_partition(
         DataLossError: the node deleted what was planned, and ``failOnDataLoss`` is true.
         CorruptBatchError, LogGapError: damage; rows before it were given out.
     """
-    log = open_reader(options, options.kind)
+    log = open_source(options)
     match partition:
         case CheckpointRows():
             pieces = _checkpoint_rows(log, partition.snapshot_id, options, columns)

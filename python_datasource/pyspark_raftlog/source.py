@@ -163,6 +163,9 @@ class RaftlogDataSource(DataSource):
         Records a task at most, as far as record batches allow. Default 250000.
     recordBatchRows
         Rows of one Arrow batch. Default 16384.
+    maxDecompressedBytes
+        Bytes that a compressed record batch may expand to, such as ``256m``; a larger one is an
+        error, and a task may need a few times as much memory. Default ``128m``, at most ``512m``.
 
     **Writing.** Into a log that ``raftlog.open(path)`` has made, on the host of the driver, or into
     that of a quorum's nodes. A write is one record batch: all of it is in the log or nothing,

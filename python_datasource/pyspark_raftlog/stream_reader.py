@@ -21,7 +21,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from raftlog import limits as house_limits
 from raftlog.client import EndBasis, LogReader, ReadEnd
-from raftlog.client.door import open_reader
 from raftlog.errors import DivergedLogError
 
 from .clock import Clock, SystemClock
@@ -31,7 +30,7 @@ from .looking import until_settled
 from .offsets import FROM_SPARK, StreamOffset
 from .planning import Begin, begin_of, plan_partitions
 from .progress import Limits, epoch_before, find_loss, next_batch, replay_of
-from .reader import read_partition
+from .reader import open_source, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,7 +215,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> tuple[LogReader, ReadEnd]:
         """List the log again and say where it ends."""
         if self._log is None:
-            self._log = open_reader(self._options, self._options.kind)
+            self._log = open_source(self._options)
         else:
             self._log.refresh()
         given_ms = self._options.tail_holdback_ms

@@ -118,8 +118,8 @@ READING_PLANTS: Final = (
     Plant(
         bug="a transaction that ends behind the middle of a batch is taken for open",
         path=f"{LOG}/history.py",
-        old="READ_CHUNK_BYTES, whole_batches=True)",
-        new="READ_CHUNK_BYTES)",
+        old="READ_CHUNK_BYTES, limit, whole_batches=True)",
+        new="READ_CHUNK_BYTES, limit)",
         tests=(
             "tests/log/test_transactions.py"
             "::test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from raftlog.errors import CorruptBatchError, DecompressionLimitError
 from raftlog.limits import KIB, MIB
-from raftlog.records.compression import Compression, compress, decompress
+from raftlog.records.compression import Compression, compress, decompress, decompress_onto
 
 CODECS = list(Compression)
 PACKED = [codec for codec in CODECS if codec is not Compression.NONE]
@@ -143,3 +143,26 @@ def test_a_xerial_block_of_an_impossible_length_is_damage(byte_count: int) -> No
     packed = b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, byte_count) + b"abc"
     with pytest.raises(CorruptBatchError, match="a block claims"):
         decompress(packed, Compression.SNAPPY)
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_what_is_appended_is_held_once(codec: Compression) -> None:
+    packed = compress(bytes(32 * MIB), codec)
+    tracemalloc.start()
+    try:
+        out = bytearray(b"before")
+        decompress_onto(out, packed, codec, byte_count_max=32 * MIB)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert out[:6] == b"before"
+    assert len(out) == 32 * MIB + 6
+    assert peak_bytes < 52 * MIB
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_nothing_is_appended_of_what_cannot_be_decompressed(codec: Compression) -> None:
+    out = bytearray(b"before")
+    with pytest.raises(DecompressionLimitError):
+        decompress_onto(out, bomb(codec), codec, byte_count_max=8 * MIB)
+    assert out == b"before"

@@ -39,6 +39,7 @@ def test_defaults_are_those_of_the_manual() -> None:
     assert options.record_batch_rows == 16_384
     assert options.max_trigger_delay_ms == 900_000
     assert options.poll_wait_ms == 100
+    assert options.decompressed_bytes_max == 128 * 1024 * 1024
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_defaults_are_those_of_the_manual() -> None:
         ("tailHoldback", "5s", "tail_holdback_ms", 5_000),
         ("tailHoldback", "250", "tail_holdback_ms", 250),
         ("pollWaitMs", "0", "poll_wait_ms", 0),
+        ("maxDecompressedBytes", "256m", "decompressed_bytes_max", 256 * 1024 * 1024),
         ("redact", "false", "redact", False),
         ("redactKey", "k" * 16, "redact_key", b"k" * 16),
     ],
@@ -104,6 +106,7 @@ def test_an_option_is_read(name: str, value: str, attribute: str, expected: obje
         ("isolationLevel", "serializable"),
         ("recordBatchRows", "99999999999"),
         ("pollWaitMs", "3600000"),
+        ("maxDecompressedBytes", "513m"),
         ("redactKey", "short"),
         ("paths", "not json"),
     ],

@@ -30,8 +30,8 @@ from tests.support.source_rows import source_rows
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
 from pyspark_raftlog.schema import COLUMNS, arrow_schema
-from raftlog.errors import CorruptBatchError
-from raftlog.records import Header, NewRecord, NewRecordBatch, control
+from raftlog.errors import CorruptBatchError, DecompressionLimitError
+from raftlog.records import Compression, Header, NewRecord, NewRecordBatch, control
 from raftlog_state.records import decode, encode, from_json, to_json
 
 HOME = Path(__file__).parents[2]
@@ -415,3 +415,18 @@ def test_finding_the_source_imports_nothing_heavy() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(roots)},
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_batch_that_expands_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"a")
+    records = (NewRecord(None, bytes(3 * 1024 * 1024)),)
+    log.append(
+        batch=NewRecordBatch(records=records, base_timestamp_ms=1, compression=Compression.ZSTD)
+    )
+    offsets = ("offset",)
+    values = ("offset", "value")
+    assert len(table(log.directory, values, maxDecompressedBytes="4m")) == 2
+    for columns in (offsets, values):
+        with pytest.raises(DecompressionLimitError, match="maxDecompressedBytes"):
+            table(log.directory, columns, maxDecompressedBytes="1m")

@@ -9,7 +9,10 @@ Rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from raftlog.errors import LogNotFoundError, NotALogError, OptionError
+from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
 from raftlog.log.opening import open_log
 from raftlog.log.reader import LogReader
 from raftlog.log.reads import LogKind
@@ -19,11 +22,16 @@ from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC
 
+from .arguments import whole_number
 from .paths import without_scheme
 
 
 def open_path(
-    path: str, *, kind: LogKind | None = None, storage: Storage | None = None
+    path: str,
+    *,
+    kind: LogKind | None = None,
+    storage: Storage | None = None,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> LogReader:
     """Open what lies at ``path`` for reading, without disturbing the node that writes it.
 
@@ -32,12 +40,19 @@ def open_path(
     copies of one log, as its voters or replicas have them, separated by commas or matched by a
     pattern.
 
-    ``kind`` declares what the records are; None: find out. Raises ``LogNotFoundError``,
-    ``LogAccessError``, ``NotALogError``, ``UnknownRecordKindError``; ``OptionError`` if the log of
-    ``__cluster_metadata`` is declared to be another; for several voters also ``WrongClusterError``
-    and ``CorruptFileError``.
+    ``kind`` declares what the records are; None: find out. A compressed batch that expands to more
+    than ``decompressed_bytes_max`` bytes is not read (``DecompressionLimitError``). Raises
+    ``LogNotFoundError``, ``LogAccessError``, ``NotALogError``, ``UnknownRecordKindError``;
+    ``OptionError`` for a limit that is too large, and if the log of ``__cluster_metadata`` is
+    declared to be another; for several voters also ``WrongClusterError`` and ``CorruptFileError``.
     """
-    log = _open(path, kind, storage)
+    limit = whole_number(
+        decompressed_bytes_max,
+        "decompressed_bytes_max",
+        at_least=1,
+        at_most=DECOMPRESSED_BYTES_OPTION_MAX,
+    )
+    log = _open(path, kind, storage, limit)
     if kind is LogKind.PARTITION and log.topic == CLUSTER_METADATA_TOPIC:
         reason = (
             f"{path} is the log of {CLUSTER_METADATA_TOPIC} and only read as metadata; its secrets "
@@ -47,31 +62,39 @@ def open_path(
     return log
 
 
-def _open(path: str, kind: LogKind | None, storage: Storage | None) -> LogReader:
+def _open(
+    path: str, kind: LogKind | None, storage: Storage | None, decompressed_bytes_max: int
+) -> LogReader:
     # Reading needs the boot's name, which only storage that can be written has; nothing is written.
     storage = storage if storage is not None else WritableLocalStorage()
     path = without_scheme(path)
+
+    def opened(path: str) -> SingleLog:
+        return open_log(storage, path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
+
     if _exists(storage, path):
-        return open_log(storage, path, kind=kind)
+        return opened(path)
     logs: dict[tuple[str, str], SingleLog] = {}
     for part in filter(None, (without_scheme(part.strip()) for part in path.split(","))):
         if _exists(storage, part):
-            logs[storage.split(part)] = open_log(storage, part, kind=kind)
+            logs[storage.split(part)] = opened(part)
         else:
-            logs |= {storage.split(log.path): log for log in _matching(storage, part, kind)}
+            logs |= {storage.split(log.path): log for log in _matching(storage, part, opened)}
     if not logs:
         raise LogNotFoundError(path=path)
     found = list(logs.values())
     return found[0] if len(found) == 1 else VotersLog(path, found)
 
 
-def _matching(storage: Storage, pattern: str, kind: LogKind | None) -> list[SingleLog]:
+def _matching(
+    storage: Storage, pattern: str, opened: Callable[[str], SingleLog]
+) -> list[SingleLog]:
     """The logs that a pattern matches; what is no log among its matches is passed over."""
     logs = []
     problem: NotALogError | None = None
     for path in storage.expand(pattern):
         try:
-            logs.append(open_log(storage, path, kind=kind))
+            logs.append(opened(path))
         except NotALogError as error:
             problem = problem or error
     if not logs:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from raftlog.errors import OptionError
+from raftlog.limits import DECOMPRESSED_BYTES_MAX
 
 from .directory import open_path
 from .paths import refuse_schemes
@@ -94,17 +95,22 @@ def place_of(options: Mapping[str, str], *, call: str = "it names the log") -> P
     return Place(servers, Nodes(tls))
 
 
-def open_reader(where: Reached, kind: LogKind | None = None) -> LogReader:
+def open_reader(
+    where: Reached,
+    kind: LogKind | None = None,
+    *,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> LogReader:
     """Return the log for reading.
 
     ``kind`` declares what records in files are; nodes say it of theirs. Raises what ``open_path``
     or ``raftlog.follow`` raise.
     """
     if where.nodes is None:
-        return open_path(where.path, kind=kind)
+        return open_path(where.path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
     from .remote.following import follow
 
-    return follow(where.path, **_tls(where.nodes))
+    return follow(where.path, decompressed_bytes_max=decompressed_bytes_max, **_tls(where.nodes))
 
 
 def open_log(where: Reached) -> AnyLog:

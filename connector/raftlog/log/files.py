@@ -21,6 +21,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
+    DECOMPRESSED_BYTES_MAX,
     LOG_OVERHEAD_BYTES,
     READ_BATCH_BYTES_MAX,
 )
@@ -56,6 +57,8 @@ class LogFiles:
     """A log's directory, or one file that stands for a log. Not shared between threads."""
 
     def __init__(self, storage: Storage, directory: str, listing: Listing) -> None:
+        self.decompressed_bytes_max = DECOMPRESSED_BYTES_MAX
+        """Bytes that the records of one compressed batch may expand to."""
         self.storage = storage
         self.directory = directory
         self.listing = listing

@@ -105,9 +105,9 @@ class History:
         self._note_last_header()
 
     def _follow_records(self, end_offset: int | None) -> None:
-        for piece in self._cursor.read(
-            ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES, whole_batches=True), end_offset
-        ):
+        limit = self._files.decompressed_bytes_max
+        reading = ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES, limit, whole_batches=True)
+        for piece in self._cursor.read(reading, end_offset):
             self._note_batches(piece.batches)
             note_metadata_markers(piece, self.book, from_offset=self.start_offset)
             try:

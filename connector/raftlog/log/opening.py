@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from raftlog.errors import NotALogError
+from raftlog.limits import DECOMPRESSED_BYTES_MAX
 from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import SnapshotId
 
@@ -32,12 +33,25 @@ from .single import SingleLog
 _NAMES_SHOWN: Final = 5
 
 
-def open_log(storage: Storage, path: str, *, kind: LogKind | None = None) -> SingleLog:
+def open_log(
+    storage: Storage,
+    path: str,
+    *,
+    kind: LogKind | None = None,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> SingleLog:
     """Open a log's directory, a node's log directory, a segment or a checkpoint.
 
-    ``kind`` is what the caller knows its records to be; None: find out. Raises
-    ``LogNotFoundError``, ``LogAccessError``, ``NotALogError``, ``UnknownRecordKindError``.
+    ``kind`` is what the caller knows its records to be; None: find out. Of a batch that expands to
+    more than ``decompressed_bytes_max`` bytes no record is read. Raises ``LogNotFoundError``,
+    ``LogAccessError``, ``NotALogError``, ``UnknownRecordKindError``.
     """
+    log = _open(storage, path, kind)
+    log.files.decompressed_bytes_max = decompressed_bytes_max
+    return log
+
+
+def _open(storage: Storage, path: str, kind: LogKind | None) -> SingleLog:
     if storage.is_directory(path):
         return _open_directory(storage, path, kind)
     _, name = storage.split(path)

@@ -93,12 +93,14 @@ class Reading(Protocol[P]):
 class ReadScans:
     """Records as columns: CRCs checked, everything decoded that was asked for.
 
+    ``decompressed_bytes_max`` is the limit of each compressed batch.
     With ``whole_batches`` the records of the last batch are not cut at the range's end: a caller
     that goes on behind that batch misses none.
     """
 
     columns: Column
     chunk_bytes: int
+    decompressed_bytes_max: int
     whole_batches: bool = False
 
     def read(
@@ -118,6 +120,7 @@ class ReadScans:
                 end_offset=end_offset,
                 path=path,
                 file_position=file_position,
+                decompressed_bytes_max=self.decompressed_bytes_max,
             )
 
         found = scanned(end_offset)

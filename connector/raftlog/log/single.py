@@ -292,7 +292,8 @@ class SingleLog(LogReader):
         columns: Column = Column.ALL_BUT_HEADERS,
         chunk_bytes: int = READ_CHUNK_BYTES,
     ) -> Iterator[Scan]:
-        yield from self._read(ReadScans(columns, chunk_bytes), start_offset, end_offset)
+        reading = ReadScans(columns, chunk_bytes, self.files.decompressed_bytes_max)
+        yield from self._read(reading, start_offset, end_offset)
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
         for piece in self._read(ReadBatches(READ_CHUNK_BYTES), start_offset, end_offset):

@@ -15,7 +15,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from raftlog.errors import CorruptBatchError, CorruptSnapshotError
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptSnapshotError,
+    DecompressionLimitError,
+    SnapshotDecompressionLimitError,
+)
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import BatchColumns, Column, Scan
@@ -85,7 +90,7 @@ class SnapshotReader:
         Raises ``CorruptSnapshotError`` behind what was whole: for damage, and if the footer is
         missing.
         """
-        return self._read(ReadScans(columns, chunk_bytes))
+        return self._read(ReadScans(columns, chunk_bytes, self._files.decompressed_bytes_max))
 
     def batches(self, *, chunk_bytes: int = READ_CHUNK_BYTES) -> Iterator[RecordBatch]:
         """The same, one object a batch."""
@@ -111,7 +116,7 @@ class SnapshotReader:
                     )
                 end_position = position
                 if piece.error is not None:
-                    raise self._damaged(end_position, piece.error.reason) from None
+                    raise self._of_batch(piece.error, end_position) from None
             left = file.byte_count() - end_position
             if left > 0:
                 raise self._damaged(end_position, f"its last {left} bytes are no whole batch")
@@ -126,6 +131,16 @@ class SnapshotReader:
             at = int(wrong[0])
             epoch = int(batches.leader_epoch[at])
             raise self._damaged(int(batches.position[at]), f"its batch is of epoch {epoch}")
+
+    def _of_batch(self, error: CorruptBatchError, position: int) -> CorruptSnapshotError:
+        if isinstance(error, DecompressionLimitError):
+            return SnapshotDecompressionLimitError(
+                path=self.path,
+                position=position,
+                reason=error.reason,
+                byte_count_max=error.byte_count_max,
+            )
+        return self._damaged(position, error.reason)
 
     def _damaged(self, position: int, reason: str) -> CorruptSnapshotError:
         return CorruptSnapshotError(path=self.path, position=position, reason=reason)

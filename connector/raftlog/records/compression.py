@@ -70,21 +70,47 @@ def decompress(
     """
     if codec is Compression.NONE:
         return bytes(data)
-    pieces = list(iter_decompressed(data, codec, byte_count_max=byte_count_max))
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    pieces = iter_decompressed(
+        data, codec, byte_count_max=byte_count_max, piece_bytes_max=byte_count_max
+    )
+    held = list(pieces)
+    return held[0] if len(held) == 1 else b"".join(held)
+
+
+def decompress_onto(
+    out: bytearray, data: Buffer, codec: Compression, *, byte_count_max: int
+) -> None:
+    """Append to ``out`` what ``data`` expands to, holding none of it twice.
+
+    Raises as ``decompress``; ``out`` is then as it was.
+    """
+    start = len(out)
+    try:
+        for piece in iter_decompressed(
+            data, codec, byte_count_max=byte_count_max, piece_bytes_max=byte_count_max
+        ):
+            out += piece
+    except CorruptBatchError:
+        del out[start:]
+        raise
 
 
 def iter_decompressed(
-    data: Buffer, codec: Compression, *, byte_count_max: int = DECOMPRESSED_BYTES_MAX
+    data: Buffer,
+    codec: Compression,
+    *,
+    byte_count_max: int = DECOMPRESSED_BYTES_MAX,
+    piece_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[bytes]:
     """Decompress ``data`` piece by piece: a reader that stops early decompresses no more.
 
-    A piece has at most a few MiB; one raw block of snappy is one piece. Raises as ``decompress``.
+    A piece has at most a few MiB; one raw block of snappy is one piece, and is refused if it has
+    more than ``piece_bytes_max`` bytes. Raises as ``decompress``.
     """
     if codec is Compression.NONE:
         yield bytes(data)
     elif codec is Compression.SNAPPY:
-        yield from _unsnappy(data, byte_count_max)
+        yield from _unsnappy(data, byte_count_max, piece_bytes_max)
     else:
         yield from _unstream(data, _STREAMED[codec], byte_count_max)
 
@@ -137,11 +163,11 @@ def _xerial(data: bytes) -> bytes:
     return b"".join(out)
 
 
-def _unsnappy(data: Buffer, byte_count_max: int) -> Iterator[bytes]:
+def _unsnappy(data: Buffer, byte_count_max: int, piece_bytes_max: int) -> Iterator[bytes]:
     """Both forms that Kafka reads: xerial's framing, and one raw block."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_HEADER[:8]:
-        yield _snappy_block(view, 0, min(byte_count_max, DECOMPRESSED_BYTES_MAX))
+        yield _snappy_block(view, 0, min(byte_count_max, piece_bytes_max))
         return
     byte_total = 0
     position = 0

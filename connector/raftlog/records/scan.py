@@ -28,7 +28,7 @@ from raftlog.limits import (
 from .arrow import bytes_column, headers_column, number_column
 from .batch import RecordBatch, read_batch
 from .columns import BatchColumns, Bools, Column, HeaderWalk, Int64s, RecordColumns, Scan, Stop
-from .compression import Compression, decompress
+from .compression import Compression, decompress_onto
 from .crc import first_bad_crc
 from .header import COMPRESSION_BITS
 from .lockstep import DamagedBatch, HeadersFull, RecordFields, parse_records
@@ -147,18 +147,22 @@ def _streams(source: _Source, located: Located) -> tuple[Located, Streams]:
         start = located.position + (BATCH_HEADER_BYTES - first)
         end = located.batch_end - first
     else:
-        located, pieces = _decompress(source, located)
-        data = np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
-        end = np.cumsum(np.array([len(piece) for piece in pieces], np.int64))
+        located, plain, ends = _decompress(source, located)
+        data = np.frombuffer(plain, np.uint8)
+        end = np.array(ends, np.int64)
         start = end - np.diff(end, prepend=0)
     record_count = located.headers["record_count"].astype(np.int64)
     chains = Chains(data, start, end, record_count)
     return located, Streams(chains, located.headers["last_offset_delta"].astype(np.int64))
 
 
-def _decompress(source: _Source, located: Located) -> tuple[Located, list[Buffer]]:
-    """The records of each batch. Ends behind the batch that takes the sum beyond the limit."""
-    pieces: list[Buffer] = []
+def _decompress(source: _Source, located: Located) -> tuple[Located, bytearray, list[int]]:
+    """The records of the batches, and where those of each one end.
+
+    Ends after the batch that takes the sum beyond the limit.
+    """
+    plain = bytearray()
+    ends: list[int] = []
     expanded = 0
     starts = (located.position + BATCH_HEADER_BYTES).tolist()
     codecs = (located.headers["attributes"] & COMPRESSION_BITS).tolist()
@@ -166,18 +170,20 @@ def _decompress(source: _Source, located: Located) -> tuple[Located, list[Buffer
         payload = source.view[starts[ordinal] : end]
         codec = Compression(codecs[ordinal])
         if codec is Compression.NONE:
-            pieces.append(payload)
+            plain += payload
+            ends.append(len(plain))
             continue
+        start, limit = len(plain), source.decompressed_bytes_max
         try:
-            piece = decompress(payload, codec, byte_count_max=source.decompressed_bytes_max)
+            decompress_onto(plain, payload, codec, byte_count_max=limit)
         except CorruptBatchError:
             error = _error_at(source, located, ordinal)
-            return located.cut(ordinal, Stop.DAMAGED, error), pieces
-        pieces.append(piece)
-        expanded += len(piece)
+            return located.cut(ordinal, Stop.DAMAGED, error), plain, ends
+        ends.append(len(plain))
+        expanded += len(plain) - start
         if expanded > SCAN_DECOMPRESSED_BYTES_MAX and ordinal + 1 < len(starts):
-            return located.cut(ordinal + 1, Stop.FULL), pieces
-    return located, pieces
+            return located.cut(ordinal + 1, Stop.FULL), plain, ends
+    return located, plain, ends
 
 
 def _kept(

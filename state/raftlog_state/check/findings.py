@@ -6,7 +6,15 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from raftlog.errors import CorruptBatchError, CorruptFileError, LogGapError, RaftlogError
+from raftlog.errors import (
+    CorruptBatchError,
+    CorruptFileError,
+    CorruptSnapshotError,
+    DecompressionLimitError,
+    LogGapError,
+    RaftlogError,
+    SnapshotDecompressionLimitError,
+)
 
 
 class Severity(StrEnum):
@@ -121,10 +129,12 @@ def of_error(error: RaftlogError, path: str) -> Finding:
             return damage(
                 Kind.BATCH,
                 error.path or path,
-                error.reason,
+                _reason(error),
                 position=error.position,
                 offset=error.offset,
             )
+        case CorruptSnapshotError():
+            return damage(Kind.CHECKPOINT, error.path, _reason(error), position=error.position)
         case CorruptFileError():
             return damage(Kind.FILE, error.path, error.reason, position=error.position)
         case LogGapError():
@@ -134,3 +144,9 @@ def of_error(error: RaftlogError, path: str) -> Finding:
             )
         case _:
             return damage(Kind.FILE, path, error.sentence())
+
+
+def _reason(error: CorruptBatchError | CorruptSnapshotError) -> str:
+    if isinstance(error, DecompressionLimitError | SnapshotDecompressionLimitError):
+        return f"not read: {error.reason}; {error.remedy}"
+    return error.reason

@@ -18,13 +18,13 @@ from raftlog.errors import (
     SegmentVanishedError,
     UnknownRecordKindError,
 )
-from raftlog.limits import SEGMENT_BYTES_MAX
+from raftlog.limits import DECOMPRESSED_BYTES_MAX, SEGMENT_BYTES_MAX
 from raftlog.records.columns import Column
 
 from .aborted import unknown_aborts
 from .copies import divergences
 from .files import epochs_path, index_checks, read_epochs, small_files
-from .findings import Finding, Kind, damage, note
+from .findings import Finding, Kind, damage, note, of_error
 from .history import HistoryCheck
 from .replaying import ReplayCheck
 from .segments import SegmentCheck
@@ -41,8 +41,15 @@ class LogCheck:
     been consumed.
     """
 
-    def __init__(self, path: str, on_progress: OnProgress, *, kind: LogKind | None = None) -> None:
-        log = _opened(path, kind)
+    def __init__(
+        self,
+        path: str,
+        on_progress: OnProgress,
+        *,
+        kind: LogKind | None = None,
+        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    ) -> None:
+        log = _opened(path, kind, decompressed_bytes_max)
         self._voters: VotersLog | None = None
         if isinstance(log, VotersLog):
             self._voters, self._copies = log, log.logs
@@ -93,12 +100,14 @@ class LogCheck:
         return lambda done, whole: self._on_progress(ordinal * whole + done, count * whole)
 
 
-def _opened(path: str, kind: LogKind | None) -> LogReader:
+def _opened(path: str, kind: LogKind | None, decompressed_bytes_max: int) -> LogReader:
     """The log; one of unknown records as an ordinary partition: no value of it is shown here."""
     try:
-        return open_path(path, kind=kind)
+        return open_path(path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
     except UnknownRecordKindError:
-        return open_path(path, kind=LogKind.PARTITION)
+        return open_path(
+            path, kind=LogKind.PARTITION, decompressed_bytes_max=decompressed_bytes_max
+        )
 
 
 def _too_long(file: ReadableFile) -> Iterator[Finding]:
@@ -181,6 +190,7 @@ class _CopyCheck:
                     is_contiguous=self._is_contiguous,
                     history=history,
                     indexes=index_checks(self._files, base_offset),
+                    decompressed_bytes_max=self._files.decompressed_bytes_max,
                     on_progress=lambda share: self._on_progress(
                         int((ordinal + share) * step), _STEPS
                     ),
@@ -217,7 +227,7 @@ class _CopyCheck:
                 for _ in snapshot.scan(columns=Column.NONE):
                     pass
             except CorruptSnapshotError as error:
-                yield damage(Kind.CHECKPOINT, error.path, error.reason, position=error.position)
+                yield of_error(error, snapshot.path)
             except SegmentVanishedError:
                 yield note(Kind.CHECKPOINT, snapshot.path, "its node deleted it meanwhile")
 

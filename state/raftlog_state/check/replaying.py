@@ -30,7 +30,7 @@ from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage
 from raftlog_state.scans import FOLD_COLUMNS, append_scan, load_snapshot
 
-from .findings import Finding, Kind, damage, note
+from .findings import Finding, Kind, damage, note, of_error
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class ReplayCheck:
         try:
             load_snapshot(fold, snapshot)
         except CorruptSnapshotError as error:
-            yield damage(Kind.CHECKPOINT, error.path, error.reason, position=error.position)
+            yield of_error(error, snapshot.path)
             return None
         except SegmentVanishedError:
             yield note(Kind.CHECKPOINT, snapshot.path, "its node deleted it meanwhile")

@@ -45,6 +45,7 @@ class SegmentCheck:
     is_contiguous: bool
     history: HistoryCheck
     indexes: Sequence[IndexCheck]
+    decompressed_bytes_max: int
     on_progress: Callable[[float], None]
     batch_count: int = 0
     record_count: int = 0
@@ -55,7 +56,7 @@ class SegmentCheck:
         byte_count = max(self.file.byte_count(), 1)
         while True:
             stop, error = Stop.END, None
-            reading = ReadScans(Column.NONE, READ_CHUNK_BYTES)
+            reading = ReadScans(Column.NONE, READ_CHUNK_BYTES, self.decompressed_bytes_max)
             for position, scan in pieces(
                 self.file, self.position, reading, start_offset=None, end_offset=None
             ):

@@ -63,6 +63,7 @@ def parser() -> Parser:
     )
     made.add_kind()
     made.add_redaction()
+    made.add_decompression_limit()
     return made
 
 

@@ -30,6 +30,7 @@ def parser() -> Parser:
     """What ``raftlog check`` takes."""
     made = Parser("check", ABOUT, EXAMPLES)
     made.add_kind()
+    made.add_decompression_limit()
     made.add_argument("--json", action="store_true", help="print findings as JSON lines")
     return made
 
@@ -38,7 +39,12 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print what is found. Returns the exit code: 0 sound, 1 damaged."""
     from raftlog_state.check import LogCheck, Severity
 
-    check = LogCheck(arguments.path, on_progress=console.progress, kind=kind_of(arguments))
+    check = LogCheck(
+        arguments.path,
+        on_progress=console.progress,
+        kind=kind_of(arguments),
+        decompressed_bytes_max=arguments.max_decompressed_bytes,
+    )
     damage_count = note_count = 0
     for finding in check.run():
         if finding.severity is Severity.DAMAGE:

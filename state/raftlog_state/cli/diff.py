@@ -45,6 +45,7 @@ def parser() -> Parser:
         help="with the state of all records below this one; default: the end",
     )
     made.add_redaction()
+    made.add_decompression_limit()
     return made
 
 

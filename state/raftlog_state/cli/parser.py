@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from raftlog.errors import OptionError
+from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
 
 if TYPE_CHECKING:
     from raftlog.client import LogKind
@@ -111,6 +112,17 @@ class Parser(argparse.ArgumentParser):
             "log, whose secrets are redacted, or others, which are shown as they are",
         )
 
+    def add_decompression_limit(self) -> None:
+        """The option of every command that decodes records."""
+        self.add_argument(
+            "--max-decompressed-bytes",
+            metavar="BYTES",
+            type=_decompressed_bytes,
+            default=DECOMPRESSED_BYTES_MAX,
+            help="do not read a compressed batch that expands to more bytes than these; default: "
+            f"{DECOMPRESSED_BYTES_MAX}, at most {DECOMPRESSED_BYTES_OPTION_MAX}",
+        )
+
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """What was asked for. Raises ``WrongCallError``."""
         found, unknown = self.parse_known_intermixed_args(argv)
@@ -142,6 +154,16 @@ def offset(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text[:20]) > _OFFSET_MAX or len(text) > 20:
         raise argparse.ArgumentTypeError(f"{text!r} is not an offset (0, 1, 2, ...)")
     return int(text)
+
+
+def _decompressed_bytes(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= len(str(DECOMPRESSED_BYTES_OPTION_MAX)):
+        byte_count = int(text)
+        if 1 <= byte_count <= DECOMPRESSED_BYTES_OPTION_MAX:
+            return byte_count
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a number of bytes from 1 to {DECOMPRESSED_BYTES_OPTION_MAX}"
+    )
 
 
 def kind_of(arguments: argparse.Namespace) -> LogKind | None:

@@ -43,6 +43,7 @@ def parser() -> Parser:
     made.add_argument(
         "--reveal", action="store_true", help="write secrets, without which no node can go on"
     )
+    made.add_decompression_limit()
     return made
 
 

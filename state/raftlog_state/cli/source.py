@@ -34,7 +34,8 @@ def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]
 
         from raftlog.client import open_path
 
-        yield open_path(arguments.path, kind=kind_of(arguments))
+        limit = arguments.max_decompressed_bytes
+        yield open_path(arguments.path, kind=kind_of(arguments), decompressed_bytes_max=limit)
         return
     if arguments.path is not None:
         parser.error("PATH or --bootstrap-server, not both")
@@ -44,7 +45,7 @@ def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]
     from raftlog.client.remote.remote_log import RemoteLog
 
     with closing(quorum_of(arguments)) as quorum:
-        yield RemoteLog(quorum)
+        yield RemoteLog(quorum, decompressed_bytes_max=arguments.max_decompressed_bytes)
 
 
 def quorum_of(arguments: argparse.Namespace) -> Quorum:

@@ -73,6 +73,7 @@ def parser() -> Parser:
         "prints it",
     )
     made.add_redaction()
+    made.add_decompression_limit()
     return made
 
 

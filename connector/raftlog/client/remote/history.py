@@ -30,12 +30,21 @@ class MarkerHistory:
     """
 
     def __init__(
-        self, quorum: Quorum, start_offset: int, *, is_gone_before: bool, kept_max: int | None
+        self,
+        quorum: Quorum,
+        start_offset: int,
+        *,
+        is_gone_before: bool,
+        kept_max: int | None,
+        decompressed_bytes_max: int,
     ) -> None:
         self.book = TransactionBook(quorum.path, complete_from=start_offset, kept_max=kept_max)
         if is_gone_before:
             self.book.begin_where_history_is_gone(start_offset)
         self._quorum = quorum
+        self._reading = ReadScans(
+            MARKER_COLUMNS, READ_CHUNK_BYTES, decompressed_bytes_max, whole_batches=True
+        )
         self._start_offset = start_offset
         self._next_offset = start_offset
 
@@ -47,8 +56,7 @@ class MarkerHistory:
         """Read on to ``end_offset`` (exclusive, committed). Raises as ``read_pieces``."""
         if self._next_offset >= end_offset:
             return
-        reading = ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES, whole_batches=True)
-        for piece in read_pieces(self._quorum, reading, self._next_offset, end_offset):
+        for piece in read_pieces(self._quorum, self._reading, self._next_offset, end_offset):
             note_metadata_markers(piece, self.book, from_offset=self._start_offset)
             self._next_offset = int(piece.batches.next_offset[-1])
 

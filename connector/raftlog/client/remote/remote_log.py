@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from raftlog.errors import QuorumUnavailableError
-from raftlog.limits import READ_CHUNK_BYTES
+from raftlog.limits import DECOMPRESSED_BYTES_MAX, READ_CHUNK_BYTES
 from raftlog.log.cursor import Tail
 from raftlog.log.ends import Placed, not_before, words_of
 from raftlog.log.epoch_cache import EpochCache
@@ -69,10 +69,17 @@ class _Extent:
 class RemoteLog(LogReader):
     """The log of a quorum. Shares the connections of ``quorum``.
 
-    ``values``: what they are, if that was asked before.
+    ``values``: what they are, if that was asked before. A batch that expands to more than
+    ``decompressed_bytes_max`` bytes is not read.
     """
 
-    def __init__(self, quorum: Quorum, values: ValueKind | None = None) -> None:
+    def __init__(
+        self,
+        quorum: Quorum,
+        values: ValueKind | None = None,
+        *,
+        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    ) -> None:
         identity = quorum.identity()
         self.path = quorum.path
         self.topic = identity.topic
@@ -84,6 +91,7 @@ class RemoteLog(LogReader):
             is_metadata = values is ValueKind.KRAFT
         self.kind = LogKind.METADATA if is_metadata else LogKind.PARTITION
         self._quorum = quorum
+        self._decompressed_bytes_max = decompressed_bytes_max
         self._identity = identity
         self._known: _Extent | None = None
         self._epochs: EpochCache | None = None
@@ -307,7 +315,7 @@ class RemoteLog(LogReader):
         columns: Column = Column.ALL_BUT_HEADERS,
         chunk_bytes: int = READ_CHUNK_BYTES,
     ) -> Iterator[Scan]:
-        reading = ReadScans(columns, chunk_bytes)
+        reading = ReadScans(columns, chunk_bytes, self._decompressed_bytes_max)
         yield from read_pieces(self._quorum, reading, start_offset, end_offset)
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
@@ -319,7 +327,8 @@ class RemoteLog(LogReader):
         return Outcomes((), end_offset)
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
-        return SnapshotReader(snapshot_files(self._quorum, snapshot_id), snapshot_id)
+        files = snapshot_files(self._quorum, snapshot_id, self._decompressed_bytes_max)
+        return SnapshotReader(files, snapshot_id)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -363,9 +372,16 @@ class RemoteLog(LogReader):
         for snapshot_id in reversed(self.snapshots):
             if start_offset <= snapshot_id.end_offset <= before_offset:
                 return MarkerHistory(
-                    self._quorum, snapshot_id.end_offset, is_gone_before=False, kept_max=kept_max
+                    self._quorum,
+                    snapshot_id.end_offset,
+                    is_gone_before=False,
+                    kept_max=kept_max,
+                    decompressed_bytes_max=self._decompressed_bytes_max,
                 )
-        is_gone_before = start_offset > 1
         return MarkerHistory(
-            self._quorum, start_offset, is_gone_before=is_gone_before, kept_max=kept_max
+            self._quorum,
+            start_offset,
+            is_gone_before=start_offset > 1,
+            kept_max=kept_max,
+            decompressed_bytes_max=self._decompressed_bytes_max,
         )

@@ -16,9 +16,13 @@ from .quorum import Quorum
 _FETCH_BYTES: Final = 1 * MIB
 
 
-def snapshot_files(quorum: Quorum, snapshot_id: SnapshotId) -> LogFiles:
+def snapshot_files(
+    quorum: Quorum, snapshot_id: SnapshotId, decompressed_bytes_max: int
+) -> LogFiles:
     """The files of a log that holds this checkpoint alone."""
-    return LogFiles(_Snapshots(quorum), quorum.path, Listing(snapshots=(snapshot_id,)))
+    files = LogFiles(_Snapshots(quorum), quorum.path, Listing(snapshots=(snapshot_id,)))
+    files.decompressed_bytes_max = decompressed_bytes_max
+    return files
 
 
 class _Snapshots:
