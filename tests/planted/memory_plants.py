@@ -74,4 +74,42 @@ MEMORY_PLANTS: Final = (
             "::test_a_checkpoint_beyond_the_limit_is_not_called_broken",
         ),
     ),
+    Plant(
+        bug="long values of a scan are cut from the wrong place",
+        path="connector/raftlog/records/arrow.py",
+        old="        values[begin:end] = data[at : at + end - begin]\n",
+        new="        values[begin:end] = data[begin:end]\n",
+        tests=("tests/records/test_scan.py::test_long_values_are_those_of_the_records",),
+    ),
+    Plant(
+        bug="a long record is printed as one text",
+        path="state/raftlog_state/cli/record_lines.py",
+        old="    if is_long and not records.is_control[0]:\n",
+        new="    if False:\n",
+        tests=(
+            "tests/cli/test_memory_of_reading.py::test_a_long_record_is_never_one_text",
+            "tests/cli/test_memory_of_reading.py::test_peak_memory_is_bounded_by_the_limit",
+        ),
+    ),
+    Plant(
+        bug="bytes that are not UTF-8 are dropped from a long value",
+        path="state/raftlog_state/cli/record_lines.py",
+        old='decoder = codecs.getincrementaldecoder("utf-8")()',
+        new='decoder = codecs.getincrementaldecoder("utf-8")("ignore")',
+        tests=("tests/cli/test_memory_of_reading.py::test_a_line_in_parts_is_the_line",),
+    ),
+    Plant(
+        bug="a scan's records are all objects at once",
+        path="state/raftlog_state/cli/record_lines.py",
+        old="begun + _SLICE_BYTES_MAX, side=",
+        new="begun + 2**40, side=",
+        tests=("tests/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),
+    ),
+    Plant(
+        bug="headers count nothing in a slice of records",
+        path="state/raftlog_state/cli/record_lines.py",
+        old="        byte_count += np.diff(np.concatenate(([0], whole))[ends], prepend=0)\n",
+        new="",
+        tests=("tests/cli/test_memory_of_reading.py::test_slices_of_a_scan_are_bounded",),
+    ),
 )

@@ -236,3 +236,16 @@ def test_values_do_not_show_in_what_is_printed() -> None:
     for hidden in (b"k3y", b"s3cret"):
         assert hidden.hex().upper() not in shown
         assert hidden.decode() not in shown
+
+
+def test_long_values_are_those_of_the_records() -> None:
+    values = [None, b"", bytes(range(256)) * 900, b"x" * 300_000, None, b"y"]
+    records = tuple(NewRecord(value, value, None, (Header("h", value),)) for value in values)
+    new = NewRecordBatch(records=records, base_timestamp_ms=0)
+    data = encode_batch(new, base_offset=0, leader_epoch=0)
+    found = scan(data, columns=Column.ALL).records
+    assert found.key is not None
+    assert found.value is not None
+    assert found.headers is not None
+    assert found.key.to_pylist() == found.value.to_pylist() == values
+    assert [row[0]["value"] for row in found.headers.to_pylist()] == values

@@ -9,13 +9,20 @@ Rules of this file:
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from raftlog.limits import KIB
+
 from .columns import HEADERS_TYPE, Int64s
 from .lockstep import Spans
 from .varints import Bytes
+
+_LONG_BYTES: Final = 64 * KIB
+"""From this mean length on a copy of each string costs nothing beside its bytes."""
 
 
 def number_column(numbers: npt.NDArray[np.integer], kind: pa.DataType) -> pa.Array:
@@ -40,12 +47,27 @@ def bytes_column(data: Bytes, spans: Spans) -> pa.BinaryArray:
 
 def _take(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
     count = len(start)
+    if int(byte_count.sum()) > count * _LONG_BYTES:
+        return _copied(data, start, byte_count)
     offsets = np.empty(2 * count, np.int32)
     offsets[0::2] = start
     offsets[1::2] = start + byte_count
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     slots = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
     return slots.take(number_column(np.arange(0, 2 * count, 2, dtype=np.int32), pa.int32()))
+
+
+def _copied(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
+    """The same for long strings: Arrow would enlarge its buffer as it goes, and hold them twice."""
+    offsets = np.zeros(len(start) + 1, np.int32)
+    np.cumsum(byte_count, out=offsets[1:])
+    values = np.empty(int(offsets[-1]), np.uint8)
+    for begin, end, at in zip(
+        offsets[:-1].tolist(), offsets[1:].tolist(), start.tolist(), strict=True
+    ):
+        values[begin:end] = data[at : at + end - begin]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.Array.from_buffers(pa.binary(), len(start), buffers)
 
 
 def headers_column(data: Bytes, count: Int64s, key: Spans, value: Spans) -> pa.ListArray:

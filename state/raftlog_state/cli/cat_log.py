@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-1. Memory is bounded by a chunk of the log: lines are written as they are made.
+1. Memory is bounded by a chunk of the log, or by what one batch expands to: lines are written as
+   they are made, and a long one in parts.
 2. What was whole is printed before the error of what was not is told. A value that is damaged in a
    batch whose CRC holds is told on stderr and passed over, and the exit code is 1.
 3. Which end was taken, and whether what is printed is committed, is said on stderr.
@@ -24,7 +25,7 @@ from raftlog.records.columns import Column, RecordColumns, Scan
 from raftlog_state.records import Redactor
 
 from .output import Console, Output
-from .record_lines import batch_line, metadata_lines, partition_lines
+from .record_lines import batch_line, metadata_lines, partition_lines, slices
 from .selection import Selection
 
 _OFFSET_END: Final = 2**63 - 1
@@ -46,11 +47,11 @@ def print_records(
     is_metadata = log.kind is LogKind.METADATA
     columns = Column.ALL_BUT_HEADERS if is_metadata else Column.ALL
     for scan in _scans(log, start_offset, end_offset, columns, output, console):
-        if is_metadata:
-            lines = metadata_lines(scan.records, selection, redactor.record_json, damaged.tell)
-        else:
-            lines = partition_lines(scan.records, selection, damaged.tell)
-        output.lines(lines)
+        for part in slices(scan.records):
+            if is_metadata:
+                output.lines(metadata_lines(part, selection, redactor.record_json, damaged.tell))
+            else:
+                output.lines(partition_lines(part, selection, damaged.tell))
     return damaged.finish()
 
 

@@ -3,6 +3,7 @@
 Rules of this file:
 
 1. A block is made of whole lines: whoever reads while we write never has to wait for half of one.
+   Only a line that is too long to be held is written in parts.
 2. What is not printable, or not Unicode (an old path, say), is written as backslash escapes, which
    JSON reads: nothing that a path, a host or a record is called commands a terminal.
 3. stderr is for people: if it cannot be written, nobody is there, and nothing is said.
@@ -13,8 +14,8 @@ from __future__ import annotations
 import contextlib
 import io
 import time
-from collections.abc import Iterable
-from typing import BinaryIO, Final, TextIO
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, Final, TextIO, TypeAlias
 
 from raftlog.printable import printable
 
@@ -22,6 +23,10 @@ _BLOCK_CHARACTERS: Final = 256 * 1024
 _BAR_WIDTH: Final = 30
 _BAR_FIRST_MS: Final = 500
 _BAR_EVERY_MS: Final = 100
+
+
+Line: TypeAlias = str | Iterator[str]
+"""A line without its newline; one that is too long to be held as the parts of it."""
 
 
 class OutputFailedError(Exception):
@@ -47,11 +52,16 @@ class Output:
         if self._character_count >= _BLOCK_CHARACTERS:
             self._drain()
 
-    def lines(self, texts: Iterable[str]) -> None:
+    def lines(self, texts: Iterable[Line]) -> None:
         """Write many lines."""
         held = self._lines
         character_count = self._character_count
         for text in texts:
+            if not isinstance(text, str):
+                self._drain()
+                character_count = 0
+                self._write_parts(text)
+                continue
             held.append(text)
             character_count += len(text)
             if character_count >= _BLOCK_CHARACTERS:
@@ -94,6 +104,14 @@ class Output:
         block = "\n".join([*lines, ""]).encode("utf-8")
         self._lines.clear()
         self._character_count = 0
+        self._write(block)
+
+    def _write_parts(self, parts: Iterator[str]) -> None:
+        for part in parts:
+            self._write(printable(part).encode())
+        self._write(b"\n")
+
+    def _write(self, block: bytes) -> None:
         try:
             self._stream.write(block)
         except BrokenPipeError:

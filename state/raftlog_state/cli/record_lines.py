@@ -5,30 +5,45 @@ Rules of this file:
 1. ``type``, ``version`` and ``data`` of a metadata record are kafka-dump-log's own text, behind
    ``offset``, ``leaderEpoch`` and ``timestamp`` (ms). A control record has the same shape, and its
    type is named as in Kafka's ``ControlRecordType``.
-2. A record of an ordinary partition has ``key``, ``value`` and ``headers``. Bytes that are UTF-8
+2. Memory is bounded: of a scan's columns a slice at a time becomes Python's objects, and a record
+   that is larger than a slice becomes a line in parts.
+3. A record of an ordinary partition has ``key``, ``value`` and ``headers``. Bytes that are UTF-8
    are text; others are base64, under ``keyBase64`` and ``valueBase64``. Null is null.
-3. Batches have kafka-dump-log's fields under its names, and behind them ``file``, since a position
+4. Batches have kafka-dump-log's fields under its names, and behind them ``file``, since a position
    means nothing without it.
 """
 
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
 from raftlog.errors import CorruptBatchError, MetadataParseError
+from raftlog.limits import KIB, MIB
 from raftlog.records import RecordBatch, TimestampType
 from raftlog.records.columns import RecordColumns
 from raftlog.records.control import EndTransactionMarker, control_json, control_name, decode_control
 from raftlog_state.records import NO_OP_VALUE, NoOpRecord, peek
 
+from .output import Line
 from .selection import Selection
 
 RecordJson = Callable[[bytes], str]
 OnDamage = Callable[[int, str], None]
 
+_SLICE_BYTES_MAX: Final = 1 * MIB
+_ROW_BYTES: Final = 64
+"""What a row, or a header, counts for beside its bytes: Python's objects for it."""
+_PART_BYTES: Final = 48 * KIB
+"""Divisible by three: base64 of parts is that of the whole."""
 _INT32_MAX: Final = 2**31 - 1
 _TIMESTAMP_NAMES: Final = {
     TimestampType.CREATE_TIME: "CreateTime",
@@ -75,10 +90,56 @@ def metadata_lines(
         yield (f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},{shown[1:]}')
 
 
+def slices(records: RecordColumns) -> Iterator[RecordColumns]:
+    """Yield the records in slices of bounded size, a larger one alone."""
+    ends = np.cumsum(_byte_counts(records) + _ROW_BYTES)
+    start = 0
+    while start < len(records):
+        begun = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, begun + _SLICE_BYTES_MAX, side="right")))
+        yield _slice(records, start, end)
+        start = end
+
+
+def _byte_counts(records: RecordColumns) -> npt.NDArray[np.int64]:
+    """The bytes of each record's key, value and headers."""
+    byte_count = np.zeros(len(records), np.int64)
+    for column in (records.key, records.value):
+        if column is not None:
+            byte_count += _lengths(column)
+    if records.headers is not None and len(records):
+        fields = records.headers.flatten()
+        ends = np.cumsum(_filled(pc.list_value_length(records.headers)))
+        whole = np.cumsum(_lengths(fields.field(0)) + _lengths(fields.field(1)) + _ROW_BYTES)
+        byte_count += np.diff(np.concatenate(([0], whole))[ends], prepend=0)
+    return byte_count
+
+
+def _lengths(column: Any) -> npt.NDArray[np.int64]:
+    return _filled(pc.binary_length(column))
+
+
+def _filled(counts: Any) -> npt.NDArray[np.int64]:
+    filled: npt.NDArray[np.int64] = counts.fill_null(0).to_numpy(zero_copy_only=False)
+    return filled.astype(np.int64)
+
+
+def _slice(records: RecordColumns, start: int, end: int) -> RecordColumns:
+    part: dict[str, Any] = {}
+    for field in fields(records):
+        column = getattr(records, field.name)
+        part[field.name] = None if column is None else column[start:end]
+    return RecordColumns(**part)
+
+
 def partition_lines(
     records: RecordColumns, selection: Selection, on_damage: OnDamage
-) -> Iterator[str]:
-    """Lines of an ordinary partition's records."""
+) -> Iterator[Line]:
+    """Lines of the records of an ordinary partition, of one slice."""
+    is_long = len(records) == 1 and int(_byte_counts(records)[0]) > _SLICE_BYTES_MAX
+    if is_long and not records.is_control[0]:
+        yield _long_line(records)
+        return
     controls = records.is_control.tolist()
     count = len(records)
     columns = (_list(records.key, count), _list(records.value, count))
@@ -98,6 +159,69 @@ def partition_lines(
                 yield place + _control_json(key, value)[1:]
         except CorruptBatchError as error:
             on_damage(offset, error.sentence())
+
+
+def _long_line(records: RecordColumns) -> Iterator[str]:
+    """The line of one record, in parts: nothing of it is held but a part."""
+    (offset,), (epoch,), (timestamp_ms,) = _places(records)
+    yield f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},'
+    yield from _bytes_parts("key", _view(records.key))
+    yield ","
+    yield from _bytes_parts("value", _view(records.value))
+    yield ',"headers":['
+    assert records.headers is not None, "they were asked for"
+    pairs: Any = records.headers.flatten()
+    for at in range(len(pairs)):
+        yield ',{"key":"' if at else '{"key":"'
+        yield from _text_parts(_view(pairs.field(0)[at : at + 1]) or memoryview(b""))
+        yield '",'
+        yield from _bytes_parts("value", _view(pairs.field(1)[at : at + 1]))
+        yield "}"
+    yield "]}"
+
+
+def _view(column: Any) -> memoryview | None:
+    """The bytes of the one cell of a column, not copied."""
+    if column is None or not column[0].is_valid:
+        return None
+    return memoryview(column[0].as_buffer())
+
+
+def _bytes_parts(name: str, data: memoryview | None) -> Iterator[str]:
+    """What ``_bytes`` returns, in parts."""
+    if data is None or len(data) <= _PART_BYTES:
+        yield _bytes(name, None if data is None else bytes(data))
+    elif _is_utf8(data):
+        yield f'"{name}":"'
+        yield from _text_parts(data)
+        yield '"'
+    else:
+        yield f'"{name}Base64":"'
+        for at in range(0, len(data), _PART_BYTES):
+            yield base64.b64encode(data[at : at + _PART_BYTES]).decode("ascii")
+        yield '"'
+
+
+def _text_parts(data: memoryview) -> Iterator[str]:
+    """UTF-8 as the inside of a JSON string."""
+    for text in _decoded(data):
+        yield _text(text)[1:-1]
+
+
+def _is_utf8(data: memoryview) -> bool:
+    try:
+        for _ in _decoded(data):
+            pass
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decoded(data: memoryview) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for at in range(0, len(data), _PART_BYTES):
+        yield decoder.decode(data[at : at + _PART_BYTES])
+    yield decoder.decode(b"", final=True)
 
 
 def batch_line(batch: RecordBatch, file_name: str | None) -> str:
