@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,28 @@ def test_a_live_cluster_s_records_have_the_same_limit() -> None:
             list(log.scan(0, 120_000))
         log = raftlog.follow(peer.address, timeout_ms=300)
         assert sum(len(scan.records) for scan in log.scan(0, 120_000)) == 120_000
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_check_goes_on_right_after_a_batch_beyond_the_limit(
+    tmp_path: Path, codec: Compression
+) -> None:
+    log = LogWriter(tmp_path / "orders-0")
+    log.append(b"a", b"b", b"c")
+    forged = encode_batch(compressed(b"f", codec=Compression.NONE), base_offset=4, leader_epoch=1)
+    noise = random.Random(7)  # no codec shrinks it, so the batch inside stays as it is
+    inside = noise.randbytes(MIB) + forged + noise.randbytes(MIB)
+    log.append(batch=compressed(inside, codec=codec))
+    log.append(b"z")
+    log.end_offset = 9  # as after compaction
+    log.append(batch=compressed(bytes(3 * MIB), codec=codec))
+    status, out, _ = run("check", log.directory, "--json", LIMIT, str(MIB))
+    *findings, summary = [json.loads(line) for line in out.splitlines()]
+    assert status == 1
+    assert [(one["kind"], one["offset"]) for one in findings] == [("batch", 3), ("batch", 9)]
+    for one in findings:
+        assert one["reason"].startswith("not read: its ")
+        assert LIMIT in one["reason"]
+    assert summary["summary"]["end_offset"] == 10
+    status, out, _ = run("check", log.directory, LIMIT, str(8 * MIB))
+    assert status == 0, out

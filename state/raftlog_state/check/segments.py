@@ -20,7 +20,7 @@ from raftlog.client.inspection import (
     pieces,
     read_batch_at,
 )
-from raftlog.errors import CorruptBatchError
+from raftlog.errors import CorruptBatchError, DecompressionLimitError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_CHUNK_BYTES
 from raftlog.records import RecordBatch
 from raftlog.records.columns import BatchColumns, Column, Stop
@@ -105,6 +105,12 @@ class SegmentCheck:
         expected = self.base_offset if expected is None else expected
         if error is None and read_batch_at(self.file, position) is not None:
             return True, []  # it was torn a moment ago, and the node has written the rest
+        if isinstance(error, DecompressionLimitError):
+            unread = read_batch_at(self.file, position)
+            if unread is not None:  # its CRC holds: the next batch begins where it ends
+                self.position = position + unread.byte_count
+                self._skip(self.position, unread.next_offset)
+                return True, [of_error(error, path)]
         found = find_sound_batch(self.file, position, expected)
         batch = None if found is None else read_batch_at(self.file, found)
         if batch is not None:
