@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -17,9 +17,15 @@ from raftlog.errors import (
     LogNotFoundError,
     NotALogError,
 )
-from raftlog.storage.local_writing import WritableLocalFile, WritableLocalStorage
+from raftlog.storage.local_writing import (
+    PrivateLocalStorage,
+    WritableLocalFile,
+    WritableLocalStorage,
+)
 from raftlog.storage.protocol import FileLock, WritableFile, WritableStorage
 from raftlog.storage.simulated import SimulatedDisk
+
+_ANOTHER_USER: Final = 65_534
 
 
 class Place(NamedTuple):
@@ -317,6 +323,36 @@ def test_no_permission_is_told_from_not_there(tmp_path: Path) -> None:
     with pytest.raises(LogAccessError) as caught:
         WritableLocalStorage().open_for_writing(str(file))
     assert "cannot be written: permission denied" in str(caught.value)
+
+
+@pytest.fixture
+def shared_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty directory of root's, in the current directory, for a user who may write it."""
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    volume = Path("volume")
+    volume.mkdir()
+    volume.chmod(0o777)
+    os.seteuid(_ANOTHER_USER)
+    yield volume
+    os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_node_has_its_files_in_a_directory_of_another_user(shared_volume: Path) -> None:
+    """As a volume that is mounted: its root belongs to root, and a group may write it."""
+    storage = PrivateLocalStorage()
+    assert not storage.make_directory(str(shared_volume))
+    storage.create_file(str(shared_volume / "a.log")).close()
+    assert (shared_volume / "a.log").stat().st_mode & 0o777 == 0o600
+    assert shared_volume.stat().st_mode & 0o777 == 0o777
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_directory_whose_files_would_be_open_needs_its_mode(shared_volume: Path) -> None:
+    with pytest.raises(LogAccessError):
+        WritableLocalStorage(directory_mode=0o700).make_directory(str(shared_volume))
+    assert not WritableLocalStorage(directory_mode=0o777).make_directory(str(shared_volume))
 
 
 def test_a_frozen_file_has_no_right_to_write_left(tmp_path: Path) -> None:

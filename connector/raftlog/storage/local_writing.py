@@ -117,11 +117,10 @@ class WritableLocalStorage(LocalStorage):
             except FileExistsError:
                 if not os.path.isdir(path):
                     raise NotALogError(path=path, reason="a directory was expected there") from None
-                if self._directory_mode is not None and not os.listdir(path):
-                    os.chmod(path, self._directory_mode)
+                if not os.listdir(path):
+                    self._set_directory_mode(path)
                 return False
-            if self._directory_mode is not None:
-                os.chmod(path, self._directory_mode)  # the umask may have taken some of it
+            self._set_directory_mode(path)  # the umask may have taken some of it
         return True
 
     def rename(self, path: str, new_path: str) -> None:
@@ -179,6 +178,18 @@ class WritableLocalStorage(LocalStorage):
             with contextlib.suppress(OSError):  # a lock that another user of the group made
                 os.fchmod(descriptor, mode)
         return descriptor
+
+    def _set_directory_mode(self, path: str) -> None:
+        """Give a directory its mode. That of another user, such as the root of a mounted volume,
+        stays as it is if its files are private all the same."""
+        mode = self._directory_mode
+        if mode is None or stat.S_IMODE(os.stat(path).st_mode) & _ANY_MODE == mode:
+            return
+        try:
+            os.chmod(path, mode)
+        except PermissionError:
+            if self.file_mode & ~_OWNER_MODE:
+                raise  # its files would be as open as the directory
 
     def boot_id(self) -> str:
         """Linux's random id of this boot; macOS's on macOS. Raises ``LogAccessError``."""

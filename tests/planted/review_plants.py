@@ -1,0 +1,24 @@
+"""Bugs at places where two changes of a node and of its files meet."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .plant import Plant
+
+REVIEW_PLANTS: Final = (
+    Plant(
+        bug="a connection that is closed before its handshake begins is counted for ever",
+        path="connector/raftlog/node/server.py",
+        old="self._loop.call_soon(shaking_hands.cancel)",
+        new="shaking_hands.cancel()",
+        tests=("tests/node/test_descriptors.py",),
+    ),
+    Plant(
+        bug="a node cannot be formatted in the root of a volume that another user owns",
+        path="connector/raftlog/storage/local_writing.py",
+        old="            if self.file_mode & ~_OWNER_MODE:\n                raise",
+        new="            if self.file_mode:\n                raise",
+        tests=("tests/storage/test_storage_contract.py",),
+    ),
+)
