@@ -96,6 +96,31 @@ def test_a_node_without_descriptors_goes_on_and_lets_nobody_in(tmp_path: Path) -
     asyncio.run(run())
 
 
+def test_a_connection_that_is_closed_before_its_handshake_is_counted_no_more(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with served_node(tmp_path) as node:
+            loop, server = asyncio.get_running_loop(), node.node.server
+            peers = [socket.socket() for _ in range(2)]
+            for one in peers:
+                one.setblocking(False)
+            with all_but(1):
+                for one in peers:
+                    await loop.sock_connect(one, ("127.0.0.1", node.port))  # in the backlog
+                await _until_said(node)
+            assert server.figures.closed_connections["no right"] == 1
+            for one in peers:
+                one.close()
+            async with asyncio.timeout(10):
+                while server.figures.connections:
+                    await asyncio.sleep(0.01)
+            assert not server.connections
+            assert not server.quotas.stranger_count
+
+    asyncio.run(run())
+
+
 async def _until_said(node: ServedNode) -> None:
     async with asyncio.timeout(20):
         while not [one for one in node.lines("limit") if one["about"] == "open files"]:

@@ -184,7 +184,7 @@ class Server:
         def close() -> None:
             self.figures.closed_connections["no right"] += 1
             self._hear("refused", where, _NO_RIGHT)
-            shaking_hands.cancel()
+            self._loop.call_soon(shaking_hands.cancel)  # a task without a first step cleans up none
 
         entered = self.quotas.enter(door.listener, host, close, self._loop.time())
         if isinstance(entered, Refusal):
