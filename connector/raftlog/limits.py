@@ -93,14 +93,14 @@ SMALL_FILE_BYTES_MAX: Final = 16 * MIB
 
 SEGMENT_BYTES_MAX: Final = 2**31 - 1
 """What one segment holds at most: positions in an offset index are 32-bit (Kafka:
-`LogSegments`, `segment.bytes`). No batch is looked for behind them, in a sparse file say."""
+`LogSegments`, `segment.bytes`). No batch is looked for after them, in a sparse file say."""
 
 IDENTIFY_BATCHES_MAX: Final = 8
 IDENTIFY_RECORDS_MAX: Final = 64
 """How many batches and data records of a file are looked at to find out what its records are."""
 
 IDENTIFY_BYTES_MAX: Final = 16 * MIB
-"""What one of these batches may expand to, and how far behind damage the next one is looked for
+"""What one of these batches may expand to, and how far after damage the next one is looked for
 (Kafka: a metadata batch has at most 8 MiB, `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
 
 PRODUCER_BATCHES_KEPT: Final = 5

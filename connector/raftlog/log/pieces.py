@@ -95,7 +95,7 @@ class ReadScans:
 
     ``decompressed_bytes_max`` is the limit of each compressed batch.
     With ``whole_batches`` the records of the last batch are not cut at the range's end: a caller
-    that goes on behind that batch misses none.
+    that goes on after that batch misses none.
     """
 
     columns: Column

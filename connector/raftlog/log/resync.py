@@ -13,7 +13,7 @@ Rules of this file:
 3. Clients choose what batches hold, so every few bytes may look like a header that claims all that
    follows. The work stays linear: CRCs of candidates come from CRCs of prefixes (``crc_ranges``),
    and a sweep covers twice as many chunks as the one before.
-4. No batch of a segment begins behind ``SEGMENT_BYTES_MAX``: a longer file is not searched there.
+4. No batch of a segment begins after ``SEGMENT_BYTES_MAX``: a longer file is not searched there.
 5. Memory is bounded by a chunk and ``_CANDIDATES_MAX`` candidates, and those of one chunk more.
 """
 
@@ -157,7 +157,7 @@ class _Unreadable:
                 self._claimed_end = position + LOG_OVERHEAD_BYTES + length
 
     def may_end_at(self, starts: Int64s) -> Bools:
-        """Which of the positions, that ascend from call to call, can be where it ends: all behind
+        """Which of the positions, that ascend from call to call, can be where it ends: all after
         the end that it claims, and before that those up to which its CRC holds."""
         allowed: Bools = starts >= self._claimed_end
         inside = starts[~allowed]
@@ -171,7 +171,7 @@ class _Unreadable:
 def _candidates(
     buffer: bytes, position: int, file_bytes: int, next_offset: int | None
 ) -> _Candidates:
-    """The plausible headers in ``buffer``, which lies at ``position``, of batches that are whole in
+    """The plausible headers in ``buffer``, which is at ``position``, of batches that are whole in
     a file of so many bytes."""
     count = len(buffer) - BATCH_HEADER_BYTES + 1
     data = np.frombuffer(buffer, np.uint8)

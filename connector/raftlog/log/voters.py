@@ -128,7 +128,7 @@ class VotersLog(LogReader):
         return not_before(found, previous, placed)
 
     def voters(self) -> tuple[ReplicaKey, ...]:
-        """Who votes, as the most up-to-date of all copies says; none in Kafka's partitions.
+        """Return the voters, as the most up-to-date of all copies says; none in Kafka's partitions.
 
         A change of voters holds from where it is appended, committed or not (KIP-853). Where no
         record says, ``quorum-state`` of static voters does. Raises ``CorruptFileError``.

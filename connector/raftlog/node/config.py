@@ -58,7 +58,7 @@ snapshot_max_bytes = 1048576
 values = "bytes"                        # or "msgpack", "kraft"
 batch_bytes_max = 8388608
 retention_ms = -1                       # no limit; without effect if values are "kraft": a node
-                                        # makes no snapshots, behind which such a log is trimmed
+                                        # makes no snapshots, below which such a log is trimmed
 linger_ms = 0                           # how long appends wait for others to share their sync
 
 [limits]
@@ -168,8 +168,8 @@ class LimitsConfig:
     ``requests_in_flight_max`` is for one connection, ``queued_bytes_max`` for all requests of
     clients with their answers, and again for those of voters (Kafka: ``queued.max.request.bytes``).
     One principal may hold as much of it as is free: half of it alone.
-    ``stalled_ms``: who stops for so long in the middle of a frame or of an answer is cut off, and
-    so is who moves less than ``bytes_per_second_min`` there.
+    ``stalled_ms``: a peer that stops so long in the middle of a frame or of an answer is cut off,
+    and so is one that moves less than ``bytes_per_second_min`` there.
     """
 
     frame_bytes_max: int = WIRE_FRAME_BYTES_MAX

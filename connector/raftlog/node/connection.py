@@ -8,7 +8,7 @@ Rules of this file:
    and answers leave in the order of the questions (Kafka's promise to clients).
 3. Memory is counted, and nothing more is read while too much is held: of a frame what has arrived,
    a question until it is answered, an answer until the peer has taken it. A length that a peer
-   announces costs nothing. What was read is begun however much is held, or those who wait would
+   announces costs nothing. What was read is begun however much is held, or connections would
    hold what they wait for.
 4. Nothing is begun while an answer is not taken, and no second question of those that may have
    large answers while one is under way (Kafka mutes the whole channel).

@@ -9,8 +9,8 @@ Rules of this file:
    a log that failed, nor done by a replica of which a step went wrong.
 3. A leader that finds no room for an append resigns, if others could lead: they may have some. It
    does so once in a while: where all disks are full nobody's turn is better than another's.
-4. Who waits for news is woken after every step that may be news, and looks for himself. Who waits
-   for records is looked at only when there are some: consumers that wait must cost a step nothing.
+4. Waiters for news are looked at after every step that may be news. Waiters for records are looked
+   at only when there are some: consumers that wait must cost a step nothing.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class Origin:
     """One connection's, for all its questions.
 
     ``budget`` counts the memory they take, for one principal. ``placing`` is held while an append
-    of this connection is read and placed: who comes later waits, in order. ``line`` keeps that
+    of this connection is read and placed: later ones wait, in order. ``line`` keeps that
     order where there is no room.
     """
 

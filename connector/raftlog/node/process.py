@@ -246,7 +246,7 @@ class Node:
             config.retention_ms is not None or config.retention_bytes is not None
         ):
             reason = (
-                "a log with values=kraft is trimmed behind snapshots only, and a node makes none: "
+                "a log with values=kraft is trimmed below snapshots only, and a node makes none: "
                 "it keeps every record; raftlog snapshot --bootstrap-server writes the state to a "
                 "file outside the node"
             )

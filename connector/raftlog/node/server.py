@@ -172,7 +172,7 @@ class Server:
             self._enter(door, peer, str(address[0]), f"{address[0]}:{address[1]}")
 
     def _note_no_descriptor(self) -> None:
-        """Let nobody in for a while: the log's files come first."""
+        """Accept no connection for a while: the log's files come first."""
         self.figures.refused_connections[_DESCRIPTORS] += 1
         reason = "no descriptor is left: no new connection is accepted until there are some"
         self._hear("limit", _DESCRIPTORS, reason)

@@ -156,7 +156,7 @@ class ReplicaState:
 
     @property
     def may_stand(self) -> bool:
-        """Whether it takes part in elections as somebody who could be elected.
+        """Whether it takes part in elections as a replica that could be elected.
 
         A replica in ``EPOCH_MAX`` cannot: no batch holds a later epoch.
         """

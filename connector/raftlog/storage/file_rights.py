@@ -4,8 +4,8 @@ Rules of this file:
 
 1. Rights of a group count unless its owner is alone in it (as Debian's OpenSSH judges). A group may
    read a key that root owns: so are keys given to services (as in PostgreSQL).
-2. A file may be replaced by whoever may write its directory, unless that is sticky. A symbolic link
-   is judged by its directory and by that of its file.
+2. A file may be replaced by users that may write its directory, unless that is sticky. A symbolic
+   link is judged by its directory and by that of its file.
 """
 
 from __future__ import annotations

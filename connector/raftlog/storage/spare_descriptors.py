@@ -3,7 +3,7 @@
 Rules of this file:
 
 1. While a process has no descriptor left, files of the log are opened with those in reserve. The
-   node then lets nobody in until the reserve is whole again.
+   node then accepts no connection until the reserve is whole again.
 """
 
 from __future__ import annotations

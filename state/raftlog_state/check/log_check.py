@@ -116,7 +116,7 @@ def _too_long(file: ReadableFile) -> Iterator[Finding]:
     if byte_count > SEGMENT_BYTES_MAX:
         reason = (
             f"it has {byte_count} bytes, and a segment at most {SEGMENT_BYTES_MAX}: no batch is "
-            "looked for behind them"
+            "looked for after them"
         )
         yield damage(Kind.BATCH, file.path, reason, position=SEGMENT_BYTES_MAX)
 

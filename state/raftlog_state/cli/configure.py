@@ -13,7 +13,7 @@ NAME=VALUE, change some first. Names and units are Kafka's; -1 is no limit.
 
 Processes that have the log open take the change up with their next append.
 
-A log with values=kraft is trimmed behind its snapshots only. A node of a quorum makes none: there
+A log with values=kraft is trimmed below its snapshots only. A node of a quorum makes none: there
 retention.ms and retention.bytes have no effect, and the log keeps every record.
 """
 

@@ -4,7 +4,7 @@ Rules of this file:
 
 1. Who would exceed the bound waits for room, up to his deadline (``BufferAllocationError``, Kafka:
    ``max.block.ms``). Room is given back when an append has its answer.
-2. Whoever forgets to close loses nothing that was queued: the process waits for it at its end,
+2. Without ``close`` nothing that was queued is lost: the process waits for it at its end,
    at the latest until the last append's deadline (``Sender``). A fork has no thread, and is refused
    before it touches what its parent may have left locked.
 """

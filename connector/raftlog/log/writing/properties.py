@@ -39,7 +39,7 @@ class LogConfig:
 
     ``batch_bytes_max``: what one batch may hold, its header included. ``segment_ms`` is log time
     (of records, not of a clock). ``retention_ms`` and ``retention_bytes`` None: nothing is deleted
-    by age or by size. A ``KRAFT`` log is trimmed behind its snapshots only: embedded, those that
+    by age or by size. A ``KRAFT`` log is trimmed below its snapshots only: embedded, those that
     ``snapshot`` writes; a node of a quorum makes none, and keeps every record. ``linger_ms``: how
     long an append waits for others to share its batch and sync; appends that come during a sync
     share the next one in any case (KRaft lingers 25 ms).

@@ -115,7 +115,7 @@ class RecoveryReport:
     """What a person should know of an opening.
 
     ``read_only`` is what every append must be refused with, if nothing was touched: because damage
-    lies where nothing may be dropped, or because the directory is not ours. ``forgotten`` are saved
+    is where nothing may be dropped, or because the directory is not ours. ``forgotten`` are saved
     copies of earlier cuts that were deleted to make room for new ones.
     """
 

@@ -48,7 +48,7 @@ class Repaired:
     there is more damage below.
 
     ``first_lost_offset`` up to, not including, ``end_offset_before`` is what was given up, as far
-    as anybody knows how long the log was. ``set_aside`` are snapshots that lay behind the cut,
+    as the length of the log is known. ``set_aside`` are snapshots after the cut,
     ``forgotten`` saved copies of earlier cuts that were deleted to make room.
     """
 

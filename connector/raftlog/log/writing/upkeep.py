@@ -183,7 +183,7 @@ def _clean_behind_snapshots(
 
 def _old_snapshot(store: LogStore, snapshot_id: SnapshotId) -> OldSnapshot | None:
     """Size and log time of a snapshot; None if it is gone, or is not one that a log may begin
-    behind because its header is damaged."""
+    after because its header is damaged."""
     path = store.directory.file(checkpoint_name(snapshot_id))
     try:
         with store.directory.storage.open_file(path) as file:
