@@ -14,6 +14,7 @@ from tests.support.wire_vectors import message_vector
 
 from raftlog.errors import InexpressibleMessageError
 from raftlog.limits import VOTER_ENDPOINTS_MAX
+from raftlog.node.addresses import parse_address
 from raftlog.quorum.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -279,6 +280,26 @@ def test_a_leader_s_endpoints_that_no_node_has_are_refused(endpoints: tuple[Endp
         refusal = on_the_wire(request, newest(request))
         assert isinstance(refusal, Refusal)
         assert (refusal.error, refusal.is_top_level) == (42, False)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["log-1:9093", "my_node.example.:9093", "10.0.0.1:9093", "[::1]:1", "[fe80::1%eth0]:1"],
+)
+def test_peers_take_every_address_that_a_node_s_file_may_name(address: str) -> None:
+    endpoint = Endpoint("VOTERS", *parse_address(address))
+    begin = replace(BEGIN, leader_endpoints=(endpoint,))
+    assert on_the_wire(begin, newest(begin)) == begin
+    update = UpdateVoterRequest(epoch=1, voter=Voter(key=KEY, endpoints=(endpoint,)))
+    assert on_the_wire(update, newest(update)) == update
+
+
+@pytest.mark.parametrize(
+    "host", ["[fe80::1%\x1b]", "[fe80::1%]", "[10.0.0.1]", "[a.example]", "[]"]
+)
+def test_a_node_s_file_names_no_host_that_peers_refuse(host: str) -> None:
+    with pytest.raises(ValueError, match="in brackets"):
+        parse_address(f"{host}:9093")
 
 
 @given(keys)

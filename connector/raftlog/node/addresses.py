@@ -34,10 +34,10 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not port.isascii() or not port.isdigit() or not 0 < _number(port) <= _PORT_MAX:
         raise ValueError(f"an address is HOST:PORT with a port from 1 to {_PORT_MAX}")
     if host.startswith("[") and host.endswith("]"):
-        try:
-            return str(ipaddress.IPv6Address(host[1:-1])), _number(port)
-        except ValueError:
-            raise ValueError("what stands in brackets is no IPv6 address") from None
+        inside = host[1:-1]
+        if ":" not in inside or not is_host(inside):
+            raise ValueError("what stands in brackets is no IPv6 address")
+        return str(ipaddress.IPv6Address(inside)), _number(port)
     if ":" in host:
         raise ValueError("an IPv6 address is written in brackets: [::1]:9192")
     if not is_host(host):

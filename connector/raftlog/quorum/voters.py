@@ -28,6 +28,8 @@ NO_OFFSET: Final = -1
 
 _LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\.?")
+_ZONE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Of an IPv6 address: the name or the number of an interface, as in ``fe80::1%eth0``."""
 _PORT_MAX: Final = 65_535
 
 
@@ -45,13 +47,15 @@ class Endpoint:
 
 
 def is_host(text: str) -> bool:
-    """Return whether a text is a host name or an IP address, without brackets or a zone."""
+    """Return whether a text is a host name or an IP address, without brackets."""
     if _HOST.fullmatch(text) is not None:
         return True
+    address, percent, zone = text.partition("%")
     try:
-        return "%" not in text and ipaddress.IPv6Address(text) is not None
+        ipaddress.IPv6Address(address)
     except ValueError:
         return False
+    return not percent or _ZONE.fullmatch(zone) is not None
 
 
 def endpoints_problem(endpoints: tuple[Endpoint, ...]) -> str | None:
