@@ -86,6 +86,34 @@ def test_what_a_quiet_log_leaves_unpublished_is_published_in_time(
     assert len(timers) == 1
 
 
+def test_a_late_publication_sees_that_the_tables_were_truncated_meanwhile(
+    feed: Feed, tables: Callable[..., ClusterTables], tmp_path: Path
+) -> None:
+    """The query has ended, and its timer has not."""
+    other = tables()
+    writer = Writer(DeltaStore(feed.spark, str(tmp_path / "tables")), after_step=no_step)
+    timers: list[Callable[[], None]] = []
+    now_s = 0.0
+    sink = Sink(
+        writer,
+        feed.spark,
+        "cluster-a",
+        publish_every_s=30,
+        target_offset=None,
+        clock=lambda: now_s,
+        later=lambda _, function: timers.append(function),
+    )
+    for batch in range(2):
+        start = TEMPLATE_END + 10 * batch
+        sink.write(feed.frame(start, start + 10), batch)
+    (publish,) = timers
+    other.truncate_to(TEMPLATE_END + 9)
+    before = other.status()
+    now_s = 30.0
+    publish()
+    assert feed.open(tmp_path / "tables").status() == before
+
+
 def test_a_stream_looks_at_its_tables_with_few_tasks_and_changes_no_setting(
     feed: Feed, data: Path, tmp_path: Path
 ) -> None:

@@ -228,9 +228,9 @@ class Sink:
             else:
                 self._set_timer()
 
-    def _publish(self) -> None:
+    def _publish(self, *, look_again: bool = False) -> None:
         with self._writer.in_session(self._session):
-            self._writer.publish()
+            self._writer.publish(look_again=look_again)
         self._schedule.published(self._clock())
 
     def _set_timer(self) -> None:
@@ -247,7 +247,7 @@ class Sink:
                 self._set_timer()  # a batch has published meanwhile, and another may wait
                 return
             try:
-                self._publish()
+                self._publish(look_again=True)  # its query may have ended, and another writer begun
             except RaftlogError as error:  # the next batch, or the next run, publishes
                 _LOGGER.warning("%s; publishing is tried again with the next batch", error)
 
