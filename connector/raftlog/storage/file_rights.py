@@ -31,6 +31,8 @@ def change_by_others(path: str) -> str | None:
         os.path.dirname(os.path.abspath(one)) for one in (path, os.path.realpath(path))
     ):
         found = os.stat(directory)
+        if os.statvfs(directory).f_flag & os.ST_RDONLY:
+            continue  # a volume that is mounted read-only, such as a Kubernetes ConfigMap
         if not found.st_mode & stat.S_ISVTX and _others_may(found, stat.S_IWGRP, stat.S_IWOTH):
             return (
                 f"other users may replace it: take the right to write {directory} away (chmod go-w)"

@@ -71,12 +71,14 @@ class RawSnapshotWriter(Closing):
 
     def close(self) -> None:
         """Delete what was written, unless it is frozen. Closing twice is allowed."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            with contextlib.suppress(LogNotFoundError):
-                self._directory.storage.unlink(self.path)
-        self._lock.release()
+        try:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+                with contextlib.suppress(LogNotFoundError):
+                    self._directory.storage.unlink(self.path)
+        finally:
+            self._lock.release()
 
     def abandon(self) -> None:
         """Close the file where the storage may have failed; the next writer deletes it."""
