@@ -80,7 +80,7 @@ def test_the_documented_file_is_one_that_is_read() -> None:
     )
     assert config.access.append == ("jobs-*",)
     assert config.access.nodes == {1: "log-1.example", 2: "log-2.example", 3: "log-3.example"}
-    assert config.access.commits == {"jobs-*": ("{name}", "{name}.*"), "jobs-etl": ("nightly-*",)}
+    assert config.access.commits == {"jobs-*": ("{name}", "{name}:*"), "jobs-etl": ("nightly-*",)}
     assert config.access.commit_names_max == AccessTable().commit_names_max
     assert config.metrics is not None
     # What it calls defaults are the defaults.

@@ -42,7 +42,7 @@ admin = ["operator"]
 # a name, of any id, may ask as a voter does: the CA must issue them to nodes alone
 [access.commits]                        # the application ids that a name may commit under; without
                                         # it {name} and {name}:*, or any if append is one name
-"jobs-*" = ["{name}", "{name}.*"]       # {name}: its own
+"jobs-*" = ["{name}", "{name}:*"]       # {name}: its own
 "jobs-etl" = ["nightly-*"]              # these too; admin: any; [access] commit_names_max = 1000
 
 [quorum]                                # milliseconds and bytes; these are the defaults
