@@ -201,7 +201,10 @@ class Cluster:
         user.hear(target, attempt, answer, None if replica is None else replica.core.leader_id)
 
     def is_level(self, without: int | None = None) -> bool:
-        """Whether one leads, and everybody has what it has, committed: all but one, if named."""
+        """Return whether one leads, and all others have what it has, committed, and may vote.
+
+        ``without``: a node that need not.
+        """
         leader = self.leader()
         if leader is None or leader.replica is None:
             return False
@@ -210,6 +213,7 @@ class Cluster:
             node.replica is not None
             and node.replica.log.end_offset == end_offset
             and node.replica.core.high_watermark == end_offset
+            and not node.replica.core.is_withdrawn
             and (node.counter is None or node.counter.end_offset == end_offset)
             for node in self.nodes.values()
             if node.node_id != without

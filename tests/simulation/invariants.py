@@ -82,7 +82,9 @@ class Witness:
     def saw_vote(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         """One vote an epoch, restarts included."""
         found = self.votes.setdefault((voter, epoch), candidate)
-        if found != candidate:
+        if found.matches(candidate):  # a vote without a directory id is that of the first to ask
+            self.votes[voter, epoch] = candidate
+        else:
             raise BrokenPromiseError(
                 f"one vote an epoch: {voter} voted for {found} and {candidate} in {epoch}"
             )
