@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
-from tests.support.effort import slow_but
 from tests.support.metadata_logs import at
 from tests.support.random_metadata import RandomLog
 from tests.support.source_rows import checkpoint_rows
@@ -100,7 +99,9 @@ def decoded(story: Story) -> list[LogRecord]:
     ]
 
 
-@pytest.mark.parametrize("seed", slow_but([1, 2], list(range(1, 9))))
+@pytest.mark.parametrize(
+    "seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 9))]
+)
 def test_a_second_replay_agrees_with_the_fold_on_random_logs(
     feed: Feed, tmp_path: Path, seed: int
 ) -> None:
