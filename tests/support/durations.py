@@ -68,8 +68,8 @@ def grown_files(before: Mapping[str, float], now: Mapping[str, float]) -> list[s
 def report_durations(terminalreporter: pytest.TerminalReporter) -> None:
     """Write the durations of this run where it is asked to, and print the files that grew."""
     target = os.environ.get("RAFTLOG_DURATIONS")
-    if not target:
-        return
+    if not target or hasattr(terminalreporter.config, "workerinput"):
+        return  # a worker of xdist has run only some of the tests
     reports = [
         report
         for outcome in ("passed", "failed", "skipped", "error", "")
