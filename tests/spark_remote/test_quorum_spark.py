@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.quorum_checks import wait_until_listeners_are_known
 from tests.support.quorum_processes import QuorumProcesses, free_ports
 
 import raftlog
@@ -28,6 +29,7 @@ def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuorumProcesses
     """Three nodes, of which one is gone: addresses that do not answer are nothing special."""
     with QuorumProcesses(tmp_path_factory.mktemp("quorum")) as nodes:
         nodes.nodes[0].kill()
+        wait_until_listeners_are_known(nodes)
         yield nodes
 
 

@@ -13,7 +13,7 @@ from raftlog.client.remote.voters import (
     describe_quorum,
     remove_voter,
 )
-from raftlog.node.addresses import CONTROLLER_NAME
+from raftlog.node.addresses import CLIENTS_NAME, CONTROLLER_NAME
 from raftlog.types import ReplicaKey
 
 from .quorum_load import Load
@@ -63,6 +63,24 @@ def is_level(quorum: QuorumProcesses, node: NodeProcess) -> bool:
     found = [one for one in standing.replicas if one.key == key_of(node)]
     committed = standing.high_watermark
     return bool(found) and committed is not None and (found[0].end_offset or 0) >= committed
+
+
+def wait_until_listeners_are_known(quorum: QuorumProcesses) -> None:
+    """Wait until the leader knows where each running node serves clients.
+
+    A node that starts has its listeners updated by a control record, which takes an offset.
+    """
+    running = {node.node_id for node in quorum.running()}
+
+    def is_settled() -> bool:
+        known = {
+            one.key.node_id
+            for one in standing_of(quorum).replicas
+            if any(address.listener == CLIENTS_NAME for address in one.addresses)
+        }
+        return running <= known
+
+    eventually(is_settled, "the leader knows where nodes serve clients")
 
 
 def key_of(node: NodeProcess) -> ReplicaKey:
