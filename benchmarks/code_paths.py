@@ -1,0 +1,285 @@
+"""Count the source files, calls and classes that one operation enters.
+
+    python benchmarks/code_paths.py [--json] [--files] [--lines]
+
+A profile function records every Python function of the three source packages that runs in any
+thread during one operation. Each operation runs once before it is counted, so that imports and
+caches do not count. "Jumps" are calls from a function of one file to a function of another;
+"classes" are the distinct classes whose methods ran. Files and calls are counts of what ran, not
+of what exists: they are equal on every machine.
+
+`--files` lists the files of each operation, `--lines` the modules and lines of each package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+HOME: Final = Path(__file__).parents[1]
+sys.path.insert(0, str(HOME))
+
+from benchmarks.quorum import PRODUCE_VERSION, produced  # noqa: E402
+from tests.support.served_node import ServedNode, served_node  # noqa: E402
+
+import raftlog  # noqa: E402
+from pyspark_raftlog.options import RaftlogOptions  # noqa: E402
+from pyspark_raftlog.reader import RaftlogReader  # noqa: E402
+from raftlog.client.door import open_reader  # noqa: E402
+from raftlog.log.writing.replicated_log import ReplicatedLog  # noqa: E402
+from raftlog.records import NewRecord, NewRecordBatch, encode_batch  # noqa: E402
+from raftlog.storage.local_writing import WritableLocalStorage  # noqa: E402
+from raftlog.wire import ApiKey, RequestHeader, encode_request_header, frame  # noqa: E402
+
+PACKAGES: Final = tuple(
+    (root, HOME / root)
+    for root in ("connector/raftlog", "state/raftlog_state", "python_datasource/pyspark_raftlog")
+)
+LOOP_THREAD: Final = "code-paths-node"
+TIMEOUT_S: Final = 20.0
+
+
+@dataclass(slots=True)
+class CodePath:
+    """Functions that ran between two points of time, by thread."""
+
+    calls: Counter[tuple[str, CodeType]] = field(default_factory=Counter)
+    jumps: Counter[str] = field(default_factory=Counter)
+
+    def figures(self, *, threads: Callable[[str], bool] = lambda _: True) -> dict[str, Any]:
+        """Return the counts of the threads whose names are accepted."""
+        codes = Counter[CodeType]()
+        for (thread, code), count in self.calls.items():
+            if threads(thread):
+                codes[code] += count
+        names = {code.co_qualname.rpartition(".")[0] for code in codes}
+        return {
+            "files": sorted({code.co_filename for code in codes}),
+            "calls": codes.total(),
+            "jumps": sum(count for thread, count in self.jumps.items() if threads(thread)),
+            "classes": sorted(name for name in names if name and "<" not in name),
+        }
+
+
+class Recorder:
+    """The profile function of all threads; it counts only while a `CodePath` is being recorded."""
+
+    def __init__(self) -> None:
+        self._roots = tuple(f"{path}/" for _, path in PACKAGES)
+        self._is_ours: dict[CodeType, bool] = {}
+        self._path: CodePath | None = None
+
+    def install(self) -> None:
+        """Profile this thread and those that are started from now on."""
+        threading.setprofile(self._on_event)
+        sys.setprofile(self._on_event)
+
+    @contextmanager
+    def record(self) -> Iterator[CodePath]:
+        """Record what runs in the block."""
+        self._path = path = CodePath()
+        try:
+            yield path
+        finally:
+            self._path = None
+
+    def _on_event(self, frame: FrameType, event: str, _: object) -> None:
+        path, code = self._path, frame.f_code
+        if path is None or event != "call" or not self._belongs(code):
+            return
+        thread = threading.current_thread().name
+        path.calls[thread, code] += 1
+        caller = frame.f_back
+        while caller is not None and not self._belongs(caller.f_code):
+            caller = caller.f_back
+        if caller is not None and caller.f_code.co_filename != code.co_filename:
+            path.jumps[thread] += 1
+
+    def _belongs(self, code: CodeType) -> bool:
+        known = self._is_ours.get(code)
+        if known is None:
+            # A comprehension is part of the function that it is written in.
+            is_function = not code.co_name.startswith("<") or code.co_name == "<lambda>"
+            known = is_function and code.co_filename.startswith(self._roots)
+            self._is_ours[code] = known
+        return known
+
+
+def measure_local(recorder: Recorder, home: Path) -> dict[str, dict[str, Any]]:
+    """Count the operations that need no node."""
+    path = home / "log"
+    with raftlog.open(path, create=True) as log:
+        log.append([b"first"])
+        log.append([b"second"])
+        with recorder.record() as appended:
+            log.append([b"third"])
+    columns = ("offset", "timestamp", "key", "value")
+    options = RaftlogOptions.parse({"path": str(path)})
+    partition = RaftlogReader(options, columns).partitions()[0]
+
+    def read() -> int:
+        reader = RaftlogReader(options, columns)
+        return sum(batch.num_rows for batch in reader.read(partition))
+
+    assert read() == 3
+    with recorder.record() as scanned:
+        read()
+
+    def open_and_find_the_end() -> int:
+        return open_reader(options, options.kind).log_end_offset
+
+    open_and_find_the_end()
+    with recorder.record() as opened:
+        open_and_find_the_end()
+    reader = open_reader(options, options.kind)
+
+    def scan() -> int:
+        return sum(len(one.records) for one in reader.scan(0, reader.log_end_offset))
+
+    assert scan() >= 3
+    with recorder.record() as columns_built:
+        scan()
+    for number in range(2):
+        torn = torn_copy(path, home / f"torn-{number}", reader.log_end_offset)
+        with recorder.record() as recovered:
+            ReplicatedLog.open(WritableLocalStorage(), str(torn), now_ms=0)
+    return {
+        "open a log and find its end": opened.figures(),
+        "scan of an open log, bytes to Arrow": columns_built.figures(),
+        "one partition of a Spark read": scanned.figures(),
+        "append to an open log": appended.figures(),
+        "recovery of a torn log": recovered.figures(),
+    }
+
+
+def torn_copy(path: Path, torn: Path, end_offset: int) -> Path:
+    """Copy a log as a crash leaves it: no mark of a clean end, and half a batch after its end."""
+    shutil.copytree(path, torn)
+    for mark in torn.rglob(".kafka_cleanshutdown"):
+        mark.unlink()
+    segment = max(torn.rglob("*.log"))
+    batch = NewRecordBatch(records=(NewRecord(None, b"torn"),), base_timestamp_ms=0)
+    data = encode_batch(batch, base_offset=end_offset, leader_epoch=1)
+    segment.write_bytes(segment.read_bytes() + data[: len(data) // 2])
+    return torn
+
+
+def measure_node(recorder: Recorder, home: Path) -> dict[str, dict[str, Any]]:
+    """Count one Produce request in a node of one voter, and one append of a client."""
+    ready, done = threading.Event(), threading.Event()
+    served: list[ServedNode] = []
+
+    async def serve() -> None:
+        async with served_node(home) as node:
+            served.append(node)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    loop_thread = threading.Thread(target=lambda: asyncio.run(serve()), name=LOOP_THREAD)
+    loop_thread.start()
+    try:
+        if not ready.wait(TIMEOUT_S):
+            raise SystemExit("the node has no leader")
+        (node,) = served
+        with socket.create_connection(("127.0.0.1", node.port), TIMEOUT_S) as connection:
+            request = produce_request(b"value")
+            exchange(connection, request)
+            with recorder.record() as produced:
+                exchange(connection, request)
+        with raftlog.connect(f"127.0.0.1:{node.port}") as log:
+            log.append([b"first"])
+            with recorder.record() as appended:
+                log.append([b"second"])
+    finally:
+        done.set()
+        loop_thread.join()
+    return {
+        "Produce request in a node": produced.figures(threads=lambda name: name == LOOP_THREAD),
+        "connect().append()": appended.figures(threads=lambda name: name != LOOP_THREAD),
+    }
+
+
+def produce_request(value: bytes) -> bytes:
+    """Return the frame of one Produce request with one record."""
+    header = RequestHeader(api_key=ApiKey.PRODUCE, api_version=PRODUCE_VERSION, correlation_id=1)
+    return frame(encode_request_header(header), produced(value))
+
+
+def exchange(connection: socket.socket, request: bytes) -> bytes:
+    """Send a frame and read one."""
+    connection.sendall(request)
+    data = b""
+    while len(data) < 4 or len(data) < 4 + struct.unpack(">i", data[:4])[0]:
+        data += connection.recv(2**16)
+    return data
+
+
+def package_sizes() -> list[dict[str, Any]]:
+    """Return modules and lines of each package, and of each source root."""
+    sizes = []
+    for name, path in PACKAGES:
+        for package in [path, *sorted(one.parent for one in path.glob("*/__init__.py"))]:
+            files = [one.read_text() for one in package.rglob("*.py")]
+            label = name if package == path else f"{name}/{package.name}"
+            lines = sum(text.count("\n") for text in files)
+            sizes.append({"package": label, "modules": len(files), "lines": lines})
+    return sizes
+
+
+def measure() -> dict[str, dict[str, Any]]:
+    """Count every operation."""
+    recorder = Recorder()
+    recorder.install()
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory)
+        return measure_local(recorder, home) | measure_node(recorder, home)
+
+
+def main() -> None:
+    """Print the counts as a table, or with ``--json`` a line each."""
+    parser = argparse.ArgumentParser(prog="benchmarks/code_paths.py")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--files", action="store_true", help="list the files of each operation")
+    parser.add_argument("--lines", action="store_true", help="modules and lines of the packages")
+    chosen = parser.parse_args()
+    if chosen.lines:
+        for size in package_sizes():
+            print(
+                json.dumps(size)
+                if chosen.json
+                else "{package:45} {modules:4} {lines:7,}".format(**size)
+            )
+        return
+    print(
+        ""
+        if chosen.json
+        else f"{'operation':42} {'files':>5} {'calls':>6} {'jumps':>6} {'classes':>7}"
+    )
+    for what, found in measure().items():
+        counts = {name: found[name] for name in ("calls", "jumps")}
+        counts |= {"files": len(found["files"]), "classes": len(found["classes"])}
+        if chosen.json:
+            print(json.dumps({"what": what, **counts}))
+            continue
+        print("{what:42} {files:5} {calls:6} {jumps:6} {classes:7}".format(what=what, **counts))
+        if chosen.files:
+            print("\n".join(f"    {Path(name).relative_to(HOME)}" for name in found["files"]))
+            print("    classes: " + ", ".join(found["classes"]))
+
+
+if __name__ == "__main__":
+    main()
