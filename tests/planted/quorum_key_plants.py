@@ -18,14 +18,21 @@ QUORUM_KEY_PLANTS: Final = (
         is_for_another = voter is not None and voter.node_id != state.node_id
         if error is ErrorCode.NONE and is_for_another:
 """,
-        tests=transcript("voters/a_formatted_voter_confirms_nothing"),
+        tests=(
+            "tests/quorum/test_voter_keys.py::"
+            "test_a_voter_confirms_a_leader_only_under_its_own_directory_id",
+            *transcript("voters/a_formatted_voter_confirms_nothing"),
+        ),
     ),
     Plant(
         bug="a voter is addressed by its node id alone",
         path=f"{QUORUM}/elections.py",
         old="        return voter is None or voter.matches(self._state.key)\n",
         new="        return voter is None or voter.node_id == self._state.node_id\n",
-        tests=transcript("voters/a_formatted_voter_confirms_nothing"),
+        tests=(
+            "tests/quorum/test_voter_keys.py::test_a_vote_is_given_only_under_the_own_directory_id",
+            *transcript("voters/a_formatted_voter_confirms_nothing"),
+        ),
     ),
     Plant(
         bug="a replica without a directory id is any voter of its node id",
@@ -47,7 +54,11 @@ QUORUM_KEY_PLANTS: Final = (
         path=f"{QUORUM}/state.py",
         old="        self.voted = candidate\n",
         new="        self.voted = self.voted or candidate\n",
-        tests=transcript("voters/a_missing_directory_id_is_no_voters"),
+        tests=(
+            "tests/quorum/test_voter_keys.py::"
+            "test_a_stored_vote_without_a_directory_id_becomes_the_first_candidate_s",
+            *transcript("voters/a_missing_directory_id_is_no_voters"),
+        ),
     ),
     Plant(
         bug="a damaged copy refuses its vote without a reason",
@@ -110,35 +121,55 @@ QUORUM_KEY_PLANTS: Final = (
         path=f"{QUORUM}/state.py",
         old="            reach = min(reach, self._proven_epoch + EPOCH_STEP_MAX)\n",
         new="            pass\n",
-        tests=transcript("elections/made_up_epochs"),
+        tests=(
+            "tests/quorum/test_credible_epochs.py::"
+            "test_a_request_raises_the_epoch_by_a_bounded_step",
+            *transcript("elections/made_up_epochs"),
+        ),
     ),
     Plant(
         bug="an answer of any epoch is believed",
         path=f"{QUORUM}/core.py",
         old="        is_credible = state.is_credible(epoch, is_answer=True)\n",
         new="        is_credible = epoch <= 2**31 - 1\n",
-        tests=transcript("elections/made_up_epochs"),
+        tests=(
+            "tests/quorum/test_credible_epochs.py::"
+            "test_a_response_raises_the_epoch_to_any_that_is_not_reserved",
+            *transcript("elections/made_up_epochs"),
+        ),
     ),
     Plant(
         bug="epochs of requests that had no leader prove later ones",
         path=f"{QUORUM}/state.py",
         old="        reach = EPOCH_RESERVED_FROM - 1\n",
         new="        reach = EPOCH_RESERVED_FROM - 1\n        self.prove_epoch(self.epoch)\n",
-        tests=transcript("elections/made_up_epochs"),
+        tests=(
+            "tests/quorum/test_credible_epochs.py::"
+            "test_an_epoch_without_a_leader_does_not_extend_the_reach_of_requests",
+            *transcript("elections/made_up_epochs"),
+        ),
     ),
     Plant(
         bug="a replica that is no voter deposes a leader in office",
         path=f"{QUORUM}/elections.py",
         old="        return not is_known and self._state.has_leader_in_office\n",
         new="        return False\n",
-        tests=transcript("elections/made_up_epochs"),
+        tests=(
+            "tests/quorum/test_credible_epochs.py::"
+            "test_an_unknown_replica_does_not_raise_the_epoch_while_a_leader_is_in_office",
+            *transcript("elections/made_up_epochs"),
+        ),
     ),
     Plant(
         bug="a replica that this log does not know is never voted for",
         path=f"{QUORUM}/elections.py",
         old="        return not is_known and self._state.has_leader_in_office\n",
         new="        return not is_known\n",
-        tests=transcript("elections/made_up_epochs"),
+        tests=(
+            "tests/quorum/test_credible_epochs.py::"
+            "test_an_unknown_replica_is_voted_for_when_the_leader_is_missed",
+            *transcript("elections/made_up_epochs"),
+        ),
     ),
     Plant(
         bug="a candidate takes an epoch that no batch holds",
@@ -180,7 +211,11 @@ QUORUM_KEY_PLANTS: Final = (
         path=f"{QUORUM}/membership.py",
         old="        elif voter.key == state.key:",
         new="        elif voter == state.me:",
-        tests=transcript("requests/voters_that_make_no_sense"),
+        tests=(
+            "tests/quorum/test_voter_keys.py::"
+            "test_a_leader_does_not_move_its_own_listeners_by_a_request",
+            *transcript("requests/voters_that_make_no_sense"),
+        ),
     ),
     Plant(
         bug="a set of voters with an id twice is appended, and ends the node",
@@ -197,6 +232,10 @@ QUORUM_KEY_PLANTS: Final = (
         path=f"{QUORUM}/following.py",
         old=" and offset >= state.log.log_start_offset:\n",
         new=":\n",
-        tests=transcript("requests/voters_that_make_no_sense"),
+        tests=(
+            "tests/quorum/test_high_watermark.py::"
+            "test_a_high_watermark_below_the_start_of_the_log_is_ignored",
+            *transcript("requests/voters_that_make_no_sense"),
+        ),
     ),
 )

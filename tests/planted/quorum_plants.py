@@ -41,14 +41,21 @@ QUORUM_PLANTS: Final = (
         self._persist()
 """,
         new="            role.election_deadline_ms = self.election_deadline_ms()\n",
-        tests=transcript("appends/a_follower_comes_back_behind"),
+        tests=(
+            "tests/quorum/test_elections.py::test_a_vote_is_written_down_before_it_is_granted",
+            *transcript("appends/a_follower_comes_back_behind"),
+        ),
     ),
     Plant(
         bug="a leader that was restarted leads its epoch again",
         path=f"{QUORUM}/state.py",
         old="            return self._resigned(epoch, ())\n",
         new="            return self._candidate(epoch)\n",
-        tests=transcript("elections/a_leader_restarts"),
+        tests=(
+            "tests/quorum/test_elections.py::"
+            "test_a_leader_that_restarts_does_not_lead_its_epoch_again",
+            *transcript("elections/a_leader_restarts"),
+        ),
     ),
     Plant(
         bug="votes compare the lengths of logs only",
@@ -86,7 +93,11 @@ QUORUM_PLANTS: Final = (
         path=f"{QUORUM}/leadership.py",
         old="            state.voter_set, state.key, state.log.synced_end_offset\n",
         new="            state.voter_set, state.key, state.log.end_offset\n",
-        tests=transcript("appends/a_retry_finds_the_first"),
+        tests=(
+            "tests/quorum/test_high_watermark.py::"
+            "test_a_leader_counts_itself_only_as_far_as_it_is_synced",
+            *transcript("appends/a_retry_finds_the_first"),
+        ),
     ),
     Plant(
         bug="half of the voters are a majority",
@@ -100,21 +111,33 @@ QUORUM_PLANTS: Final = (
         path=f"{NODE}/leader_appends.py",
         old="            return int(answer.value.end_offset)\n",
         new="            return 0\n",
-        tests=transcript("appends/a_follower_comes_back_behind"),
+        tests=(
+            "tests/node/test_leader_appends.py::"
+            "test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed",
+            *transcript("appends/a_follower_comes_back_behind"),
+        ),
     ),
     Plant(
         bug="a refusal does not wait until the end that it speaks of is committed",
         path=f"{NODE}/leader_appends.py",
         old="            return self._replica.log.end_offset\n",
         new="            return 0\n",
-        tests=transcript("appends/required_offsets"),
+        tests=(
+            "tests/node/test_leader_appends.py::"
+            "test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed",
+            *transcript("appends/required_offsets"),
+        ),
     ),
     Plant(
         bug="a leader that is none any more says that an end is right",
         path=f"{NODE}/leader_appends.py",
         old="if isinstance(answer, Failed) else is_empty\n",
         new="if isinstance(answer, Failed) else False\n",
-        tests=transcript("appends/required_offsets"),
+        tests=(
+            "tests/quorum/test_leadership_confirmed.py::"
+            "test_a_deposed_leader_does_not_confirm_the_end_of_its_log",
+            *transcript("appends/required_offsets"),
+        ),
     ),
     Plant(
         bug="where logs part is decided by their ends only",
@@ -128,14 +151,21 @@ QUORUM_PLANTS: Final = (
         path="connector/raftlog/log/writing/replicated_log.py",
         old="        self.truncate_to(self._lineage.truncation_offset(diverging), now_ms=now_ms)\n",
         new="        self.truncate_to(self.high_watermark, now_ms=now_ms)\n",
-        tests=transcript("replication/a_cut_below_what_is_committed"),
+        tests=(
+            "tests/log_write/test_cutting_back.py::test_logs_that_part_are_made_one",
+            *transcript("replication/a_cut_below_what_is_committed"),
+        ),
     ),
     Plant(
         bug="a follower takes batches that do not begin where its log ends",
         path="connector/raftlog/log/writing/replicated_log.py",
         old="            if batch.base_offset != expected:\n                raise LogGapError(",
         new="            if batch.base_offset > expected:\n                raise LogGapError(",
-        tests=transcript("replication/batches_of_a_later_epoch"),
+        tests=(
+            "tests/log_write/test_replicated_log.py::"
+            "test_a_follower_takes_nothing_of_what_does_not",
+            *transcript("replication/batches_of_a_later_epoch"),
+        ),
     ),
     Plant(
         bug="a set of voters stays when its record is cut off",
@@ -160,7 +190,11 @@ QUORUM_PLANTS: Final = (
         path="connector/raftlog/log/writing/replica_log.py",
         old="        if newest <= own or self._has_lost_more_than(newest):\n",
         new="        if True:\n",
-        tests=transcript("snapshots/a_follower_behind_the_start"),
+        tests=(
+            "tests/log_write/test_replica_log.py::"
+            "test_a_copy_begins_anew_behind_a_snapshot_that_is_further",
+            *transcript("snapshots/a_follower_behind_the_start"),
+        ),
     ),
     Plant(
         bug="retention forgets who votes",
@@ -204,7 +238,10 @@ QUORUM_PLANTS: Final = (
         path=f"{NODE}/replica.py",
         old="                    self._stand_still(error, now_ms)\n                    return\n",
         new="                    assert error\n",
-        tests=transcript("full_disks/a_vote_that_cannot_be_written"),
+        tests=(
+            "tests/quorum/test_standing_still.py::test_what_is_asked_meanwhile_waits",
+            *transcript("full_disks/a_vote_that_cannot_be_written"),
+        ),
     ),
     Plant(
         bug="a state machine is told to lead before it has all that is committed",
@@ -265,21 +302,33 @@ QUORUM_PLANTS: Final = (
         path=f"{QUORUM}/state.py",
         old="role.leader_id == leader_id and not from_leader:\n",
         new="False:\n",
-        tests=transcript("elections/a_dead_leader_is_replaced"),
+        tests=(
+            "tests/quorum/test_elections.py::"
+            "test_a_voter_that_still_names_the_missed_leader_does_not_bring_it_back",
+            *transcript("elections/a_dead_leader_is_replaced"),
+        ),
     ),
     Plant(
         bug="a leader whose removal is not committed yet does not stand",
         path=f"{QUORUM}/state.py",
         old="        is_in_question = self.is_voter or self.is_leaving\n",
         new="        is_in_question = self.is_voter\n",
-        tests=transcript("voters/a_leaving_leader_is_needed"),
+        tests=(
+            "tests/quorum/test_elections.py::"
+            "test_a_voter_whose_removal_is_not_committed_stands_for_election",
+            *transcript("voters/a_leaving_leader_is_needed"),
+        ),
     ),
     Plant(
         bug="who votes no more counts its own vote",
         path=f"{QUORUM}/state.py",
         old="granted={self.node_id} if self.is_voter else set()",
         new="granted={self.node_id}",
-        tests=transcript("voters/a_leaving_leader_is_needed"),
+        tests=(
+            "tests/quorum/test_elections.py::"
+            "test_a_replica_that_is_no_voter_does_not_count_its_own_vote",
+            *transcript("voters/a_leaving_leader_is_needed"),
+        ),
     ),
     Plant(
         bug="a node with damage in front of what recovery looks at never starts",

@@ -14,27 +14,15 @@ from raftlog.quorum.events import RequestReceived, TimePassed
 from raftlog.quorum.messages import BeginQuorumEpochRequest
 from raftlog.quorum.state import Beginning
 from raftlog.quorum.voters import Voter, VoterHistory, VoterSet
-from raftlog.types import FetchAnswer, ReplicaKey, SnapshotId, Valid
-
-
-class EmptyLog:
-    """A log without records."""
-
-    log_start_offset = end_offset = synced_end_offset = last_fetched_epoch = 0
-    snapshots: tuple[SnapshotId, ...] = ()
-
-    def snapshot_byte_count(self, _: SnapshotId) -> int | None:
-        return None
-
-    def validate_fetch(self, _: int, __: int) -> FetchAnswer:
-        return Valid()
+from raftlog.types import ReplicaKey
+from tests.quorum.one_core import LogEnds
 
 
 def core(epoch: int, *node_ids: int) -> QuorumCore:
     voters = VoterSet.of(Voter(key=ReplicaKey(node_id)) for node_id in node_ids)
     beginning = Beginning(
         me=Voter(key=ReplicaKey(1)),
-        log=EmptyLog(),
+        log=LogEnds(),
         election=ElectionState(epoch=epoch),
         voters=VoterHistory(voters),
         config=QuorumConfig(),
@@ -62,7 +50,7 @@ def test_the_last_epoch_has_a_leader_and_none_follows_it() -> None:
 def test_a_leader_of_the_last_epoch_resigns_into_no_later_one() -> None:
     restarted = Beginning(
         me=Voter(key=ReplicaKey(1)),
-        log=EmptyLog(),
+        log=LogEnds(),
         election=ElectionState(epoch=EPOCH_MAX, leader_id=1, voted=ReplicaKey(1)),
         voters=VoterHistory(VoterSet.of([Voter(key=ReplicaKey(1)), Voter(key=ReplicaKey(2))])),
         config=QuorumConfig(),

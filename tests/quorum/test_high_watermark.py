@@ -1,0 +1,44 @@
+"""Which high watermark a replica takes: the leader's own, and what a follower is told."""
+
+from __future__ import annotations
+
+from raftlog.quorum.effects import AdvanceHighWatermark
+from raftlog.quorum.events import RequestReceived
+from raftlog.quorum.messages import FetchRequest
+from tests.quorum.one_core import ME, SECOND, LogEnds, OneCore, found
+
+
+def test_a_leader_counts_itself_only_as_far_as_it_is_synced() -> None:
+    one = OneCore()
+    one.elect(2, 3)
+    effects = one.append(3, is_synced=False)
+    fetch = FetchRequest(
+        replica=SECOND,
+        epoch=1,
+        fetch_offset=3,
+        last_fetched_epoch=1,
+        max_bytes=1_000,
+        max_wait_ms=0,
+    )
+    effects += one.step(RequestReceived(1, fetch))
+    assert not found(effects, AdvanceHighWatermark), "2 alone has it durably"
+    assert found(one.sync(), AdvanceHighWatermark) == [AdvanceHighWatermark(3)]
+
+
+def test_an_only_voter_commits_what_is_synced() -> None:
+    one = OneCore(ME)
+    one.elect()
+    assert not found(one.append(1, is_synced=False), AdvanceHighWatermark)
+    assert found(one.sync(), AdvanceHighWatermark) == [AdvanceHighWatermark(1)]
+
+
+def test_a_high_watermark_below_the_start_of_the_log_is_ignored() -> None:
+    """Everything below the start of the log is committed, whatever a leader says."""
+    log = LogEnds(log_start_offset=4, end_offset=6, synced_end_offset=6, last_fetched_epoch=1)
+    one = OneCore(log=log)
+    one.follow(2, 1)
+    assert not found(one.fetched(2, high_watermark=3), AdvanceHighWatermark)
+    assert one.core.high_watermark is None
+    assert found(one.fetched(2, high_watermark=4), AdvanceHighWatermark) == [
+        AdvanceHighWatermark(4)
+    ]
