@@ -19,7 +19,7 @@ from tests.support.appending import disk_with_parent, fill, made_log
 from tests.support.one_replica import TIME_MS, OneReplica
 from tests.support.written_logs import encoded
 
-from raftlog.errors import LogLockedError
+from raftlog.errors import LogError, LogLockedError
 from raftlog.log.names import checkpoint_name
 from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.properties import LogConfig
@@ -135,6 +135,21 @@ def test_a_writer_that_was_closed_leaves_nothing_and_one_that_was_frozen_stays()
         writer.freeze()
     (name,) = [name for name in disk.list_names(DIRECTORY) if ".checkpoint" in name]
     assert disk.durable_files()[f"{DIRECTORY}/{name}"] == b"some bytes"
+
+
+def test_a_writer_whose_close_fails_releases_the_lock_for_the_next_one() -> None:
+    disk = new_disk()
+    directory = opened(disk)._directory
+    snapshot_id = SnapshotId(epoch=1, end_offset=7)
+    writer = RawSnapshotWriter(directory, snapshot_id)
+    writer.append(b"some bytes")
+    disk.refuse_writing("*.part")
+    with pytest.raises(LogError):
+        writer.close()
+    disk.refuse_writing(None)
+    with RawSnapshotWriter(directory, snapshot_id) as after_it:
+        assert after_it.byte_count == 0
+    assert not any(".checkpoint" in name for name in disk.list_names(DIRECTORY))
 
 
 def header_only() -> bytes:

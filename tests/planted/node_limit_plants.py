@@ -187,9 +187,16 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="others may write the directory of a key",
         path="connector/raftlog/storage/file_rights.py",
-        old="        if not found.st_mode & stat.S_ISVTX and _others_may(",
-        new="        if False and _others_may(",
+        old="        if others_may_replace_in(",
+        new="        if False and others_may_replace_in(",
         tests=("tests/storage/test_file_rights.py", "tests/node_config/test_node_tls.py"),
+    ),
+    Plant(
+        bug="a key on a volume that is mounted read-only is refused",
+        path="connector/raftlog/storage/file_rights.py",
+        old="    if mount_flags & os.ST_RDONLY or directory",
+        new="    if directory",
+        tests=("tests/storage/test_file_rights.py",),
     ),
     Plant(
         bug="a group may change a key",

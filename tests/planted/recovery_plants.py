@@ -22,6 +22,16 @@ RECOVERY_PLANTS: Final = (
         ),
     ),
     Plant(
+        bug="a snapshot writer whose close fails keeps the lock",
+        path=f"{WRITING}/raw_snapshot_writer.py",
+        old="        finally:\n            self._lock.release()\n",
+        new="        except LogError:\n            raise\n        self._lock.release()\n",
+        tests=(
+            "tests/log_write/test_snapshots_at_once.py"
+            "::test_a_writer_whose_close_fails_releases_the_lock_for_the_next_one",
+        ),
+    ),
+    Plant(
         bug="recovery deletes the part that a live writer has open",
         path=f"{WRITING}/raw_snapshot_writer.py",
         old="""    if lock is None:

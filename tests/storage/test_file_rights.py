@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from raftlog.storage import file_rights
-from raftlog.storage.file_rights import change_by_others, read_by_others
+from raftlog.storage.file_rights import (
+    change_by_others,
+    others_may_replace_in,
+    read_by_others,
+)
 
 
 @pytest.fixture(params=[True, False])
@@ -81,6 +85,17 @@ def test_a_directory_that_others_may_write_is_found_unless_it_is_sticky(
     assert (change_by_others(str(key)) is None) is is_fine
     key.parent.chmod(mode | 0o1000)
     assert change_by_others(str(key)) is None
+
+
+def test_the_rights_of_a_directory_do_not_count_on_a_volume_that_is_mounted_read_only(
+    key: Path,
+) -> None:
+    """A Kubernetes ConfigMap is mounted so, with a directory that everybody may write."""
+    key.parent.chmod(0o777)
+    directory = os.stat(key.parent)
+    other_flags = os.ST_NOSUID
+    assert others_may_replace_in(directory, other_flags)
+    assert not others_may_replace_in(directory, other_flags | os.ST_RDONLY)
 
 
 def test_a_link_is_judged_by_both_directories(key: Path, tmp_path: Path) -> None:

@@ -30,14 +30,22 @@ def change_by_others(path: str) -> str | None:
     for directory in dict.fromkeys(
         os.path.dirname(os.path.abspath(one)) for one in (path, os.path.realpath(path))
     ):
-        found = os.stat(directory)
-        if os.statvfs(directory).f_flag & os.ST_RDONLY:
-            continue  # a volume that is mounted read-only, such as a Kubernetes ConfigMap
-        if not found.st_mode & stat.S_ISVTX and _others_may(found, stat.S_IWGRP, stat.S_IWOTH):
+        if others_may_replace_in(os.stat(directory), os.statvfs(directory).f_flag):
             return (
                 f"other users may replace it: take the right to write {directory} away (chmod go-w)"
             )
     return None
+
+
+def others_may_replace_in(directory: os.stat_result, mount_flags: int) -> bool:
+    """Return whether users other than its owner may replace files of a directory.
+
+    ``mount_flags`` are those of its file system (``statvfs``): on a volume that is mounted
+    read-only, such as a Kubernetes ConfigMap, the rights of the directory do not count.
+    """
+    if mount_flags & os.ST_RDONLY or directory.st_mode & stat.S_ISVTX:
+        return False
+    return _others_may(directory, stat.S_IWGRP, stat.S_IWOTH)
 
 
 def read_by_others(path: str) -> str | None:
