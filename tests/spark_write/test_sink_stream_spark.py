@@ -117,7 +117,13 @@ def test_a_log_goes_through_spark_into_a_log_record_by_record(
     assert records(sink) == records(source)
 
 
-@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        pytest.param({"availableNow": True}, marks=pytest.mark.nightly, id="available-now"),
+        pytest.param({"processingTime": "0 seconds"}, id="by-time"),
+    ],
+)
 def test_streams_that_are_stopped_and_started_lose_nothing_on_the_way_to_delta(
     spark: SparkSession, source: Path, sink: Path, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:

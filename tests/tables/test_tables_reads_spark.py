@@ -38,7 +38,7 @@ def _settings(feed: Feed) -> dict[str, str]:
     return {name: value for name, value in feed.spark.conf.getAll.items() if name != noted}
 
 
-@pytest.mark.parametrize("offset", [10, 11, 150])
+@pytest.mark.parametrize("offset", [10, 11, pytest.param(150, marks=pytest.mark.nightly)])
 def test_any_offset_of_the_past_can_be_seen(
     feed: Feed, template: Path, three_nodes: MetadataLog, offset: int
 ) -> None:
