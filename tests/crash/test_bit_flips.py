@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.memory_storage import MemoryStorage
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog
 
@@ -28,8 +30,6 @@ from raftlog.log.writing.recovery import recover
 from raftlog.log.writing.segment_scan import Place, ScanRules, SegmentEnd, scan_segment
 from raftlog.records.batch import RecordBatch, iter_batches, read_batch
 from raftlog.records.compression import Compression
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 
 LOG_BYTES = 64 * 1024
 PATH = f"{DIRECTORY}/00000000000000000000.log"

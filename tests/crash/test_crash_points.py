@@ -10,6 +10,9 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from tests.simulated_disk.crash_points import CrashState
+from tests.simulated_disk.simulated_tree import OperationKind
+from tests.simulated_disk.survival import Survival
 from tests.support.crash_checks import CrashChecker
 from tests.support.log_builder import ABORT, END, NO_OP, begin
 from tests.support.report_lines import REPORT_LINE
@@ -18,9 +21,6 @@ from tests.support.witness import Witness
 from raftlog.log import published
 from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
-from raftlog.storage.crash_points import CrashState
-from raftlog.storage.simulated_tree import OperationKind
-from raftlog.storage.survival import Survival
 
 SEEDS_MAX = 50
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
 
 from raftlog.client.embedded import EmbeddedLog, open_embedded
 from raftlog.log.writing.properties import LogConfig
-from raftlog.storage.simulated import SimulatedDisk
 
 PATH = "/logs/orders-3"
 

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import pytest
 from tests.embedded.conftest import PATH, Machine
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_tree import OperationKind
+from tests.simulated_disk.survival import Survival
 
 from raftlog.client.clock import Clock
 from raftlog.client.configuring import configure
@@ -27,9 +30,6 @@ from raftlog.log.writing.batch_facts import CommitName
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import NewRecord, NewRecordBatch, encode_batch
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.simulated_tree import OperationKind
-from raftlog.storage.survival import Survival
 
 SEGMENT = f"{PATH}/{0:020d}.log"
 CLOCK = Clock(wall_ms=lambda: 1_700_000_000_000, now_ms=lambda: 0.0)

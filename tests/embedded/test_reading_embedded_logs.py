@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.log_builder import END, begin, control_batch, data_batch, leader_change
 
 from raftlog.client import EndBasis, Isolation, LogKind, open_path
@@ -12,8 +14,6 @@ from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.published import PUBLISHED_NAME, Published, encode_published
 from raftlog.log.reader import LogReader
 from raftlog.records import Header, NewRecord, NewRecordBatch, encode_batch
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 
 DIRECTORY = "/logs/decisions-0"
 SEGMENT = f"{DIRECTORY}/{0:020d}.log"

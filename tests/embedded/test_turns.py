@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.simulated_disk.simulated import SimulatedDisk
+
 from raftlog.client.turns import LOCK_NAME, TURN_NAME, Turns
-from raftlog.storage.simulated import SimulatedDisk
 
 
 def turns(disk: SimulatedDisk, pause: Callable[[float], None] = lambda _: None) -> Turns:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.errors import LogAccessError, LogNotFoundError, NotALogError
 from raftlog.storage.local import LocalStorage
 from raftlog.storage.protocol import ReadableFile, Storage
-from raftlog.storage.simulated import SimulatedDisk
 
 
 class Node:

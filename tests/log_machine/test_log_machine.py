@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from tests.log_machine.intents import DEADLINE_MS, INTENTS, Callers, Intent, Kind
 from tests.log_machine.model import Entry, Model, Placed
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.deaths import dies_after
 
 from raftlog.client.clock import Clock
@@ -37,8 +39,6 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovery import recover
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import Storage
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 
 PATH = "/logs/orders-3"
 HOUR_MS = 3_600_000

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.appending import (
     DIRECTORY,
     KRAFT_SMALL,
@@ -20,8 +22,6 @@ from raftlog.errors import DiskFullError, LogClosedError
 from raftlog.log.marker_values import marker_value
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 
 FRAMED = b"\x01\x02\x00value"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.appending import (
     DIRECTORY,
     KRAFT_SMALL,
@@ -24,8 +26,6 @@ from raftlog.log.writing.marks import read_marks
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 from raftlog.types import Diverging, OffsetAndEpoch, SnapshotId, SnapshotNeeded, Valid
 
 

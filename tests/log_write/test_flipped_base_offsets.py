@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from tests.log_write.test_replica_log import DIRECTORY, follow, new_disk, opened
+from tests.simulated_disk.simulated import SimulatedDisk
 
 from raftlog.errors import CorruptBatchError, LogError
 from raftlog.log.names import LOG_SUFFIX, offset_name
 from raftlog.log.opening import open_log
 from raftlog.log.writing.replica_log import ReplicaLog
 from raftlog.records.batch import iter_batches
-from raftlog.storage.simulated import SimulatedDisk
 
 END = 60
 BITS = [0, 1, 3, 5, 40, 62]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.appending import (
     DIRECTORY,
     NOW_MS,
@@ -26,7 +27,6 @@ from raftlog.log.writing.properties import (
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
-from raftlog.storage.simulated import SimulatedDisk
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300)
 NAME = CommitName("app", "query", 7)

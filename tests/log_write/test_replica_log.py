@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.appending import TOPIC_ID
 from tests.support.written_logs import encoded
 
@@ -25,8 +27,6 @@ from raftlog.records.control import (
     LeaderChangeVoter,
 )
 from raftlog.records.fields import TaggedField
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 from raftlog.types import SnapshotId
 
 DIRECTORY = "/data/orders-0"

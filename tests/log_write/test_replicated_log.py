@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.appending import (
     DIRECTORY,
     NOW_MS,
@@ -44,8 +46,6 @@ from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.control import LeaderChange, decode_control
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.log_write.test_replica_log import CONFIG, DIRECTORY, NOW_MS, follow, new_disk, opened
+from tests.simulated_disk.survival import Survival
 from tests.support.written_logs import ONE_SEGMENT, WrittenLog
 
 from raftlog.limits import MIB, SAVED_BYTES_MAX, SAVED_COPIES_MAX
@@ -11,7 +12,6 @@ from raftlog.log.writing import cutting
 from raftlog.log.writing.cutting import forget_old_copies, next_ordinal, saved_name
 from raftlog.log.writing.repair import cut_log_at
 from raftlog.log.writing.replica_log import ReplicaLog
-from raftlog.storage.survival import Survival
 
 SEGMENT = f"{0:020d}.log"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.appending import (
     DIRECTORY,
     NOW_MS,
@@ -25,8 +27,6 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.appending import (
     DIRECTORY,
     KRAFT_SMALL,
@@ -45,8 +47,6 @@ from raftlog.records.batch import iter_batches
 from raftlog.records.control import KRaftVoters, SnapshotHeader, Voter, decode_control
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 from raftlog.types import SnapshotId
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.appending import (
     DIRECTORY,
     NOW_MS,
@@ -19,7 +20,6 @@ from tests.support.appending import (
 from raftlog.errors import LogClosedError, LogError
 from raftlog.log.names import LOG_SUFFIX, offset_name
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.storage.simulated import SimulatedDisk
 
 RETENTION = replace(SMALL, retention_bytes=3_000)
 FIRST_SEGMENT = f"{DIRECTORY}/{offset_name(0, LOG_SUFFIX)}"

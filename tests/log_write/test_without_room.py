@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.appending import DIRECTORY, SMALL, append, disk_with_parent, made_log, values_of
 
 from raftlog.errors import DiskFullError, LogAccessError
@@ -10,7 +11,6 @@ from raftlog.log.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TIME_INDEX_S
 from raftlog.log.time_index import parse_time_index
 from raftlog.log.writing.index_rules import TIME_ENTRY
 from raftlog.log.writing.segment import ActiveSegment
-from raftlog.storage.simulated import SimulatedDisk
 
 
 @pytest.fixture

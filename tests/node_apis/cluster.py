@@ -42,9 +42,9 @@ from raftlog.quorum.events import (
 from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
-from raftlog.storage.simulated import SimulatedDisk
 from raftlog.types import ReplicaKey
 from raftlog.wire import ApiKey, Listener, LogIdentity, decode, encode
+from tests.simulated_disk.simulated import SimulatedDisk
 
 TOPIC: Final = "orders"
 TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"

@@ -34,8 +34,8 @@ from raftlog.node.formatting import (
 from raftlog.quorum.events import TimePassed
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.protocol import WritableStorage
-from raftlog.storage.simulated import SimulatedDisk
 from raftlog.types import ReplicaKey
+from tests.simulated_disk.simulated import SimulatedDisk
 
 CLUSTER_ID = "UBxqW7I0Tziuuu-k2lOaxw"
 BOOTSTRAP = "00000000000000000000-0000000000.checkpoint"

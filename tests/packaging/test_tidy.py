@@ -100,8 +100,7 @@ def test_every_module_is_reached_from_another_or_is_a_door() -> None:
                 base = package[: len(package) - node.level + 1] if node.level else []
                 source = ".".join([*base, *([node.module] if node.module else [])])
                 imported |= {source} | {f"{source}.{alias.name}" for alias in node.names}
-    # The simulated disk is there for whoever tests something that writes, ourselves first.
-    doors = {"raftlog_state.cli.main", "raftlog_state.cli.__main__", "raftlog.storage.simulated"}
+    doors = {"raftlog_state.cli.main", "raftlog_state.cli.__main__"}
     doors |= {n for n, p in modules.items() if p.name == "__init__.py"}
     unreached = set(modules) - imported - doors
     assert not unreached

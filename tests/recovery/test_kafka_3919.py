@@ -9,6 +9,8 @@ compressed batches.
 from __future__ import annotations
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.appending import TOPIC_ID
 from tests.support.log_builder import LogBuilder, data_batch
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
@@ -20,8 +22,6 @@ from raftlog.log.writing.recovery import recover
 from raftlog.log.writing.repair import cut_log_at
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.compression import Compression
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
 from raftlog.types import Diverging, OffsetAndEpoch, Valid
 
 LEADERS_END, FOLLOWERS_END = 602, 2250

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.simulated_disk.survival import Survival
 from tests.support.written_logs import ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import CorruptBatchError
@@ -13,7 +14,6 @@ from raftlog.log.reader import LogReader
 from raftlog.log.reads import Isolation
 from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.records.batch import iter_batches
-from raftlog.storage.survival import Survival
 
 
 def hurt_log(offset: int, *, recovery_point: int) -> WrittenLog:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.simulated_tree import OperationKind
+from tests.simulated_disk.survival import Survival
 from tests.support.log_builder import LogBuilder
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
@@ -14,9 +17,6 @@ from raftlog.log.writing.recovered import RecoveredLog, ScanEnd
 from raftlog.log.writing.recovery import recover
 from raftlog.records.batch import iter_batches
 from raftlog.records.compression import Compression
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.simulated_tree import OperationKind
-from raftlog.storage.survival import Survival
 
 
 def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:

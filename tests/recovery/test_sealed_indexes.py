@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.written_logs import DIRECTORY, WrittenLog
 
 from raftlog.client.repairing import open_once
 from raftlog.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from raftlog.log.writing.clean_marker import CLEAN_MARKER_NAME
-from raftlog.storage.simulated import SimulatedDisk
 
 Hurt = Callable[[SimulatedDisk, str], None]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulated_disk.survival import Survival
 from tests.support.deaths import dies_after
 from tests.support.written_logs import ONE_SEGMENT, SMALL, WrittenLog, encoded
 
 from raftlog.errors import LogReadOnlyError
 from raftlog.log.offset_checkpoint import RECOVERY_POINT_CHECKPOINT_NAME
 from raftlog.log.writing.recovered import ScanEnd
-from raftlog.storage.survival import Survival
 
 
 def overlapped(recovery_point: int) -> tuple[WrittenLog, bytes]:

@@ -30,9 +30,9 @@ from raftlog.quorum.events import RequestReceived, ResponseReceived, TimePassed
 from raftlog.quorum.messages import Response
 from raftlog.quorum.roles import Leader, Role
 from raftlog.quorum.voters import Voter
-from raftlog.storage.survival import Survival
 from raftlog.types import ReplicaKey
 from tests.quorum.checked_core import CheckedReplica
+from tests.simulated_disk.survival import Survival
 from tests.simulation.driven_node import TIME_MS, DrivenNode, Setting, new_disk
 
 from .post import Message, Post

@@ -32,8 +32,8 @@ from raftlog.quorum.effects import (
 from raftlog.quorum.events import Event
 from raftlog.quorum.messages import FetchRequest, Request, Response, VoteRequest, VoteResponse
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
-from raftlog.storage.simulated import SimulatedDisk
 from tests.quorum.checked_core import CheckedReplica
+from tests.simulated_disk.simulated import SimulatedDisk
 
 from .invariants import Witness
 

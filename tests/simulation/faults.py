@@ -20,7 +20,7 @@ from random import Random
 from typing import Final
 
 from raftlog.quorum.messages import AddVoterRequest, RemoveVoterRequest
-from raftlog.storage.survival import Survival
+from tests.simulated_disk.survival import Survival
 
 from .cluster import Cluster
 from .damage import flip_bit_of_any_segment, restore_older_chunk, truncate_file

@@ -28,8 +28,8 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.messages import Request, Response, VoterChangeResponse
 from raftlog.quorum.voters import Voter, VoterSet
-from raftlog.storage.survival import Survival
 from raftlog.types import ReplicaKey
+from tests.simulated_disk.survival import Survival
 
 from .codec import (
     Asked,

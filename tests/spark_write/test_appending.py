@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
 
 from pyspark_raftlog.appending import append_rows
 from pyspark_raftlog.commit_message import RowsMessage, pack_rows
@@ -26,7 +27,6 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.log.writing.properties import LogConfig
-from raftlog.storage.simulated import SimulatedDisk
 
 PATH = "/logs/ids-0"
 SCHEMA = pa.schema([("value", pa.binary())])

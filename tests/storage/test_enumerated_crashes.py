@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from random import Random
 
 import pytest
-
-from raftlog.storage.crash_points import Recording
-from raftlog.storage.simulated import CrashPoint, SimulatedDisk, Survival
+from tests.simulated_disk.crash_points import Recording
+from tests.simulated_disk.simulated import CrashPoint, SimulatedDisk, Survival
 
 
 def segment_workload(disk: SimulatedDisk, operation_count: int = 300) -> None:

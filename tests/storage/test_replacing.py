@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.simulated_disk.simulated import SimulatedDisk, Survival
+from tests.simulated_disk.simulated_machine import SimulatedFile
 
 from raftlog.errors import CorruptFileError, DiskFailedError, DiskFullError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
@@ -18,8 +20,6 @@ from raftlog.log.writing.replacing import (
     replace_checked,
     replace_file,
 )
-from raftlog.storage.simulated import SimulatedDisk, Survival
-from raftlog.storage.simulated_machine import SimulatedFile
 
 EPOCHS = "leader-epoch-checkpoint"
 POINT = "recovery-point-offset-checkpoint"

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.simulated_disk.simulated import SimulatedDisk, Survival
 
 from raftlog.errors import LogError
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import FileLock, WritableFile, WritableStorage
-from raftlog.storage.simulated import SimulatedDisk, Survival
 
 PATHS = st.sampled_from(["a", "b", "c", "d", "d/a", "d/b", "a/x", "e/x"])
 SIZES = st.integers(0, 1300)

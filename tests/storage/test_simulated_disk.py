@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from tests.simulated_disk.simulated import CrashPoint, SimulatedDisk, Survival
 
 from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError, LogNotFoundError
-from raftlog.storage.simulated import CrashPoint, SimulatedDisk, Survival
 
 
 @pytest.fixture

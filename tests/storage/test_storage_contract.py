@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk
 
 from raftlog.errors import (
     DiskFullError,
@@ -23,7 +24,6 @@ from raftlog.storage.local_writing import (
     WritableLocalStorage,
 )
 from raftlog.storage.protocol import FileLock, WritableFile, WritableStorage
-from raftlog.storage.simulated import SimulatedDisk
 
 _ANOTHER_USER: Final = 65_534
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.simulated_disk.simulated import SimulatedDisk, Survival
+from tests.simulated_disk.survival import PENDING_CHANGES_MAX, SECTOR_BYTES
 
 from raftlog.errors import DiskFailedError
-from raftlog.storage.simulated import SimulatedDisk, Survival
-from raftlog.storage.survival import PENDING_CHANGES_MAX, SECTOR_BYTES
 
 Files = frozenset[tuple[str, bytes]]
 SEEDS = range(60)

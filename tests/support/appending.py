@@ -10,7 +10,7 @@ from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import Storage, WritableStorage
-from raftlog.storage.simulated import SimulatedDisk
+from tests.simulated_disk.simulated import SimulatedDisk
 
 TOPIC_ID = "A" * 21 + "Q"
 DIRECTORY = "/data/orders-0"

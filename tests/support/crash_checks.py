@@ -13,9 +13,9 @@ from raftlog.log.writing.recovered import RecoveredLog
 from raftlog.log.writing.recovery import recover
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, iter_batches
-from raftlog.storage.crash_points import CrashState, Recording
-from raftlog.storage.simulated import SimulatedDisk
-from raftlog.storage.survival import Survival
+from tests.simulated_disk.crash_points import CrashState, Recording
+from tests.simulated_disk.simulated import SimulatedDisk
+from tests.simulated_disk.survival import Survival
 from tests.support.appending import TOPIC_ID
 from tests.support.witness import DIRECTORY, NOW_MS, Witness
 from tests.support.written_logs import encoded

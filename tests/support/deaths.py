@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ParamSpec
 
-from raftlog.storage.simulated import CrashPoint, SimulatedDisk
+from tests.simulated_disk.simulated import CrashPoint, SimulatedDisk
 
 P = ParamSpec("P")
 

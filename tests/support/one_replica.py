@@ -12,8 +12,8 @@ from raftlog.node.state_log import ReplicaStateLog
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import ShutDown, TimePassed
 from raftlog.quorum.voters import Voter, VoterSet
-from raftlog.storage.simulated import SimulatedDisk
 from raftlog.types import ReplicaKey
+from tests.simulated_disk.simulated import SimulatedDisk
 
 DIRECTORY: Final = "/data/orders-0"
 TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAZw"

@@ -27,8 +27,8 @@ from raftlog.records.compression import Compression
 from raftlog.records.control import LeaderChange, LeaderChangeVoter, encode_control
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
-from raftlog.storage.simulated import SimulatedDisk
 from raftlog.types import SnapshotId
+from tests.simulated_disk.simulated import SimulatedDisk
 
 _DIRECTORY: Final = "/shared-0"
 _TIME_MS: Final = 1_700_000_000_000

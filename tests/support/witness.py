@@ -19,9 +19,9 @@ from raftlog.log.writing.memory import LogMemory
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, read_batch
-from raftlog.storage.crash_points import Recording
-from raftlog.storage.simulated import SimulatedDisk
 from raftlog.types import SnapshotId
+from tests.simulated_disk.crash_points import Recording
+from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.appending import TOPIC_ID
 from tests.support.written_logs import encoded
 

@@ -10,7 +10,7 @@ from raftlog.log.writing.recovery import recover
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.compression import Compression
-from raftlog.storage.simulated import SimulatedDisk
+from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.appending import TOPIC_ID
 
 DIRECTORY = "/data/decisions-0"

@@ -1,1 +1,1 @@
-"""Where files are: the protocol that the log uses, real files, and a simulated disk for tests."""
+"""Where files are: the protocol that the log uses, and real files."""
