@@ -37,7 +37,7 @@ import raftlog
 from raftlog.limits import MIB
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records import BatchAccumulator, BatchBuilder, BufferPool
+from raftlog.records import BatchAccumulator, BatchBuilder
 from raftlog.storage.local_writing import WritableLocalStorage
 
 HOME = Path(__file__).parents[1]
@@ -249,17 +249,14 @@ def new_log(directory: Path) -> ReplicatedLog:
 
 def fill(log: ReplicatedLog, byte_count: int) -> int:
     """Append through an accumulator, without a sync. Returns the bytes of the batches."""
-    pool = BufferPool(64 * MIB)
-    collected = BatchAccumulator(epoch=log.epoch, next_offset=log.end_offset, pool=pool)
+    collected = BatchAccumulator(epoch=log.epoch, next_offset=log.end_offset)
     values = values_of(10_000)
     written = 0
     while written < byte_count:
         collected.append_atomic(log.epoch, values, now_ms=TIME_MS, standalone=True)
         batches = collected.drain()
         log.append_as_leader(batches, now_ms=TIME_MS)
-        for batch in batches:
-            written += len(batch.data)
-            batch.release()
+        written += sum(map(len, batches))
     return written
 
 

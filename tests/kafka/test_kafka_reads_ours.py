@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.kafka import dump_log, kafka_jars, run_java
+from tests.support.log_builder import control_batch
 from tests.support.metadata_logs import CLUSTERS, metadata_log, restored
 
 import raftlog
@@ -20,7 +21,6 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import (
     BatchAccumulator,
-    BufferPool,
     Compression,
     Header,
     NewRecord,
@@ -64,17 +64,19 @@ def jars() -> Path:
 
 def transaction(log: ReplicatedLog, now_ms: int, producer_id: int, outcome: ControlType) -> None:
     """Two data batches of a producer's transaction, and its end, as a coordinator writes it."""
-    pool = BufferPool(1 << 20)
-    batches = BatchAccumulator(
-        epoch=log.epoch, next_offset=log.end_offset, pool=pool, byte_count_max=1 << 16
-    )
+    batches = BatchAccumulator(epoch=log.epoch, next_offset=log.end_offset, byte_count_max=1 << 16)
     for sequence in (0, 2):
         stamp = ProducerStamp(producer_id, 0, sequence, is_transactional=True)
         batches.append_atomic(log.epoch, [b"in", b"doubt"], now_ms=now_ms, producer=stamp)
     end = EndTransactionMarker(control_type=outcome, coordinator_epoch=0)
-    stamp = ProducerStamp(producer_id, 0, -1, is_transactional=True)
-    batches.append_control([end], now_ms=now_ms, producer=stamp)
-    log.append_as_leader(batches.drain(), now_ms=now_ms)
+    marker = control_batch(
+        [end],
+        base_offset=batches.next_offset,
+        epoch=log.epoch,
+        timestamp_ms=now_ms,
+        producer_id=producer_id,
+    )
+    log.append_as_leader([*batches.drain(), marker], now_ms=now_ms)
 
 
 def write_log(place: Path, compression: Compression) -> Written:

@@ -15,7 +15,7 @@ from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.apis.produced_batch import read_header
 from raftlog.node.apis.produced_records import produced_records
-from raftlog.records import BatchAccumulator, BatchBuilder, BufferPool
+from raftlog.records import BatchAccumulator, BatchBuilder
 from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, read_batch
 from raftlog.records.compression import compress
 from raftlog.records.packed import PackedRecords
@@ -69,12 +69,12 @@ def test_many_records_without_a_time_stay_packed_and_get_the_log_s() -> None:
     untimed = [NewRecord(None, b"v", -1) for _ in range(100)]
     packed = produced_records(batch(*untimed, time_ms=-1), 100, LogConfig()).records
     assert isinstance(packed, PackedRecords)
-    accumulator = BatchAccumulator(epoch=1, next_offset=7, pool=BufferPool(8 * MIB))
+    accumulator = BatchAccumulator(epoch=1, next_offset=7)
     accumulator.append_atomic(1, packed, now_ms=TIME_MS)
     (completed,) = accumulator.drain()
-    assert completed.max_timestamp_ms == TIME_MS
-    written = read_batch(completed.data)
+    written = read_batch(completed)
     assert isinstance(written, RecordBatch)
+    assert written.max_timestamp_ms == TIME_MS
     assert {record.timestamp_ms for record in written.records()} == {TIME_MS}
 
 

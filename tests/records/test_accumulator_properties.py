@@ -9,22 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.batch_strategies import HEADERS
 
-from raftlog.errors import AppendError, BufferAllocationError, UnexpectedEndOffsetError
+from raftlog.errors import AppendError, UnexpectedEndOffsetError
 from raftlog.records import (
     BatchAccumulator,
-    BufferPool,
-    CompletedBatch,
     Compression,
     NewRecord,
     ProducerStamp,
     RecordBatch,
     read_batch,
 )
-from raftlog.records.control import KRaftVersion, encode_control
 
 EPOCH = 4
 START = 100
-POOL_BATCHES = 6
 
 VALUES = st.builds(
     lambda byte, count: bytes([byte]) * count, st.integers(0, 255), st.integers(0, 90)
@@ -44,9 +40,7 @@ STEPS = st.lists(
         st.tuples(st.just("end"), RECORDS, st.just(0) | LATE),
         st.tuples(st.just("base"), RECORDS, st.just(0) | LATE),
         st.tuples(st.just("producer"), RECORDS),
-        st.tuples(st.just("control"), st.integers(1, 2)),
         st.tuples(st.just("drain")),
-        st.tuples(st.just("release"), st.integers(1, 3)),
     ),
     min_size=1,
     max_size=30,
@@ -57,15 +51,13 @@ STEPS = st.lists(
 class Model:
     """One accumulator, and what must come out of it."""
 
-    pool: BufferPool
     collected: BatchAccumulator
     expected: list[NewRecord] = field(default_factory=list)
     atomic: list[range] = field(default_factory=list)
     """Offsets that must lie in one batch."""
     alone: list[range] = field(default_factory=list)
     """Offsets that must be the whole of a batch."""
-    drained: list[CompletedBatch] = field(default_factory=list)
-    unreleased: list[CompletedBatch] = field(default_factory=list)
+    drained: list[bytes] = field(default_factory=list)
     now_ms: int = 50
 
     @property
@@ -76,33 +68,19 @@ class Model:
         kind = step[0]
         self.now_ms += 1
         if kind == "drain":
-            batches = self.collected.drain()
-            self.drained += batches
-            self.unreleased += batches
-        elif kind == "release":
-            count = step[1]
-            assert isinstance(count, int)
-            for batch in self.unreleased[:count]:
-                batch.release()
-            del self.unreleased[:count]
+            self.drained += self.collected.drain()
         else:
             self.append(str(kind), step)
 
     def append(self, kind: str, step: tuple[object, ...]) -> None:
-        before = (self.collected.next_offset, self.pool.taken_byte_count)
-        records = self.records(kind, step[1])
+        records = self.records(step[1])
         try:
-            last_offset = self.call(kind, records, step)
-        except BufferAllocationError:
-            assert self.unreleased or not self.collected.is_empty, "an idle pool refuses nothing"
-            assert (self.collected.next_offset, self.pool.taken_byte_count) == before
+            last_offset = self.call(kind, step)
         except UnexpectedEndOffsetError:
             assert kind in ("end", "base")
             assert step[2] != 0
-            assert (self.collected.next_offset, self.pool.taken_byte_count) == before
         except AppendError:
             assert kind not in ("end", "base") or step[2] == 0
-            assert (self.collected.next_offset, self.pool.taken_byte_count) == before
         else:
             assert kind not in ("end", "base") or step[2] == 0
             offsets = range(self.next_offset, self.next_offset + len(records))
@@ -112,19 +90,13 @@ class Model:
                 (self.atomic if kind == "atomic" else self.alone).append(offsets)
         assert self.collected.next_offset == self.next_offset
 
-    def records(self, kind: str, given: object) -> list[NewRecord]:
-        if kind == "control":
-            assert isinstance(given, int)
-            return [NewRecord(*encode_control(KRaftVersion(kraft_version=1)))] * given
+    def records(self, given: object) -> list[NewRecord]:
         assert isinstance(given, list)
         return [
             NewRecord(None, record) if isinstance(record, bytes) else record for record in given
         ]
 
-    def call(self, kind: str, records: list[NewRecord], step: tuple[object, ...]) -> int:
-        if kind == "control":
-            controls = [KRaftVersion(kraft_version=1)] * len(records)
-            return self.collected.append_control(controls, now_ms=self.now_ms)
+    def call(self, kind: str, step: tuple[object, ...]) -> int:
         given = step[1]
         assert isinstance(given, list)
         if kind == "append":
@@ -148,13 +120,10 @@ class Model:
 def test_any_sequence_of_appends_and_drains(
     steps: list[tuple[object, ...]], byte_count_max: int, compression: Compression
 ) -> None:
-    pool = BufferPool(POOL_BATCHES * byte_count_max)
     model = Model(
-        pool,
         BatchAccumulator(
             epoch=EPOCH,
             next_offset=START,
-            pool=pool,
             byte_count_max=byte_count_max,
             compression=compression,
         ),
@@ -162,9 +131,6 @@ def test_any_sequence_of_appends_and_drains(
     for step in steps:
         model.take(step)
     model.take(("drain",))
-    assert pool.taken_byte_count == sum(len(batch.data) for batch in model.unreleased)
-    model.take(("release", len(model.unreleased)))
-    assert pool.taken_byte_count == 0
     check_drained(model, byte_count_max)
 
 
@@ -172,14 +138,13 @@ def check_drained(model: Model, byte_count_max: int) -> None:
     next_offset = START
     spans = []
     decoded = []
-    for batch in model.drained:
-        assert len(batch.data) <= byte_count_max
-        assert batch.base_offset == next_offset
-        next_offset = batch.last_offset + 1
-        spans.append(range(batch.base_offset, next_offset))
-        read = read_batch(batch.data)
+    for data in model.drained:
+        assert len(data) <= byte_count_max
+        read = read_batch(data)
         assert isinstance(read, RecordBatch)
-        assert (read.base_offset, read.last_offset) == (batch.base_offset, batch.last_offset)
+        assert read.base_offset == next_offset
+        next_offset = read.next_offset
+        spans.append(range(read.base_offset, next_offset))
         decoded += list(read.records())
     assert next_offset == model.next_offset
     assert [(record.key, record.value, record.headers) for record in decoded] == [

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from tests.support.batch_strategies import HEADERS, MAYBE_BYTES, TIMES_MS
 
 import raftlog.records.builder as builder_module
-from raftlog.errors import BufferAllocationError, InvalidAppendError, RecordBatchTooLargeError
+from raftlog.errors import InvalidAppendError, RecordBatchTooLargeError
 from raftlog.limits import BATCH_HEADER_BYTES
 from raftlog.records import (
     BatchBuilder,
-    BufferPool,
     Compression,
     Header,
     NewRecord,
@@ -269,32 +268,3 @@ def test_headers_and_missing_values_are_written_as_they_are() -> None:
     first, second = read(builder.build(0, 1)).records()
     assert (first.key, first.value, first.headers) == (b"k", None, records[0].headers)
     assert (second.key, second.value) == (None, b"v")
-
-
-# --- the pool (BatchMemoryPoolTest) ---------------------------------------------------------------
-
-
-def test_what_is_given_back_can_be_taken_again() -> None:
-    pool = BufferPool(100)
-    pool.take(60)
-    pool.take(40)
-    assert pool.taken_byte_count == pool.byte_count_max == 100
-    with pytest.raises(BufferAllocationError) as refused:
-        pool.take(1)
-    assert refused.value.retriable
-    assert "failed to allocate memory to write the batch" in str(refused.value)
-    pool.give_back(40)
-    pool.take(1)
-    assert pool.taken_byte_count == 61
-
-
-def test_asking_for_more_than_the_pool_has_is_a_bug() -> None:
-    with pytest.raises(AssertionError):
-        BufferPool(100).take(101)
-
-
-def test_giving_back_what_was_never_taken_is_a_bug() -> None:
-    pool = BufferPool(100)
-    pool.take(10)
-    with pytest.raises(AssertionError):
-        pool.give_back(11)

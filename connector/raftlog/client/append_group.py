@@ -11,7 +11,6 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from raftlog.errors import (
     AppendError,
@@ -35,7 +34,6 @@ from raftlog.log.writing.batch_facts import (
 from raftlog.log.writing.producers import Duplicate
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.accumulator import BatchAccumulator
-from raftlog.records.buffer_pool import BufferPool
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.packed import PackedRecords
 from raftlog.records.record import NewRecord
@@ -51,9 +49,6 @@ from .requests import (
     failed,
 )
 
-_POOL_BYTES: Final = 2**40
-"""No bound: what a group's requests may hold was bounded before they were queued."""
-
 
 class AppendGroup:
     """One group of requests to one log. Nobody else appends to it meanwhile."""
@@ -61,7 +56,6 @@ class AppendGroup:
     def __init__(self, log: ReplicatedLog, now_ms: int) -> None:
         self._log = log
         self._now_ms = now_ms
-        self._pool = BufferPool(_POOL_BYTES)
         self._accumulator = self._new_accumulator()
         self._being_written: AppendResult | None = None
 
@@ -183,11 +177,7 @@ class AppendGroup:
         """Write what waits in the accumulator."""
         batches = self._accumulator.drain()
         if batches:
-            try:
-                self._log.append_as_leader(batches, now_ms=self._now_ms)
-            finally:
-                for batch in batches:
-                    batch.release()
+            self._log.append_as_leader(batches, now_ms=self._now_ms)
 
     def interrupted(self) -> list[Answer]:
         """Return the answer of the append that ``place`` was writing when it raised, if any.
@@ -201,8 +191,6 @@ class AppendGroup:
         return BatchAccumulator(
             epoch=self._log.epoch,
             next_offset=self._log.end_offset,
-            pool=self._pool,
-            linger_ms=0,
             byte_count_max=config.batch_bytes_max,
             compression=config.compression,
         )

@@ -6,7 +6,7 @@ What this package exports is light: one batch at a time, as objects. ``raftlog.r
 
 from __future__ import annotations
 
-from .accumulator import BatchAccumulator, CompletedBatch
+from .accumulator import BatchAccumulator
 from .batch import (
     Compression,
     Header,
@@ -20,7 +20,6 @@ from .batch import (
     iter_batches,
     read_batch,
 )
-from .buffer_pool import BufferPool
 from .builder import BatchBuilder, ProducerStamp
 from .control import ControlRecord, ControlType, decode_control, encode_control
 from .encoding import RecordToAppend
@@ -28,8 +27,6 @@ from .encoding import RecordToAppend
 __all__ = [
     "BatchAccumulator",
     "BatchBuilder",
-    "BufferPool",
-    "CompletedBatch",
     "Compression",
     "ControlRecord",
     "ControlType",

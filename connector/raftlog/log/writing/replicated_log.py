@@ -29,7 +29,6 @@ from raftlog.log.marker_values import marker_value
 from raftlog.log.names import LOG_SUFFIX, RAFTLOG_PROPERTIES_NAME, offset_name
 from raftlog.log.published import Published
 from raftlog.log.transactions import Marker
-from raftlog.records.accumulator import CompletedBatch
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.control import (
     ControlRecord,
@@ -131,9 +130,7 @@ class ReplicatedLog(OpenLog):
 
     # --- appending --------------------------------------------------------------------------------
 
-    def append_as_leader(
-        self, batches: Iterable[CompletedBatch | bytes | memoryview], *, now_ms: int
-    ) -> int:
+    def append_as_leader(self, batches: Iterable[bytes | memoryview], *, now_ms: int) -> int:
         """Append batches that were given their offsets and this log's epoch; the new end offset.
 
         Nothing is durable yet. All batches are looked at before the first one is written. Raises
@@ -143,8 +140,7 @@ class ReplicatedLog(OpenLog):
         """
         found: list[tuple[bytes | memoryview, BatchFacts]] = []
         expected = self._end_offset
-        for one in batches:
-            data = one.data if isinstance(one, CompletedBatch) else one
+        for data in batches:
             batch = read_batch(data)
             if isinstance(batch, TornTail) or batch.byte_count != len(data):
                 raise InvalidAppendError(reason="its bytes are not one batch")
