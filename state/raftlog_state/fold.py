@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from raftlog.errors import OffsetGapError, ReplayError
-from raftlog.records import RecordBatch
 from raftlog.records.control import ControlRecord, UnknownControl
 from raftlog.types import SnapshotId
 
@@ -144,10 +143,6 @@ class Fold:
             for offset, leader_epoch, timestamp_ms, payload in rows:
                 self._append_one(offset, leader_epoch, timestamp_ms, payload, made)
         return made
-
-    def append_batch(self, batch: RecordBatch) -> list[RecordChanges]:
-        """As ``append``, from a batch that was read. Raises ``CorruptBatchError`` too."""
-        return self.append(batch_records(batch))
 
     def bootstrap(
         self, snapshot_id: SnapshotId, records: Iterable[LogRecord]

@@ -90,18 +90,6 @@ def test_that_it_leads_no_more_is_told_even_if_it_leads_again_at_once() -> None:
     assert (before[-1], told[len(before)], told[-1]) == (1, None, 1)
 
 
-def test_who_is_no_listener_any_more_is_told_nothing() -> None:
-    one = OneReplica()
-    gone, stays = Recorder(), Recorder()
-    one.register(gone)
-    one.register(stays)
-    one.elect()
-    one.listeners.unregister(gone)
-    fill(one, 1)
-    one.poll()
-    assert (gone.next_offset, stays.next_offset) == (1, 2)
-
-
 def test_a_listener_may_append_while_it_is_told_something() -> None:
     class Echo(Recorder):
         def commit(self, batches: Sequence[RecordBatch]) -> None:

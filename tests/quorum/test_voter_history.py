@@ -39,7 +39,6 @@ steps = st.lists(
         st.tuples(st.just("records"), st.integers(1, 4)),
         st.tuples(st.just("truncate"), st.integers(0, 4)),
         st.tuples(st.just("restart"), st.tuples(st.none() | sets, st.none() | st.integers(0, 1))),
-        st.tuples(st.just("forget"), st.integers(0, 6)),
     ),
     max_size=25,
 )
@@ -71,7 +70,7 @@ def test_a_history_is_what_the_log_holds(first: VoterSet, script: list[tuple[str
             history.truncate(end)
             model.sets = [one for one in model.sets if one[0] < end] or model.sets[:1]
             model.versions = [one for one in model.versions if one[0] < end] or model.versions[:1]
-        elif what == "restart":
+        else:
             assert isinstance(value, tuple)
             named, version = value
             end += 3
@@ -79,10 +78,6 @@ def test_a_history_is_what_the_log_holds(first: VoterSet, script: list[tuple[str
             history.restart(end - 1, named, version)
             model.sets = model.sets if named is None else [(end - 1, named)]
             model.versions = model.versions if version is None else [(end - 1, version)]
-        else:
-            assert isinstance(value, int)
-            start = max(start, end - value)
-            history.forget_before(start)
         assert history.latest == model.sets[-1][1]
         assert history.latest_offset == model.sets[-1][0]
         assert history.kraft_version == model.versions[-1][1]

@@ -114,12 +114,14 @@ def test_building_a_batch_without_records_is_a_bug() -> None:
 def test_a_batch_is_filled_up_to_its_limit_and_not_beyond(byte_count_max: int) -> None:
     value = b"i am a record"
     builder = builder_of(byte_count_max)
-    while builder.bytes_needed([value]) is None:
+    while builder.encode([value]) is not None:
         builder.append([value])
     record_bytes_each = SEVEN_BYTES_AND_A_VALUE + len(value)
     data = builder.build(0, 1)
     assert len(data) == builder.byte_count <= byte_count_max < len(data) + record_bytes_each
-    assert builder.bytes_needed([value]) == BATCH_HEADER_BYTES + record_bytes_each
+    with pytest.raises(RecordBatchTooLargeError) as refused:
+        builder.append([value])
+    assert refused.value.byte_count == BATCH_HEADER_BYTES + record_bytes_each
     assert len(list(read(data).records())) == builder.record_count
 
 
@@ -151,9 +153,9 @@ def test_the_first_records_of_a_compressed_batch_may_fit_by_their_codec(
     data = builder.build(0, 1)
     assert len(data) <= 2000
     assert [record.value for record in read(data).records()] == [b"z" * 10_000]
-    assert builder.bytes_needed([b"z"]) is not None
+    assert builder.encode([b"z"]) is None
     noise = random.Random(3).randbytes(10_000)
-    assert builder_of(2000, compression).bytes_needed([noise]) is not None
+    assert builder_of(2000, compression).encode([noise]) is None
 
 
 @pytest.mark.parametrize("compression", list(Compression)[1:])
@@ -211,7 +213,7 @@ def test_counting_what_fits_agrees_with_appending_it() -> None:
     builder.append(values[:10])
     count = builder.count_that_fits(values, 10)
     builder.append(values[10 : 10 + count])
-    assert builder.bytes_needed([values[10 + count]]) is not None
+    assert builder.encode([values[10 + count]]) is None
     assert builder_of(100_000).count_that_fits(values[:20], 0) == 20
 
 

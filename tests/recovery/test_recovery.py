@@ -28,7 +28,7 @@ def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
         recovered.epochs,
         recovered.memory.commits,
         recovered.memory.producers,
-        recovered.report.read_only_reason,
+        str(recovered.report.read_only),
     )
 
 
@@ -231,7 +231,7 @@ def test_a_lost_segment_is_a_hole_that_is_named() -> None:
     log.disk.unlink(log.path(names[1]))
     recovered = log.recover()
     assert recovered.end_offset == int(names[1][:20])
-    assert "are missing" in str(recovered.report.read_only_reason)
+    assert "are missing" in str(recovered.report.read_only)
 
 
 def test_the_loss_of_the_last_segment_is_noticed_by_the_recovery_point() -> None:
@@ -268,7 +268,7 @@ def test_a_directory_of_kafkas_is_never_written() -> None:
     before, operations = disk.files(), disk.operation_count
     recovered = recover(disk, builder.directory, config=LogConfig())
     assert recovered.end_offset == 21
-    assert "Kafka's" in str(recovered.report.read_only_reason)
+    assert "Kafka's" in str(recovered.report.read_only)
     assert (disk.files(), disk.operation_count) == (before, operations)
 
 

@@ -10,7 +10,6 @@ from raftlog.log.comparing import Divergence, first_divergence
 from raftlog.log.epoch_cache import parse_epoch_checkpoint
 from raftlog.log.files import LogFiles, read_batch_at
 from raftlog.log.names import (
-    BOOTSTRAP_CHECKPOINT_NAME,
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIX,
     META_PROPERTIES_NAME,
@@ -42,7 +41,6 @@ from raftlog.storage.protocol import ReadableFile, WritableStorage
 
 __all__ = [
     "Anomaly",
-    "BOOTSTRAP_CHECKPOINT_NAME",
     "EPOCH_CHECKPOINT_NAME",
     "INDEX_SUFFIX",
     "META_PROPERTIES_NAME",

@@ -30,7 +30,6 @@ QUORUM_STATE_NAME: Final = "quorum-state"
 WITHDRAWN_NAME: Final = "withdrawn"
 """Ours, not Kafka's: why the replica of this directory does not vote."""
 META_PROPERTIES_NAME: Final = "meta.properties"
-BOOTSTRAP_CHECKPOINT_NAME: Final = "bootstrap.checkpoint"
 RAFTLOG_PROPERTIES_NAME: Final = "raftlog.properties"
 """Ours, not Kafka's: what an embedded log is. A directory without it is never written."""
 

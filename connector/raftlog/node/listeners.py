@@ -81,10 +81,6 @@ class Listeners:
             progress.leaders.append(self._leader)
         self._all.append(progress)
 
-    def unregister(self, listener: Listener) -> None:
-        """Tell it nothing more."""
-        self._all = [one for one in self._all if one.listener is not listener]
-
     def next_offset(self, listener: Listener) -> int:
         """Everything below was given to it."""
         (found,) = (one for one in self._all if one.listener is listener)

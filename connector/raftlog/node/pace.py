@@ -33,11 +33,6 @@ class Pace:
         self._looked_s: float | None = None
         self._moved_byte_count = 0
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether the node waits for the peer."""
-        return self._deadline_s is not None
-
     def await_peer(self, now_s: float) -> None:
         """Note that the node waits for the peer from now on, if it did not before."""
         if self._deadline_s is None:

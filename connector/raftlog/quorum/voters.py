@@ -15,12 +15,10 @@ import ipaddress
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from raftlog.limits import VOTER_ENDPOINTS_MAX
 from raftlog.types import ReplicaKey
-
-_T = TypeVar("_T")
 
 NO_OFFSET: Final = -1
 """Where a set "lies" that comes from configuration or from the bootstrap's checkpoint."""
@@ -204,11 +202,6 @@ class VoterHistory:
         if kraft_version is not None:
             self._versions = [(offset, kraft_version)]
 
-    def forget_before(self, offset: int) -> None:
-        """Keep the newest of each that lies below ``offset``, and what is behind."""
-        self._sets = _from(self._sets, offset)
-        self._versions = _from(self._versions, offset)
-
     def at(self, end_offset: int) -> tuple[VoterSet, int] | None:
         """Voters and kraft.version of the log below ``end_offset`` (a snapshot's).
 
@@ -218,8 +211,3 @@ class VoterHistory:
         voters = next((found for at, found in reversed(self._sets) if at < end_offset), None)
         version = next((found for at, found in reversed(self._versions) if at < end_offset), None)
         return None if voters is None or version is None else (voters, version)
-
-
-def _from(history: list[tuple[int, _T]], offset: int) -> list[tuple[int, _T]]:
-    below = sum(1 for at, _ in history if at < offset)
-    return history[max(below - 1, 0) :]

@@ -112,10 +112,6 @@ class BatchBuilder:
     def max_timestamp_ms(self) -> int:
         return self._max_timestamp_ms
 
-    def bytes_needed(self, records: Sequence[RecordToAppend]) -> int | None:
-        """None if all the records fit, else the size of a batch of them alone (Kafka's answer)."""
-        return None if self.encode(records) is not None else self._size_error(records).byte_count
-
     def too_large(self, records: Sequence[RecordToAppend]) -> AppendError:
         """Return the refusal of records that do not fit: the size of a batch of them alone, and the
         limit that it exceeds."""

@@ -10,7 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from crc32c import crc32c
 
@@ -55,10 +55,6 @@ class NewRecordBatch:
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
-
-    def with_compression(self, compression: Compression) -> NewRecordBatch:
-        """The same records under another codec."""
-        return replace(self, compression=compression)
 
 
 def encode_batch(

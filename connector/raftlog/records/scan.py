@@ -27,7 +27,7 @@ from raftlog.limits import (
 
 from .arrow import bytes_column, headers_column, number_column
 from .batch import RecordBatch, read_batch
-from .columns import BatchColumns, Bools, Column, HeaderWalk, Int64s, RecordColumns, Scan, Stop
+from .columns import BatchColumns, Bools, Column, Int64s, RecordColumns, Scan, Stop
 from .compression import Compression, decompress_onto
 from .crc import first_bad_crc
 from .header import COMPRESSION_BITS
@@ -35,17 +35,15 @@ from .lockstep import DamagedBatch, HeadersFull, RecordFields, parse_records
 from .streams import Chains, Streams
 from .varint import Buffer
 from .varints import Bytes
-from .walk import Located, batch_columns, damaged_headers, locate, walk_headers, within
+from .walk import Located, batch_columns, damaged_headers, locate, within
 
 __all__ = [
     "BatchColumns",
     "Column",
-    "HeaderWalk",
     "RecordColumns",
     "Scan",
     "Stop",
     "scan",
-    "walk_headers",
 ]
 
 

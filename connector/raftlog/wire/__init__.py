@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from . import wide
-from .answer_decoding import Answered, decode_response
+from .answer_decoding import decode_response
 from .answer_encoding import encode_refusal, encode_response
 from .api_versions import (
     Offered,
@@ -16,12 +16,11 @@ from .api_versions import (
     encode_versions_request,
     encode_versions_response,
 )
-from .apis import APIS, Api, ApiKey, Listener, VersionRange, common_version, served_api
+from .apis import APIS, ApiKey, Listener, VersionRange, common_version
 from .decoding import decode
 from .encoding import encode
 from .frame import FrameSplitter, frame
 from .headers import (
-    Received,
     ReceivedRequest,
     RequestHeader,
     UnknownApiVersions,
@@ -31,21 +30,17 @@ from .headers import (
     receive_request,
 )
 from .log_identity import LogIdentity, Refusal
-from .request_decoding import QUORUM_APIS, Asked, decode_request, fetching_replica_id
+from .request_decoding import QUORUM_APIS, decode_request, fetching_replica_id
 from .request_encoding import encode_request, request_api_key
 
 __all__ = [
     "APIS",
     "QUORUM_APIS",
-    "Answered",
-    "Api",
     "ApiKey",
-    "Asked",
     "FrameSplitter",
     "Listener",
     "LogIdentity",
     "Offered",
-    "Received",
     "ReceivedRequest",
     "Refusal",
     "RequestHeader",
@@ -71,6 +66,5 @@ __all__ = [
     "frame",
     "receive_request",
     "request_api_key",
-    "served_api",
     "wide",
 ]

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from . import access, cluster, topics
 from .dispatch import replay
-from .position import Position, contradiction
+from .position import Position
 
-__all__ = ["Position", "access", "cluster", "contradiction", "replay", "topics"]
+__all__ = ["Position", "access", "cluster", "replay", "topics"]

@@ -423,7 +423,6 @@ GROWING_TABLES: Final[Mapping[str, GrowingTable]] = {
 }
 
 Table = TypedTable | GrowingTable
-ALL_NAMES: Final = (*GROWING_TABLES, *BY_NAME)
 
 
 def properties(table: Table) -> dict[str, str]:

@@ -126,11 +126,6 @@ class RecoveryReport:
     anomalies: tuple[Anomaly, ...] = ()
     read_only: LogReadOnlyError | None = None
 
-    @property
-    def read_only_reason(self) -> str | None:
-        """Why the log can only be read, or None."""
-        return None if self.read_only is None else self.read_only.reason
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredLog:
