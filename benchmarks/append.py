@@ -255,7 +255,7 @@ def fill(log: ReplicatedLog, byte_count: int) -> int:
     while written < byte_count:
         collected.append_atomic(log.epoch, values, now_ms=TIME_MS, standalone=True)
         batches = collected.drain()
-        log.append_as_leader(batches, now_ms=TIME_MS)
+        log.append_as_leader(batches)
         written += sum(map(len, batches))
     return written
 

@@ -261,7 +261,7 @@ def test_what_a_dead_writer_left_unsynced_is_saved_aside_and_never_read(
     dying = machine.disk.another_process()
     log = ReplicatedLog.open(dying, PATH, now_ms=0)
     batch = NewRecordBatch(records=(NewRecord(None, b"unsynced"),), base_timestamp_ms=0)
-    log.append_as_leader([encode_batch(batch, base_offset=2, leader_epoch=1)], now_ms=0)
+    log.append_as_leader([encode_batch(batch, base_offset=2, leader_epoch=1)])
     assert values(machine) == [b"first"]
     dying.kill()
     assert values(machine) == [b"first"]

@@ -76,7 +76,7 @@ def transaction(log: ReplicatedLog, now_ms: int, producer_id: int, outcome: Cont
         timestamp_ms=now_ms,
         producer_id=producer_id,
     )
-    log.append_as_leader([*batches.drain(), marker], now_ms=now_ms)
+    log.append_as_leader([*batches.drain(), marker])
 
 
 def write_log(place: Path, compression: Compression) -> Written:

@@ -21,7 +21,7 @@ def log_of_young_segments() -> tuple[SimulatedDisk, int]:
     disk = disk_with_parent()
     log = made_log(disk, config=CONFIG)
     for number in range(60):
-        append(log, bytes(100), timestamp_ms=YOUNG_MS + number % 7, now_ms=YOUNG_MS)
+        append(log, bytes(100), timestamp_ms=YOUNG_MS + number % 7)
     log.flush()
     log.close()
     return disk, read_listing(disk.list_names(DIRECTORY)).segments[1]

@@ -140,12 +140,12 @@ def follower(disk: SimulatedDisk) -> ReplicatedLog:
 @pytest.mark.parametrize("offset", [0, 1, 11, 12, 13, 20, 21, 22, 40, 59, 60, 61, 99])
 def test_the_log_ends_where_it_was_cut(disk: SimulatedDisk, offset: int) -> None:
     log = follower(disk)
-    log.truncate_to(offset, now_ms=NOW_MS)
+    log.truncate_to(offset)
     assert log.end_offset == min(offset, 61)
     assert log.memory.end_offset == log.end_offset
     assert log.epoch == (2 if offset > 21 else 1 if offset else 0)
     assert (read_marks(disk, DIRECTORY).epochs or EpochCache()) == log.epochs
-    log.claim(now_ms=NOW_MS, epoch=5)
+    log.claim(now_ms=NOW_MS)
     fill(log, 30)
     end = log.end_offset
     log.close()
@@ -158,8 +158,8 @@ def test_a_batch_is_cut_whole(disk: SimulatedDisk) -> None:
     log = made_log(disk, is_single=False)
     records = tuple(NewRecord(None, b"%d" % at) for at in range(5))
     new = NewRecordBatch(records=records, base_timestamp_ms=NOW_MS)
-    log.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)], now_ms=NOW_MS)
-    log.truncate_to(4, now_ms=NOW_MS)
+    log.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)])
+    log.truncate_to(4)
     assert log.end_offset == 1
 
 
@@ -167,8 +167,8 @@ def test_what_is_committed_is_not_cut(disk: SimulatedDisk) -> None:
     log = follower(disk)
     log.advance_high_watermark(30)
     with pytest.raises(TruncationRefusedError):
-        log.truncate_to(29, now_ms=NOW_MS)
-    log.truncate_to(30, now_ms=NOW_MS)
+        log.truncate_to(29)
+    log.truncate_to(30)
     assert (log.end_offset, log.high_watermark) == (30, 30)
 
 
@@ -186,7 +186,7 @@ def held(disk: SimulatedDisk, *, is_saved: bool) -> bytes:
 def test_a_copy_of_what_is_cut_is_kept(disk: SimulatedDisk, offset: int) -> None:
     log = follower(disk)
     before = held(disk, is_saved=False)
-    log.truncate_to(offset, now_ms=NOW_MS)
+    log.truncate_to(offset)
     left, saved = held(disk, is_saved=False), held(disk, is_saved=True)
     assert left + saved == before
     assert len(saved) > 0
@@ -198,7 +198,7 @@ def test_a_log_is_cut_though_there_is_no_room_for_a_copy(disk: SimulatedDisk) ->
     log = follower(disk)
     log.flush()
     disk.leave_room(100)
-    log.truncate_to(13, now_ms=NOW_MS)
+    log.truncate_to(13)
     assert (log.end_offset, held(disk, is_saved=True)) == (13, b"")
     disk.full_at(None)
     fill(log, 5)
@@ -210,14 +210,14 @@ def test_a_cut_that_a_crash_ended_leaves_a_log_that_can_be_cut_again(disk: Simul
     log = follower(disk)
     log.flush()
     recording = disk.record()
-    log.truncate_to(15, now_ms=NOW_MS)
+    log.truncate_to(15)
     for state in recording.states([Survival.MIXED, Survival.NOTHING]):
         crashed = SimulatedDisk.after(state)
         log = reopened(crashed, is_single=False)
         assert not log.is_read_only, str(state)
         assert 15 <= log.end_offset <= 61
-        log.truncate_to(15, now_ms=NOW_MS)
-        log.claim(now_ms=NOW_MS, epoch=9)
+        log.truncate_to(15)
+        log.claim(now_ms=NOW_MS)
         assert sorted(values_of(crashed)) == list(range(1, 15)), str(state)
 
 
@@ -234,13 +234,13 @@ def test_logs_that_part_are_made_one(disk: SimulatedDisk) -> None:
     fill(leads, 30)
     answer = leads.validate_fetch(follows.end_offset, follows.epoch)
     assert answer == Diverging(OffsetAndEpoch(epoch=1, offset=21))
-    assert follows.truncate_to_end_of_epoch(answer.end, now_ms=NOW_MS) == 21
+    assert follows.truncate_to_end_of_epoch(answer.end) == 21
     assert leads.validate_fetch(21, follows.epoch) == Valid()
     for one in batches_of(leads_on):
         if one.base_offset >= 21:
             with leads_on.open_file(str(one.path)) as file:
                 shared += file.read_at(one.position, one.byte_count)
-    follows.append_as_follower(shared, leader_epoch=2, now_ms=NOW_MS)
+    follows.append_as_follower(shared, leader_epoch=2)
     follows.flush()
     ours = {path: data for path, data in disk.files().items() if path.endswith(".log")}
     assert ours == {path: data for path, data in leads_on.files().items() if path.endswith(".log")}
@@ -254,7 +254,7 @@ def test_the_first_of_a_later_epoch_aborts_an_open_transaction(disk: SimulatedDi
     log = made_log(disk, config=KRAFT_SMALL)
     begin = NewRecord(None, marker_value(Marker.BEGIN, "half done"))
     new = NewRecordBatch(records=(begin,), base_timestamp_ms=NOW_MS)
-    log.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)], now_ms=NOW_MS)
+    log.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)])
     log.flush()
     assert (log.high_watermark, log.last_stable_offset) == (2, 1)
     disk.crash()

@@ -42,7 +42,7 @@ def clean(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
 
 def roll(log: ReplicatedLog, disk: SimulatedDisk) -> ReplicatedLog:
     for _ in range(40):
-        append(log, bytes(100), timestamp_ms=FAR_MS, now_ms=FAR_MS)
+        append(log, bytes(100), timestamp_ms=FAR_MS)
     log.flush()
     assert len(read_listing(disk.list_names(DIRECTORY)).segments) > 1
     return log
@@ -76,8 +76,8 @@ def test_one_clock_that_is_wrong_makes_the_log_forget_nothing(
         ),
     ):
         data = encode_batch(new, base_offset=log.end_offset, leader_epoch=log.epoch)
-        log.append_as_leader([data], now_ms=NOW_MS)
-    append(log, b"from far ahead", timestamp_ms=FAR_MS, now_ms=FAR_MS)
+        log.append_as_leader([data])
+    append(log, b"from far ahead", timestamp_ms=FAR_MS)
     log.flush()
     base = 1  # the begin of the epoch is at 0
 

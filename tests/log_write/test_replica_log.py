@@ -58,7 +58,7 @@ def follow(log: ReplicaLog, start: int, end: int, epoch: int = 1) -> None:
     """Take records [start, end) from a leader, one a batch, and make them durable."""
     for offset in range(start, end):
         data = batch_at(offset, epoch)
-        log.append_as_follower(data, leader_epoch=epoch, now_ms=NOW_MS)
+        log.append_as_follower(data, leader_epoch=epoch)
     log.flush()
 
 
@@ -81,7 +81,7 @@ def snapshot_of(end_offset: int, epoch: int) -> tuple[SnapshotId, bytes]:
 def install(log: ReplicaLog, snapshot_id: SnapshotId, data: bytes) -> None:
     for at in range(0, len(data), 50):
         log.store_snapshot_bytes(snapshot_id, at, data[at : at + 50])
-    log.install_snapshot(snapshot_id, now_ms=NOW_MS)
+    log.install_snapshot(snapshot_id)
 
 
 def test_a_new_copy_is_empty_and_of_no_epoch() -> None:
@@ -113,7 +113,7 @@ def test_an_epoch_whose_first_batch_was_lost_is_none_of_a_copy_behind_a_snapshot
     if is_closed_before:
         log.close()
         log = opened(disk)
-    log.append_as_follower(batch_at(9, 7), leader_epoch=7, now_ms=NOW_MS)
+    log.append_as_follower(batch_at(9, 7), leader_epoch=7)
     disk.crash(survival, 1)
     found = opened(disk)
     last = {9: 4, 10: 7}
@@ -205,7 +205,7 @@ def test_a_copy_that_is_cut_is_as_long_as_it_says_in_the_same_boot() -> None:
     disk = new_disk()
     log = opened(disk)
     follow(log, 0, 30)
-    log.truncate_to(10, now_ms=NOW_MS)
+    log.truncate_to(10)
     disk.kill()
     again = opened(disk)
     assert (again.end_offset, again.report.read_only) == (10, None)
@@ -219,12 +219,12 @@ def test_a_cut_that_was_never_durable_is_made_again_before_anything_follows(cut_
     follow(log, 0, 8, epoch=1)
     disk.fail_sync_once("*.log")
     with pytest.raises(DiskFailedError):
-        log.truncate_to(cut_at, now_ms=NOW_MS)
+        log.truncate_to(cut_at)
     disk.kill()
     log = opened(disk)
     at = log.end_offset
     large = encoded(bytes(550), base_offset=at, epoch=2)  # the segment stays shorter than it was
-    log.append_as_follower(large, leader_epoch=2, now_ms=NOW_MS)
+    log.append_as_follower(large, leader_epoch=2)
     follow(log, at + 1, 40, epoch=2)
     disk.crash(Survival.NOTHING)
     found = opened(disk)
@@ -342,9 +342,7 @@ def test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_o
         log = opened(disk, LogConfig())
         follow(log, 0, 3)
         disk.leave_room(room)
-        has_any = has_room(
-            lambda log=log: log.append_as_follower(large, leader_epoch=5, now_ms=NOW_MS)
-        )
+        has_any = has_room(lambda log=log: log.append_as_follower(large, leader_epoch=5))
         found.add(has_any)
         if has_any:
             continue

@@ -66,7 +66,7 @@ def test_repair_keeps_all_that_it_sets_aside_and_deletes_older_copies() -> None:
     (old,) = copies(log)
     for at in range(SAVED_COPIES_MAX):
         disk.put(log.path(f"{0:020d}.log.cut-0-{at + 50}"), b"older")
-    repaired = cut_log_at(disk, log.directory, offset=10, config=log.config, now_ms=0)
+    repaired = cut_log_at(disk, log.directory, offset=10, config=log.config)
     saved = {cut.saved_as for cut in repaired.cut}
     assert len(saved) > 3
     assert saved <= set(disk.files())

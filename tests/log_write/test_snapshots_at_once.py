@@ -46,7 +46,7 @@ def test_retention_waits_while_a_snapshot_is_fetched_and_the_snapshot_is_install
     with pytest.raises(LogLockedError):
         log.clean(now_ms=NOW_MS)
     log.store_snapshot_bytes(snapshot_id, 50, data[50:])
-    log.install_snapshot(snapshot_id, now_ms=NOW_MS)
+    log.install_snapshot(snapshot_id)
     assert (log.log_start_offset, log.end_offset, log.snapshots) == (100, 100, (snapshot_id,))
 
 
@@ -62,7 +62,7 @@ def test_a_fetched_snapshot_waits_for_the_one_that_a_state_machine_writes() -> N
     assert not log.is_receiving_snapshot
     assert writer.freeze() in log.snapshots
     log.store_snapshot_bytes(snapshot_id, 0, data)
-    log.install_snapshot(snapshot_id, now_ms=NOW_MS)
+    log.install_snapshot(snapshot_id)
     assert log.end_offset == 100
 
 
@@ -74,7 +74,7 @@ def test_a_log_that_is_cut_leaves_the_snapshot_alone_that_is_being_written() -> 
     log.advance_high_watermark(20)
     writer = log.begin_snapshot(log.snapshot_id_at(20), now_ms=NOW_MS)
     assert writer is not None
-    log.truncate_to(30, now_ms=NOW_MS)
+    log.truncate_to(30)
     assert writer.freeze() in log.snapshots
 
 
@@ -96,7 +96,7 @@ def test_the_lock_is_released_when_a_fetched_snapshot_is(is_dropped: bool) -> No
     if is_dropped:
         log.drop_received_snapshot()
     else:
-        log.install_snapshot(snapshot_id, now_ms=NOW_MS)
+        log.install_snapshot(snapshot_id)
     follow(log, log.end_offset, 120)
     log.advance_high_watermark(120)
     writer = log.begin_snapshot(log.snapshot_id_at(110), now_ms=NOW_MS)

@@ -149,8 +149,8 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a follower cuts its log at its high watermark, not where the logs part",
         path="connector/raftlog/log/writing/replicated_log.py",
-        old="        self.truncate_to(self._lineage.truncation_offset(diverging), now_ms=now_ms)\n",
-        new="        self.truncate_to(self.high_watermark, now_ms=now_ms)\n",
+        old="        self.truncate_to(self._lineage.truncation_offset(diverging))\n",
+        new="        self.truncate_to(self.high_watermark)\n",
         tests=(
             "tests/log_write/test_cutting_back.py::test_logs_that_part_are_made_one",
             *transcript("replication/a_cut_below_what_is_committed"),

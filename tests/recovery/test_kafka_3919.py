@@ -170,7 +170,7 @@ class Replica:
 
     def write(self, *values: bytes) -> bytes:
         batch = encoded(*values, base_offset=self.log.end_offset, epoch=self.log.epoch)
-        self.log.append_as_leader([batch], now_ms=1_000)
+        self.log.append_as_leader([batch])
         self.log.flush()
         return batch
 
@@ -185,14 +185,14 @@ class Replica:
             answer = leader.log.validate_fetch(self.log.end_offset, epoch)
             answers.append(answer)
             if isinstance(answer, Diverging):
-                self.log.truncate_to_end_of_epoch(answer.end, now_ms=2_000)
+                self.log.truncate_to_end_of_epoch(answer.end)
                 continue
             assert isinstance(answer, Valid)
             batches = leader.log._store.batches(self.log.end_offset, leader.log.end_offset)
             data = leader.segment()
             for batch in batches:
                 piece = data[batch.position : batch.position + batch.byte_count]
-                self.log.append_as_follower(piece, leader_epoch=leader.log.epoch, now_ms=2_000)
+                self.log.append_as_follower(piece, leader_epoch=leader.log.epoch)
             self.log.flush()
             return answers
 
@@ -201,11 +201,11 @@ def test_offsets_do_not_go_backwards_after_both_lost_power_and_the_shorter_one_l
     first, second = Replica(), Replica()
     for at in range(100):
         batch = first.write(b"message %d" % at)
-        second.log.append_as_follower(batch, leader_epoch=1, now_ms=1_000)
+        second.log.append_as_follower(batch, leader_epoch=1)
     second.log.flush()
     first.restart()
     second.restart()
-    first.log.truncate_to(51, now_ms=2_000)  # half of it was never on the disk
+    first.log.truncate_to(51)  # half of it was never on the disk
     first.restart()
     first.log.claim(now_ms=2_000)
     for _ in range(2):
@@ -227,7 +227,7 @@ def test_a_batch_that_overlaps_the_end_is_refused_when_it_comes() -> None:
     big = encoded(*[b"big"] * 20, base_offset=5, epoch=1)
     before = second.segment()
     with pytest.raises(LogGapError):
-        second.log.append_as_follower(big, leader_epoch=2, now_ms=2_000)
+        second.log.append_as_follower(big, leader_epoch=2)
     assert second.segment() == before
 
 
@@ -249,8 +249,8 @@ def test_a_repair_cuts_where_it_is_told_saves_all_of_it_and_says_what_was_lost()
     contents = log.disk.files()
     sound_end = log.recover().end_offset
     with pytest.raises(OptionError, match=f"sound only up to offset {sound_end}"):
-        cut_log_at(log.disk, DIRECTORY, offset=sound_end + 3, config=log.config, now_ms=0)
-    repaired = cut_log_at(log.disk, DIRECTORY, offset=sound_end, config=log.config, now_ms=0)
+        cut_log_at(log.disk, DIRECTORY, offset=sound_end + 3, config=log.config)
+    repaired = cut_log_at(log.disk, DIRECTORY, offset=sound_end, config=log.config)
     assert repaired.recovered.report.read_only is None
     assert repaired.first_lost_offset == sound_end == repaired.recovered.end_offset
     assert repaired.end_offset_before > sound_end
@@ -277,7 +277,7 @@ def test_a_repair_below_a_snapshot_sets_the_snapshot_aside() -> None:
     writer = log.log.begin_snapshot(log.log.snapshot_id_at(61), now_ms=0)
     assert writer is not None
     writer.freeze()
-    repaired = cut_log_at(log.disk, DIRECTORY, offset=30, config=log.config, now_ms=0)
+    repaired = cut_log_at(log.disk, DIRECTORY, offset=30, config=log.config)
     assert repaired.recovered.end_offset == 30
     assert repaired.recovered.report.read_only is None
     assert len(repaired.set_aside) == 1
@@ -289,13 +289,13 @@ def test_a_repair_that_was_cut_short_is_done_again() -> None:
     log.disk.sync_directory(DIRECTORY)
     end = log.recover().end_offset
     recording = log.disk.record()
-    cut_log_at(log.disk, DIRECTORY, offset=end, config=log.config, now_ms=0)
+    cut_log_at(log.disk, DIRECTORY, offset=end, config=log.config)
     expected = log.disk.files()[log.segment(18)]
     for state in recording.states():
         disk = SimulatedDisk.after(state)
         first = recover(disk.copy(), DIRECTORY, config=log.config)
         assert first.end_offset == end
-        again = cut_log_at(disk, DIRECTORY, offset=end, config=log.config, now_ms=0)
+        again = cut_log_at(disk, DIRECTORY, offset=end, config=log.config)
         assert again.recovered.report.read_only is None, state
         assert again.recovered.end_offset == end
         assert disk.files()[log.segment(18)] == expected

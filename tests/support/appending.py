@@ -55,13 +55,11 @@ def batch(
     return encode_batch(new, base_offset=base_offset, leader_epoch=epoch)
 
 
-def append(
-    log: ReplicatedLog, *values: bytes, timestamp_ms: int | None = None, now_ms: int = NOW_MS
-) -> int:
+def append(log: ReplicatedLog, *values: bytes, timestamp_ms: int | None = None) -> int:
     """Append one batch, not synced; its base offset."""
     base_offset = log.end_offset
     data = batch(*values, base_offset=base_offset, epoch=log.epoch, timestamp_ms=timestamp_ms)
-    log.append_as_leader([data], now_ms=now_ms)
+    log.append_as_leader([data])
     return base_offset
 
 

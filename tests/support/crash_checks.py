@@ -175,9 +175,7 @@ def _check_unfinished(disk: SimulatedDisk, witness: Witness) -> None:
             now_ms=NOW_MS,
             is_single=witness.is_single,
         )
-    log.append_as_leader(
-        [encoded(b"first", base_offset=log.end_offset, epoch=log.epoch)], now_ms=NOW_MS
-    )
+    log.append_as_leader([encoded(b"first", base_offset=log.end_offset, epoch=log.epoch)])
     log.flush()
     end_offset = log.end_offset
     disk.crash(Survival.NOTHING)
@@ -254,7 +252,7 @@ def _check_going_on(
     )
     assert log.end_offset == recovered.end_offset, state
     batch = encoded(b"goes on", base_offset=log.end_offset, epoch=log.epoch)
-    log.append_as_leader([batch], now_ms=NOW_MS)
+    log.append_as_leader([batch])
     log.flush()
     disk.crash(Survival.NOTHING)
     again = _recover(disk, witness)

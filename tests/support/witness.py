@@ -101,7 +101,7 @@ class Witness:
             producer=producer,
         )
         self._note(before, read_batch(batch))
-        self.log.append_as_leader([batch], now_ms=NOW_MS)
+        self.log.append_as_leader([batch])
         if flush:
             self.flush()
 
@@ -125,7 +125,7 @@ class Witness:
         boundary = self.versions[-1].up_to(offset)[-1].next_offset
         self.promises.append(Promise(before, min(boundary, self.promises[-1].end_offset)))
         self.versions[-1].ended = before
-        self.log.truncate_to(offset, now_ms=NOW_MS)
+        self.log.truncate_to(offset)
         old = self.versions[-1]
         old.ended = self.now
         kept = old.up_to(self.log.end_offset)

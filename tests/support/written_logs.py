@@ -93,7 +93,7 @@ class WrittenLog:
             compression=compression,
             producer=producer,
         )
-        self.log.append_as_leader([batch], now_ms=1_000 + self.log.end_offset)
+        self.log.append_as_leader([batch])
         if sync:
             self.log.flush()
         return self.log.end_offset

@@ -177,7 +177,7 @@ class AppendGroup:
         """Write what waits in the accumulator."""
         batches = self._accumulator.drain()
         if batches:
-            self._log.append_as_leader(batches, now_ms=self._now_ms)
+            self._log.append_as_leader(batches)
 
     def interrupted(self) -> list[Answer]:
         """Return the answer of the append that ``place`` was writing when it raised, if any.

@@ -94,6 +94,4 @@ def repair_log(
         ) from None
     turns = Turns(files, directory, pause=clock.pause)
     with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
-        return cut_log_at(
-            files, directory, offset=cut_at, config=properties.config, now_ms=clock.wall_ms()
-        )
+        return cut_log_at(files, directory, offset=cut_at, config=properties.config)

@@ -355,7 +355,7 @@ class Replica:
             case AppendAsFollower():
                 self._append_as_follower(effect)
             case TruncateToEndOfEpoch(diverging):
-                log.truncate_to_end_of_epoch(diverging, now_ms=now_ms)
+                log.truncate_to_end_of_epoch(diverging)
                 self._events.append(Truncated())
             case StoreSnapshotBytes():
                 self._store_snapshot_bytes(effect)
@@ -366,9 +366,7 @@ class Replica:
 
     def _append_as_follower(self, effect: AppendAsFollower) -> None:
         try:
-            self.log.append_as_follower(
-                effect.records, leader_epoch=effect.leader_epoch, now_ms=self._now_ms
-            )
+            self.log.append_as_follower(effect.records, leader_epoch=effect.leader_epoch)
         except (CorruptBatchError, LogGapError, DivergedLogError, FutureEpochError) as error:
             self._events.append(AppendRefused(error.sentence()))
         except DiskFullError as error:
@@ -402,7 +400,7 @@ class Replica:
         if not self.log.is_receiving_snapshot:
             return  # there was no room for its last bytes, and it was refused
         try:
-            receiver = self.log.install_snapshot(effect.snapshot_id, now_ms=self._now_ms)
+            receiver = self.log.install_snapshot(effect.snapshot_id)
         except CorruptSnapshotError as error:
             self._events.append(SnapshotRefused(effect.snapshot_id, error.sentence()))
             return

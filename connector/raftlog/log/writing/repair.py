@@ -61,7 +61,7 @@ class Repaired:
 
 
 def cut_log_at(
-    storage: WritableStorage, directory: str, *, offset: int, config: LogConfig, now_ms: int
+    storage: WritableStorage, directory: str, *, offset: int, config: LogConfig
 ) -> Repaired:
     """Cut a log of ours before the batch that holds ``offset``, or at its end, and open it.
 

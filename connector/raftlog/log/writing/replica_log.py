@@ -73,7 +73,7 @@ class ReplicaLog(ReplicatedLog):
                 epoch=None,
                 is_single=False,
             )
-        log._begin_behind_newest_snapshot(now_ms)
+        log._begin_behind_newest_snapshot()
         return log
 
     @classmethod
@@ -96,14 +96,14 @@ class ReplicaLog(ReplicatedLog):
                     reason="it is damaged where it begins, and no snapshot stands in front of it",
                     remedy="give this node an empty directory: the others have what is gone",
                 )
-            log._begin_anew(log.snapshots[-1], now_ms, is_damaged=True)
+            log._begin_anew(log.snapshots[-1], is_damaged=True)
             return log
         log.close()
         properties = files.read_properties()
         assert properties is not None, "the log is ours"
-        cut_log_at(storage, directory, offset=end_offset, config=properties.config, now_ms=now_ms)
+        cut_log_at(storage, directory, offset=end_offset, config=properties.config)
         log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
-        log._begin_behind_newest_snapshot(now_ms)
+        log._begin_behind_newest_snapshot()
         return log
 
     # --- what a replica asks ----------------------------------------------------------------------
@@ -264,7 +264,7 @@ class ReplicaLog(ReplicatedLog):
             with self._failing(also_full=True):
                 receiver.drop()
 
-    def install_snapshot(self, snapshot_id: SnapshotId, *, now_ms: int) -> SnapshotReceiver:
+    def install_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReceiver:
         """Keep the snapshot whose bytes are all here, and begin the log behind it, durably.
 
         Raises ``CorruptSnapshotError``: then it is dropped, and the log is as it was.
@@ -280,12 +280,12 @@ class ReplicaLog(ReplicatedLog):
                 damage = error
             else:
                 self._store.look_for_snapshots()
-                self._begin_behind_newest_snapshot(now_ms)
+                self._begin_behind_newest_snapshot()
                 self._store.forget_snapshots_before(snapshot_id)
                 return receiver
         raise damage
 
-    def _begin_behind_newest_snapshot(self, now_ms: int) -> None:
+    def _begin_behind_newest_snapshot(self) -> None:
         """Begin anew if a snapshot is further than the log; not if more was known to be durable."""
         if not self.snapshots:
             return
@@ -293,7 +293,7 @@ class ReplicaLog(ReplicatedLog):
         own = SnapshotId(epoch=self.last_fetched_epoch, end_offset=self._end_offset)
         if newest <= own or self._has_lost_more_than(newest):
             return
-        self._begin_anew(newest, now_ms)
+        self._begin_anew(newest)
 
     def _has_lost_more_than(self, snapshot_id: SnapshotId) -> bool:
         """Whether something that was durable is gone, and is not in the snapshot either."""
@@ -303,9 +303,7 @@ class ReplicaLog(ReplicatedLog):
         synced = 0 if published is None else published.end_offset
         return max(self._store.recovery_point, synced) > snapshot_id.end_offset
 
-    def _begin_anew(
-        self, snapshot_id: SnapshotId, now_ms: int, *, is_damaged: bool = False
-    ) -> None:
+    def _begin_anew(self, snapshot_id: SnapshotId, *, is_damaged: bool = False) -> None:
         with self._failing(also_full=True):
             self._directory.remove_clean_marker()
             self._directory.unpublish()

@@ -53,7 +53,9 @@ from .segment import ActiveSegment
 from .snapshot_writer import SnapshotWriter
 from .upkeep import VotersAt, begin_behind, begin_snapshot, check_snapshot_id, clean
 
-LEADER_ID_DEFAULT: Final = 1
+_VOTERS = (LeaderChangeVoter(1),)
+_LEADER_CHANGE: Final = (LeaderChange(leader_id=1, voters=_VOTERS, granting_voters=_VOTERS),)
+"""How an epoch begins that has one voter, its leader."""
 ABORT_REASON: Final = "a later epoch began"
 
 
@@ -72,7 +74,6 @@ class ReplicatedLog(OpenLog):
         topic_id: str,
         now_ms: int,
         epoch: int | None = 1,
-        leader_id: int = LEADER_ID_DEFAULT,
         is_single: bool = True,
     ) -> Self:
         """Make a log in a directory, made if need be, that holds none. Durable on return.
@@ -90,7 +91,7 @@ class ReplicatedLog(OpenLog):
         files.write_identity(properties, EpochCache())
         log._store.make_first_segment(0)
         if epoch is not None:
-            log._begin_epoch(epoch, _change_to(leader_id), now_ms)
+            log._begin_epoch(epoch, _LEADER_CHANGE, now_ms)
         log.flush()
         files.sync()
         return log
@@ -103,7 +104,6 @@ class ReplicatedLog(OpenLog):
         *,
         config: LogConfig | None = None,
         now_ms: int,
-        leader_id: int = LEADER_ID_DEFAULT,
         is_single: bool = True,
     ) -> Self:
         """Open a log and recover it if need be; ``report`` says what was found.
@@ -123,14 +123,14 @@ class ReplicatedLog(OpenLog):
         log = cls(files, config, is_single=is_single)
         log._recover()
         if is_single and not log.is_read_only and not log.end_offset:
-            log._begin_epoch(max(1, log.epoch), _change_to(leader_id), now_ms)  # made, unfinished
+            log._begin_epoch(max(1, log.epoch), _LEADER_CHANGE, now_ms)  # made, unfinished
             log.flush()
         log._abort_what_was_left(now_ms)
         return log
 
     # --- appending --------------------------------------------------------------------------------
 
-    def append_as_leader(self, batches: Iterable[bytes | memoryview], *, now_ms: int) -> int:
+    def append_as_leader(self, batches: Iterable[bytes | memoryview]) -> int:
         """Append batches that were given their offsets and this log's epoch; the new end offset.
 
         Nothing is durable yet. All batches are looked at before the first one is written. Raises
@@ -156,7 +156,7 @@ class ReplicatedLog(OpenLog):
             expected = batch.next_offset
         return self._append(found)
 
-    def append_as_follower(self, data: bytes, *, leader_epoch: int, now_ms: int) -> int:
+    def append_as_follower(self, data: bytes, *, leader_epoch: int) -> int:
         """Append what a leader sent, as it is; the new end offset. Nothing is durable yet.
 
         A batch that is cut off at the end is left out (a fetch is cut at a number of bytes). All
@@ -191,18 +191,14 @@ class ReplicatedLog(OpenLog):
             position += batch.byte_count
         return self._append(found)
 
-    def claim(self, *, now_ms: int, epoch: int | None = None, leader_id: int | None = None) -> int:
-        """Begin a later epoch (the next one, if none is named), which fences those before it.
+    def claim(self, *, now_ms: int) -> int:
+        """Begin the next epoch, which fences those before it.
 
         The first thing in it is a leader change; a metadata transaction that an earlier epoch left
-        open is aborted right behind. Durable on return. Raises ``NotLeaderError`` for an epoch
-        that is not later.
+        open is aborted right behind. Durable on return.
         """
-        epoch = self.epoch + 1 if epoch is None else epoch
-        if epoch <= self.epoch:
-            raise NotLeaderError(epoch=epoch, current_epoch=self.epoch)
-        leader_id = LEADER_ID_DEFAULT if leader_id is None else leader_id
-        self._begin_epoch(epoch, _change_to(leader_id), now_ms)
+        epoch = self.epoch + 1
+        self._begin_epoch(epoch, _LEADER_CHANGE, now_ms)
         self.flush()
         return epoch
 
@@ -247,7 +243,7 @@ class ReplicatedLog(OpenLog):
             records=tuple(records), base_timestamp_ms=now_ms, is_control=is_control
         )
         data = encode_batch(batch, base_offset=self._end_offset, leader_epoch=self.epoch)
-        self.append_as_leader([data], now_ms=now_ms)
+        self.append_as_leader([data])
 
     # --- what another process did -----------------------------------------------------------------
 
@@ -339,12 +335,12 @@ class ReplicatedLog(OpenLog):
         """Whether a follower may fetch from ``offset``, its last record being of ``epoch``."""
         return self._lineage.validate(offset, epoch)
 
-    def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch, *, now_ms: int) -> int:
+    def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch) -> int:
         """Cut the log where it parts from a leader that answered ``Diverging``; the new end."""
-        self.truncate_to(self._lineage.truncation_offset(diverging), now_ms=now_ms)
+        self.truncate_to(self._lineage.truncation_offset(diverging))
         return self._end_offset
 
-    def truncate_to(self, offset: int, *, now_ms: int) -> None:
+    def truncate_to(self, offset: int) -> None:
         """Cut off every batch that does not end below ``offset``. Durable on return.
 
         Raises ``TruncationRefusedError`` below the high watermark: that is committed.
@@ -465,12 +461,6 @@ class ReplicatedLog(OpenLog):
             and now_ms - newest_ms > retention_ms
             and self._end_offset == self.high_watermark
         )
-
-
-def _change_to(leader_id: int) -> tuple[ControlRecord, ...]:
-    """How an epoch begins that has one voter, its leader."""
-    voters = (LeaderChangeVoter(leader_id),)
-    return (LeaderChange(leader_id=leader_id, voters=voters, granting_voters=voters),)
 
 
 def _check_is_free(files: LogDirectory) -> None:
