@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.changes import after, cluster
+from tests.support.checkpoints import checkpoint_log_records, image_from_records
 from tests.support.metadata_logs import CLUSTERS, restored
 
 import raftlog
@@ -19,7 +20,6 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog_state import apply_changes, export_snapshot, snapshot_log, write_snapshot
-from raftlog_state.checkpoint import checkpoint_log_records, image_from_records
 from raftlog_state.controller import SetConfig, SetScram
 from raftlog_state.fold import Fold
 from raftlog_state.image import BrokerRow, MetadataImage, PartitionRow

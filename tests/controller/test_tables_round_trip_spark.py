@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.checkpoints import checkpoint_log_records, image_from_records
 from tests.support.metadata_logs import MetadataLog, metadata_log
 from tests.support.source_rows import source_rows
 
 import raftlog
 from raftlog_state import apply_changes
-from raftlog_state.checkpoint import checkpoint_log_records, image_from_records
 from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage, PartitionRow, TopicRow
 from raftlog_state.image_records import image_records

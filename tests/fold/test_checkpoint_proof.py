@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.support.checkpoints import checkpoint_log_records, image_from_records
 from tests.support.effort import COPIES, slow_but
 from tests.support.metadata_logs import (
     CLUSTERS,
@@ -17,11 +18,7 @@ from tests.support.metadata_logs import (
     restored,
 )
 
-from raftlog_state.checkpoint import (
-    checkpoint_bytes,
-    checkpoint_log_records,
-    image_from_records,
-)
+from raftlog_state.checkpoint import checkpoint_bytes
 from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage
 from raftlog_state.image_records import image_records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from tests.support.checkpoints import checkpoint_log_records, image_from_records
 from tests.support.metadata_logs import state_after
 
 from raftlog.errors import (
@@ -14,11 +15,7 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog.records import iter_batches
-from raftlog_state.checkpoint import (
-    checkpoint_bytes,
-    checkpoint_log_records,
-    image_from_records,
-)
+from raftlog_state.checkpoint import checkpoint_bytes
 from raftlog_state.image import MetadataImage
 from raftlog_state.image_records import image_records
 from raftlog_state.records import (

@@ -8,6 +8,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.dumps import control_text
 
 from raftlog.errors import CorruptBatchError, RaftlogError
 from raftlog.records.control import (
@@ -22,7 +23,6 @@ from raftlog.records.control import (
     VoterEndpoint,
     control_json,
     control_name,
-    control_text,
     decode_control,
     encode_control,
 )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.dumps import DumpBatch, DumpRecord, dumped_logs, read_dump
+from tests.support.batches_again import to_new
+from tests.support.dumps import DumpBatch, DumpRecord, control_text, dumped_logs, read_dump
 from tests.support.effort import is_copy, slow_but
 from tests.support.record_rows import read_rows, rows_of, scan_rows
 
@@ -22,7 +23,6 @@ from raftlog.records import (
     iter_batches,
     read_batch,
 )
-from raftlog.records.control import control_text
 from raftlog.records.scan import Column, Stop, scan
 from raftlog.records.walk import walk_headers
 
@@ -113,13 +113,13 @@ def test_what_was_read_is_written_again(log: Path) -> None:
     for batch in iter_batches(data):
         lies = data[batch.position : batch.position + batch.byte_count]
         place = {"base_offset": batch.base_offset, "leader_epoch": batch.leader_epoch}
-        written = encode_batch(batch.to_new(), **place)
+        written = encode_batch(to_new(batch), **place)
         if batch.compression is Compression.NONE:
             assert written == lies
         else:
             again = read_batch(written)
             assert isinstance(again, RecordBatch)
-            assert again.to_new() == batch.to_new()
+            assert to_new(again) == to_new(batch)
         if batch.is_control:
             for record in batch.records():
                 control = decode_control(record.key, record.value)
@@ -171,7 +171,7 @@ def test_a_log_copied_from_a_running_node_is_whole(tmp_path: Path) -> None:
         assert expected.end_position == len(data)
         written = b"".join(
             encode_batch(
-                batch.to_new(), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch
+                to_new(batch), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch
             )
             for batch in iter_batches(data)
         )

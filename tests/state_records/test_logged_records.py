@@ -16,6 +16,7 @@ from tests.support.metadata_values import (
     values_in,
     values_of,
 )
+from tests.support.redacted import redact_value
 
 from raftlog_state.records import (
     RECORD_TYPES,
@@ -106,6 +107,6 @@ def test_no_ordinary_config_of_a_real_cluster_is_hidden() -> None:
             continue
         for value in values_of(log):
             record = decode(value).record
-            if isinstance(record, ConfigRecord) and redactor.redact_value(value) != value:
+            if isinstance(record, ConfigRecord) and redact_value(redactor, value) != value:
                 hidden.add(record.name)
     assert hidden == {"listener.name.extra.ssl.key.password"}

@@ -15,6 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raftlog.records.control import (
+    ControlRecord,
+    EndTransactionMarker,
+    LeaderChange,
+    UnknownControl,
+    control_json,
+)
+
 DUMP_SUFFIX = ".dump.gz"
 
 _BATCH = re.compile(
@@ -173,3 +181,18 @@ def _record(line: str) -> DumpRecord:
         header_keys=tuple(keys.split(",")) if keys else (),
         text=match["text"],
     )
+
+
+def control_text(record: ControlRecord) -> str:
+    """The end of the line that kafka-dump-log prints for it."""
+    match record:
+        case EndTransactionMarker():
+            name, epoch = record.control_type.name, record.coordinator_epoch
+            return f"endTxnMarker: {name} coordinatorEpoch: {epoch}"
+        case UnknownControl():
+            return f"controlType: UNKNOWN({record.type_id})"
+        case LeaderChange():
+            title = "LeaderChange:"
+        case _:
+            title = type(record).__name__
+    return f"{title} {json.dumps(control_json(record), separators=(',', ':'))}"

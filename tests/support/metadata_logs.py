@@ -12,12 +12,12 @@ from pathlib import Path
 
 from raftlog.records import iter_batches
 from raftlog.types import SnapshotId
-from raftlog_state.checkpoint import checkpoint_log_records
 from raftlog_state.delta import Change, MetadataDelta, RecordChanges
 from raftlog_state.fold import Fold, LogRecord, batch_records
 from raftlog_state.image import MetadataImage
 from raftlog_state.records import DecodedRecord, MetadataRecord, decode, to_json
 from raftlog_state.replay import Position, replay
+from tests.support.checkpoints import checkpoint_log_records
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
 CLUSTERS = (

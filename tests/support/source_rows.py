@@ -24,6 +24,7 @@ from raftlog_state.records import (
     encode,
     to_json,
 )
+from tests.support.redacted import redact_value
 
 SCHEMA = pa.schema(
     [
@@ -72,7 +73,7 @@ def without_secrets(records: Iterable[LogRecord]) -> list[LogRecord]:
     def shown(record: LogRecord) -> LogRecord:
         payload = record.payload
         if isinstance(payload, bytes):
-            return replace(record, payload=redactor.redact_value(payload))
+            return replace(record, payload=redact_value(redactor, payload))
         if isinstance(payload, DecodedRecord):
             return replace(record, payload=redactor.redact(payload))
         return record

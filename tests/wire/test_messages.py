@@ -24,7 +24,7 @@ from raftlog.errors import InexpressibleMessageError
 from raftlog.wire import wide
 from raftlog.wire.decoding import decode
 from raftlog.wire.encoding import encode
-from raftlog.wire.schema import lost_fields, message_plan
+from raftlog.wire.schema import StructPlan, message_plan
 
 KINDS = [(kind, version) for _, kind, version in message_kinds()]
 
@@ -45,6 +45,17 @@ def test_content_of_kafka_s_messages_is_read() -> None:
     assert (vote.replica_epoch, vote.last_offset, vote.pre_vote) == (6, 100, True)
     asked = decode(ApiVersionsRequest, 4, message_vector("ApiVersions", 4))
     assert (asked.client_software_name, asked.client_software_version) == ("py", "1")
+
+
+def lost_fields(plan: StructPlan, prefix: str = "") -> tuple[str, ...]:
+    """The fields of this version that its target cannot hold, as ``topics.partitions.name``."""
+    lost: list[str] = []
+    for field in (*plan.fields, *plan.tagged):
+        if not field.is_kept:
+            lost.append(prefix + field.name)
+        elif field.struct is not None:
+            lost += lost_fields(field.struct, f"{prefix}{field.name}.")
+    return tuple(lost)
 
 
 def test_a_class_holds_every_field_of_every_version() -> None:

@@ -121,36 +121,6 @@ class RecordBatch:
                 stored.headers,
             )
 
-    def to_new(self) -> NewRecordBatch:
-        """The same batch to be written again: ``encode_batch`` gives the same bytes.
-
-        (If it is compressed: the same records.)
-        """
-        records = tuple(
-            NewRecord(
-                stored.key,
-                stored.value,
-                wrapped_int64(self.base_timestamp_ms + stored.timestamp_delta),
-                stored.headers,
-                stored.offset_delta,
-            )
-            for stored in self._stored(DECOMPRESSED_BYTES_MAX)
-        )
-        return NewRecordBatch(
-            records=records,
-            base_timestamp_ms=self.base_timestamp_ms,
-            max_timestamp_ms=self.max_timestamp_ms,
-            last_offset_delta=self.last_offset - self.base_offset,
-            compression=self.compression,
-            timestamp_type=self.timestamp_type,
-            is_transactional=self.is_transactional,
-            is_control=self.is_control,
-            delete_horizon_ms=self.delete_horizon_ms,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            base_sequence=self.base_sequence,
-        )
-
     def _stored(self, decompressed_bytes_max: int) -> Iterator[StoredRecord]:
         try:
             data = decompress(self.payload, self.compression, byte_count_max=decompressed_bytes_max)

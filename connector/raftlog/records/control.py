@@ -18,7 +18,7 @@ from typing import Final
 from raftlog.errors import CorruptBatchError
 from raftlog.types import ZERO_UUID
 
-from .control_json import control_json, control_text
+from .control_json import control_json
 from .control_messages import (
     ControlRecord,
     ControlType,
@@ -56,7 +56,6 @@ __all__ = [
     "VoterEndpoint",
     "control_json",
     "control_name",
-    "control_text",
     "control_type_id",
     "decode_control",
     "encode_control",

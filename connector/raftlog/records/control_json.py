@@ -6,7 +6,6 @@ print is not printed here.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from .control_messages import (
@@ -57,21 +56,6 @@ def control_json(record: ControlRecord) -> dict[str, Any]:
             }
         case UnknownControl():
             return {"controlType": "UNKNOWN", "typeId": record.type_id}
-
-
-def control_text(record: ControlRecord) -> str:
-    """The end of the line that kafka-dump-log prints for it."""
-    match record:
-        case EndTransactionMarker():
-            name, epoch = record.control_type.name, record.coordinator_epoch
-            return f"endTxnMarker: {name} coordinatorEpoch: {epoch}"
-        case UnknownControl():
-            return f"controlType: UNKNOWN({record.type_id})"
-        case LeaderChange():
-            title = "LeaderChange:"
-        case _:
-            title = type(record).__name__
-    return f"{title} {json.dumps(control_json(record), separators=(',', ':'))}"
 
 
 def _leader_change_json(voter: LeaderChangeVoter, version: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Rules of this file:
 
 1. kio gives one class for each version. Here the newest one stands for all (or one of ``wide``,
    which adds what only old versions have), as in Kafka's own generated classes: what a version does
-   not have takes its default. ``lost_fields`` tells what a class cannot hold of a version.
+   not have takes its default.
 2. kio is asked for classes alone. Its native reader allocates what a length claims and ends the
    process if that fails (0.6.5: five bytes are enough), so that bytes are read by ``decoding``.
 3. Kafka: ``MessageDataGenerator``; KIP-482 for tagged fields, KIP-893 for structures that may be
@@ -118,17 +118,6 @@ def _plan(target: type[Any], version: int) -> StructPlan:
         else kio_index.load_response_schema
     )
     return _struct_plan(load(target.__api_key__, version), target)
-
-
-def lost_fields(plan: StructPlan, prefix: str = "") -> tuple[str, ...]:
-    """The fields of this version that its target cannot hold, as ``topics.partitions.name``."""
-    lost: list[str] = []
-    for field in (*plan.fields, *plan.tagged):
-        if not field.is_kept:
-            lost.append(prefix + field.name)
-        elif field.struct is not None:
-            lost += lost_fields(field.struct, f"{prefix}{field.name}.")
-    return tuple(lost)
 
 
 def _struct_plan(source: type[Any], target: type[Any]) -> StructPlan:

@@ -1,7 +1,7 @@
-"""Checkpoints: a whole ``.checkpoint`` file from an image, and an image from one."""
+"""Checkpoints: a whole ``.checkpoint`` file from an image."""
 
 from __future__ import annotations
 
-from .file import checkpoint_bytes, checkpoint_log_records, image_from_records
+from .file import checkpoint_bytes
 
-__all__ = ["checkpoint_bytes", "checkpoint_log_records", "image_from_records"]
+__all__ = ["checkpoint_bytes"]

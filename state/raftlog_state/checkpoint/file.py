@@ -1,8 +1,8 @@
-"""A whole ``.checkpoint``: header, records of an image, footer; and the way back.
+"""A whole ``.checkpoint``: header, records of an image, footer.
 
 Offsets in a checkpoint begin at 0 and mean nothing; its name says what it contains.
 
-Source: Kafka ``RecordsSnapshotWriter``, ``RecordsSnapshotReader``, ``Snapshots``; KIP-630.
+Source: Kafka ``RecordsSnapshotWriter``, ``Snapshots``; KIP-630.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from raftlog.errors import CorruptSnapshotError
 from raftlog.limits import BATCH_BYTES_MAX, BATCH_HEADER_BYTES
-from raftlog.records import NewRecord, NewRecordBatch, encode_batch, iter_batches
+from raftlog.records import NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.control import (
     ControlRecord,
     KRaftVersion,
@@ -20,13 +19,10 @@ from raftlog.records.control import (
     SnapshotHeader,
     encode_control,
 )
-from raftlog.types import SnapshotId
 from raftlog_state.epochs import kraft_voters
-from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage
 from raftlog_state.image_records import image_records
-from raftlog_state.payload import Decode, LogRecord, batch_records
-from raftlog_state.records import decode, encode
+from raftlog_state.records import encode
 
 RECORD_OVERHEAD_BYTES_MAX: Final = 19
 """What a record without key and headers adds to its value at most: three varints of 5 bytes
@@ -66,37 +62,6 @@ def checkpoint_bytes(
         )
         offset += len(batch.records)
     return bytes(written)
-
-
-def checkpoint_log_records(data: bytes, *, path: str | None = None) -> list[LogRecord]:
-    """The records of a whole ``.checkpoint``, control records among them, ready for a fold.
-
-    Raises ``CorruptSnapshotError`` if header or footer is missing or the end is torn,
-    ``CorruptBatchError`` where a batch is damaged.
-    """
-    name = path or "this buffer"
-    records: list[LogRecord] = []
-    position = 0
-    for batch in iter_batches(data, path=path):
-        records.extend(batch_records(batch))
-        position = batch.position + batch.byte_count
-    if position < len(data):
-        reason = f"its last {len(data) - position} bytes hold no whole batch"
-        raise CorruptSnapshotError(path=name, reason=reason, position=position)
-    if not records or not isinstance(records[0].payload, SnapshotHeader):
-        raise CorruptSnapshotError(path=name, reason="it does not begin with a snapshot header")
-    if not isinstance(records[-1].payload, SnapshotFooter):
-        raise CorruptSnapshotError(path=name, reason="it does not end with a snapshot footer")
-    return records
-
-
-def image_from_records(
-    snapshot_id: SnapshotId, records: Iterable[LogRecord], *, decode: Decode = decode
-) -> MetadataImage:
-    """The state that a checkpoint's records are. Raises ``ReplayError``."""
-    fold = Fold(decode=decode)
-    fold.bootstrap(snapshot_id, records)
-    return fold.image
 
 
 def _control_batch(controls: Iterable[ControlRecord], written_ms: int) -> NewRecordBatch:

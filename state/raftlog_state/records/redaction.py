@@ -31,7 +31,7 @@ from .config_types import is_secret_config
 from .declare import Struct, UnknownTag
 from .decoded import DecodedRecord, UnknownRecord
 from .schema_access import ConfigRecord, UserScramCredentialRecord
-from .serde import NO_OP_VALUE, decode, encode, to_json_text
+from .serde import decode, to_json_text
 
 MASK: Final = "[redacted]"
 """What stands for a secret where no key was given."""
@@ -74,18 +74,6 @@ class Redactor:
         elif isinstance(record, UserScramCredentialRecord):
             hidden = hidden | self._hide_scram(record)
         return DecodedRecord(decoded.version, replace(record, **hidden)) if hidden else decoded
-
-    def redact_value(self, value: bytes) -> bytes:
-        """The value bytes of the redacted record; the same bytes where it holds no secret.
-
-        Raises:
-            MetadataParseError: the bytes are damaged, so nobody can say what in them is secret.
-        """
-        if self.reveal or value == NO_OP_VALUE:
-            return value
-        decoded = decode(value)
-        redacted = self.redact(decoded)
-        return value if redacted is decoded else encode(redacted)
 
     def record_json(self, value: bytes) -> str:
         """The JSON text of the redacted record, as kafka-dump-log prints it.

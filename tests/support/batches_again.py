@@ -1,0 +1,38 @@
+"""A batch that was read, as one to be written again."""
+
+from __future__ import annotations
+
+from raftlog.limits import DECOMPRESSED_BYTES_MAX
+from raftlog.records import NewRecord, NewRecordBatch, RecordBatch
+from raftlog.records.record import wrapped_int64
+
+
+def to_new(batch: RecordBatch) -> NewRecordBatch:
+    """The same batch to be written again: ``encode_batch`` gives the same bytes.
+
+    (If it is compressed: the same records.)
+    """
+    records = tuple(
+        NewRecord(
+            stored.key,
+            stored.value,
+            wrapped_int64(batch.base_timestamp_ms + stored.timestamp_delta),
+            stored.headers,
+            stored.offset_delta,
+        )
+        for stored in batch._stored(DECOMPRESSED_BYTES_MAX)
+    )
+    return NewRecordBatch(
+        records=records,
+        base_timestamp_ms=batch.base_timestamp_ms,
+        max_timestamp_ms=batch.max_timestamp_ms,
+        last_offset_delta=batch.last_offset - batch.base_offset,
+        compression=batch.compression,
+        timestamp_type=batch.timestamp_type,
+        is_transactional=batch.is_transactional,
+        is_control=batch.is_control,
+        delete_horizon_ms=batch.delete_horizon_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+    )
