@@ -25,7 +25,6 @@ CALLER: Final = Caller(
     node_id=None,
     listener=Listener.CLIENTS,
     rights=Rights.READ | Rights.APPEND,
-    client_id=None,
 )
 
 

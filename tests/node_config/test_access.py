@@ -78,9 +78,8 @@ def test_a_name_has_what_the_table_gives_it(name: str, rights: Rights) -> None:
 def test_without_tls_everybody_has_every_right_of_the_listener(
     listener: Listener, rights: Rights
 ) -> None:
-    caller = caller_of(None, listener_for(listener, None), TABLE, client_id="node-1.example")
+    caller = caller_of(None, listener_for(listener, None), TABLE)
     assert (caller.name, caller.node_id, caller.rights) == ("anonymous", None, rights)
-    assert caller.client_id == "node-1.example"
 
 
 def test_a_node_votes_on_the_listener_for_voters_alone() -> None:

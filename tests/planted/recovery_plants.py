@@ -140,10 +140,10 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a snapshot is made readable for all, and private afterwards",
         path="connector/raftlog/client/new_file.py",
-        old="    files = PrivateLocalStorage() if storage is None else storage\n",
+        old="    files = PrivateLocalStorage()\n",
         new="""    from raftlog.storage.local_writing import WritableLocalStorage
 
-    files = WritableLocalStorage() if storage is None else storage
+    files = WritableLocalStorage()
 """,
         tests=(
             "tests/embedded/test_private_logs.py::test_a_snapshot_is_private_before_its_first_byte",

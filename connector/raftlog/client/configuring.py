@@ -37,13 +37,10 @@ from .turns import LOCK_WAIT_MS, Turns
 _FIXED: Final = ("version", "topic.id", "values")
 
 
-def settings_of(
-    path: str | os.PathLike[str], *, storage: WritableStorage | None = None
-) -> dict[str, str]:
+def settings_of(path: str | os.PathLike[str]) -> dict[str, str]:
     """The settings of the log in ``path``. Raises ``LogNotFoundError``, ``NotALogError`` and
     ``CorruptFileError``."""
-    files = WritableLocalStorage() if storage is None else storage
-    return _settings(files, without_scheme(os.fspath(path)))
+    return _settings(WritableLocalStorage(), without_scheme(os.fspath(path)))
 
 
 def configure(

@@ -13,19 +13,18 @@ from typing import Final
 
 from raftlog.errors import FileExistsLogError, RaftlogError
 from raftlog.storage.local_writing import PrivateLocalStorage
-from raftlog.storage.protocol import WritableStorage
 
 PART_SUFFIX: Final = ".part"
 """Kafka deletes what has it when a node starts (Kafka: ``Snapshots``)."""
 
 
-def write_new_file(path: str, data: bytes, *, storage: WritableStorage | None = None) -> str:
+def write_new_file(path: str, data: bytes) -> str:
     """Write ``data`` to ``path``, in a directory that is there, and give the absolute path.
 
     Raises ``FileExistsLogError`` if something has the name, or its first half has (a writer died,
     or is at it), ``LogNotFoundError``, ``LogAccessError``, ``DiskFullError``, ``DiskFailedError``.
     """
-    files = PrivateLocalStorage() if storage is None else storage
+    files = PrivateLocalStorage()
     directory, name = files.split(path)
     target, part = files.join(directory, name), files.join(directory, name + PART_SUFFIX)
     if name in files.list_names(directory):

@@ -30,10 +30,7 @@ __all__ = ["CutTail", "RecoveryReport", "Repaired", "open_once", "repair_log"]
 
 
 def open_once(
-    path: str | os.PathLike[str],
-    *,
-    storage: WritableStorage | None = None,
-    clock: Clock | None = None,
+    path: str | os.PathLike[str], *, storage: WritableStorage | None = None
 ) -> tuple[RecoveryReport, int, int]:
     """Open the log in ``path`` as a writer does, recovering what a crash left, and close it in
     order. Then every segment is read, and indexes that do not fit theirs are rebuilt.
@@ -43,7 +40,7 @@ def open_once(
     """
     directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage
-    clock = Clock() if clock is None else clock
+    clock = Clock()
     own_properties(files, directory)
     turns = Turns(files, directory, pause=clock.pause)
     with turns.take_within(LOCK_WAIT_MS, clock.now_ms):

@@ -92,9 +92,9 @@ class SnapshotReader:
         """
         return self._read(ReadScans(columns, chunk_bytes, self._files.decompressed_bytes_max))
 
-    def batches(self, *, chunk_bytes: int = READ_CHUNK_BYTES) -> Iterator[RecordBatch]:
+    def batches(self) -> Iterator[RecordBatch]:
         """The same, one object a batch."""
-        for piece in self._read(ReadBatches(chunk_bytes)):
+        for piece in self._read(ReadBatches(READ_CHUNK_BYTES)):
             yield from piece.objects
 
     def _read(self, reading: Reading[P]) -> Iterator[P]:

@@ -83,15 +83,14 @@ class Caller:
     """Who asks on a connection.
 
     ``name`` is the certificate's, or ``anonymous``; ``node_id`` is that of the node whose
-    certificate it is, None if none is proven; ``client_id`` is what the caller calls itself, and
-    proves nothing. ``commits``: the application ids that it may commit under; None: all.
+    certificate it is, None if none is proven. ``commits``: the application ids that it may commit
+    under; None: all.
     """
 
     name: str
     node_id: int | None
     listener: Listener
     rights: Rights
-    client_id: str | None = None
     commits: CommitAccess | None = None
 
     def may_commit(self, application_id: str) -> bool:
@@ -187,8 +186,6 @@ def caller_of(
     certificate: PeerCertificate | None,
     listener: ListenerConfig,
     access: AccessTable,
-    *,
-    client_id: str | None = None,
 ) -> Caller:
     """Who is at the other end of a connection to ``listener``.
 
@@ -201,7 +198,6 @@ def caller_of(
             node_id=None,
             listener=listener.listener,
             rights=allowed,
-            client_id=client_id,
         )
     name, node_id = ANONYMOUS, None
     if certificate:
@@ -217,7 +213,6 @@ def caller_of(
         node_id=node_id,
         listener=listener.listener,
         rights=rights & allowed,
-        client_id=client_id,
         commits=access.commits_of(name),
     )
 

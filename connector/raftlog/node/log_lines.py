@@ -16,7 +16,7 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -29,12 +29,9 @@ _REMEMBERED_MAX: Final = 1_000
 class LogLines:
     """A node's lines on a stream."""
 
-    def __init__(
-        self, stream: TextIO, node_id: int, *, now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, stream: TextIO, node_id: int) -> None:
         self._stream = stream
         self._node_id = node_id
-        self._now_s = now_s
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
 
     def say(self, event: str, *, level: str = "info", **facts: object) -> None:
@@ -48,7 +45,7 @@ class LogLines:
 
     def say_rarely(self, event: str, about: str, reason: str) -> None:
         """Write what may be said in bursts: of each event ``about`` somebody once in 10 seconds."""
-        now_s = self._now_s()
+        now_s = time.monotonic()
         key = event, about
         last_s, left_out = self._said.get(key, (now_s - _REPEAT_S, 0))
         if now_s - last_s < _REPEAT_S:

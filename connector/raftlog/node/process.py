@@ -18,7 +18,7 @@ import ssl
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TextIO
+from typing import Final
 
 from raftlog import __version__
 from raftlog.client.clock import Clock
@@ -54,8 +54,8 @@ HAND_OVER_MS: Final = 5_000
 LAST_ANSWERS_MS: Final = 2_000
 
 
-def run_node(config: NodeConfig, *, stream: TextIO | None = None, is_counting: bool = False) -> int:
-    """Run a node until a signal ends it; the exit code. Lines go to ``stream``, or stderr.
+def run_node(config: NodeConfig, *, is_counting: bool = False) -> int:
+    """Run a node until a signal ends it; the exit code. Lines go to stderr.
 
     ``is_counting``: it counts while it leads (``counting``).
 
@@ -63,7 +63,7 @@ def run_node(config: NodeConfig, *, stream: TextIO | None = None, is_counting: b
     ``ConfigError``, ``NodeRunningError``, ``NodeAddressError`` and what
     opening a log raises.
     """
-    lines = LogLines(sys.stderr if stream is None else stream, config.node_id)
+    lines = LogLines(sys.stderr, config.node_id)
     raise_descriptor_limit(config)
     storage = SparingLocalStorage()
     meta = read_identity(config, storage)
@@ -155,14 +155,13 @@ class Node:
         *,
         tls: TlsContexts,
         lines: LogLines,
-        clock: Clock | None = None,
     ) -> None:
         """Opens the log. Raises what ``Replica.open`` raises."""
         self._config = config
         self._lines = lines
         self._tls = tls
         self._counts = _Counts()
-        clock = Clock() if clock is None else clock
+        clock = Clock()
         assert meta.cluster_id is not None, "it was read"
         assert meta.directory_id is not None, "it was read"
         self.log_identity: Final = LogIdentity(

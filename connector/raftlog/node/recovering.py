@@ -45,15 +45,13 @@ class NodeRecovery:
         return self.withdrawn_reason is None and self.election_problem is None
 
 
-def recover_node(
-    config: NodeConfig, *, allows_data_loss: bool, storage: WritableStorage | None = None
-) -> NodeRecovery:
+def recover_node(config: NodeConfig, *, allows_data_loss: bool) -> NodeRecovery:
     """Look at the directory of a stopped node; with ``allows_data_loss`` have the node vote again.
 
     What was found is returned. Raises ``NodeRunningError``, what ``read_identity`` raises, and
     ``LogReadOnlyError`` if the log itself is damaged: start the node, which cuts it.
     """
-    files = PrivateLocalStorage() if storage is None else storage
+    files = PrivateLocalStorage()
     read_identity(config, files)
     lock = files.try_lock(files.join(config.directory, NODE_LOCK_NAME))
     if lock is None:

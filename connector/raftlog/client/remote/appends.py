@@ -36,14 +36,11 @@ class Appends:
         network: NetworkThread,
         sender: Sender,
         clock: Clock,
-        *,
-        waiting_bytes_max: int = WAITING_BYTES_MAX,
     ) -> None:
         self._path = path
         self._network = network
         self._sender = sender
         self._clock = clock
-        self._waiting_bytes_max = waiting_bytes_max
         self._changed = threading.Condition()
         self._coming: list[AppendRequest] = []
         self._held_bytes = 0
@@ -62,11 +59,11 @@ class Appends:
         byte_count = request.byte_count()
         with self._changed:
             self._check_open()
-            while self._held_bytes and self._held_bytes + byte_count > self._waiting_bytes_max:
+            while self._held_bytes and self._held_bytes + byte_count > WAITING_BYTES_MAX:
                 left_ms = request.deadline_ms - self._clock.now_ms()
                 if left_ms <= 0:
                     raise BufferAllocationError(
-                        byte_count=byte_count, byte_count_max=self._waiting_bytes_max
+                        byte_count=byte_count, byte_count_max=WAITING_BYTES_MAX
                     )
                 self._changed.wait(left_ms / 1000)
                 self._check_open()

@@ -69,7 +69,6 @@ class LogSettings:
     values: ValueKind
     batch_bytes_max: int
     compression: Compression
-    linger_ms: int = 0
 
 
 @dataclass(slots=True)
