@@ -47,14 +47,14 @@ from tests.support.quorum_processes import (  # noqa: E402
 from raftlog.records import BatchBuilder  # noqa: E402
 from raftlog.wire import (  # noqa: E402
     ApiKey,
-    FrameSplitter,
+    FrameDecoder,
     RequestHeader,
     decode,
     decode_response_header,
     encode,
     encode_request_header,
     frame,
-    wide,
+    latest_schemas,
 )
 
 VALUE_BYTES = 100
@@ -121,7 +121,7 @@ class OurQuorum:
         if leader is None:
             raise ConnectionError("nobody leads")
         reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
-        splitter = FrameSplitter(2**24, "the node")
+        splitter = FrameDecoder(2**24, "the node")
 
         async def append(value: bytes) -> bool:
             header = RequestHeader(
@@ -135,7 +135,7 @@ class OurQuorum:
                     raise ConnectionError("closed")
                 frames = splitter.feed(data)
             _, start = decode_response_header(frames[0], ApiKey.PRODUCE, PRODUCE_VERSION)
-            answer = decode(wide.ProduceResponse, PRODUCE_VERSION, frames[0], start=start)
+            answer = decode(latest_schemas.ProduceResponse, PRODUCE_VERSION, frames[0], start=start)
             return int(answer.responses[0].partition_responses[0].error_code) == 0
 
         return append
@@ -151,10 +151,12 @@ def produced(value: bytes) -> bytes:
     builder = BatchBuilder(base_timestamp_ms=time.time_ns() // 1_000_000, byte_count_max=2**20)
     builder.append([value])
     partition: Any = produce.PartitionProduceData(index=0, records=builder.build(0, -1))
-    topic: Any = wide.ProduceTopic(name=TOPIC, topic_id=None, partition_data=(partition,))
+    topic: Any = latest_schemas.ProduceTopic(name=TOPIC, topic_id=None, partition_data=(partition,))
     wait: Any = timedelta(seconds=30)
     return encode(
-        wide.ProduceRequest(transactional_id=None, acks=-1, timeout=wait, topic_data=(topic,)),
+        latest_schemas.ProduceRequest(
+            transactional_id=None, acks=-1, timeout=wait, topic_data=(topic,)
+        ),
         PRODUCE_VERSION,
     )
 

@@ -89,5 +89,5 @@ class SnapshotNeeded:
     snapshot_id: SnapshotId
 
 
-FetchAnswer: TypeAlias = Valid | Diverging | SnapshotNeeded
+ValidOffsetAndEpoch: TypeAlias = Valid | Diverging | SnapshotNeeded
 """What a leader answers a follower about its place in the log."""

@@ -56,7 +56,7 @@ from raftlog.records.batch import (
 )
 from raftlog.records.compression import Compression, compress
 from raftlog.records.control import ControlType, EndTransactionMarker, LeaderChange
-from raftlog.records.new_batch import seal_batch
+from raftlog.records.new_batch import finish_batch
 from raftlog.records.varint import unsigned_varint, varint
 
 NAME = CommitName("app", "0b6c", 41)
@@ -351,7 +351,7 @@ def compressed_batch(pieces: list[bytes], codec: Compression) -> RecordBatch:
     else:
         payload = compress(b"".join(pieces), codec)
     return read(
-        seal_batch(
+        finish_batch(
             payload,
             base_offset=10,
             leader_epoch=3,

@@ -232,10 +232,10 @@ def test_logs_that_part_are_made_one(disk: SimulatedDisk) -> None:
     fill(follows, 15)
     leads.claim(now_ms=NOW_MS)
     fill(leads, 30)
-    answer = leads.validate_fetch(follows.end_offset, follows.epoch)
+    answer = leads.validate_offset_and_epoch(follows.end_offset, follows.epoch)
     assert answer == Diverging(OffsetAndEpoch(epoch=1, offset=21))
     assert follows.truncate_to_end_of_epoch(answer.end) == 21
-    assert leads.validate_fetch(21, follows.epoch) == Valid()
+    assert leads.validate_offset_and_epoch(21, follows.epoch) == Valid()
     for one in batches_of(leads_on):
         if one.base_offset >= 21:
             with leads_on.open_file(str(one.path)) as file:

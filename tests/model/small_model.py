@@ -28,7 +28,7 @@ from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     AppendAsFollower,
-    BeginEpoch,
+    AppendLeaderChange,
     Effect,
     ElectionState,
     PersistElection,
@@ -51,9 +51,9 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader
-from raftlog.quorum.state import Beginning
-from raftlog.quorum.voters import Voter, VoterHistory, VoterSet
-from raftlog.types import FetchAnswer, ReplicaKey, SnapshotId
+from raftlog.quorum.state import InitialState
+from raftlog.quorum.voters import Voter, VoterSet, VoterSetHistory
+from raftlog.types import ReplicaKey, SnapshotId, ValidOffsetAndEpoch
 
 from .state_key import Key, Names, Reader, least_key
 
@@ -100,7 +100,7 @@ class ModelLog:
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
         return None
 
-    def validate_fetch(self, offset: int, epoch: int) -> FetchAnswer:
+    def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         return self.lineage().validate(offset, epoch)
 
     def lineage(self) -> Lineage:
@@ -128,15 +128,15 @@ class ModelNode:
     def start(self) -> None:
         """Begin with what was written down, and nothing else."""
         self.sent, self.replies, self.committed = {}, [], 0
-        beginning = Beginning(
-            me=Voter(key=ReplicaKey(self.node_id)),
+        initial_state = InitialState(
+            local_voter=Voter(key=ReplicaKey(self.node_id)),
             log=self.log,
             election=self.election,
-            voters=VoterHistory(VOTERS),
+            voters=VoterSetHistory(VOTERS),
             config=CONFIG,
             jitter_ms=no_jitter_ms,
         )
-        self.core = QuorumCore(beginning, now_ms=self.now_ms)
+        self.core = QuorumCore(initial_state, now_ms=self.now_ms)
         self.tell(TimePassed())
 
     def tell(self, event: Event) -> None:
@@ -162,7 +162,7 @@ class ModelNode:
                     json.dumps(records[start : start + 1]).encode() if start < len(records) else b""
                 )
                 self.replies.append(Reply(request_id, replace(response, records=data)))
-            case BeginEpoch():
+            case AppendLeaderChange():
                 records.append((effect.epoch, -1 - self.node_id))
                 return Appended()
             case AppendAsFollower(data):

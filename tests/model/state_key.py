@@ -51,8 +51,8 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "epoch",
             "high_watermark",
             "is_shutting_down",
-            "is_withdrawn",
-            "voted",
+            "is_recovering",
+            "voted_key",
             "voter",
             "candidate",
             "replica",
@@ -63,18 +63,18 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "_effects",
             "requests",
             "votes",
-            "has_fetched",
+            "has_fetched_from_leader",
             "fetch_timeout_ms",
             "is_appending",
             "leader_high_watermark",
             "snapshot",
             "epoch_start_offset",
             "progress",
-            "is_established",
+            "has_committed_in_epoch",
             "is_resign_requested",
-            "change",
-            "tickets",
-            "preferred",
+            "voter_change",
+            "pending_reads",
+            "preferred_successors",
             "end_offset",
             "leader_end_offset",
             "last_offset",
@@ -85,7 +85,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
             "max_bytes",
             "max_wait_ms",
             "request",
-            "_next_asked",
+            "_next_target",
             "directory_id",
         )
     ),
@@ -99,17 +99,16 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
         (
             "granted",
             "rejected",
-            "fetched_since",
-            "begun",
-            "told",
+            "fetched_voters",
+            "acknowledged_voters",
             "damaged_voters",
         )
     ),
     Kind.BY_NAME: frozenset(
         (
-            "asked",
-            "confirmed",
-            "_outstanding",
+            "sent_reads",
+            "acknowledged_reads",
+            "_in_flight",
         )
     ),
     Kind.TIME: frozenset(
@@ -126,7 +125,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
     ),
     Kind.IGNORED: frozenset(
         (
-            "me",
+            "local_voter",
             "log",
             "voters",
             "config",
@@ -142,7 +141,7 @@ _KINDS: Final[dict[Kind, frozenset[str]]] = {
     ),
 }
 KIND_OF: Final = {name: kind for kind, names in _KINDS.items() for name in names}
-SPECIAL: Final = ("_replicas", "_not_before_ms", "parked")
+SPECIAL: Final = ("_replicas", "_not_before_ms", "delayed_fetches")
 
 
 @functools.cache
@@ -166,7 +165,7 @@ class Reader:
 
     def sent(self, sent: Mapping[int, Send], core: QuorumCore) -> Key:
         """Return the key of what is on its way, and of whether its answer is awaited."""
-        awaited = {one.correlation_id for one in core._state.requests._outstanding.values()}
+        awaited = {one.correlation_id for one in core._state.requests._in_flight.values()}
         return tuple(
             sorted(
                 (self.name(other), one.correlation_id in awaited, self.value(one.request))

@@ -80,7 +80,7 @@ def test_two_states_that_differ_in_what_a_replica_has_fetched_are_two() -> None:
     other = changed(state, 1)
     role = other.nodes[1].core.role
     assert isinstance(role, Follower)
-    role.has_fetched = not role.has_fetched
+    role.has_fetched_from_leader = not role.has_fetched_from_leader
     assert other.key() != state.key() == changed(state, 1).key()
 
 

@@ -58,9 +58,9 @@ def test_a_fetch_whose_asker_left_is_dropped(tmp_path: Path) -> None:
         async with await node.connect() as connection:
             connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
             connection.ask_versions(2)
-            while not role.parked:  # type: ignore[union-attr]
+            while not role.delayed_fetches:  # type: ignore[union-attr]
                 await asyncio.sleep(0)
-        while role.parked:  # type: ignore[union-attr]
+        while role.delayed_fetches:  # type: ignore[union-attr]
             await asyncio.sleep(0)
 
     with_node(tmp_path, check)
@@ -76,7 +76,7 @@ def test_an_answer_that_cannot_be_said_holds_up_nobody_else(
         driver = node.node.driver
         async with await node.connect() as connection:
             connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
-            while not driver.replica.core.role.parked:  # type: ignore[union-attr]
+            while not driver.replica.core.role.delayed_fetches:  # type: ignore[union-attr]
                 await asyncio.sleep(0)
             monkeypatch.setattr(quorum_requests, "encode_response", unsayable)
             answer = await driver.append(AppendRequest(records=(b"a",), deadline_ms=1e12))
@@ -166,7 +166,7 @@ def test_versions_are_told_to_whoever_speaks_a_newer_protocol(tmp_path: Path) ->
             header = (18).to_bytes(2, "big") + (99).to_bytes(2, "big") + bytes(4) + b"\xff\xff"
             connection.writer.write(len(header).to_bytes(4, "big") + header)
             _, body = await connection.answer(ApiKey.API_VERSIONS, 0)
-            assert decode_versions_response(3, body).is_version_refused
+            assert decode_versions_response(3, body).is_version_unsupported
 
     with_node(tmp_path, check)
 
@@ -274,7 +274,7 @@ def test_room_that_an_answer_leaves_begins_no_question_within_that_step(
         driver = node.node.driver
         async with await node.connect() as first, await node.connect() as second:
             first.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
-            while not driver.replica.core.role.parked:  # type: ignore[union-attr]
+            while not driver.replica.core.role.delayed_fetches:  # type: ignore[union-attr]
                 await asyncio.sleep(0)
             second.ask(ApiKey.FETCH, 17, parked_fetch(node, 0), 2)
             await second.writer.drain()

@@ -16,7 +16,15 @@ from raftlog.client.requests import AppendRequest, Done
 from raftlog.limits import KIB, MIB
 from raftlog.node.connection import Connection
 from raftlog.records.compression import Compression
-from raftlog.wire import ApiKey, RequestHeader, decode, encode, encode_request_header, frame, wide
+from raftlog.wire import (
+    ApiKey,
+    RequestHeader,
+    decode,
+    encode,
+    encode_request_header,
+    frame,
+    latest_schemas,
+)
 from tests.node_apis.batches import batch, produce
 from tests.node_apis.requests import fetch
 from tests.support.quorum_processes import free_ports
@@ -58,7 +66,7 @@ def ask_produce(connection: RawConnection, data: bytes, correlation_id: int = 1)
 
 async def produced(connection: RawConnection) -> Any:
     _, body = await connection.answer(ApiKey.PRODUCE, VERSION)
-    response = decode(wide.ProduceResponse, VERSION, body)
+    response = decode(latest_schemas.ProduceResponse, VERSION, body)
     return response.responses[0].partition_responses[0]
 
 

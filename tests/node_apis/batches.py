@@ -13,7 +13,7 @@ from kio.schema.produce.v13.request import PartitionProduceData
 
 from raftlog.records.batch import Compression, Header, NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.header import BATCH_HEADER
-from raftlog.wire import wide
+from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import uuid_or_none
 
 from .cluster import TIME_MS, TOPIC, TOPIC_ID
@@ -83,12 +83,12 @@ def produce(
     transactional_id: str | None = None,
 ) -> Any:
     one = PartitionProduceData(index=_any(partition), records=_any(data))
-    return wide.ProduceRequest(
+    return latest_schemas.ProduceRequest(
         transactional_id=_any(transactional_id),
         acks=_any(acks),
         timeout=_any(timedelta(milliseconds=timeout_ms)),
         topic_data=(
-            wide.ProduceTopic(
+            latest_schemas.ProduceTopic(
                 topic_id=uuid_or_none(topic_id), name=_any(topic), partition_data=(one,)
             ),
         ),

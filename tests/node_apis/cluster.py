@@ -27,7 +27,7 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
-    LeadershipConfirmed,
+    ReadIndexConfirmed,
     Reply,
     Send,
 )
@@ -94,7 +94,7 @@ class Node:
         self.replica = Replica.open(
             self.disk,
             f"/data/{TOPIC}-0",
-            me=voter,
+            local_voter=voter,
             voters=cluster.voters,
             kraft_version=1,
             log_config=log_config,
@@ -185,7 +185,7 @@ class Node:
                     self._held.append(outgoing)
                 else:
                     self._cluster.later(lambda: self._run(outgoing))
-            case LeadershipConfirmed(ticket):
+            case ReadIndexConfirmed(ticket):
                 self._appends.confirmed(ticket)
             case AdvanceHighWatermark() | LeaderChanged():
                 self._appends.poll()

@@ -19,7 +19,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderTopic,
 )
 
-from raftlog.wire import wide
+from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import uuid_or_none
 
 from .cluster import TOPIC, TOPIC_ID
@@ -48,7 +48,7 @@ def fetch(
     topic: str = TOPIC,
     topic_id: str = TOPIC_ID,
     partition: int = 0,
-) -> wide.FetchRequest:
+) -> latest_schemas.FetchRequest:
     one = FetchPartition(
         partition=_any(partition),
         current_leader_epoch=_any(leader_epoch),
@@ -56,7 +56,7 @@ def fetch(
         last_fetched_epoch=_any(last_fetched_epoch),
         partition_max_bytes=_any(partition_max_bytes),
     )
-    return wide.FetchRequest(
+    return latest_schemas.FetchRequest(
         max_wait=_any(timedelta(milliseconds=max_wait_ms)),
         min_bytes=_any(min_bytes),
         max_bytes=_any(max_bytes),
@@ -64,7 +64,9 @@ def fetch(
         session_id=_any(session_id),
         session_epoch=_any(session_epoch),
         topics=(
-            wide.FetchTopic(topic=_any(topic), topic_id=uuid_or_none(topic_id), partitions=(one,)),
+            latest_schemas.FetchTopic(
+                topic=_any(topic), topic_id=uuid_or_none(topic_id), partitions=(one,)
+            ),
         ),
         forgotten_topics_data=(),
     )
@@ -93,7 +95,7 @@ def list_offsets(
 
 def metadata(
     names: tuple[str, ...] | None = None, ids: tuple[str, ...] = (), **more: Any
-) -> wide.MetadataRequest:
+) -> latest_schemas.MetadataRequest:
     """Topics by name or id; None for all."""
     topics = None
     if names is not None:
@@ -101,7 +103,7 @@ def metadata(
             MetadataRequestTopic(topic_id=None, name=_any(name)) for name in names
         ) + tuple(MetadataRequestTopic(topic_id=uuid_or_none(one), name=None) for one in ids)
     usual: Any = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
-    return wide.MetadataRequest(topics=topics, **(usual | more))
+    return latest_schemas.MetadataRequest(topics=topics, **(usual | more))
 
 
 def init_producer_id(transactional_id: str | None = None) -> InitProducerIdRequest:
@@ -121,9 +123,9 @@ def epoch_end(epoch: int, *, leader_epoch: int = -1, topic: str = TOPIC) -> Any:
 
 def offset_fetch(
     version: int, *groups: str, topic: str = TOPIC, topic_id: str = TOPIC_ID, is_all: bool = False
-) -> wide.OffsetFetchRequest:
+) -> latest_schemas.OffsetFetchRequest:
     topics: Any = (
-        wide.OffsetFetchTopic(
+        latest_schemas.OffsetFetchTopic(
             topic_id=uuid_or_none(topic_id), name=_any(topic), partition_indexes=(_any(0),)
         ),
     )
@@ -131,7 +133,9 @@ def offset_fetch(
         topics = None
     if version < 8:
         (group,) = groups
-        return wide.OffsetFetchRequest(groups=(), group_id=_any(group), topics=topics)
-    return wide.OffsetFetchRequest(
-        groups=tuple(wide.OffsetFetchGroup(group_id=_any(one), topics=topics) for one in groups)
+        return latest_schemas.OffsetFetchRequest(groups=(), group_id=_any(group), topics=topics)
+    return latest_schemas.OffsetFetchRequest(
+        groups=tuple(
+            latest_schemas.OffsetFetchGroup(group_id=_any(one), topics=topics) for one in groups
+        )
     )

@@ -23,7 +23,7 @@ from raftlog.node.access import Rights
 from raftlog.node.apis import ClientApis, producer_ids
 from raftlog.records.batch import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC
-from raftlog.wire import ApiKey, Listener, decode, encode, wide
+from raftlog.wire import ApiKey, Listener, decode, encode, latest_schemas
 from raftlog.wire.log_identity import uuid_or_none
 
 from .batches import batch, commit_header, produce
@@ -48,7 +48,7 @@ from .requests import OTHER_ID, init_producer_id, metadata, offset_fetch
 
 async def told_metadata(node: Node, version: int = 13, who: Any = None, **more: Any) -> Any:
     return await node.ask_client(
-        ApiKey.METADATA, version, metadata(**more), wide.MetadataResponse, who
+        ApiKey.METADATA, version, metadata(**more), latest_schemas.MetadataResponse, who
     )
 
 
@@ -129,7 +129,7 @@ def test_voters_that_share_a_socket_listen_for_clients_there(names_clients: bool
         apis = ClientApis(cluster.elect(), is_one_socket=True)
         body = await apis.answer(ApiKey.METADATA, 9, encode(metadata(), 9), 0, origin())
         assert body is not None
-        told = decode(wide.MetadataResponse, 9, bytes(body))
+        told = decode(latest_schemas.MetadataResponse, 9, bytes(body))
         hosts = [f"node{at}.public" if names_clients else f"node{at}" for at in (1, 2, 3)]
         assert [one.host for one in told.brokers] == hosts
 
@@ -247,11 +247,13 @@ def test_transactions_and_those_who_may_not_append_get_no_producer_id() -> None:
 # --- coordinators and commits ---------------------------------------------------------------------
 
 
-def coordinator_request(version: int, key: str, key_type: int = 0) -> wide.FindCoordinatorRequest:
+def coordinator_request(
+    version: int, key: str, key_type: int = 0
+) -> latest_schemas.FindCoordinatorRequest:
     kind: Any = key_type
     if version >= 4:
-        return wide.FindCoordinatorRequest(key_type=kind, coordinator_keys=(key,))
-    return wide.FindCoordinatorRequest(key_type=kind, key=key, coordinator_keys=())
+        return latest_schemas.FindCoordinatorRequest(key_type=kind, coordinator_keys=(key,))
+    return latest_schemas.FindCoordinatorRequest(key_type=kind, key=key, coordinator_keys=())
 
 
 async def coordinator(node: Node, version: int, *, key_type: int = 0, who: Any = None) -> Any:
@@ -259,7 +261,7 @@ async def coordinator(node: Node, version: int, *, key_type: int = 0, who: Any =
         ApiKey.FIND_COORDINATOR,
         version,
         coordinator_request(version, "app", key_type),
-        wide.FindCoordinatorResponse,
+        latest_schemas.FindCoordinatorResponse,
         who,
     )
     return answer.coordinators[0] if version >= 4 else answer
@@ -307,7 +309,7 @@ async def committed(node: Node, version: int, *groups: str, **more: Any) -> Any:
         ApiKey.OFFSET_FETCH,
         version,
         offset_fetch(version, *groups, **more),
-        wide.OffsetFetchResponse,
+        latest_schemas.OffsetFetchResponse,
         who,
     )
 
@@ -317,7 +319,9 @@ def test_a_group_named_after_an_application_tells_its_last_commit(version: int) 
     async def work() -> None:
         leader = Cluster().elect()
         for number in (3, 4):
-            await leader.ask_client(ApiKey.PRODUCE, 9, named(number), wide.ProduceResponse)
+            await leader.ask_client(
+                ApiKey.PRODUCE, 9, named(number), latest_schemas.ProduceResponse
+            )
         for group, expected in (("app", (4, "query")), ("other", (-1, ""))):
             answer = await committed(leader, version, group)
             found = answer if version < 8 else answer.groups[0]
@@ -335,7 +339,7 @@ def test_a_group_named_after_an_application_tells_its_last_commit(version: int) 
 def test_all_topics_of_several_groups() -> None:
     async def work() -> None:
         leader = Cluster().elect()
-        await leader.ask_client(ApiKey.PRODUCE, 9, named(1), wide.ProduceResponse)
+        await leader.ask_client(ApiKey.PRODUCE, 9, named(1), latest_schemas.ProduceResponse)
         answer = await committed(leader, 10, "app", "other", is_all=True)
         assert [len(group.topics) for group in answer.groups] == [1, 0]
         assert answer.groups[0].topics[0].topic_id == uuid_or_none(TOPIC_ID)
@@ -362,7 +366,7 @@ def test_a_commit_is_told_when_it_is_committed() -> None:
         assert not task.done()
         cluster.follower.let_syncs_go()
         await settle()
-        answer = answer_of(task, wide.OffsetFetchResponse, 9)
+        answer = answer_of(task, latest_schemas.OffsetFetchResponse, 9)
         assert answer.groups[0].topics[0].partitions[0].committed_offset == 7
 
     run(work())
@@ -378,7 +382,7 @@ def test_a_leader_that_was_replaced_does_not_tell_the_past() -> None:
         assert not task.done()
         cluster.pass_time(6_000)
         await settle()
-        group = answer_of(task, wide.OffsetFetchResponse, 9).groups[0]
+        group = answer_of(task, latest_schemas.OffsetFetchResponse, 9).groups[0]
         assert group.error_code.retriable
         assert group.topics == ()
 
@@ -482,7 +486,7 @@ def test_the_leader_describes_how_far_everybody_is(version: int, topic: str) -> 
     async def work() -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
-        await leader.ask_client(ApiKey.PRODUCE, 9, named(1), wide.ProduceResponse)
+        await leader.ask_client(ApiKey.PRODUCE, 9, named(1), latest_schemas.ProduceResponse)
         answer = await leader.ask_client(
             ApiKey.DESCRIBE_QUORUM, version, quorum(topic), DescribeQuorumResponse
         )

@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from raftlog.node.access import AccessTable, Caller, Rights, caller_of
 from raftlog.records.batch import Header, NewRecord
-from raftlog.wire import ApiKey, Listener, wide
-from raftlog.wire.append_refusals import parse_appended
+from raftlog.wire import ApiKey, Listener, latest_schemas
+from raftlog.wire.produce_error_messages import parse_appended_message
 from tests.node_config.test_access import certificate, listener_for
 
 from .batches import batch, commit_header, produce
@@ -40,13 +40,15 @@ async def commit(
     """Produce one named commit; the answer for its partition."""
     header = commit_header(app, query, version)
     data = batch(NewRecord(None, b"by " + caller.name.encode(), TIME_MS, (header, *more)))
-    answer = await node.ask_client(ApiKey.PRODUCE, 13, produce(data), wide.ProduceResponse, caller)
+    answer = await node.ask_client(
+        ApiKey.PRODUCE, 13, produce(data), latest_schemas.ProduceResponse, caller
+    )
     return answer.responses[0].partition_responses[0]
 
 
 async def asked(node: Node, caller: Caller, app: str) -> Any:
     answer = await node.ask_client(
-        ApiKey.OFFSET_FETCH, 9, offset_fetch(9, app), wide.OffsetFetchResponse, caller
+        ApiKey.OFFSET_FETCH, 9, offset_fetch(9, app), latest_schemas.OffsetFetchResponse, caller
     )
     return answer.groups[0]
 
@@ -59,7 +61,7 @@ def test_junk_under_another_s_name_does_not_take_the_place_of_its_commit() -> No
         assert junk.error_code is ErrorCode.transactional_id_authorization_failed
         assert "'jobs-b' may not commit under application id 'nightly-job'" in junk.error_message
         real = await commit(leader, who("jobs-a"), "nightly-job", "run-7", 42)
-        told = parse_appended(real.error_message)
+        told = parse_appended_message(real.error_message)
         assert told is not None
         assert not told.was_duplicate
         assert real.base_offset == leader.replica.log.end_offset - 1
@@ -125,7 +127,7 @@ def test_of_several_groups_each_has_an_answer_of_its_own() -> None:
         await commit(leader, who("jobs-b"), "jobs-b.etl", "q", 1)
         request = offset_fetch(9, "nightly-job", "jobs-b.etl")
         answer = await leader.ask_client(
-            ApiKey.OFFSET_FETCH, 9, request, wide.OffsetFetchResponse, who("jobs-b")
+            ApiKey.OFFSET_FETCH, 9, request, latest_schemas.OffsetFetchResponse, who("jobs-b")
         )
         refused, told = answer.groups
         assert refused.error_code is ErrorCode.group_authorization_failed

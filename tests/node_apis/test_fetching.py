@@ -15,7 +15,7 @@ from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.records.batch import iter_batches
-from raftlog.wire import ApiKey, wide
+from raftlog.wire import ApiKey, latest_schemas
 
 from .batches import batch, produce
 from .cluster import Cluster, Node, answer_of, caller, run, settle
@@ -26,15 +26,21 @@ VERSIONS = range(4, 19)
 
 async def put(node: Node, *values: bytes) -> int:
     """Append one batch; its base offset."""
-    answer = await node.ask_client(ApiKey.PRODUCE, 9, produce(batch(*values)), wide.ProduceResponse)
+    answer = await node.ask_client(
+        ApiKey.PRODUCE, 9, produce(batch(*values)), latest_schemas.ProduceResponse
+    )
     (partition,) = answer.responses[0].partition_responses
     assert partition.error_code is ErrorCode.none
     return int(partition.base_offset)
 
 
-async def get(node: Node, request: wide.FetchRequest, version: int = 18, **more: Any) -> Any:
+async def get(
+    node: Node, request: latest_schemas.FetchRequest, version: int = 18, **more: Any
+) -> Any:
     """The answer for the one partition, of a request that is answered at once."""
-    answer = await node.ask_client(ApiKey.FETCH, version, request, wide.FetchResponse, **more)
+    answer = await node.ask_client(
+        ApiKey.FETCH, version, request, latest_schemas.FetchResponse, **more
+    )
     assert answer.error_code is ErrorCode.none
     assert answer.session_id == 0
     return answer.responses[0].partitions[0]
@@ -153,7 +159,7 @@ def test_read_committed_ends_before_an_open_transaction() -> None:
 # --- waiting --------------------------------------------------------------------------------------
 
 
-async def waiting(node: Node, request: wide.FetchRequest) -> Any:
+async def waiting(node: Node, request: latest_schemas.FetchRequest) -> Any:
     task = node.start(ApiKey.FETCH, 18, request, caller())
     await settle()
     assert not task.done()
@@ -161,7 +167,7 @@ async def waiting(node: Node, request: wide.FetchRequest) -> Any:
 
 
 def told(task: Any) -> Any:
-    return answer_of(task, wide.FetchResponse, 18).responses[0].partitions[0]
+    return answer_of(task, latest_schemas.FetchResponse, 18).responses[0].partitions[0]
 
 
 def test_who_waits_is_answered_by_the_next_commit() -> None:
@@ -240,7 +246,7 @@ def test_a_partition_that_is_named_again_and_again_counts_once() -> None:
         request = replace(
             fetch(base), topics=(many, many, replace(topic, partitions=(first, last)))
         )
-        answer = await leader.ask_client(ApiKey.FETCH, 18, request, wide.FetchResponse)
+        answer = await leader.ask_client(ApiKey.FETCH, 18, request, latest_schemas.FetchResponse)
         (only,) = answer.responses
         (partition,) = only.partitions
         assert values(partition) == [b"b"]
@@ -266,7 +272,7 @@ def test_more_fetches_of_one_principal_than_may_wait_are_answered_in_time() -> N
         assert other.done()
         cluster.pass_time(500)
         await settle()
-        answer = answer_of(tasks[-1], wide.FetchResponse, 18)
+        answer = answer_of(tasks[-1], latest_schemas.FetchResponse, 18)
         assert values(answer.responses[0].partitions[0]) == [b"news"]
         again = await waiting(leader, fetch(end + 1, max_wait_ms=500))
         await put(leader, b"more")  # there is room for one that waits again
@@ -283,7 +289,7 @@ def test_who_waits_hears_of_a_change_of_leaders() -> None:
         task = await waiting(old, fetch(old.replica.log.end_offset, max_wait_ms=60_000))
         leader = cluster.change_leader()
         await settle()
-        answer = answer_of(task, wide.FetchResponse, 18)
+        answer = answer_of(task, latest_schemas.FetchResponse, 18)
         (partition,) = answer.responses[0].partitions
         assert partition.error_code is ErrorCode.not_leader_or_follower
         assert leader is not old
@@ -300,7 +306,7 @@ def test_a_follower_says_who_leads(version: int) -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
         answer = await cluster.follower.ask_client(
-            ApiKey.FETCH, version, fetch(max_wait_ms=500), wide.FetchResponse
+            ApiKey.FETCH, version, fetch(max_wait_ms=500), latest_schemas.FetchResponse
         )
         (partition,) = answer.responses[0].partitions
         assert partition.error_code is ErrorCode.not_leader_or_follower
@@ -328,7 +334,7 @@ def test_a_follower_says_who_leads(version: int) -> None:
     ],
 )
 def test_errors_are_answered_at_once(
-    request_: wide.FetchRequest, version: int, error: ErrorCode
+    request_: latest_schemas.FetchRequest, version: int, error: ErrorCode
 ) -> None:
     async def work() -> None:
         found = await get(Cluster().elect(), request_, version)
@@ -408,7 +414,7 @@ def test_who_goes_on_with_a_session_is_told_that_there_is_none(session_id: int) 
     async def work() -> None:
         leader = Cluster().elect()
         request = fetch(session_id=session_id, session_epoch=3, max_wait_ms=500)
-        answer = await leader.ask_client(ApiKey.FETCH, 18, request, wide.FetchResponse)
+        answer = await leader.ask_client(ApiKey.FETCH, 18, request, latest_schemas.FetchResponse)
         assert answer.error_code is ErrorCode.fetch_session_id_not_found
         assert answer.responses == ()
 

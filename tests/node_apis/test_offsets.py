@@ -15,7 +15,7 @@ from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.records.batch import NewRecord
-from raftlog.wire import ApiKey, wide
+from raftlog.wire import ApiKey, latest_schemas
 
 from .batches import batch, produce
 from .cluster import TIME_MS, Cluster, Node, caller, run, settle
@@ -27,7 +27,7 @@ LATER_MS = TIME_MS + 3_000_000
 
 async def put(node: Node, *values: Any, **more: Any) -> int:
     answer = await node.ask_client(
-        ApiKey.PRODUCE, 9, produce(batch(*values, **more)), wide.ProduceResponse
+        ApiKey.PRODUCE, 9, produce(batch(*values, **more)), latest_schemas.ProduceResponse
     )
     return int(answer.responses[0].partition_responses[0].base_offset)
 

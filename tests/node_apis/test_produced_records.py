@@ -20,7 +20,7 @@ from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, r
 from raftlog.records.compression import compress
 from raftlog.records.packed import PackedRecords
 from raftlog.wire import ApiKey
-from tests.support.batches_again import to_new
+from tests.support.batches_again import to_new_batch
 
 from .batches import batch, produce
 from .cluster import TIME_MS, Cluster, origin, run, settle
@@ -126,6 +126,6 @@ def test_header_names_that_are_not_utf_8_are_stored_unchanged(record_count: int)
         stored = read_batch(written)
         assert isinstance(stored, RecordBatch)
         assert {one.headers[0].key for one in stored.records()} == {"n\ufffdme"}
-        assert to_new(stored).records[0].headers == records[0].headers
+        assert to_new_batch(stored).records[0].headers == records[0].headers
 
     run(work())

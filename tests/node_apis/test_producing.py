@@ -37,8 +37,8 @@ from raftlog.records.batch import (
     iter_batches,
 )
 from raftlog.records.compression import compress
-from raftlog.wire import ApiKey, wide
-from raftlog.wire.append_refusals import parse_appended, parse_refusal
+from raftlog.wire import ApiKey, latest_schemas
+from raftlog.wire.produce_error_messages import parse_appended_message, parse_error_message
 
 from .batches import batch, commit_header, produce, with_attributes
 from .cluster import TIME_MS, Cluster, Node, answer_of, caller, is_last, origin, run, settle
@@ -49,7 +49,7 @@ VERSIONS = range(3, 14)
 async def put(node: Node, data: bytes | None, version: int = 13, **more: Any) -> Any:
     """Produce one batch; the answer for its partition."""
     answer = await node.ask_client(
-        ApiKey.PRODUCE, version, produce(data, **more), wide.ProduceResponse
+        ApiKey.PRODUCE, version, produce(data, **more), latest_schemas.ProduceResponse
     )
     return answer.responses[0].partition_responses[0]
 
@@ -67,7 +67,7 @@ def stored(node: Node, start_offset: int = 0) -> list[Record]:
 
 
 def refusal(partition: Any) -> RaftlogError:
-    found = parse_refusal(partition.error_message)
+    found = parse_error_message(partition.error_message)
     assert found is not None
     return found
 
@@ -147,7 +147,7 @@ def test_an_append_is_answered_when_it_is_committed_and_not_before() -> None:
         assert not task.done()
         cluster.follower.let_syncs_go()
         await settle()
-        answer = answer_of(task, wide.ProduceResponse, 9)
+        answer = answer_of(task, latest_schemas.ProduceResponse, 9)
         assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
 
     run(work())
@@ -164,7 +164,7 @@ def test_appends_are_placed_in_the_order_in_which_they_came() -> None:
         await settle()
         leader.let_syncs_go()
         await settle()
-        found = [answer_of(task, wide.ProduceResponse, 9) for task in tasks]
+        found = [answer_of(task, latest_schemas.ProduceResponse, 9) for task in tasks]
         offsets = [one.responses[0].partition_responses[0].base_offset for one in found]
         assert offsets == list(range(offsets[0], offsets[0] + 5))
 
@@ -181,7 +181,7 @@ def test_nothing_of_one_connection_overtakes_what_found_no_room() -> None:
             asked = produce(batch(data, producer=(producer_id, 0, 0)))
             task = leader.start(ApiKey.PRODUCE, 9, asked, who)
             await settle()
-            answer = answer_of(task, wide.ProduceResponse, 9)
+            answer = answer_of(task, latest_schemas.ProduceResponse, 9)
             assert not is_last(task), "what else is under way there is answered too"
             return answer.responses[0].partition_responses[0].error_code
 
@@ -212,7 +212,9 @@ def test_what_takes_too_long_is_timed_out_and_its_outcome_unknown() -> None:
         assert not task.done()
         cluster.pass_time(600)
         await settle()
-        answer = answer_of(task, wide.ProduceResponse, 9).responses[0].partition_responses[0]
+        answer = (
+            answer_of(task, latest_schemas.ProduceResponse, 9).responses[0].partition_responses[0]
+        )
         assert answer.error_code is ErrorCode.request_timed_out
         assert "unknown outcome" in str(refusal(answer))
         leader.let_syncs_go()
@@ -230,7 +232,7 @@ def test_success_says_the_epoch_and_whether_it_was_there_already() -> None:
         assert again.error_code is ErrorCode.none
         assert again.base_offset == first.base_offset
         epoch = leader.replica.core.epoch
-        told = [parse_appended(one.error_message) for one in (first, again)]
+        told = [parse_appended_message(one.error_message) for one in (first, again)]
         assert [(one.epoch, one.was_duplicate) for one in told if one] == [
             (epoch, False),
             (epoch, True),
@@ -325,7 +327,7 @@ def test_a_named_commit_is_appended_once() -> None:
         first = await put(leader, named(1))
         again = await put(leader, named(1))
         assert (again.error_code, again.base_offset) == (ErrorCode.none, first.base_offset)
-        told = parse_appended(again.error_message)
+        told = parse_appended_message(again.error_message)
         assert told is not None
         assert told.was_duplicate
         found = stored(leader)
@@ -540,7 +542,7 @@ def test_a_repeat_waits_for_the_first_one() -> None:
         assert not any(task.done() for task in tasks)
         leader.let_syncs_go()
         await settle()
-        answers = [answer_of(task, wide.ProduceResponse, 9) for task in tasks]
+        answers = [answer_of(task, latest_schemas.ProduceResponse, 9) for task in tasks]
         offsets = {one.responses[0].partition_responses[0].base_offset for one in answers}
         assert len(offsets) == 1
 
@@ -685,7 +687,7 @@ def test_who_may_not_append_appends_nothing() -> None:
         leader = Cluster().elect()
         who = caller(Rights.READ | Rights.DESCRIBE | Rights.ADMIN)
         answer = await leader.ask_client(
-            ApiKey.PRODUCE, 9, produce(batch(b"a")), wide.ProduceResponse, who
+            ApiKey.PRODUCE, 9, produce(batch(b"a")), latest_schemas.ProduceResponse, who
         )
         (partition,) = answer.responses[0].partition_responses
         assert partition.error_code is ErrorCode.topic_authorization_failed
@@ -700,7 +702,7 @@ def test_a_follower_says_who_leads(version: int) -> None:
         cluster = Cluster(3)
         leader = cluster.elect()
         answer = await cluster.follower.ask_client(
-            ApiKey.PRODUCE, version, produce(batch(b"a")), wide.ProduceResponse
+            ApiKey.PRODUCE, version, produce(batch(b"a")), latest_schemas.ProduceResponse
         )
         (partition,) = answer.responses[0].partition_responses
         assert partition.error_code is ErrorCode.not_leader_or_follower
@@ -731,7 +733,9 @@ def test_nobody_knows_what_became_of_an_append_whose_leader_was_replaced() -> No
         leader.is_cut_off = False
         cluster.pass_time(5_000)
         await settle()
-        answer = answer_of(task, wide.ProduceResponse, 13).responses[0].partition_responses[0]
+        answer = (
+            answer_of(task, latest_schemas.ProduceResponse, 13).responses[0].partition_responses[0]
+        )
         assert answer.error_code is ErrorCode.request_timed_out
         assert all(stored(node) == [] for node in cluster.nodes)
 

@@ -74,7 +74,7 @@ def opened(disk: WritableStorage, config: NodeConfig) -> Replica:
     return Replica.open(
         disk,
         f"{config.directory}/{config.topic}-0",
-        me=voter_of(config, meta.directory_id),
+        local_voter=voter_of(config, meta.directory_id),
         voters=config.static_voters or VoterSet(()),
         kraft_version=0 if config.static_voters else 1,
         log_config=config.log,

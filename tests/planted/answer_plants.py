@@ -205,7 +205,7 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="a new leader guesses how far the log is committed",
         path=f"{APIS}/list_offsets.py",
-        old="if not view.is_established:",
+        old="if not view.has_committed_in_epoch:",
         new="if False:",
         tests=(OFFSETS,),
     ),
@@ -232,14 +232,14 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="a stale epoch sends its writer to look for another leader",
-        path="connector/raftlog/wire/append_refusals.py",
+        path="connector/raftlog/wire/produce_error_messages.py",
         old="if isinstance(error, NotLeaderError) and error.epoch < error.current_epoch:",
         new="if False:",
         tests=(REFUSALS, PRODUCING),
     ),
     Plant(
         bug="a client learns where a node keeps its files",
-        path="connector/raftlog/wire/append_refusals.py",
+        path="connector/raftlog/wire/produce_error_messages.py",
         old='if isinstance(facts.get("path"), str):',
         new="if False:",
         tests=(REFUSALS,),

@@ -19,14 +19,14 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="a frame that is announced is held before it has arrived",
         path=f"{NODE}/connection.py",
-        old="        self.held.arrived_byte_count = self._splitter.kept_byte_count\n",
-        new="        self.held.arrived_byte_count = self._splitter.awaited_byte_count\n",
+        old="        self.held.arrived_byte_count = self._splitter.buffered_byte_count\n",
+        new="        self.held.arrived_byte_count = self._splitter.expected_byte_count\n",
         tests=(ACCOUNTS, MEMORY),
     ),
     Plant(
         bug="a part of a frame is not counted",
         path=f"{NODE}/connection.py",
-        old="        self.held.arrived_byte_count = self._splitter.kept_byte_count\n",
+        old="        self.held.arrived_byte_count = self._splitter.buffered_byte_count\n",
         new="",
         tests=(ACCOUNTS, MEMORY),
     ),

@@ -52,8 +52,8 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="a stored vote without a directory id stays every directory's",
         path=f"{QUORUM}/state.py",
-        old="        self.voted = candidate\n",
-        new="        self.voted = self.voted or candidate\n",
+        old="        self.voted_key = candidate\n",
+        new="        self.voted_key = self.voted_key or candidate\n",
         tests=(
             "tests/quorum/test_voter_keys.py::"
             "test_a_stored_vote_without_a_directory_id_becomes_the_first_candidate_s",
@@ -152,7 +152,7 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="a replica that is no voter deposes a leader in office",
         path=f"{QUORUM}/elections.py",
-        old="        return not is_known and self._state.has_leader_in_office\n",
+        old="        return not is_known and self._state.has_active_leader\n",
         new="        return False\n",
         tests=(
             "tests/quorum/test_credible_epochs.py::"
@@ -163,7 +163,7 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="a replica that this log does not know is never voted for",
         path=f"{QUORUM}/elections.py",
-        old="        return not is_known and self._state.has_leader_in_office\n",
+        old="        return not is_known and self._state.has_active_leader\n",
         new="        return not is_known\n",
         tests=(
             "tests/quorum/test_credible_epochs.py::"

@@ -73,8 +73,8 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="answers to what an earlier role asked are believed",
-        path=f"{QUORUM}/request_book.py",
-        old="        self._outstanding.clear()\n",
+        path=f"{QUORUM}/request_manager.py",
+        old="        self._in_flight.clear()\n",
         new="",
         tests=("tests/quorum/test_request_book.py",),
     ),
@@ -170,7 +170,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a set of voters stays when its record is cut off",
         path=f"{QUORUM}/following.py",
-        old="        state.voters.truncate(state.log.end_offset)\n",
+        old="        state.voters.truncate_new_entries(state.log.end_offset)\n",
         new="",
         tests=(
             "tests/simulation/test_membership.py::test_a_set_of_voters_that_was_not_committed_is_taken_back",
@@ -179,7 +179,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a change of voters begins before the last one is committed",
         path=f"{QUORUM}/membership.py",
-        old="        elif role.change is not None or state.is_voter_set_uncommitted:\n",
+        old="        elif role.voter_change is not None or state.is_voter_set_uncommitted:\n",
         new="        elif False:\n",
         tests=(
             "tests/simulation/test_membership.py::test_a_change_waits_until_the_last_one_is_committed",
@@ -277,7 +277,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="an observer that misses a leader does not ask that one again",
         path=f"{QUORUM}/following.py",
-        old="            places.append((role.leader_id, role.leader_endpoints))\n",
+        old="            targets.append((role.leader_id, role.leader_endpoints))\n",
         new="            pass\n",
         tests=(
             "tests/simulation/test_membership.py::test_an_observer_finds_a_leader_again_that_its_log_does_not_know_as_a_voter",
@@ -311,8 +311,8 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a leader whose removal is not committed yet does not stand",
         path=f"{QUORUM}/state.py",
-        old="        is_in_question = self.is_voter or self.is_leaving\n",
-        new="        is_in_question = self.is_voter\n",
+        old="        is_eligible = self.is_voter or self.is_leaving\n",
+        new="        is_eligible = self.is_voter\n",
         tests=(
             "tests/quorum/test_elections.py::"
             "test_a_voter_whose_removal_is_not_committed_stands_for_election",

@@ -100,7 +100,7 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="a batch's headers are not counted together where columns are made",
-        path="connector/raftlog/records/lockstep.py",
+        path="connector/raftlog/records/record_columns.py",
         old="        if header_count.sum() > HEADERS_PER_BATCH_MAX:\n",
         new="        if header_count.max() > HEADERS_PER_BATCH_MAX:\n",
         tests=("tests/records/test_damage.py::test_a_batch_s_headers_are_bounded_together",),

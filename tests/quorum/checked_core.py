@@ -17,7 +17,7 @@ from raftlog.node.replica import Replica
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
-    BeginEpoch,
+    AppendLeaderChange,
     Effect,
     ElectionState,
     InstallSnapshot,
@@ -32,10 +32,10 @@ from raftlog.quorum.effects import (
 from raftlog.quorum.events import Event, RequestReceived
 from raftlog.quorum.messages import FetchRequest, Response, VoteRequest, VoteResponse
 from raftlog.quorum.roles import RoleType
-from raftlog.quorum.state import Beginning
+from raftlog.quorum.state import InitialState
 
 
-class Seen:
+class ObservedSteps:
     """What happened in all steps while ``recording`` lasted."""
 
     def __init__(self) -> None:
@@ -48,11 +48,11 @@ class Seen:
 class CheckedCore(QuorumCore):
     """The core, with an eye on it."""
 
-    seen: ClassVar[Seen] = Seen()
+    seen: ClassVar[ObservedSteps] = ObservedSteps()
 
-    def __init__(self, beginning: Beginning, *, now_ms: int) -> None:
-        super().__init__(beginning, now_ms=now_ms)
-        self._written = beginning.election
+    def __init__(self, initial_state: InitialState, *, now_ms: int) -> None:
+        super().__init__(initial_state, now_ms=now_ms)
+        self._written = initial_state.election
         self._votes_asked: dict[int, VoteRequest] = {}
 
     def step(self, event: Event, *, now_ms: int) -> list[Effect]:
@@ -74,8 +74,8 @@ class CheckedCore(QuorumCore):
         elif isinstance(effect, Send):
             self._check_sent(effect, before)
         elif isinstance(effect, Reply | ReplyWithRecords | ReplyWithSnapshot):
-            self._check_said(effect.request_id, effect.response)
-        elif isinstance(effect, BeginEpoch):
+            self._check_response(effect.request_id, effect.response)
+        elif isinstance(effect, AppendLeaderChange):
             written = self._written
             assert (written.epoch, written.leader_id) == (effect.epoch, self.node_id)
         elif isinstance(effect, RoleChanged) and effect.old is not None:
@@ -85,9 +85,9 @@ class CheckedCore(QuorumCore):
         before = self._written
         assert state.epoch >= before.epoch, "epochs never fall"
         if state.epoch == before.epoch:
-            if before.voted is not None:
-                assert state.voted is not None, "a vote is not taken back"
-                assert before.voted.matches(state.voted), "nor given to another replica"
+            if before.voted_key is not None:
+                assert state.voted_key is not None, "a vote is not taken back"
+                assert before.voted_key.matches(state.voted_key), "nor given to another replica"
             assert before.leader_id in (None, state.leader_id), "nor is a leader"
         self._written = state
 
@@ -100,22 +100,26 @@ class CheckedCore(QuorumCore):
             assert not changed, "the log is asked for again when it is cut"
             assert not [one for one in before if isinstance(one, InstallSnapshot)]
         if isinstance(request, VoteRequest) and not request.is_pre_vote:
-            assert (written.epoch, written.voted) == (request.epoch, request.candidate), "written"
+            assert (written.epoch, written.voted_key) == (request.epoch, request.candidate), (
+                "written"
+            )
         epoch = getattr(request, "epoch", 0)
         assert epoch <= max(written.epoch, log.last_fetched_epoch), "an epoch is written down first"
 
-    def _check_said(self, request_id: int, response: Response) -> None:
+    def _check_response(self, request_id: int, response: Response) -> None:
         written = self._written
-        standing = getattr(response, "standing", None)
-        if standing is not None:
-            assert standing.epoch <= written.epoch, "an epoch is written down before it is told"
+        leader_and_epoch = getattr(response, "leader_and_epoch", None)
+        if leader_and_epoch is not None:
+            assert leader_and_epoch.epoch <= written.epoch, (
+                "an epoch is written down before it is told"
+            )
         asked = self._votes_asked.pop(request_id, None)
         if asked is None or not isinstance(response, VoteResponse):
             return
         if response.is_granted and not asked.is_pre_vote:
             self.seen.vote_count += 1
             assert written.epoch == asked.epoch, "written down before it is given"
-            assert written.voted == asked.candidate
+            assert written.voted_key == asked.candidate
 
 
 class CheckedReplica(Replica):
@@ -125,9 +129,9 @@ class CheckedReplica(Replica):
 
 
 @contextmanager
-def recording() -> Iterator[Seen]:
+def recording() -> Iterator[ObservedSteps]:
     """What all cores do from now on."""
-    before, CheckedCore.seen = CheckedCore.seen, Seen()
+    before, CheckedCore.seen = CheckedCore.seen, ObservedSteps()
     try:
         yield CheckedCore.seen
     finally:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
-from raftlog.quorum.effects import BeginEpoch, Effect, ElectionState, Reply, Send
+from raftlog.quorum.effects import AppendLeaderChange, Effect, ElectionState, Reply, Send
 from raftlog.quorum.events import (
     Appended,
     Event,
@@ -20,15 +20,15 @@ from raftlog.quorum.messages import (
     BeginQuorumEpochRequest,
     FetchRequest,
     FetchResponse,
+    LeaderAndEpoch,
     Request,
     Response,
-    Standing,
     VoteRequest,
     VoteResponse,
 )
-from raftlog.quorum.state import Beginning
-from raftlog.quorum.voters import Voter, VoterHistory, VoterSet
-from raftlog.types import FetchAnswer, ReplicaKey, SnapshotId, Valid
+from raftlog.quorum.state import InitialState
+from raftlog.quorum.voters import Voter, VoterSet, VoterSetHistory
+from raftlog.types import ReplicaKey, SnapshotId, Valid, ValidOffsetAndEpoch
 
 ME: Final = ReplicaKey(1, "a")
 SECOND: Final = ReplicaKey(2, "b")
@@ -53,7 +53,7 @@ class LogEnds:
     def snapshot_byte_count(self, _: SnapshotId) -> int | None:
         return None
 
-    def validate_fetch(self, _: int, __: int) -> FetchAnswer:
+    def validate_offset_and_epoch(self, _: int, __: int) -> ValidOffsetAndEpoch:
         return Valid()
 
 
@@ -74,19 +74,19 @@ class OneCore:
         *keys: ReplicaKey,
         log: LogEnds | None = None,
         election: ElectionState | None = None,
-        history: VoterHistory | None = None,
+        history: VoterSetHistory | None = None,
     ) -> None:
         self.log = log or LogEnds()
         self.now_ms = 0
-        beginning = Beginning(
-            me=Voter(key=ME),
+        initial_state = InitialState(
+            local_voter=Voter(key=ME),
             log=self.log,
             election=election or ElectionState(epoch=0),
-            voters=history or VoterHistory(voter_set(*(keys or VOTERS)), kraft_version=1),
+            voters=history or VoterSetHistory(voter_set(*(keys or VOTERS)), kraft_version=1),
             config=QuorumConfig(),
             jitter_ms=lambda _: 0,
         )
-        self.core = QuorumCore(beginning, now_ms=0)
+        self.core = QuorumCore(initial_state, now_ms=0)
         self.sent: dict[int, Send] = {}
         """What each node was asked last."""
 
@@ -116,12 +116,12 @@ class OneCore:
         self.now_ms = max(deadline_ms, self.now_ms)
         return self.step(TimePassed())
 
-    def elect(self, *granting: int) -> BeginEpoch:
+    def elect(self, *granting: int) -> AppendLeaderChange:
         """Let time pass and these voters grant every vote, until the replica leads."""
         for _ in range(10):
             effects = self.reach_deadline()
             while True:
-                if begun := found(effects, BeginEpoch):
+                if begun := found(effects, AppendLeaderChange):
                     return begun[0]
                 asked = [one for one in granting if isinstance(self.asked(one), VoteRequest)]
                 if not asked:
@@ -133,8 +133,10 @@ class OneCore:
         """Let a voter grant the vote that it was asked for."""
         request = self.asked(node_id)
         assert isinstance(request, VoteRequest), "it was asked for its vote"
-        standing = Standing(epoch=request.epoch)
-        return self.answer(node_id, VoteResponse(standing=standing, is_granted=True))
+        leader_and_epoch = LeaderAndEpoch(epoch=request.epoch)
+        return self.answer(
+            node_id, VoteResponse(leader_and_epoch=leader_and_epoch, is_granted=True)
+        )
 
     def append(self, record_count: int = 1, *, is_synced: bool = True) -> list[Effect]:
         """Append records in the epoch that the replica leads."""
@@ -160,8 +162,8 @@ class OneCore:
         """Let the leader answer the fetch that it was sent, with a high watermark at most."""
         request = self.asked(leader_id)
         assert isinstance(request, FetchRequest), "it was fetched from"
-        standing = Standing(epoch=request.epoch, leader_id=leader_id)
-        response = FetchResponse(standing=standing, high_watermark=high_watermark)
+        leader_and_epoch = LeaderAndEpoch(epoch=request.epoch, leader_id=leader_id)
+        response = FetchResponse(leader_and_epoch=leader_and_epoch, high_watermark=high_watermark)
         return self.answer(leader_id, response)
 
 

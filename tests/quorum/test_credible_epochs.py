@@ -13,8 +13,8 @@ from raftlog.quorum.messages import (
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
     ErrorCode,
+    LeaderAndEpoch,
     Request,
-    Standing,
     VoteResponse,
 )
 from raftlog.types import ReplicaKey
@@ -27,7 +27,7 @@ def requests_of(sender: ReplicaKey, epoch: int) -> tuple[Request, ...]:
     return (
         vote_request(sender, epoch),
         BeginQuorumEpochRequest(epoch=epoch, leader_id=node_id, voter=None),
-        EndQuorumEpochRequest(epoch=epoch, leader_id=node_id, preferred=()),
+        EndQuorumEpochRequest(epoch=epoch, leader_id=node_id, preferred_successors=()),
     )
 
 
@@ -69,7 +69,7 @@ def test_the_epoch_of_a_leader_that_answered_extends_the_reach_of_requests() -> 
 def test_a_response_raises_the_epoch_to_any_that_is_not_reserved(epoch: int, expected: int) -> None:
     one = OneCore()
     one.reach_deadline()
-    one.answer(2, VoteResponse(standing=Standing(epoch=epoch)))
+    one.answer(2, VoteResponse(leader_and_epoch=LeaderAndEpoch(epoch=epoch)))
     assert one.core.epoch == expected
 
 

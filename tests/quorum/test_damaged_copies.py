@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.node.replica import Replica
-from raftlog.quorum.effects import Tell
+from raftlog.quorum.effects import LogMessage
 from raftlog.quorum.roles import Leader
 from tests.scenarios.commands import Handler
 
@@ -87,7 +87,7 @@ def test_lines_of_the_log_tell_of_a_damaged_copy() -> None:
     run(handler, *BEGINNING, "damage 2 00000000000000000000.log bit=1500")
     node = handler.node(2)
     heard: list[str] = []
-    node._hear = lambda news: heard.append(news.text) if isinstance(news, Tell) else None  # type: ignore[method-assign]
+    node._hear = lambda news: heard.append(news.text) if isinstance(news, LogMessage) else None  # type: ignore[method-assign]
     run(handler, "start 1", "start 3", "start 2", "deliver")
     try_elections(handler, 3)
     run(handler, "tick ms=600", "deliver")

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from raftlog.quorum.effects import BeginEpoch, Effect, ElectionState, PersistElection, Reply, Send
+from raftlog.quorum.effects import (
+    AppendLeaderChange,
+    Effect,
+    ElectionState,
+    PersistElection,
+    Reply,
+    Send,
+)
 from raftlog.quorum.events import RequestReceived, TimePassed
-from raftlog.quorum.messages import BeginQuorumEpochRequest, Standing, VoteRequest, VoteResponse
+from raftlog.quorum.messages import (
+    BeginQuorumEpochRequest,
+    LeaderAndEpoch,
+    VoteRequest,
+    VoteResponse,
+)
 from raftlog.quorum.roles import Candidate, Follower, Prospective
-from raftlog.quorum.voters import VoterHistory
+from raftlog.quorum.voters import VoterSetHistory
 from tests.quorum.one_core import (
     ME,
     SECOND,
@@ -24,12 +36,12 @@ def test_a_vote_is_written_down_before_it_is_granted() -> None:
     assert isinstance(reply.response, VoteResponse)
     assert reply.response.is_granted
     written = found(effects[:at], PersistElection)[-1].state
-    assert written == ElectionState(epoch=1, voted=SECOND)
+    assert written == ElectionState(epoch=1, voted_key=SECOND)
 
 
 def test_a_leader_that_restarts_does_not_lead_its_epoch_again() -> None:
     """What it appended there may not have been durable, and others may have it."""
-    led = ElectionState(epoch=3, leader_id=1, voted=ME)
+    led = ElectionState(epoch=3, leader_id=1, voted_key=ME)
     one = OneCore(
         log=LogEnds(end_offset=5, synced_end_offset=5, last_fetched_epoch=3), election=led
     )
@@ -53,8 +65,8 @@ def missing_its_leader() -> OneCore:
 
 def test_a_voter_that_still_names_the_missed_leader_does_not_bring_it_back() -> None:
     one = missing_its_leader()
-    standing = Standing(epoch=1, leader_id=2)
-    one.answer(3, VoteResponse(standing=standing, is_granted=True))
+    leader_and_epoch = LeaderAndEpoch(epoch=1, leader_id=2)
+    one.answer(3, VoteResponse(leader_and_epoch=leader_and_epoch, is_granted=True))
     assert isinstance(one.core.role, Candidate), "its pre-vote counts"
 
 
@@ -66,7 +78,7 @@ def test_the_missed_leader_itself_is_followed_again() -> None:
 
 def leaving() -> OneCore:
     """A replica that removed itself from the voters: not committed, and 2 may not have it."""
-    history = VoterHistory(voter_set(ME, SECOND), kraft_version=1)
+    history = VoterSetHistory(voter_set(ME, SECOND), kraft_version=1)
     history.add_voters(4, voter_set(SECOND))
     log = LogEnds(end_offset=5, synced_end_offset=5, last_fetched_epoch=1)
     return OneCore(log=log, history=history, election=ElectionState(epoch=2))
@@ -79,15 +91,15 @@ def test_a_voter_whose_removal_is_not_committed_stands_for_election() -> None:
     assert pre_vote.is_pre_vote
     (vote,) = votes_asked(one.grant(2))
     assert (vote.is_pre_vote, vote.epoch) == (False, 3)
-    assert [begun.epoch for begun in found(one.grant(2), BeginEpoch)] == [3]
+    assert [begun.epoch for begun in found(one.grant(2), AppendLeaderChange)] == [3]
 
 
 def test_a_replica_that_is_no_voter_does_not_count_its_own_vote() -> None:
     """The one voter that is left must grant both; its own vote would be a majority of one."""
     one = leaving()
     effects = one.reach_deadline()
-    assert not found(effects, BeginEpoch)
+    assert not found(effects, AppendLeaderChange)
     assert one.core.epoch == 2, "not even its pre-vote counts"
     effects = one.grant(2)
     assert isinstance(one.core.role, Candidate)
-    assert not found(effects, BeginEpoch)
+    assert not found(effects, AppendLeaderChange)

@@ -9,33 +9,33 @@ from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM
 from raftlog.log.small_files import QuorumState, encode_quorum_state, parse_quorum_state
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
-from raftlog.quorum.effects import BeginEpoch, Effect, ElectionState, PersistElection
+from raftlog.quorum.effects import AppendLeaderChange, Effect, ElectionState, PersistElection
 from raftlog.quorum.events import RequestReceived, TimePassed
 from raftlog.quorum.messages import BeginQuorumEpochRequest
-from raftlog.quorum.state import Beginning
-from raftlog.quorum.voters import Voter, VoterHistory, VoterSet
+from raftlog.quorum.state import InitialState
+from raftlog.quorum.voters import Voter, VoterSet, VoterSetHistory
 from raftlog.types import ReplicaKey
 from tests.quorum.one_core import LogEnds
 
 
 def core(epoch: int, *node_ids: int) -> QuorumCore:
     voters = VoterSet.of(Voter(key=ReplicaKey(node_id)) for node_id in node_ids)
-    beginning = Beginning(
-        me=Voter(key=ReplicaKey(1)),
+    initial_state = InitialState(
+        local_voter=Voter(key=ReplicaKey(1)),
         log=LogEnds(),
         election=ElectionState(epoch=epoch),
-        voters=VoterHistory(voters),
+        voters=VoterSetHistory(voters),
         config=QuorumConfig(),
         jitter_ms=lambda _: 0,
     )
-    return QuorumCore(beginning, now_ms=0)
+    return QuorumCore(initial_state, now_ms=0)
 
 
 def epochs(effects: list[Effect]) -> list[int]:
     return [
-        one.epoch if isinstance(one, BeginEpoch) else one.state.epoch
+        one.epoch if isinstance(one, AppendLeaderChange) else one.state.epoch
         for one in effects
-        if isinstance(one, BeginEpoch | PersistElection)
+        if isinstance(one, AppendLeaderChange | PersistElection)
     ]
 
 
@@ -48,11 +48,11 @@ def test_the_last_epoch_has_a_leader_and_none_follows_it() -> None:
 
 
 def test_a_leader_of_the_last_epoch_resigns_into_no_later_one() -> None:
-    restarted = Beginning(
-        me=Voter(key=ReplicaKey(1)),
+    restarted = InitialState(
+        local_voter=Voter(key=ReplicaKey(1)),
         log=LogEnds(),
-        election=ElectionState(epoch=EPOCH_MAX, leader_id=1, voted=ReplicaKey(1)),
-        voters=VoterHistory(VoterSet.of([Voter(key=ReplicaKey(1)), Voter(key=ReplicaKey(2))])),
+        election=ElectionState(epoch=EPOCH_MAX, leader_id=1, voted_key=ReplicaKey(1)),
+        voters=VoterSetHistory(VoterSet.of([Voter(key=ReplicaKey(1)), Voter(key=ReplicaKey(2))])),
         config=QuorumConfig(),
         jitter_ms=lambda _: 0,
     )

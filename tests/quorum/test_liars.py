@@ -18,7 +18,7 @@ from tests.scenarios.commands import Handler
 from tests.simulation.invariants import Witness
 
 
-class NobodyLooks(Witness):
+class NullWitness(Witness):
     """Where others lie, what is committed may change: only steps are looked at."""
 
     def saw_leader(self, node_id: int, life: int, epoch: int, log: ReplicaLog) -> None:
@@ -116,7 +116,7 @@ def test_it_does_in_many_scripts(script: list[str]) -> None:
 
 
 def check_script(script: list[str]) -> None:
-    handler = Handler(witness=NobodyLooks())
+    handler = Handler(witness=NullWitness())
     for command in ("cluster voters=1,2,3", "crash 2", "crash 3"):
         handler.run(command)
     for command in script:

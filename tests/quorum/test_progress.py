@@ -22,7 +22,7 @@ def set_of(found: list[ReplicaKey]) -> VoterSet:
 def filled(history: list[tuple[ReplicaKey, int]]) -> Progress:
     progress = Progress()
     for now_ms, (key, end_offset) in enumerate(history, 1):
-        progress.note_fetch(key, end_offset, leader_end_offset=12, now_ms=now_ms)
+        progress.record_fetch(key, end_offset, leader_end_offset=12, now_ms=now_ms)
     return progress
 
 
@@ -75,7 +75,7 @@ def test_caught_up_is_when_it_had_what_the_leader_had_at_its_fetch_before() -> N
     progress, key = Progress(), ReplicaKey(2)
 
     def fetch(end_offset: int, leader_end_offset: int, now_ms: int) -> int | None:
-        progress.note_fetch(key, end_offset, leader_end_offset=leader_end_offset, now_ms=now_ms)
+        progress.record_fetch(key, end_offset, leader_end_offset=leader_end_offset, now_ms=now_ms)
         found = progress.find(key)
         assert found is not None
         return found.caught_up_ms
@@ -91,9 +91,9 @@ def test_observers_are_forgotten_and_voters_are_not() -> None:
     voters = set_of([ReplicaKey(1), ReplicaKey(2)])
     progress = Progress()
     for node_id, now_ms in ((2, 1), (11, 2), (12, 3), (13, 4)):
-        progress.note_fetch(ReplicaKey(node_id), 0, leader_end_offset=0, now_ms=now_ms)
-    progress.forget_observers(voters, before_ms=3, count_max=10)
+        progress.record_fetch(ReplicaKey(node_id), 0, leader_end_offset=0, now_ms=now_ms)
+    progress.clear_inactive_observers(voters, before_ms=3, count_max=10)
     assert {one.key.node_id for one in progress.observers(voters)} == {12, 13}
-    progress.forget_observers(voters, before_ms=0, count_max=1)
+    progress.clear_inactive_observers(voters, before_ms=0, count_max=1)
     assert {one.key.node_id for one in progress.observers(voters)} == {13}
     assert progress.find(ReplicaKey(2)) is not None

@@ -6,35 +6,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.quorum.messages import BeginQuorumEpochRequest
-from raftlog.quorum.request_book import RequestBook
+from raftlog.quorum.request_manager import RequestManager
 
 ASKED = BeginQuorumEpochRequest(epoch=1, leader_id=1, voter=None)
 
 
 def test_a_node_is_asked_one_thing_at_a_time() -> None:
-    book = RequestBook()
+    book = RequestManager()
     first = book.start(2, ASKED, deadline_ms=100)
     assert not book.is_ready(2, 0)
     assert book.is_ready(3, 0)
-    found = book.take(first)
+    found = book.complete(first)
     assert found is not None
     assert (found.node_id, found.request) == (2, ASKED)
     assert book.is_ready(2, 0)
-    assert book.take(first) is None, "an answer is taken once"
+    assert book.complete(first) is None, "an answer is taken once"
 
 
 def test_what_is_not_answered_in_time_is_given_up() -> None:
-    book = RequestBook()
+    book = RequestManager()
     first = book.start(2, ASKED, deadline_ms=100)
     assert book.next_deadline_ms(0) == 100
     assert book.expire(99) == []
     assert [late.correlation_id for late in book.expire(100)] == [first]
-    assert book.take(first) is None
+    assert book.complete(first) is None
     assert book.next_deadline_ms(100) is None
 
 
 def test_after_a_failure_the_node_is_left_alone() -> None:
-    book = RequestBook()
+    book = RequestManager()
     book.back_off(2, until_ms=20)
     assert not book.is_ready(2, 19)
     assert book.next_deadline_ms(19) == 20
@@ -43,11 +43,11 @@ def test_after_a_failure_the_node_is_left_alone() -> None:
 
 
 def test_who_changes_his_role_forgets_what_he_asked() -> None:
-    book = RequestBook()
+    book = RequestManager()
     first = book.start(2, ASKED, deadline_ms=100)
     book.back_off(3, until_ms=50)
-    book.forget()
-    assert book.take(first) is None
+    book.reset()
+    assert book.complete(first) is None
     assert book.is_ready(2, 0)
     assert book.is_ready(3, 0)
     assert book.start(2, ASKED, deadline_ms=100) != first, "its answer is not the next one's"
@@ -56,7 +56,7 @@ def test_who_changes_his_role_forgets_what_he_asked() -> None:
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from("anxf"), st.integers(1, 3))))
 def test_a_correlation_id_belongs_to_one_request_for_ever(script: list[tuple[str, int]]) -> None:
-    book, given_out, open_ids, now_ms = RequestBook(), set[int](), dict[int, int](), 0
+    book, given_out, open_ids, now_ms = RequestManager(), set[int](), dict[int, int](), 0
     for what, node_id in script:
         now_ms += 10
         if what == "a" and book.is_ready(node_id, now_ms):
@@ -65,12 +65,12 @@ def test_a_correlation_id_belongs_to_one_request_for_ever(script: list[tuple[str
             given_out.add(number)
             open_ids[node_id] = number
         elif what == "n":
-            found = book.take(open_ids.pop(node_id, 0))
+            found = book.complete(open_ids.pop(node_id, 0))
             assert found is None or found.node_id == node_id
         elif what == "x":
             for late in book.expire(now_ms):
                 open_ids.pop(late.node_id)
         elif what == "f":
-            book.forget()
+            book.reset()
             open_ids.clear()
         assert all(not book.is_ready(one, now_ms) for one in open_ids)

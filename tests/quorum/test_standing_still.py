@@ -11,7 +11,7 @@ from raftlog.node.leader_appends import LeaderAppends
 from raftlog.node.replica import STANDSTILL_RETRY_MS, Outgoing, RunSync
 from raftlog.node.state_log import ReplicaStateLog
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.effects import Reply, Tell
+from raftlog.quorum.effects import LogMessage, Reply
 from raftlog.quorum.events import Event, RequestReceived, TimePassed
 from raftlog.quorum.messages import VersionsRequest
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
@@ -32,7 +32,7 @@ class OnlyVoter:
         self.replica = CheckedReplica.open(
             self.disk,
             DIRECTORY,
-            me=me,
+            local_voter=me,
             voters=VoterSet.of([me]),
             kraft_version=1,
             log_config=LogConfig(),
@@ -55,7 +55,7 @@ class OnlyVoter:
 
 def test_whoever_cannot_begin_its_epoch_appends_nothing_and_begins_it_when_there_is_room() -> None:
     one = OnlyVoter()
-    told = [out for out in one.step(TimePassed(), 0) if isinstance(out, Tell)]
+    told = [out for out in one.step(TimePassed(), 0) if isinstance(out, LogMessage)]
     replica = one.replica
     assert replica.core.is_leader
     assert replica.is_standing_still

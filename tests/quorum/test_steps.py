@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.quorum.roles import TRANSITIONS, Follower, Leader
-from tests.quorum.checked_core import Seen, recording
+from tests.quorum.checked_core import ObservedSteps, recording
 from tests.quorum.diagram import ROLES
 from tests.quorum.test_votes import candidate, follower, leader, prospective, resigned, unattached
 from tests.scenarios.commands import Handler
@@ -20,7 +20,7 @@ SEEDS = (5,)
 
 
 @pytest.fixture(scope="module")
-def seen() -> Seen:
+def seen() -> ObservedSteps:
     """The transcripts of elections and a simulated cluster."""
     with recording() as found:
         for path in transcripts():
@@ -32,13 +32,15 @@ def seen() -> Seen:
     return found
 
 
-def test_enough_is_seen_to_say_that_nothing_is_told_before_it_is_written_down(seen: Seen) -> None:
+def test_enough_is_seen_to_say_that_nothing_is_told_before_it_is_written_down(
+    seen: ObservedSteps,
+) -> None:
     assert seen.step_count > 1_000
     assert seen.vote_count > 20
     assert seen.fetch_count > 100
 
 
-def test_the_table_of_changes_holds_what_happens_and_no_more(seen: Seen) -> None:
+def test_the_table_of_changes_holds_what_happens_and_no_more(seen: ObservedSteps) -> None:
     assert seen.changes <= set(TRANSITIONS)
     assert set(TRANSITIONS) - seen.changes == set(), "no scenario and no seed reaches these"
 
@@ -50,7 +52,7 @@ def test_a_change_that_is_not_in_the_table_is_refused() -> None:
             unattached(),
             prospective(),
             candidate(),
-            follower(has_fetched=False),
+            follower(has_fetched_from_leader=False),
             leader(),
             resigned(),
         )
@@ -64,7 +66,7 @@ def test_a_change_that_is_not_in_the_table_is_refused() -> None:
             continue
         state.role = makers[source]
         with pytest.raises(AssertionError, match="does not become"):
-            state._change(makers[target])
+            state._transition_to(makers[target])
 
 
 # --- random scripts -------------------------------------------------------------------------------

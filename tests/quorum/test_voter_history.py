@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftlog.quorum.voters import NO_OFFSET, Voter, VoterHistory, VoterSet
+from raftlog.quorum.voters import NO_OFFSET, Voter, VoterSet, VoterSetHistory
 from raftlog.types import ReplicaKey
 
 
@@ -47,7 +47,7 @@ steps = st.lists(
 @settings(max_examples=40)
 @given(sets, steps)
 def test_a_history_is_what_the_log_holds(first: VoterSet, script: list[tuple[str, object]]) -> None:
-    history = VoterHistory(first)
+    history = VoterSetHistory(first)
     model = Model([(NO_OFFSET, first)], [(NO_OFFSET, 0)])
     start = end = 0
     for what, value in script:
@@ -67,7 +67,7 @@ def test_a_history_is_what_the_log_holds(first: VoterSet, script: list[tuple[str
         elif what == "truncate":
             assert isinstance(value, int)
             end = max(end - value, start)
-            history.truncate(end)
+            history.truncate_new_entries(end)
             model.sets = [one for one in model.sets if one[0] < end] or model.sets[:1]
             model.versions = [one for one in model.versions if one[0] < end] or model.versions[:1]
         else:
@@ -75,7 +75,7 @@ def test_a_history_is_what_the_log_holds(first: VoterSet, script: list[tuple[str
             named, version = value
             end += 3
             start = end
-            history.restart(end - 1, named, version)
+            history.reset(end - 1, named, version)
             model.sets = model.sets if named is None else [(end - 1, named)]
             model.versions = model.versions if version is None else [(end - 1, version)]
         assert history.latest == model.sets[-1][1]
@@ -86,14 +86,14 @@ def test_a_history_is_what_the_log_holds(first: VoterSet, script: list[tuple[str
 
 
 def test_a_set_holds_from_where_it_is_appended_until_it_is_cut_off() -> None:
-    history = VoterHistory(voters(1, 2, 3))
+    history = VoterSetHistory(voters(1, 2, 3))
     history.add_voters(7, voters(1, 2, 3, 4))
     assert history.latest.node_ids == (1, 2, 3, 4)
     assert history.at(7) == (voters(1, 2, 3), 0)
     assert history.at(8) == (voters(1, 2, 3, 4), 0)
-    history.truncate(8)
+    history.truncate_new_entries(8)
     assert history.latest.node_ids == (1, 2, 3, 4)
-    history.truncate(7)
+    history.truncate_new_entries(7)
     assert (history.latest.node_ids, history.latest_offset) == ((1, 2, 3), NO_OFFSET)
 
 

@@ -48,10 +48,10 @@ def test_a_vote_is_given_only_under_the_own_directory_id(
 
 
 def test_a_stored_vote_without_a_directory_id_becomes_the_first_candidate_s() -> None:
-    one = OneCore(election=ElectionState(epoch=2, voted=ReplicaKey(3)))
+    one = OneCore(election=ElectionState(epoch=2, voted_key=ReplicaKey(3)))
     first, second = ReplicaKey(3, "c"), ReplicaKey(3, "d")
     effects = one.step(RequestReceived(1, vote_request(first, 2)))
-    assert [written.state.voted for written in found(effects, PersistElection)] == [first]
+    assert [written.state.voted_key for written in found(effects, PersistElection)] == [first]
     granted = []
     for candidate in (first, second, ReplicaKey(3)):
         response = one.ask(vote_request(candidate, 2))

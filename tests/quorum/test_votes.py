@@ -21,7 +21,7 @@ from raftlog.quorum.roles import (
     Votes,
 )
 from raftlog.quorum.voters import Voter, VoterSet
-from raftlog.quorum.votes import check_vote_request, grants
+from raftlog.quorum.votes import can_grant_vote, check_vote_request
 from raftlog.types import ZERO_UUID, OffsetAndEpoch, ReplicaKey
 
 EPOCH = 5
@@ -45,14 +45,14 @@ def prospective(leader_id: int | None = None) -> Role:
     )
 
 
-def follower(*, has_fetched: bool) -> Role:
+def follower(*, has_fetched_from_leader: bool) -> Role:
     return Follower(
         epoch=EPOCH,
         leader_id=3,
         leader_endpoints=(),
         fetch_timeout_ms=0,
         fetch_deadline_ms=0,
-        has_fetched=has_fetched,
+        has_fetched_from_leader=has_fetched_from_leader,
     )
 
 
@@ -72,7 +72,7 @@ def leader() -> Role:
 
 
 def resigned() -> Role:
-    return Resigned(epoch=EPOCH, election_deadline_ms=0, preferred=(), leader_id=1)
+    return Resigned(epoch=EPOCH, election_deadline_ms=0, preferred_successors=(), leader_id=1)
 
 
 YES, NO, IF_GOOD = "yes", "no", "if its log is as good"
@@ -88,9 +88,15 @@ TABLE: list[tuple[str, Callable[[], Role], ReplicaKey | None, str, str]] = [
     ("prospective, voted for it", prospective, CANDIDATE, YES, IF_GOOD),
     ("prospective, voted for another", prospective, OTHER, NO, IF_GOOD),
     ("prospective, knows a leader", lambda: prospective(3), None, NO, IF_GOOD),
-    ("follower", lambda: follower(has_fetched=False), None, NO, IF_GOOD),
-    ("follower, voted for it", lambda: follower(has_fetched=False), CANDIDATE, NO, IF_GOOD),
-    ("follower, has fetched", lambda: follower(has_fetched=True), None, NO, NO),
+    ("follower", lambda: follower(has_fetched_from_leader=False), None, NO, IF_GOOD),
+    (
+        "follower, voted for it",
+        lambda: follower(has_fetched_from_leader=False),
+        CANDIDATE,
+        NO,
+        IF_GOOD,
+    ),
+    ("follower, has fetched", lambda: follower(has_fetched_from_leader=True), None, NO, NO),
     ("candidate", candidate, ME, NO, IF_GOOD),
     ("resigned", resigned, ME, NO, IF_GOOD),
     ("leader", leader, ME, NO, NO),
@@ -119,8 +125,8 @@ def test_a_vote_is_given_as_the_table_says(
     for is_pre_vote, answer in ((False, vote), (True, pre_vote)):
         for end in GOOD_ENDS + BAD_ENDS:
             expected = answer == YES or (answer == IF_GOOD and end in GOOD_ENDS)
-            found = grants(
-                request(end, is_pre_vote=is_pre_vote), role=role(), voted=voted, log_end=LOG_END
+            found = can_grant_vote(
+                request(end, is_pre_vote=is_pre_vote), role=role(), voted_key=voted, log_end=LOG_END
             )
             assert found == expected, (is_pre_vote, end)
 
@@ -133,9 +139,9 @@ def test_two_candidates_of_one_epoch_never_both_get_a_vote() -> None:
             second = VoteRequest(
                 epoch=EPOCH, candidate=OTHER, voter=ME, last_epoch=other_end[0], last_offset=99
             )
-            if not grants(first, role=role(), voted=voted, log_end=LOG_END):
+            if not can_grant_vote(first, role=role(), voted_key=voted, log_end=LOG_END):
                 continue
-            assert not grants(second, role=role(), voted=CANDIDATE, log_end=LOG_END)
+            assert not can_grant_vote(second, role=role(), voted_key=CANDIDATE, log_end=LOG_END)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +197,10 @@ def test_only_a_vote_without_a_directory_id_is_any_directory_s(
     """Kafka: UnattachedStateTest, canGrantVote with and without a voted directory id."""
     asked = replace(request((0, 0), is_pre_vote=False), candidate=ReplicaKey(2, asking))
     voted = ReplicaKey(2, stored)
-    assert grants(asked, role=unattached(), voted=voted, log_end=LOG_END) is is_granted
-    assert not grants(asked, role=unattached(), voted=ReplicaKey(3, stored), log_end=LOG_END), (
-        "another node's"
-    )
+    assert can_grant_vote(asked, role=unattached(), voted_key=voted, log_end=LOG_END) is is_granted
+    assert not can_grant_vote(
+        asked, role=unattached(), voted_key=ReplicaKey(3, stored), log_end=LOG_END
+    ), "another node's"
 
 
 @pytest.mark.parametrize(("in_set", "asking", "is_voter"), STORED_VOTES)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.batch_strategies import new_batches
-from tests.support.batches_again import to_new
+from tests.support.batches_again import to_new_batch
 from tests.support.record_rows import read_rows, scan_rows
 
 from raftlog.errors import RecordBatchTooLargeError
@@ -54,7 +54,7 @@ def test_every_field_of_a_batch_comes_back(
             for one in new.records
         ),
     )
-    assert to_new(batch) == expected
+    assert to_new_batch(batch) == expected
     data = encode_batch(new, base_offset=base_offset, leader_epoch=leader_epoch)
     assert encode_batch(expected, base_offset=base_offset, leader_epoch=leader_epoch) == data
 

@@ -186,7 +186,7 @@ def test_a_batch_s_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     six = NewRecord(None, b"v", headers=(Header("h", None),) * 6)
     four = NewRecord(None, b"v", headers=(Header("h", None),) * 4)
     builder = builder_of(2000)
-    assert builder.count_that_fits([b"a", six, four, b"b", four], 0) == 4
+    assert builder.fitting_record_count([b"a", six, four, b"b", four], 0) == 4
     builder.append([b"a", six, four])
     assert builder.encode([four]) is None
     builder.append([b"b"])
@@ -211,10 +211,10 @@ def test_counting_what_fits_agrees_with_appending_it() -> None:
     values = [b"v" * (length % 90) for length in range(4000)]
     builder = builder_of(100_000)
     builder.append(values[:10])
-    count = builder.count_that_fits(values, 10)
+    count = builder.fitting_record_count(values, 10)
     builder.append(values[10 : 10 + count])
     assert builder.encode([values[10 + count]]) is None
-    assert builder_of(100_000).count_that_fits(values[:20], 0) == 20
+    assert builder_of(100_000).fitting_record_count(values[:20], 0) == 20
 
 
 # --- how records are encoded ----------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_many_records_at_once_are_the_bytes_of_each(
     expected = one_by_one(records, first_delta, base_ms)
     assert encode_records(records, first_delta, base_ms) == b"".join(expected)
     assert record_byte_counts(records, first_delta, base_ms) == list(map(len, expected))
-    assert RecordsToEncode(records).least_byte_count() <= sum(map(len, expected))
+    assert RecordsToEncode(records).min_byte_count() <= sum(map(len, expected))
 
 
 def test_new_records_that_are_only_values_are_the_same_bytes() -> None:

@@ -12,7 +12,7 @@ from tests.support.effort import WHOLE, slow_but
 from tests.support.record_rows import Rows, read_rows, scan_rows
 
 import raftlog.records.batch as batch_module
-import raftlog.records.lockstep as lockstep_module
+import raftlog.records.record_columns as lockstep_module
 from raftlog.errors import (
     CorruptBatchError,
     DecompressionLimitError,
@@ -29,9 +29,9 @@ from raftlog.records.batch import (
     encode_batch,
     read_batch,
 )
+from raftlog.records.batch_index import scan_headers
 from raftlog.records.scan import Stop, scan
 from raftlog.records.varint import varint
-from raftlog.records.walk import walk_headers
 
 TIME_MS = 1_700_000_000_000
 BASE_OFFSET_BYTES = range(8)
@@ -159,7 +159,7 @@ def test_an_impossible_length_is_damage(length: int) -> None:
     told = both(damaged)
     assert (told.stop, told.end_position, len(told.rows)) == (Stop.DAMAGED, len(FIRST), 3)
     assert f"its length is {length}" in str(told.error)
-    walked = walk_headers(damaged)
+    walked = scan_headers(damaged)
     assert (walked.stop, walked.end_position, len(walked.batches)) == (
         Stop.DAMAGED,
         len(FIRST),
@@ -377,10 +377,10 @@ def test_a_batch_that_expands_beyond_the_limit_is_refused_by_name() -> None:
 def test_a_real_segment_cut_at_every_byte_of_its_tail_loses_nothing_whole(data: Path) -> None:
     segment = data / "kraft-logs/trimmed-3.9.2/node-1/__cluster_metadata-0"
     whole_log = (segment / "00000000000000001037.log").read_bytes()
-    positions = walk_headers(whole_log).batches.position
+    positions = scan_headers(whole_log).batches.position
     log = whole_log[int(positions[positions < len(whole_log) - 1000][-1]) :]
     rows = read_rows(log).rows
-    ends = [*walk_headers(log).batches.position.tolist(), len(log)]
+    ends = [*scan_headers(log).batches.position.tolist(), len(log)]
     for byte_count in range(len(log) - 700, len(log)):
         told = scan_rows(log[:byte_count])
         assert told.error is None

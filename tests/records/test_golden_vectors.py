@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from tests.support.batches_again import to_new
+from tests.support.batches_again import to_new_batch
 from tests.support.record_rows import read_rows, scan_rows
 
 from raftlog.records import (
@@ -76,7 +76,7 @@ def test_a_batch_of_kafka_s_classes_is_read_and_written_again(
     batch = whole(data)
     assert content.startswith(f"baseOffset={batch.base_offset} epoch={batch.leader_epoch}")
     again = encode_batch(
-        to_new(batch), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch
+        to_new_batch(batch), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch
     )
     assert again == data
     assert scan_rows(data) == read_rows(data)
@@ -135,7 +135,9 @@ def test_a_whole_checkpoint_is_read_and_written_again() -> None:
     first = next(batches[0].records())
     assert isinstance(decode_control(first.key, first.value), SnapshotHeader)
     again = b"".join(
-        encode_batch(to_new(batch), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch)
+        encode_batch(
+            to_new_batch(batch), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch
+        )
         for batch in batches
     )
     assert again == data

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.batches_again import to_new
+from tests.support.batches_again import to_new_batch
 from tests.support.record_rows import read_rows, scan_rows
 
 from raftlog.errors import UnsupportedMagicError
@@ -81,7 +81,7 @@ def test_what_was_read_is_written_again(name: str) -> None:
     data, _ = BATCHES[name]
     batch = read(name)
     again = encode_batch(
-        to_new(batch), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch
+        to_new_batch(batch), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch
     )
     if batch.compression is Compression.NONE:
         assert again == data
@@ -93,7 +93,7 @@ def test_the_times_of_a_log_that_stamps_records_are_the_log_s() -> None:
     batch = read("log-append-time-by-broker")
     assert batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     assert {record.timestamp_ms for record in batch.records()} == {batch.max_timestamp_ms}
-    created = [record.timestamp_ms for record in to_new(batch).records]
+    created = [record.timestamp_ms for record in to_new_batch(batch).records]
     assert created == [1_700_000_000_000, 1_700_000_000_111]
 
 

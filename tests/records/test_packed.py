@@ -54,7 +54,7 @@ def test_they_encode_as_their_records_do_anywhere(
     assert found.encode(0, BASE_MS) == plain.encode(0, BASE_MS)
     assert found.encode(first_delta, base_ms) == plain.encode(first_delta, base_ms)
     assert found.max_timestamp_ms(base_ms) == plain.max_timestamp_ms(base_ms)
-    assert found.least_byte_count() <= plain.least_byte_count()
+    assert found.min_byte_count() <= plain.min_byte_count()
     counts = record_byte_counts(packed(records), first_delta, base_ms)
     assert counts == record_byte_counts(records, first_delta, base_ms)
 

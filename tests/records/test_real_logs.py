@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.batches_again import to_new
+from tests.support.batches_again import to_new_batch
 from tests.support.dumps import DumpBatch, DumpRecord, control_text, dumped_logs, read_dump
 from tests.support.effort import is_copy, slow_but
 from tests.support.record_rows import read_rows, rows_of, scan_rows
@@ -23,8 +23,8 @@ from raftlog.records import (
     iter_batches,
     read_batch,
 )
+from raftlog.records.batch_index import scan_headers
 from raftlog.records.scan import Column, Stop, scan
-from raftlog.records.walk import walk_headers
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
 DUMPED = dumped_logs(LOGS)
@@ -113,13 +113,13 @@ def test_what_was_read_is_written_again(log: Path) -> None:
     for batch in iter_batches(data):
         lies = data[batch.position : batch.position + batch.byte_count]
         place = {"base_offset": batch.base_offset, "leader_epoch": batch.leader_epoch}
-        written = encode_batch(to_new(batch), **place)
+        written = encode_batch(to_new_batch(batch), **place)
         if batch.compression is Compression.NONE:
             assert written == lies
         else:
             again = read_batch(written)
             assert isinstance(again, RecordBatch)
-            assert to_new(again) == to_new(batch)
+            assert to_new_batch(again) == to_new_batch(batch)
         if batch.is_control:
             for record in batch.records():
                 control = decode_control(record.key, record.value)
@@ -134,7 +134,7 @@ def test_the_scan_reads_what_the_reader_of_batches_reads(log: Path) -> None:
     assert scan_rows(data) == expected
     batches = list(iter_batches(data, file_position=4096))
     scanned = scan(data, columns=Column.NONE, file_position=4096)
-    walked = walk_headers(data, file_position=4096)
+    walked = scan_headers(data, file_position=4096)
     assert (walked.end_position, walked.stop) == (len(data), Stop.END)
     for columns in (scanned.batches, walked.batches):
         for name in columns.__slots__:
@@ -171,7 +171,7 @@ def test_a_log_copied_from_a_running_node_is_whole(tmp_path: Path) -> None:
         assert expected.end_position == len(data)
         written = b"".join(
             encode_batch(
-                to_new(batch), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch
+                to_new_batch(batch), base_offset=batch.base_offset, leader_epoch=batch.leader_epoch
             )
             for batch in iter_batches(data)
         )

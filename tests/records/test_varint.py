@@ -15,7 +15,7 @@ from raftlog.records.varint import (
     unsigned_varint,
     varint,
 )
-from raftlog.records.varints import read_varints, read_varlongs
+from raftlog.records.varint_numpy import read_varints, read_varlongs
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

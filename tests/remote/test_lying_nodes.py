@@ -24,7 +24,7 @@ from raftlog.errors import (
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
-from raftlog.wire import ApiKey, Listener, wide
+from raftlog.wire import ApiKey, Listener, latest_schemas
 from raftlog.wire.log_identity import duration, int32, int64, name, node, port, uuid_or_none
 from tests.support.scripted_node import Answer, ScriptedNode
 
@@ -93,10 +93,10 @@ class Controller:
             aborted_transactions=None,
             records=self.data,  # type: ignore[arg-type]
         )
-        topic = wide.FetchedTopic(
+        topic = latest_schemas.FetchedTopic(
             topic_id=uuid_or_none(CLUSTER_METADATA_TOPIC_ID), partitions=(partition,)
         )
-        return wide.FetchResponse(
+        return latest_schemas.FetchResponse(
             throttle_time=duration(0), error_code=ErrorCode.none, responses=(topic,)
         )
 
@@ -148,7 +148,7 @@ def _node_of(answer: Answer) -> ScriptedNode:
 
 
 def _metadata(topics: tuple[Any, ...]) -> Answer:
-    return lambda version, body: wide.MetadataResponse(
+    return lambda version, body: latest_schemas.MetadataResponse(
         throttle_time=duration(0),
         brokers=(),
         cluster_id="cluster",
@@ -218,7 +218,7 @@ def test_an_address_that_cannot_be_is_nobody_s(host: str, number: int) -> None:
     broker = metadata.MetadataResponseBroker(
         node_id=node(7), host=host, port=int32(number), rack=None
     )
-    told = wide.MetadataResponse(
+    told = latest_schemas.MetadataResponse(
         throttle_time=duration(0),
         brokers=(broker,),
         cluster_id="cluster",

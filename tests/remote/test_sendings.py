@@ -48,7 +48,7 @@ from raftlog.log.writing.batch_facts import CommitName, ValueKind, batch_facts
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression
-from raftlog.wire.append_refusals import refusal_code, refusal_text
+from raftlog.wire.produce_error_messages import produce_error_code, produce_error_message
 
 SETTINGS = LogSettings(ValueKind.BYTES, 1024, Compression.NONE)
 PATH = "h1:1,h2:2"
@@ -287,7 +287,7 @@ def test_sequences_wrap_around() -> None:
 
 
 def told(sending: Sending, error: RaftlogError) -> object:
-    return judged(sending, refusal_code(error), refusal_text(error), PATH)
+    return judged(sending, produce_error_code(error), produce_error_message(error), PATH)
 
 
 def sent(*, is_uncertain: bool = False, **conditions: Any) -> Sending:

@@ -33,9 +33,9 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.records.batch import RecordBatch, read_batch
-from raftlog.wire import ApiKey, decode, wide
-from raftlog.wire.append_refusals import refusal_code, refusal_text
+from raftlog.wire import ApiKey, decode, latest_schemas
 from raftlog.wire.log_identity import duration, int8, int16, int32, int64, name, node, uuid_or_none
+from raftlog.wire.produce_error_messages import produce_error_code, produce_error_message
 from tests.support.clock import StoppedClock
 from tests.support.scripted_node import ScriptedNode
 
@@ -125,7 +125,7 @@ class LoneLeader:
         me = metadata.MetadataResponseBroker(
             node_id=node(1), host="127.0.0.1", port=int32(self.node.port), rack=None
         )
-        return wide.MetadataResponse(
+        return latest_schemas.MetadataResponse(
             throttle_time=duration(0),
             brokers=(me,),
             cluster_id="cluster",
@@ -164,7 +164,7 @@ class LoneLeader:
         )
 
     def _produce(self, version: int, body: bytes) -> object:
-        request: Any = decode(wide.ProduceRequest, version, body)
+        request: Any = decode(latest_schemas.ProduceRequest, version, body)
         data = bytes(request.topic_data[0].partition_data[0].records)
         batch = read_batch(bytes(8) + data[8:])  # its base offset is a token
         assert isinstance(batch, RecordBatch)
@@ -186,7 +186,7 @@ def _produced(told: Appended | Refused | Code) -> object:
         case Appended():
             base_offset = told.base_offset
         case Refused(error):
-            code, text = refusal_code(error), refusal_text(error)
+            code, text = produce_error_code(error), produce_error_message(error)
         case Code(number):
             code = number
     partition = produced.PartitionProduceResponse(
@@ -196,10 +196,10 @@ def _produced(told: Appended | Refused | Code) -> object:
         record_errors=(),
         error_message=text,
     )
-    topic = wide.ProducedTopic(
+    topic = latest_schemas.ProducedTopic(
         topic_id=uuid_or_none(TOPIC_ID), name=name("orders"), partition_responses=(partition,)
     )
-    return wide.ProduceResponse(responses=(topic,))
+    return latest_schemas.ProduceResponse(responses=(topic,))
 
 
 def told_together(

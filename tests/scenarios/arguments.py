@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Words:
+class Arguments:
     """The arguments of one command."""
 
     def __init__(self, words: list[str]) -> None:

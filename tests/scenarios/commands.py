@@ -27,19 +27,19 @@ from raftlog.types import ReplicaKey
 from tests.simulation.driven_node import DIRECTORY, TIME_MS, Setting
 from tests.simulation.invariants import Witness
 
-from .arguments import Words
-from .asking import Asking
-from .by_hand import answer_to
-from .nodes import ScriptedNode, Surroundings
-from .post import Message, Post, Which
-from .words import parsed_snapshot, records_words, role_words, snapshot_words
+from .arguments import Arguments
+from .formatting import format_records, format_role, format_snapshot_id, parse_snapshot_id
+from .message_queue import Message, MessageFilter, MessageQueue
+from .nodes import ScenarioContext, ScriptedNode
+from .request_commands import RequestCommands
+from .scripted_responses import scripted_response
 
 MESSAGES_MAX = 1_000
 """So many messages after one command are a quarrel without an end."""
 ELECTION_ROUNDS_MAX = 5
 
 
-class Handler(Asking):
+class Handler(RequestCommands):
     """Runs commands, and collects what they make observable.
 
     The cluster, its time and its network (``N`` is a node, ``WHICH`` is nothing for everything that
@@ -112,7 +112,7 @@ class Handler(Asking):
         name, *words = shlex.split(command)
         method = getattr(self, f"do_{name.replace('-', '_')}", None)
         assert method is not None, f"no such command: {name}"
-        arguments = Words(words)
+        arguments = Arguments(words)
         method(arguments)
         arguments.check_all_used()
 
@@ -120,10 +120,10 @@ class Handler(Asking):
         """Whether a command finds what it needs: a node that is alive, or dead, or messages."""
         name, *words = shlex.split(command)
         if name in ("deliver", "drop", "delay", "duplicate"):
-            which = Which() if words == ["once"] else Which.parse(words)
+            which = MessageFilter() if words == ["once"] else MessageFilter.parse(words)
             return words == [] or bool(self._post.of(which))
         if name == "answer":
-            return bool(self._post.of(replace(Which.parse(words[:4]), is_answer=False)))
+            return bool(self._post.of(replace(MessageFilter.parse(words[:4]), is_response=False)))
         if name in ("release", "heal", "cut", "tick", "jitter"):
             return True
         node = self._nodes[int(words[0])]
@@ -137,13 +137,13 @@ class Handler(Asking):
 
     def asked(self, asker: int, asked: int) -> str | None:
         """The kind of the newest request that is under way between two nodes."""
-        found = self._post.of(Which(asker, asked, is_answer=False))
+        found = self._post.of(MessageFilter(asker, asked, is_response=False))
         return found[-1].kind if found else None
 
     # --- the cluster ------------------------------------------------------------------------------
 
-    def do_cluster(self, words: Words) -> None:
-        self._post = Post(self._say)
+    def do_cluster(self, words: Arguments) -> None:
+        self._post = MessageQueue(self._write_line)
         kraft_version = words.number("kraft_version", 0)
         config = QuorumConfig(
             snapshot_max_bytes=words.number("snapshot_bytes", 1 << 20),
@@ -166,14 +166,14 @@ class Handler(Asking):
             ),
             witness=Witness() if self._witness is None else self._witness,
         )
-        around = Surroundings(setting=setting, say=self._say, post=self._post)
+        context = ScenarioContext(setting=setting, write_line=self._write_line, post=self._post)
         self._nodes = {
-            node_id: ScriptedNode(Voter(key=key), around) for node_id, key in keys.items()
+            node_id: ScriptedNode(Voter(key=key), context) for node_id, key in keys.items()
         }
         for node in self._nodes.values():
             node.start()
 
-    def do_elect(self, words: Words) -> None:
+    def do_elect(self, words: Arguments) -> None:
         chosen = self._node(words)
         for node in self._nodes.values():
             is_near = node.is_alive and not self._post.is_cut(node.node_id, chosen.node_id)
@@ -186,34 +186,34 @@ class Handler(Asking):
                 return
             chosen.pass_time(chosen.role_ends_in_ms)
             self._deliver_all()
-        raise AssertionError(f"{chosen.node_id} is not elected but {role_words(chosen.role)}")
+        raise AssertionError(f"{chosen.node_id} is not elected but {format_role(chosen.role)}")
 
-    def do_timeout(self, words: Words) -> None:
+    def do_timeout(self, words: Arguments) -> None:
         node = self._node(words)
         node.pass_time(node.role_ends_in_ms)
 
-    def do_tick(self, words: Words) -> None:
+    def do_tick(self, words: Arguments) -> None:
         span_ms = words.number("ms", 0)
         for node in self._chosen(words):
             node.pass_time(span_ms)
 
-    def do_jitter(self, words: Words) -> None:
+    def do_jitter(self, words: Arguments) -> None:
         self._node(words).jitter_ms = words.number("ms", 0)
 
     # --- the network ------------------------------------------------------------------------------
 
-    def do_deliver(self, words: Words) -> None:
+    def do_deliver(self, words: Arguments) -> None:
         if not words.places:
             self._deliver_all()
             return
-        which = Which() if words.places == ["once"] else Which.parse(words.places)
+        which = MessageFilter() if words.places == ["once"] else MessageFilter.parse(words.places)
         found = self._post.of(which)
         assert found, "nothing of the kind is under way"
         self._deliver(found)
 
     def _deliver_all(self) -> None:
         for _ in range(MESSAGES_MAX):
-            found = self._post.of(Which())
+            found = self._post.of(MessageFilter())
             if not found:
                 return
             self._deliver(found[:1])
@@ -222,41 +222,41 @@ class Handler(Asking):
     def _deliver(self, messages: list[Message]) -> None:
         for message in messages:
             if self._post.take(message):
-                target = message.asker if message.is_answer else message.asked
+                target = message.asker if message.is_response else message.asked
                 if target in self._nodes:
                     self._nodes[target].receive(message)
 
-    def do_drop(self, words: Words) -> None:
-        which = Which.parse(words.places)
+    def do_drop(self, words: Arguments) -> None:
+        which = MessageFilter.parse(words.places)
         self._post.first(which)
         self._post.drop(which)
 
-    def do_delay(self, words: Words) -> None:
-        which = Which.parse(words.places)
+    def do_delay(self, words: Arguments) -> None:
+        which = MessageFilter.parse(words.places)
         self._post.first(which)
         self._post.delay(which)
 
-    def do_release(self, _words: Words) -> None:
+    def do_release(self, _words: Arguments) -> None:
         self._post.release()
 
-    def do_duplicate(self, words: Words) -> None:
-        self._post.duplicate(Which.parse(words.places))
+    def do_duplicate(self, words: Arguments) -> None:
+        self._post.duplicate(MessageFilter.parse(words.places))
 
-    def do_partition(self, words: Words) -> None:
+    def do_partition(self, words: Arguments) -> None:
         inside = {int(word) for word in words.places}
         for one in inside:
             for other in set(self._nodes) - inside:
                 self._post.cut(one, other)
 
-    def do_cut(self, words: Words) -> None:
+    def do_cut(self, words: Arguments) -> None:
         one, other = words.places
         self._post.cut(int(one), int(other))
 
-    def do_heal(self, _words: Words) -> None:
+    def do_heal(self, _words: Arguments) -> None:
         self._post.heal()
 
-    def do_corrupt(self, words: Words) -> None:
-        message = self._post.first(Which.parse(words.places))
+    def do_corrupt(self, words: Arguments) -> None:
+        message = self._post.first(MessageFilter.parse(words.places))
         body = message.body
         assert isinstance(body, FetchResponse | FetchSnapshotResponse), "nothing to damage in it"
         name = "records" if isinstance(body, FetchResponse) else "data"
@@ -264,19 +264,19 @@ class Handler(Asking):
         data[words.number("at", len(data) - 1)] ^= 1
         message.body = replace(body, **{name: bytes(data)})  # type: ignore[arg-type]
 
-    def do_answer(self, words: Words) -> None:
-        which = Which.parse(words.places)
-        self._post.first(replace(which, is_answer=False))
-        request = self._post.of(replace(which, is_answer=False))[-1]
+    def do_answer(self, words: Arguments) -> None:
+        which = MessageFilter.parse(words.places)
+        self._post.first(replace(which, is_response=False))
+        request = self._post.of(replace(which, is_response=False))[-1]
         self._post.take(request)
-        answer = answer_to(request, words)
+        answer = scripted_response(request, words)
         self._nodes[answer.asker].receive(answer)
 
     # --- nodes ------------------------------------------------------------------------------------
 
-    def do_crash(self, words: Words) -> None:
+    def do_crash(self, words: Arguments) -> None:
         node = self._node(words)
-        self._post.drop(Which(asked=node.node_id))
+        self._post.drop(MessageFilter(asked=node.node_id))
         match words.places[1:]:
             case []:
                 node.kill()
@@ -287,95 +287,97 @@ class Handler(Asking):
             case other:
                 raise AssertionError(f"not a way to die: {other}")
 
-    def do_start(self, words: Words) -> None:
+    def do_start(self, words: Arguments) -> None:
         self._node(words).start()
 
-    def do_damage(self, words: Words) -> None:
+    def do_damage(self, words: Arguments) -> None:
         disk, name = self._node(words).disk, words.places[1]
         disk.flip_bit(f"{DIRECTORY}/{name}", words.number("bit", 0))
 
-    def do_fill(self, words: Words) -> None:
+    def do_fill(self, words: Arguments) -> None:
         self._node(words).disk.leave_room(words.number("room", 0))
 
-    def do_empty(self, words: Words) -> None:
+    def do_empty(self, words: Arguments) -> None:
         self._node(words).disk.full_at(None)
 
-    def do_forget(self, words: Words) -> None:
+    def do_forget(self, words: Arguments) -> None:
         disk, name = self._node(words).disk, words.places[1]
         disk.unlink(f"{DIRECTORY}/{name}")
 
-    def do_hold_sync(self, words: Words) -> None:
+    def do_hold_sync(self, words: Arguments) -> None:
         self._node(words).is_sync_held = True
 
-    def do_sync(self, words: Words) -> None:
+    def do_sync(self, words: Arguments) -> None:
         self._node(words).end_held_sync()
 
-    def do_free_sync(self, words: Words) -> None:
+    def do_free_sync(self, words: Arguments) -> None:
         node = self._node(words)
         while node.held:
             node.end_held_sync()
         node.is_sync_held = False
 
-    def do_resign(self, words: Words) -> None:
+    def do_resign(self, words: Arguments) -> None:
         node = self._node(words)
         node.step(Resign(words.number("epoch", node.replica.core.epoch)))
 
-    def do_shut_down(self, words: Words) -> None:
+    def do_shut_down(self, words: Arguments) -> None:
         self._node(words).step(ShutDown())
 
-    def do_snapshot(self, words: Words) -> None:
+    def do_snapshot(self, words: Arguments) -> None:
         node = self._node(words)
         log = node.replica.log
         named = words.text("at")
         if named is None:
             snapshot_id = log.snapshot_id_at(node.replica.core.high_watermark or 0)
         else:
-            snapshot_id = parsed_snapshot(named)
+            snapshot_id = parse_snapshot_id(named)
         try:
             writer = log.begin_snapshot(snapshot_id, now_ms=TIME_MS)
             if writer is None:
-                node.say(f"snapshot {snapshot_words(snapshot_id)} is not needed")
+                node.write_line(f"snapshot {format_snapshot_id(snapshot_id)} is not needed")
                 return
             with writer:
                 if "abort" in words.places:
-                    node.say(f"snapshot {snapshot_words(snapshot_id)} is given up")
+                    node.write_line(f"snapshot {format_snapshot_id(snapshot_id)} is given up")
                     return
                 writer.freeze()
             log.delete_before(snapshot_id)
         except LogError as error:
-            node.say(f"snapshot {snapshot_words(snapshot_id)}: {type(error).__name__}")
+            node.write_line(f"snapshot {format_snapshot_id(snapshot_id)}: {type(error).__name__}")
             return
-        node.say(f"snapshot {snapshot_words(snapshot_id)} log_start_offset={log.log_start_offset}")
+        node.write_line(
+            f"snapshot {format_snapshot_id(snapshot_id)} log_start_offset={log.log_start_offset}"
+        )
 
     # --- looking ----------------------------------------------------------------------------------
 
-    def do_status(self, words: Words) -> None:
+    def do_status(self, words: Arguments) -> None:
         for node in self._chosen(words):
             if not node.is_alive:
-                node.say("is dead")
+                node.write_line("is dead")
                 continue
             log, core = node.replica.log, node.replica.core
             high_watermark = "none" if core.high_watermark is None else core.high_watermark
-            node.say(
-                f"is {role_words(node.role)} log={log.log_start_offset}..{log.end_offset} "
+            node.write_line(
+                f"is {format_role(node.role)} log={log.log_start_offset}..{log.end_offset} "
                 f"high_watermark={high_watermark}"
             )
 
-    def do_log(self, words: Words) -> None:
+    def do_log(self, words: Arguments) -> None:
         for node in self._chosen(words):
-            node.say(f"has {records_words(_bytes_of(node)) or 'nothing'}")
+            node.write_line(f"has {format_records(_bytes_of(node)) or 'nothing'}")
 
-    def do_equal(self, words: Words) -> None:
+    def do_equal(self, words: Arguments) -> None:
         chosen = self._chosen(words)
         names = " ".join(str(node.node_id) for node in chosen)
         start = max(node.replica.log.log_start_offset for node in chosen)
         is_equal = len({_bytes_of(node, start) for node in chosen}) == 1
-        self._say(f"the logs of {names} are {'equal' if is_equal else 'not equal'}")
+        self._write_line(f"the logs of {names} are {'equal' if is_equal else 'not equal'}")
 
-    def do_quiet(self, _words: Words) -> None:
+    def do_quiet(self, _words: Arguments) -> None:
         self._is_quiet = True
 
-    def do_aloud(self, _words: Words) -> None:
+    def do_aloud(self, _words: Arguments) -> None:
         self._is_quiet = False
 
 

@@ -3,7 +3,8 @@
 Rules of this file:
 
 1. Nothing happens by itself: time passes, messages arrive and (if asked for) syncs end when the
-   script says so. Everything that can be observed is told to ``say``, in the order it happens.
+   script says so. Everything that can be observed is told to ``write_line``, in the
+   order it happens.
 2. What must hold always is checked here too, by the witness of the simulated clusters.
 """
 
@@ -21,10 +22,10 @@ from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     Effect,
     LeaderChanged,
+    LogMessage,
     PersistElection,
     RoleChanged,
     Send,
-    Tell,
 )
 from raftlog.quorum.events import RequestReceived, ResponseReceived, TimePassed
 from raftlog.quorum.messages import Response
@@ -35,36 +36,36 @@ from tests.quorum.checked_core import CheckedReplica
 from tests.simulated_disk.survival import Survival
 from tests.simulation.driven_node import TIME_MS, DrivenNode, Setting, new_disk
 
-from .post import Message, Post
-from .words import (
-    answer_words,
-    append_words,
-    election_words,
-    records_words,
-    request_words,
-    response_words,
-    role_change_words,
-    role_words,
+from .formatting import (
+    format_append,
+    format_append_result,
+    format_election,
+    format_records,
+    format_request,
+    format_response,
+    format_role,
+    format_role_change,
 )
+from .message_queue import Message, MessageQueue
 
 BY_HAND: Final = -1
 """The life of an asker who is the script: answers are told, and go nowhere."""
 
 
-class ToldReplica(CheckedReplica):
+class LoggedReplica(CheckedReplica):
     """A replica whose changes of role and work on its files are told."""
 
-    say: Callable[[str], None]
+    write_line: Callable[[str], None]
 
     def _carry_out(self, effect: Effect) -> None:
         before, snapshots = self.log.end_offset, self.log.snapshots
         if isinstance(effect, RoleChanged) and effect.old is not None:
-            self.say(f"becomes {role_change_words(effect)}")
+            self.write_line(f"becomes {format_role_change(effect)}")
         super()._carry_out(effect)
         if isinstance(effect, PersistElection):
-            self.say(f"writes {election_words(effect.state)}")
+            self.write_line(f"writes {format_election(effect.state)}")
         if self.log.snapshots != snapshots:
-            self.say(f"begins its log anew at {self.log.end_offset}")
+            self.write_line(f"begins its log anew at {self.log.end_offset}")
         elif self.log.end_offset != before:
             self.tell_end(before)
 
@@ -72,32 +73,32 @@ class ToldReplica(CheckedReplica):
         """Tell what was appended behind ``before``, or what was cut."""
         end = self.log.end_offset
         if end > before:
-            self.say(f"appends {records_words(self.log.read_bytes(before, 1 << 30))}")
+            self.write_line(f"appends {format_records(self.log.read_bytes(before, 1 << 30))}")
         elif end < before:
-            self.say(f"truncates {before} -> {end}")
+            self.write_line(f"truncates {before} -> {end}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ScenarioContext:
     """What all nodes of a scenario share."""
 
     setting: Setting
-    say: Callable[[str], None]
-    post: Post
+    write_line: Callable[[str], None]
+    post: MessageQueue
 
 
 class ScriptedNode(DrivenNode):
     """One node, with a clock that goes on when it is dead, too."""
 
-    replica_type = ToldReplica
+    replica_type = LoggedReplica
 
-    def __init__(self, voter: Voter, around: Surroundings) -> None:
-        super().__init__(voter, around.setting, new_disk(voter.key.node_id))
+    def __init__(self, voter: Voter, context: ScenarioContext) -> None:
+        super().__init__(voter, context.setting, new_disk(voter.key.node_id))
         self.now_ms = 0
         self.jitter_ms = 0
         self.is_sync_held = False
         self.held: list[RunSync] = []
-        self._around = around
+        self._context = context
         self._messages: dict[int, Message] = {}
         self._appends_asked: dict[AppendRequest, str] = {}
         """What users want appended, in words."""
@@ -111,8 +112,8 @@ class ScriptedNode(DrivenNode):
     def role(self) -> Role:
         return self.replica.core.role
 
-    def say(self, words: str) -> None:
-        self._around.say(f"{self.node_id} {words}")
+    def write_line(self, words: str) -> None:
+        self._context.write_line(f"{self.node_id} {words}")
 
     # --- life and death ---------------------------------------------------------------------------
 
@@ -120,12 +121,12 @@ class ScriptedNode(DrivenNode):
         try:
             replica = self._open()
         except LogError as error:
-            self.say(f"does not start: {type(error).__name__}")
+            self.write_line(f"does not start: {type(error).__name__}")
             self.disk.kill()
             return
-        assert isinstance(replica, ToldReplica)
-        replica.say = self.say
-        self.say(f"starts as {role_words(self.role)} end_offset={replica.log.end_offset}")
+        assert isinstance(replica, LoggedReplica)
+        replica.write_line = self.write_line
+        self.write_line(f"starts as {format_role(self.role)} end_offset={replica.log.end_offset}")
         self.step(TimePassed())
 
     def kill(self) -> None:
@@ -151,7 +152,7 @@ class ScriptedNode(DrivenNode):
         super()._die(reason)
 
     def _ended(self, error: LogError) -> None:
-        self.say(f"ends: {type(error).__name__}")
+        self.write_line(f"ends: {type(error).__name__}")
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -161,31 +162,32 @@ class ScriptedNode(DrivenNode):
     def _draw_ms(self, bound_ms: int) -> int:
         return min(self.jitter_ms, bound_ms - 1)
 
-    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell) -> None:
+    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage) -> None:
         if isinstance(news, AdvanceHighWatermark):
-            self.say(f"high watermark {news.offset}")
-        elif isinstance(news, Tell):
+            self.write_line(f"high watermark {news.offset}")
+        elif isinstance(news, LogMessage):
             if "refused" in news.text:
-                self.say("refuses " + ("a snapshot" if "snapshot" in news.text else "records"))
+                self.write_line(
+                    "refuses " + ("a snapshot" if "snapshot" in news.text else "records")
+                )
             elif self.replica.is_standing_still:
-                self.say("stands still")
+                self.write_line("stands still")
             elif "goes on" in news.text:
-                self.say("goes on")
+                self.write_line("goes on")
 
     def _send(self, send: Send) -> None:
-        words = request_words(send.request)
+        words = format_request(send.request)
         kind, target = words.split()[0], send.node_id
         message = Message(self.node_id, target, self.life, send.correlation_id, kind, send.request)
-        self._around.post.send(message, f"{self.node_id} -> {target} {words}")
+        self._context.post.send(message, f"{self.node_id} -> {target} {words}")
 
     def _answer(self, request_id: int, response: Response) -> None:
         request = self._messages.pop(request_id)
         is_pre_vote = request.kind == "PreVote"
-        words = (
-            f"{request.asker} <- {self.node_id} {response_words(response, is_pre_vote=is_pre_vote)}"
-        )
+        text = format_response(response, is_pre_vote=is_pre_vote)
+        words = f"{request.asker} <- {self.node_id} {text}"
         if request.life == BY_HAND:
-            self._around.say(words)
+            self._context.write_line(words)
             return
         answer = Message(
             request.asker,
@@ -194,14 +196,14 @@ class ScriptedNode(DrivenNode):
             request.correlation_id,
             request.kind,
             response,
-            is_answer=True,
+            is_response=True,
         )
-        self._around.post.send(answer, words)
+        self._context.post.send(answer, words)
 
     def receive(self, message: Message) -> None:
         """A message arrives."""
         body = message.body
-        if not message.is_answer:
+        if not message.is_response:
             if self.is_alive:
                 request_id = self.note_request(body)  # type: ignore[arg-type]
                 self._messages[request_id] = message
@@ -224,7 +226,7 @@ class ScriptedNode(DrivenNode):
     def _end_sync(self, sync: RunSync) -> None:
         sync.ticket.run()
         if self.is_sync_held:
-            self.say(f"has synced up to {sync.ticket.end_offset}")
+            self.write_line(f"has synced up to {sync.ticket.end_offset}")
         self.complete_sync(sync)
 
     def pass_time(self, span_ms: int) -> None:
@@ -260,16 +262,16 @@ class ScriptedNode(DrivenNode):
         """A user's append reaches this node."""
         appends = self.appends
         assert appends is not None, "it is dead"
-        self._appends_asked[request] = append_words(request)
+        self._appends_asked[request] = format_append(request)
 
         def submit(replica: Replica, now_ms: int, time_ms: int) -> list[Outgoing]:
             before = replica.log.end_offset
             outgoing = appends.submit([request], now_ms=now_ms, time_ms=time_ms)
-            assert isinstance(replica, ToldReplica)
+            assert isinstance(replica, LoggedReplica)
             replica.tell_end(before)
             return outgoing
 
         self.act(submit)
 
     def _told(self, request: AppendRequest, answer: Answer) -> None:
-        self._around.say(answer_words(self._appends_asked.pop(request), answer))
+        self._context.write_line(format_append_result(self._appends_asked.pop(request), answer))

@@ -11,7 +11,7 @@ from tests.judge.history import Append, FinalLog
 from tests.judge.history import Outcome as Judged
 from tests.judge.linearizability import anomalies
 
-from .invariants import BrokenPromiseError, Committed
+from .invariants import Committed, InvariantViolationError
 from .users import Operation, Outcome
 
 _OUTCOMES: Final = {
@@ -58,7 +58,7 @@ def judged(number: int, operation: Operation) -> Append:
 
 
 def check_book(book: Sequence[Operation], history: Sequence[Committed]) -> None:
-    """Raise ``BrokenPromiseError`` if no order of the operations explains answers and log."""
+    """Raise ``InvariantViolationError`` if no order of the operations explains answers and log."""
     calls = [judged(number, operation) for number, operation in enumerate(book)]
     for anomaly in anomalies(calls, final_log(history)):
-        raise BrokenPromiseError(f"linearizability: {anomaly}")
+        raise InvariantViolationError(f"linearizability: {anomaly}")

@@ -19,7 +19,7 @@ from raftlog.types import ReplicaKey
 from .codec import encode_request_frame
 from .counters import Counted
 from .driven_node import LISTENER_NAME, Setting
-from .invariants import BrokenPromiseError, Witness
+from .invariants import InvariantViolationError, Witness
 from .node import Node, message_words
 from .world import Network, World
 
@@ -184,8 +184,8 @@ class Cluster:
         found = [node.known_voters for node in self.nodes.values()]
         for node in self.nodes.values():
             role = None if node.replica is None else node.replica.core.role
-            if isinstance(role, Leader) and role.change is not None:
-                found.append(role.change.voters)
+            if isinstance(role, Leader) and role.voter_change is not None:
+                found.append(role.voter_change.voters)
         return found
 
     # --- users ------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Cluster:
             node.replica is not None
             and node.replica.log.end_offset == end_offset
             and node.replica.core.high_watermark == end_offset
-            and not node.replica.core.is_withdrawn
+            and not node.replica.core.is_recovering
             and (node.counter is None or node.counter.end_offset == end_offset)
             for node in self.nodes.values()
             if node.node_id != without
@@ -280,7 +280,7 @@ class Cluster:
         elif start < log.log_start_offset == log.end_offset and end < log.log_start_offset:
             self.count("snapshot installed")
             if replica.core.is_leader:
-                raise BrokenPromiseError(f"a leader never loads a snapshot: {node.node_id}")
+                raise InvariantViolationError(f"a leader never loads a snapshot: {node.node_id}")
             self.hook("snapshot installed", node)
         if log.log_start_offset > 0 and not any(
             one.end_offset >= log.log_start_offset for one in log.snapshots

@@ -20,11 +20,11 @@ from raftlog.quorum.messages import Request, Response, VersionsResponse
 from raftlog.wire import (
     APIS,
     ApiKey,
-    FrameSplitter,
+    FrameDecoder,
     Listener,
     LogIdentity,
     ReceivedRequest,
-    Refusal,
+    RequestError,
     RequestHeader,
     VersionRange,
     common_version,
@@ -43,7 +43,7 @@ from raftlog.wire import (
 )
 
 from .driven_node import LISTENER_NAME, TOPIC_ID
-from .invariants import BrokenPromiseError
+from .invariants import InvariantViolationError
 
 IDENTITY: Final = LogIdentity(
     topic="orders",
@@ -64,7 +64,7 @@ _OLDER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SentRequest:
     """How a request was asked: its answer is encoded alike."""
 
     api_key: ApiKey
@@ -89,7 +89,7 @@ def offer(chance: Random | None) -> Offer:
 
 def encode_request_frame(
     request: Request, correlation_id: int, asking: Offer, asked: Offer
-) -> tuple[bytes, Asked]:
+) -> tuple[bytes, SentRequest]:
     """Return the bytes of a request in the newest version that both nodes speak.
 
     Raises ``NoCommonVersionError`` and ``InexpressibleMessageError``.
@@ -100,11 +100,11 @@ def encode_request_frame(
         api_key=key, api_version=version, correlation_id=correlation_id, client_id="simulated"
     )
     body = encode_request(request, version, IDENTITY)
-    return frame(encode_request_header(header), body), Asked(key, version, correlation_id)
+    return frame(encode_request_header(header), body), SentRequest(key, version, correlation_id)
 
 
 def decode_request_frame(data: bytes) -> Request:
-    """Return what a node decodes of these bytes. Raises ``BrokenPromiseError``."""
+    """Return what a node decodes of these bytes. Raises ``InvariantViolationError``."""
     try:
         body = _body(data)
         received = receive_request(body, Listener.VOTERS)
@@ -114,14 +114,14 @@ def decode_request_frame(data: bytes) -> Request:
             header.api_key, header.api_version, body, IDENTITY, start=received.body_start
         )
     except WireError as error:
-        raise BrokenPromiseError(f"nodes of one log speak: {error}") from error
-    if isinstance(found, Refusal):
-        raise BrokenPromiseError(f"nodes of one log speak: {found}")
+        raise InvariantViolationError(f"nodes of one log speak: {error}") from error
+    if isinstance(found, RequestError):
+        raise InvariantViolationError(f"nodes of one log speak: {found}")
     return found
 
 
-def encode_response_frame(response: Response, asked: Asked) -> bytes:
-    """Return the bytes of an answer. Raises ``BrokenPromiseError``."""
+def encode_response_frame(response: Response, asked: SentRequest) -> bytes:
+    """Return the bytes of an answer. Raises ``InvariantViolationError``."""
     key, version = asked.api_key, asked.version
     try:
         if isinstance(response, VersionsResponse):
@@ -130,24 +130,24 @@ def encode_response_frame(response: Response, asked: Asked) -> bytes:
         else:
             body = encode_response(key, version, response, IDENTITY)
     except WireError as error:
-        raise BrokenPromiseError(f"nodes of one log speak: {error}") from error
+        raise InvariantViolationError(f"nodes of one log speak: {error}") from error
     return frame(encode_response_header(asked.correlation_id, key, version), body)
 
 
-def decode_response_frame(data: bytes, asked: Asked) -> Response:
-    """Return what the asking node decodes of these bytes. Raises ``BrokenPromiseError``."""
+def decode_response_frame(data: bytes, asked: SentRequest) -> Response:
+    """Return what the asking node decodes of these bytes. Raises ``InvariantViolationError``."""
     try:
         body = _body(data)
         correlation_id, start = decode_response_header(body, asked.api_key, asked.version)
         assert correlation_id == asked.correlation_id, "an answer is that of its request"
         found = decode_response(asked.api_key, asked.version, body, IDENTITY, start=start)
     except WireError as error:
-        raise BrokenPromiseError(f"nodes of one log speak: {error}") from error
-    if isinstance(found, Refusal):
-        raise BrokenPromiseError(f"nodes of one log speak: {found}")
+        raise InvariantViolationError(f"nodes of one log speak: {error}") from error
+    if isinstance(found, RequestError):
+        raise InvariantViolationError(f"nodes of one log speak: {found}")
     return found
 
 
 def _body(data: bytes) -> bytes:
-    (found,) = FrameSplitter(FRAME_BYTES_MAX, "a simulated node").feed(data)
+    (found,) = FrameDecoder(FRAME_BYTES_MAX, "a simulated node").feed(data)
     return found

@@ -21,7 +21,7 @@ from raftlog.node.replicated_counter import ReplicatedCounter, increments_in
 from raftlog.node.state_log import StateLog
 from raftlog.records.batch import RecordBatch, read_batch
 
-from .invariants import BrokenPromiseError, Committed
+from .invariants import Committed, InvariantViolationError
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -43,7 +43,7 @@ class Counted:
     def saw(self, end_offset: int, value: int, who: int) -> None:
         known = self.value_at.setdefault(end_offset, value)
         if known != value:
-            raise BrokenPromiseError(
+            raise InvariantViolationError(
                 f"one history of counting: {known} and, on {who}, {value} at {end_offset}"
             )
 
@@ -61,16 +61,16 @@ class WatchedCounter(ReplicatedCounter):
             try:
                 super().commit([batch])
             except ReplayError as error:
-                raise BrokenPromiseError(str(error)) from None
+                raise InvariantViolationError(str(error)) from None
             if self.value < before:
-                raise BrokenPromiseError(f"a counter fell from {before} to {self.value}")
+                raise InvariantViolationError(f"a counter fell from {before} to {self.value}")
             self._counted.saw(self.end_offset, self.value, self._log.node_id)
             if increments_in(batch):
                 self._counted.by_epoch[batch.leader_epoch] = self.value
 
     def load_snapshot(self, snapshot: SnapshotReader) -> None:
         if self.epoch_led is not None:
-            raise BrokenPromiseError(
+            raise InvariantViolationError(
                 f"a leader never loads a snapshot: {self._log.node_id} leads epoch {self.epoch_led}"
             )
         super().load_snapshot(snapshot)
@@ -81,7 +81,7 @@ class WatchedCounter(ReplicatedCounter):
         if self.epoch_led is not None:
             known = [one for epoch, one in self._counted.by_epoch.items() if epoch < self.epoch_led]
             if self.value < max(known, default=0):
-                raise BrokenPromiseError(
+                raise InvariantViolationError(
                     f"told to lead epoch {self.epoch_led} before all was counted: {self.value}, "
                     f"and {max(known)} is known"
                 )
@@ -122,7 +122,7 @@ def check_counters(cluster: Cluster, history: Sequence[Committed]) -> None:
         count += len(increments_in(batch))
     for node in cluster.nodes.values():
         if node.counter is not None and node.counter.value != count:
-            raise BrokenPromiseError(
+            raise InvariantViolationError(
                 f"node {node.node_id} counts {node.counter.value}, and {count} are committed"
             )
     cluster.counts["increment committed"] = count

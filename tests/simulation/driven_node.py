@@ -23,11 +23,11 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
-    LeadershipConfirmed,
+    LogMessage,
+    ReadIndexConfirmed,
     Reply,
     RoleChanged,
     Send,
-    Tell,
 )
 from raftlog.quorum.events import Event
 from raftlog.quorum.messages import FetchRequest, Request, Response, VoteRequest, VoteResponse
@@ -109,7 +109,7 @@ class DrivenNode(abc.ABC):
         """What was written before is to become durable."""
 
     @abc.abstractmethod
-    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell) -> None:
+    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage) -> None:
         """Something happened."""
 
     @abc.abstractmethod
@@ -131,7 +131,7 @@ class DrivenNode(abc.ABC):
         replica = self.replica_type.open(
             self.disk,
             DIRECTORY,
-            me=self.voter,
+            local_voter=self.voter,
             voters=self.formatted_voters,
             kraft_version=setting.kraft_version,
             log_config=setting.log_config,
@@ -202,7 +202,7 @@ class DrivenNode(abc.ABC):
             case Reply(request_id, response):
                 asked = self._asked.pop(request_id, None)
                 if asked is not None:
-                    self._check_said(replica, asked, response)
+                    self._check_response(replica, asked, response)
                     self._answer(request_id, response)
             case RunSync():
                 self._begin_sync(outgoing)
@@ -213,7 +213,7 @@ class DrivenNode(abc.ABC):
                 if leader_id == self.node_id:
                     witness.saw_leader(self.node_id, self.life, epoch, replica.log)
                 self._hear(outgoing)
-            case LeadershipConfirmed(ticket):
+            case ReadIndexConfirmed(ticket):
                 assert self.appends is not None
                 self.appends.confirmed(ticket)
             case _:
@@ -231,7 +231,7 @@ class DrivenNode(abc.ABC):
         written = replica.log.read_election()
         witness.saw_epoch(self.voter.key, 0 if written is None else written.leader_epoch)
 
-    def _check_said(self, replica: Replica, request: Request, response: Response) -> None:
+    def _check_response(self, replica: Replica, request: Request, response: Response) -> None:
         if not isinstance(request, VoteRequest) or request.is_pre_vote:
             return
         if isinstance(response, VoteResponse) and response.is_granted:

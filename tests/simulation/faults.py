@@ -86,7 +86,7 @@ _SURVIVALS: Final = tuple(Survival)
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedFault:
     """One fault. ``hook`` None: at ``at`` microseconds; else at the hook's moment number ``at``,
     on the node where it is. ``lasts_us``: then it is undone."""
 
@@ -116,7 +116,7 @@ class Plan:
     duplicates: float
     slow: float
     stall_rate: float
-    faults: tuple[Planned, ...]
+    faults: tuple[PlannedFault, ...]
     retention_bytes: int | None = None
     has_counters: bool = False
     has_old_versions: bool = False
@@ -180,7 +180,7 @@ def _with_later(plan: Plan, chance: Random) -> Plan:
     if has_counters and Fault.RETENTION in kinds:
         kinds.remove(Fault.RETENTION)  # a log with a state machine begins behind its snapshots only
     node_count = plan.node_count + plan.observer_count
-    added: list[Planned] = []
+    added: list[PlannedFault] = []
     for _ in range(chance.randrange(1, 7) if kinds else 0):
         at = CALM_US + chance.randrange(FAULTS_US)
         one = _draw(chance, kinds, at, None, node_count)
@@ -202,7 +202,7 @@ def _with_latest(plan: Plan, chance: Random) -> Plan:
     """Draw what did not exist when the seeds of the second round were kept."""
     kinds = [kind for kind in LATEST if chance.random() < 0.5]
     node_count = plan.node_count + plan.observer_count
-    added: list[Planned] = []
+    added: list[PlannedFault] = []
     for _ in range(chance.randrange(1, 7) if kinds else 0):
         at = CALM_US + chance.randrange(FAULTS_US)
         one = _draw(chance, kinds, at, None, node_count)
@@ -221,8 +221,8 @@ def _with_latest(plan: Plan, chance: Random) -> Plan:
 
 def _draw(
     chance: Random, kinds: list[Fault], at: int, hook: Hook | None, node_count: int
-) -> Planned:
-    return Planned(
+) -> PlannedFault:
+    return PlannedFault(
         fault=chance.choice(kinds),
         at=at,
         node=chance.randrange(1, node_count + 1),
@@ -302,7 +302,7 @@ class FaultDriver:
         if not node.is_alive:
             node.start()
 
-    def _do(self, one: Planned, node: Node) -> None:
+    def _do(self, one: PlannedFault, node: Node) -> None:
         if self._is_healing:
             return
         cluster = self._cluster
@@ -311,7 +311,7 @@ class FaultDriver:
         if done:
             cluster.count(f"fault {one.fault.value}")
 
-    def _apply(self, one: Planned, node: Node) -> bool:
+    def _apply(self, one: PlannedFault, node: Node) -> bool:
         cluster, world = self._cluster, self._cluster.world
         match one.fault:
             case Fault.KILL | Fault.POWER:
@@ -359,7 +359,7 @@ class FaultDriver:
                 self._cut(one, node)
         return True
 
-    def _fill_disks(self, one: Planned, node: Node) -> None:
+    def _fill_disks(self, one: PlannedFault, node: Node) -> None:
         """The node's disk, or everybody's: then nobody can be elected for a while."""
         is_everybodys = one.other == one.node
         for each in self._cluster.nodes.values() if is_everybodys else (node,):
@@ -367,7 +367,7 @@ class FaultDriver:
             disk.leave_room(one.room_bytes)
             self._cluster.world.after(one.lasts_us, lambda disk=disk: disk.full_at(None))
 
-    def _damage(self, one: Planned, node: Node) -> bool:
+    def _damage(self, one: PlannedFault, node: Node) -> bool:
         """Damage what was durable, while the process is dead; return whether there was any."""
         cluster = self._cluster
         if one.fault is Fault.DAMAGE and (self._plan.node_count < 3 or self._plan.is_dynamic):
@@ -382,7 +382,7 @@ class FaultDriver:
         cluster.world.after(one.lasts_us, lambda: self._start(node))
         return True if one.fault is Fault.DAMAGE else found is not None
 
-    def _damage_files(self, one: Planned, node: Node) -> str | None:
+    def _damage_files(self, one: PlannedFault, node: Node) -> str | None:
         """Damage one file of a node's log; say which, and how."""
         node.disk.clear_faults()
         match one.fault:
@@ -404,7 +404,7 @@ class FaultDriver:
         if not self._is_healing:
             self._cluster.world.after(OLDER_EVERY_US, self._remember_disks)
 
-    def _wipe(self, one: Planned, node: Node) -> bool:
+    def _wipe(self, one: PlannedFault, node: Node) -> bool:
         """Format a node's disk again, while the process is dead."""
         cluster = self._cluster
         if not node.is_alive or not cluster.may_lose(node) or not cluster.may_be_wiped(node):
@@ -417,7 +417,7 @@ class FaultDriver:
             cluster.replace_voter(node, lost)
         return True
 
-    def _change_voters(self, one: Planned, node: Node) -> bool:
+    def _change_voters(self, one: PlannedFault, node: Node) -> bool:
         cluster = self._cluster
         leader = cluster.leader()
         if leader is None or not self._plan.is_dynamic:
@@ -433,7 +433,7 @@ class FaultDriver:
     def _calm(self, node: Node) -> None:
         node.speed.stall_rate = 0.0 if self._is_healing else self._plan.stall_rate
 
-    def _cut(self, one: Planned, node: Node) -> None:
+    def _cut(self, one: PlannedFault, node: Node) -> None:
         network, me = self._cluster.network, node.node_id
         links: list[Link] = []
         others = [other for other in self._cluster.nodes if other != me]

@@ -20,7 +20,7 @@ from raftlog.types import ReplicaKey
 _LOOK_BYTES: Final = 16_384
 
 
-class BrokenPromiseError(AssertionError):
+class InvariantViolationError(AssertionError):
     """An invariant that does not hold."""
 
 
@@ -64,12 +64,12 @@ class Witness:
         up: by a full disk, say."""
         found = self.leaders.setdefault(epoch, (node_id, life))
         if found != (node_id, life):
-            raise BrokenPromiseError(
+            raise InvariantViolationError(
                 f"one leader an epoch: epoch {epoch} was led by {found}, now by {(node_id, life)}"
             )
         end_offset = self._committed_up_to(epoch)
         if log.end_offset < end_offset:
-            raise BrokenPromiseError(
+            raise InvariantViolationError(
                 f"leader completeness: node {node_id} leads epoch {epoch} with the end offset "
                 f"{log.end_offset}, and {end_offset} was committed by then"
             )
@@ -85,14 +85,14 @@ class Witness:
         if found.matches(candidate):  # a vote without a directory id is that of the first to ask
             self.votes[voter, epoch] = candidate
         else:
-            raise BrokenPromiseError(
+            raise InvariantViolationError(
                 f"one vote an epoch: {voter} voted for {found} and {candidate} in {epoch}"
             )
 
     def saw_epoch(self, replica: ReplicaKey, epoch: int) -> None:
         """Epochs that were written down never fall."""
         if epoch < self.epochs.get(replica, 0):
-            raise BrokenPromiseError(f"epochs never fall: {replica} has {epoch} again")
+            raise InvariantViolationError(f"epochs never fall: {replica} has {epoch} again")
         self.epochs[replica] = epoch
 
     def forget(self, replica: ReplicaKey) -> None:
@@ -103,7 +103,7 @@ class Witness:
     def saw_fetch(self, node_id: int, offset: int, log: ReplicaLog) -> None:
         """A fetch vouches for what is durable, and for no more."""
         if offset > log.synced_end_offset:
-            raise BrokenPromiseError(
+            raise InvariantViolationError(
                 f"durable before promised: node {node_id} fetches from {offset}, and its log is "
                 f"synced up to {log.synced_end_offset}"
             )
@@ -112,12 +112,12 @@ class Witness:
         """A high watermark rises; what is below it is the same everywhere, for ever."""
         before = self.high_watermarks.get((node_id, life), 0)
         if offset < before:
-            raise BrokenPromiseError(
+            raise InvariantViolationError(
                 f"high watermarks never fall: node {node_id} {before} -> {offset}"
             )
         self.high_watermarks[node_id, life] = offset
         if offset > log.end_offset:
-            raise BrokenPromiseError(f"node {node_id}: the high watermark is beyond the log")
+            raise InvariantViolationError(f"node {node_id}: the high watermark is beyond the log")
         at = max(self.told.get(node_id, 0), log.log_start_offset)
         end_offset = self.end_offset
         self.told[node_id] = self._take(node_id, at, offset, log)
@@ -136,7 +136,7 @@ class Witness:
             if len(reached) >= voters.majority_count:
                 return
         ends = {str(one.key): self.durable_ends.get(one.key) for one in voter_sets[0]}
-        raise BrokenPromiseError(
+        raise InvariantViolationError(
             f"a majority has reached the high watermark: {leader} commits {offset}, and the "
             f"voters' logs are durable up to {ends}"
         )
@@ -164,11 +164,11 @@ class Witness:
                 data, position = b"", 0  # the look ended within it
                 continue
             if isinstance(batch, TornTail) or batch.base_offset != at:
-                raise BrokenPromiseError(
+                raise InvariantViolationError(
                     f"node {node_id}: no whole batch lies at the committed offset {at}"
                 )
             if batch.next_offset > end:
-                raise BrokenPromiseError(
+                raise InvariantViolationError(
                     f"node {node_id}: a high watermark splits the batch at {at}"
                 )
             found = data[position : position + batch.byte_count]
@@ -178,7 +178,7 @@ class Witness:
             else:
                 known = self.by_base.get(at)
                 if known is None or self.history[known].data != found:
-                    raise BrokenPromiseError(
+                    raise InvariantViolationError(
                         f"committed bytes never change: node {node_id} differs at {at}"
                     )
             at, position = batch.next_offset, position + batch.byte_count

@@ -14,9 +14,9 @@ from raftlog.node.state_log import ReplicaStateLog
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
+    LogMessage,
     RoleChanged,
     Send,
-    Tell,
 )
 from raftlog.quorum.events import (
     Event,
@@ -32,7 +32,7 @@ from raftlog.types import ReplicaKey
 from tests.simulated_disk.survival import Survival
 
 from .codec import (
-    Asked,
+    SentRequest,
     decode_request_frame,
     decode_response_frame,
     encode_request_frame,
@@ -83,7 +83,7 @@ class Node(DrivenNode):
         chance = cluster.world.chance(f"versions of {node_id}")
         self.offer: Final = offer(chance if cluster.has_old_versions else None)
         """The versions of requests that it speaks."""
-        self._answer_to: dict[int, tuple[Node | None, int, Asked]] = {}
+        self._answer_to: dict[int, tuple[Node | None, int, SentRequest]] = {}
         """Of each request: the node that asked, in which life, and how; None for an operator."""
         self._timer_ms: int | None = None
 
@@ -95,7 +95,7 @@ class Node(DrivenNode):
     @property
     def is_damaged(self) -> bool:
         """Whether what was durable was damaged, and the node has not caught up since."""
-        if self._is_damaged and self.replica is not None and not self.replica.core.is_withdrawn:
+        if self._is_damaged and self.replica is not None and not self.replica.core.is_recovering:
             self._is_damaged = False
         return self._is_damaged
 
@@ -269,7 +269,7 @@ class Node(DrivenNode):
             self.listeners.hear(outgoing)
         super()._put_out(outgoing)
 
-    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell) -> None:
+    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage) -> None:
         cluster = self._cluster
         match news:
             case AdvanceHighWatermark(offset):
@@ -283,7 +283,7 @@ class Node(DrivenNode):
                     cluster.hook("elected", self)
             case RoleChanged(new=new, epoch=epoch):
                 self._note(f"{new.__name__.lower()} in epoch {epoch}")
-            case Tell(text):
+            case LogMessage(text):
                 self._note(text)
                 if text.startswith("it stands still"):
                     cluster.count("stood still")
@@ -306,14 +306,16 @@ class Node(DrivenNode):
             self.node_id, source.node_id, lambda: source.receive_response(life, asked, data)
         )
 
-    def receive_request(self, source: Node | None, life: int, asked: Asked, data: bytes) -> None:
+    def receive_request(
+        self, source: Node | None, life: int, asked: SentRequest, data: bytes
+    ) -> None:
         if self.is_alive:
             request = decode_request_frame(data)
             request_id = self.note_request(request)
             self._answer_to[request_id] = (source, life, asked)
             self.tell(RequestReceived(request_id, request))
 
-    def receive_response(self, life: int, asked: Asked, data: bytes) -> None:
+    def receive_response(self, life: int, asked: SentRequest, data: bytes) -> None:
         if self.life == life:
             response = decode_response_frame(data, asked)
             self.tell(ResponseReceived(asked.correlation_id, response))

@@ -23,7 +23,7 @@ from .checker import check_book
 from .cluster import Cluster, small_log_config
 from .counters import Counting, check_counters
 from .faults import CALM_US, FAULTS_US, Fault, FaultDriver, Hook, Plan, draw_plan
-from .invariants import BrokenPromiseError
+from .invariants import InvariantViolationError
 from .shrinking import plan_words, shrunk
 from .users import Operation, User
 from .world import World
@@ -53,7 +53,7 @@ HEAL_WITHIN_US: Final = 60_000_000
 
 
 @dataclass(slots=True)
-class Verdict:
+class RunResult:
     """What a run did. ``failure`` None: every promise held."""
 
     seed: int
@@ -65,7 +65,7 @@ class Verdict:
     trace: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) -> Verdict:
+def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) -> RunResult:
     """Run one seed to its end, or to the first promise that is broken."""
     world = World(seed, keeps_trace=keeps_trace)
     plan = draw_plan(seed) if plan is None else plan
@@ -83,12 +83,12 @@ def run_seed(seed: int, *, plan: Plan | None = None, keeps_trace: bool = False) 
         _run(cluster, plan)
     except AssertionError as error:
         failure = f"{type(error).__name__}: {error}"
-        if not isinstance(error, BrokenPromiseError) and keeps_trace:
+        if not isinstance(error, InvariantViolationError) and keeps_trace:
             failure += "\n" + traceback.format_exc()
     counts = dict(cluster.counts)
     counts.update({f"message {name}": count for name, count in cluster.network.counts.items()})
     counts["committed record"] = cluster.witness.end_offset
-    return Verdict(
+    return RunResult(
         seed,
         failure,
         world.event_count,
@@ -121,7 +121,7 @@ def _run(cluster: Cluster, plan: Plan) -> None:
         ),
     )
     if not healed:
-        raise BrokenPromiseError(f"progress after healing: {cluster.describe()}")
+        raise InvariantViolationError(f"progress after healing: {cluster.describe()}")
     check_counters(cluster, cluster.witness.history)
     _bury_the_leader(cluster)
     for node in cluster.nodes.values():
@@ -145,7 +145,7 @@ def _bury_the_leader(cluster: Cluster) -> None:
         cluster.world.now_us + HEAL_WITHIN_US,
         lambda: cluster.is_level(without=leader.node_id),
     ):
-        raise BrokenPromiseError(f"progress without the leader: {cluster.describe()}")
+        raise InvariantViolationError(f"progress without the leader: {cluster.describe()}")
 
 
 def main() -> None:
@@ -190,7 +190,7 @@ def shrink_seed(seed: int) -> bool:
 def run_many(seeds: range, workers: int) -> bool:
     """Run seeds on all cores and print the report; whether every promise held."""
     began, counts, events, virtual_us = time.perf_counter(), Counter[str](), 0, 0
-    failed: list[Verdict] = []
+    failed: list[RunResult] = []
     with ProcessPoolExecutor(workers) as pool:
         for done, verdict in enumerate(pool.map(run_seed, seeds, chunksize=4), 1):
             counts += Counter(verdict.counts)

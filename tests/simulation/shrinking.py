@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from .faults import Plan, Planned
+from .faults import Plan, PlannedFault
 
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool], *, runs_max: int = 300) -> Plan:
@@ -77,7 +77,7 @@ def plan_words(plan: Plan) -> list[str]:
     return lines + [_fault_words(one) for one in plan.faults]
 
 
-def _fault_words(one: Planned) -> str:
+def _fault_words(one: PlannedFault) -> str:
     if one.hook is None:
         when = f"at {one.at / 1000:.3f} ms on node {one.node}"
     else:

@@ -9,7 +9,7 @@ from raftlog.quorum.voters import Voter, VoterSet
 from raftlog.types import ReplicaKey
 from tests.simulation.cluster import Cluster
 from tests.simulation.counters import WatchedCounter
-from tests.simulation.invariants import BrokenPromiseError, Witness
+from tests.simulation.invariants import InvariantViolationError, Witness
 from tests.simulation.world import World
 from tests.support.one_replica import OneReplica
 
@@ -40,7 +40,7 @@ def test_a_leader_without_what_was_committed_up_to_its_epoch_breaks_the_promise(
 ) -> None:
     witness, whole = Witness(), log_of_epochs(b"a", b"b")
     epoch = commit(witness, whole) + later
-    with pytest.raises(BrokenPromiseError, match="leader completeness"):
+    with pytest.raises(InvariantViolationError, match="leader completeness"):
         witness.saw_leader(OTHER, LIFE, epoch, log_of_epochs(b"a"))
 
 
@@ -57,7 +57,7 @@ def test_a_leader_whose_begin_was_held_up_still_holds_the_same_history() -> None
     witness = Witness()
     epoch = commit(witness, log_of_epochs(b"a"))
     other = log_of_epochs(b"b")
-    with pytest.raises(BrokenPromiseError, match="never change"):
+    with pytest.raises(InvariantViolationError, match="never change"):
         witness.saw_leader(OTHER, LIFE, epoch + 1, other)
     witness.saw_leader(OTHER, LIFE, epoch - 1, other)
 
@@ -72,7 +72,7 @@ def test_a_leader_commits_what_is_durable_on_a_majority_of_its_voters() -> None:
     witness.saw_durable(ReplicaKey(2), 6)
     witness.saw_durable(ReplicaKey(4), 9)
     witness.saw_commit(leader, 6, [voters_of(1, 2, 3)])
-    with pytest.raises(BrokenPromiseError, match="a majority has reached the high watermark"):
+    with pytest.raises(InvariantViolationError, match="a majority has reached the high watermark"):
         witness.saw_commit(leader, 7, [voters_of(1, 2, 3)])
     witness.saw_commit(leader, 7, [voters_of(1, 2, 3), voters_of(1, 4)])
 
@@ -83,7 +83,7 @@ def test_a_disk_that_was_formatted_again_is_durable_in_nobodys_name() -> None:
     witness.saw_durable(leader, 5)
     witness.saw_durable(new, 5)
     voters = VoterSet.of((Voter(key=leader), Voter(key=old)))
-    with pytest.raises(BrokenPromiseError, match="a majority has reached the high watermark"):
+    with pytest.raises(InvariantViolationError, match="a majority has reached the high watermark"):
         witness.saw_commit(leader, 5, [voters])
 
 
@@ -92,7 +92,7 @@ def test_a_replica_votes_once_an_epoch_and_another_on_a_formatted_disk_is_anothe
     old, new = ReplicaKey(2, "y" * 21 + "A"), ReplicaKey(2, "z" * 21 + "A")
     witness.saw_vote(old, 4, candidate)
     witness.saw_vote(new, 4, ReplicaKey(1))
-    with pytest.raises(BrokenPromiseError, match="one vote an epoch"):
+    with pytest.raises(InvariantViolationError, match="one vote an epoch"):
         witness.saw_vote(old, 4, ReplicaKey(3, "z" * 21 + "A"))
 
 
@@ -111,7 +111,7 @@ def test_a_counter_that_leads_loads_no_snapshot() -> None:
     assert node.replica is not None
     snapshot = node.replica.log.open_snapshot(node.replica.log.snapshots[-1])
     follower.load_snapshot(snapshot)
-    with pytest.raises(BrokenPromiseError, match="a leader never loads a snapshot"):
+    with pytest.raises(InvariantViolationError, match="a leader never loads a snapshot"):
         leader.load_snapshot(snapshot)
 
 

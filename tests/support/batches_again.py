@@ -7,7 +7,7 @@ from raftlog.records import NewRecord, NewRecordBatch, RecordBatch
 from raftlog.records.record import wrapped_int64
 
 
-def to_new(batch: RecordBatch) -> NewRecordBatch:
+def to_new_batch(batch: RecordBatch) -> NewRecordBatch:
     """The same batch to be written again: ``encode_batch`` gives the same bytes.
 
     (If it is compressed: the same records.)

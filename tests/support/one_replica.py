@@ -42,7 +42,7 @@ class OneReplica:
         self.replica: Final = Replica.open(
             disk,
             DIRECTORY,
-            me=me,
+            local_voter=me,
             voters=VoterSet.of([me]),
             kraft_version=0,
             log_config=LogConfig(segment_bytes=2_000, index_interval_bytes=200),

@@ -9,7 +9,7 @@ from typing import Any
 from kio import index as kio_index
 from kio.schema.errors import ErrorCode
 
-from raftlog.wire import ApiKey, decode, encode, wide
+from raftlog.wire import ApiKey, decode, encode, latest_schemas
 from raftlog.wire.apis import APIS
 from raftlog.wire.schema import FieldPlan, StructPlan, message_plan
 
@@ -35,7 +35,7 @@ def error_codes(answer: object) -> set[int]:
 def _kind(key: ApiKey, *, is_request: bool) -> type[Any]:
     load = kio_index.load_request_schema if is_request else kio_index.load_response_schema
     newest = load(key, newest_version(APIS[key]))
-    found: type[Any] = getattr(wide, newest.__name__, newest)
+    found: type[Any] = getattr(latest_schemas, newest.__name__, newest)
     return found
 
 

@@ -15,8 +15,8 @@ from raftlog.quorum.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    LeaderAndEpoch,
     RemoveVoterRequest,
-    Standing,
     UpdateVoterRequest,
     VersionsRequest,
     VoterChangeResponse,
@@ -58,12 +58,12 @@ snapshot_ids = st.builds(SnapshotId, epochs, offsets)
 voters = st.builds(Voter, key=set_keys, endpoints=voter_endpoints)
 errors = st.sampled_from(ErrorCode)
 leaders = st.builds(
-    Standing,
+    LeaderAndEpoch,
     epoch=epochs,
     leader_id=ids,
     leader_endpoints=st.just(()) | st.tuples(st.builds(Endpoint, st.just("VOTERS"), hosts, ports)),
 )
-standings = leaders | st.builds(Standing, epoch=epochs)
+standings = leaders | st.builds(LeaderAndEpoch, epoch=epochs)
 
 requests = st.one_of(
     st.builds(
@@ -86,7 +86,7 @@ requests = st.one_of(
         EndQuorumEpochRequest,
         epoch=epochs,
         leader_id=ids,
-        preferred=st.lists(keys, max_size=3).map(tuple),
+        preferred_successors=st.lists(keys, max_size=3).map(tuple),
         leader_endpoints=endpoint_lists,
     ),
     st.builds(
@@ -111,7 +111,7 @@ requests = st.one_of(
         AddVoterRequest,
         voter=voters,
         timeout_ms=times,
-        is_answered_when_committed=st.booleans(),
+        ack_when_committed=st.booleans(),
     ),
     st.builds(RemoveVoterRequest, voter=set_keys),
     st.builds(UpdateVoterRequest, epoch=epochs, voter=voters),
@@ -119,9 +119,9 @@ requests = st.one_of(
 )
 
 
-def _fetched(standing: Standing) -> st.SearchStrategy[FetchResponse]:
+def _fetched(leader_and_epoch: LeaderAndEpoch) -> st.SearchStrategy[FetchResponse]:
     known = {
-        "standing": st.just(standing),
+        "leader_and_epoch": st.just(leader_and_epoch),
         "high_watermark": st.none() | offsets,
         "log_start_offset": st.none() | offsets,
     }
@@ -134,13 +134,13 @@ def _fetched(standing: Standing) -> st.SearchStrategy[FetchResponse]:
 
 
 partition_responses = st.one_of(
-    st.builds(VoteResponse, standing=standings, is_granted=st.booleans(), error=errors),
-    st.builds(BeginQuorumEpochResponse, standing=standings, error=errors),
-    st.builds(EndQuorumEpochResponse, standing=standings, error=errors),
+    st.builds(VoteResponse, leader_and_epoch=standings, is_granted=st.booleans(), error=errors),
+    st.builds(BeginQuorumEpochResponse, leader_and_epoch=standings, error=errors),
+    st.builds(EndQuorumEpochResponse, leader_and_epoch=standings, error=errors),
     standings.flatmap(_fetched),
     st.builds(
         FetchSnapshotResponse,
-        standing=standings,
+        leader_and_epoch=standings,
         snapshot_id=snapshot_ids,
         error=errors,
         byte_count=offsets,
@@ -149,5 +149,5 @@ partition_responses = st.one_of(
     ),
 )
 voter_changes = st.builds(
-    VoterChangeResponse, standing=standings, error=errors, reason=st.none() | texts
+    VoterChangeResponse, leader_and_epoch=standings, error=errors, reason=st.none() | texts
 )

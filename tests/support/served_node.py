@@ -26,7 +26,7 @@ from raftlog.storage.spare_descriptors import SparingLocalStorage
 from raftlog.types import ReplicaKey
 from raftlog.wire import (
     ApiKey,
-    FrameSplitter,
+    FrameDecoder,
     RequestHeader,
     decode_response_header,
     encode_request_header,
@@ -80,7 +80,7 @@ class RawConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self.writer = writer
-        self._splitter = FrameSplitter(2**27, "the node")
+        self._splitter = FrameDecoder(2**27, "the node")
         self._frames: list[bytes] = []
 
     async def __aenter__(self) -> Self:

@@ -12,7 +12,7 @@ from typing import Any
 from kio import index as kio_index
 from kio.schema.errors import ErrorCode
 
-from raftlog.wire import wide
+from raftlog.wire import latest_schemas
 from raftlog.wire.apis import APIS, Api
 from raftlog.wire.schema import FieldPlan, StructPlan, message_plan
 
@@ -25,7 +25,7 @@ def message_kinds() -> Iterator[tuple[Api, type[Any], int]]:
     for api in APIS.values():
         for load in (kio_index.load_request_schema, kio_index.load_response_schema):
             newest = load(api.key, newest_version(api))
-            kind = getattr(wide, newest.__name__, newest)
+            kind = getattr(latest_schemas, newest.__name__, newest)
             for version in range(api.versions.first, api.versions.last + 1):
                 yield api, kind, version
 

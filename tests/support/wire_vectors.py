@@ -10,12 +10,12 @@ from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 from kio.schema.vote.v2.request import VoteRequest
 
-from raftlog.wire import wide
+from raftlog.wire import latest_schemas
 
 _FILE = Path(__file__).parents[1] / "data" / "kraft-golden-vectors.tsv"
 _KINDS: dict[str, type] = {
-    "Fetch": wide.FetchRequest,
-    "FetchResponse": wide.FetchResponse,
+    "Fetch": latest_schemas.FetchRequest,
+    "FetchResponse": latest_schemas.FetchResponse,
     "FetchSnapshot": FetchSnapshotRequest,
     "Vote": VoteRequest,
     "ApiVersions": ApiVersionsRequest,

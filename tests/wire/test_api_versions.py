@@ -12,7 +12,7 @@ from raftlog.quorum.messages import VersionsRequest, VersionsResponse
 from raftlog.wire import (
     ApiKey,
     Listener,
-    Refusal,
+    RequestError,
     VersionRange,
     common_version,
     decode,
@@ -21,7 +21,7 @@ from raftlog.wire import (
     decode_versions_request,
     decode_versions_response,
     encode_request,
-    encode_versions_refusal,
+    encode_unsupported_version_response,
     encode_versions_request,
     encode_versions_response,
 )
@@ -79,8 +79,8 @@ def test_levels_from_one_on_are_told_in_older_versions_too() -> None:
 
 
 def test_a_voter_that_speaks_no_common_version_refuses() -> None:
-    told = decode_response(ApiKey.API_VERSIONS, 4, encode_versions_refusal(), IDENTITY)
-    assert isinstance(told, Refusal)
+    told = decode_response(ApiKey.API_VERSIONS, 4, encode_unsupported_version_response(), IDENTITY)
+    assert isinstance(told, RequestError)
     assert (told.error, told.is_top_level) == (35, True)
 
 
@@ -99,10 +99,10 @@ def test_the_level_that_holds_is_told_if_it_is_known() -> None:
 
 
 def test_a_question_in_a_version_that_is_not_spoken_is_answered_in_version_zero() -> None:
-    data = encode_versions_refusal()
+    data = encode_unsupported_version_response()
     assert data == bytes.fromhex("0023 00000001 0012 0000 0004".replace(" ", ""))
     offered = decode_versions_response(4, data)
-    assert offered.is_version_refused
+    assert offered.is_version_unsupported
     assert common_version(ApiKey.API_VERSIONS, offered.versions) == 4
 
 

@@ -29,13 +29,13 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import STRING_BYTES_MAX
-from raftlog.wire.append_refusals import (
+from raftlog.wire.produce_error_messages import (
     Appended,
-    appended_text,
-    parse_appended,
-    parse_refusal,
-    refusal_code,
-    refusal_text,
+    appended_message,
+    parse_appended_message,
+    parse_error_message,
+    produce_error_code,
+    produce_error_message,
 )
 
 REFUSALS: list[tuple[RaftlogError, int]] = [
@@ -75,10 +75,10 @@ REFUSALS: list[tuple[RaftlogError, int]] = [
 
 @pytest.mark.parametrize(("error", "code"), REFUSALS, ids=lambda one: type(one).__name__)
 def test_a_refusal_comes_back_with_all_its_facts(error: RaftlogError, code: int) -> None:
-    assert refusal_code(error) == code
-    text = refusal_text(error)
+    assert produce_error_code(error) == code
+    text = produce_error_message(error)
     assert text.startswith(str(error))
-    found = parse_refusal(text)
+    found = parse_error_message(text)
     assert type(found) is type(error)
     assert all(
         getattr(found, field.name) == getattr(error, field.name)
@@ -88,31 +88,31 @@ def test_a_refusal_comes_back_with_all_its_facts(error: RaftlogError, code: int)
 
 def test_a_path_of_the_node_stays_there() -> None:
     error = AppendUnknownError(path="/var/lib/secret/raftlog-0", reason="the disk failed")
-    text = refusal_text(error)
+    text = produce_error_message(error)
     assert "secret" not in text
-    found = parse_refusal(text)
+    found = parse_error_message(text)
     assert isinstance(found, AppendUnknownError)
     assert found.path == "raftlog-0"
 
 
 def test_the_token_s_refusal_says_wanted_and_next_available_to_people() -> None:
     error = UnexpectedEndOffsetError(required_end_offset=5, record_count=1, log_end_offset=9)
-    assert "Wanted end offset 5, but next available was 9" in refusal_text(error)
+    assert "Wanted end offset 5, but next available was 9" in produce_error_message(error)
 
 
 def test_an_error_that_no_append_raises_keeps_its_words_and_brings_no_facts() -> None:
     error = LogAccessError(path="0.log", reason="no right")
-    assert refusal_text(error) == str(error)
-    assert refusal_text(LogAccessError(path="/srv/0.log", reason="no right")) == str(error)
-    assert refusal_code(error) == (-1 if error.kafka_code is None else error.kafka_code)
-    assert parse_refusal(str(error)) is None
+    assert produce_error_message(error) == str(error)
+    assert produce_error_message(LogAccessError(path="/srv/0.log", reason="no right")) == str(error)
+    assert produce_error_code(error) == (-1 if error.kafka_code is None else error.kafka_code)
+    assert parse_error_message(str(error)) is None
 
 
 @pytest.mark.parametrize("was_duplicate", [False, True])
 def test_success_tells_epoch_and_duplicate(was_duplicate: bool) -> None:
     told = Appended(7, was_duplicate, 12)
-    assert parse_appended(appended_text(told)) == told
-    assert parse_refusal(appended_text(told)) is None
+    assert parse_appended_message(appended_message(told)) == told
+    assert parse_error_message(appended_message(told)) is None
 
 
 @pytest.mark.parametrize(
@@ -134,23 +134,25 @@ def test_success_tells_epoch_and_duplicate(was_duplicate: bool) -> None:
     ],
 )
 def test_text_that_is_not_ours_is_no_refusal(text: str | None) -> None:
-    assert parse_refusal(text) is None
-    assert parse_appended(text) is None
+    assert parse_error_message(text) is None
+    assert parse_appended_message(text) is None
 
 
 def test_facts_of_a_later_release_are_passed_over() -> None:
-    found = parse_refusal('[RAFTLOG_NOT_LEADER] words {"epoch":1,"current_epoch":2,"leader":3}')
+    found = parse_error_message(
+        '[RAFTLOG_NOT_LEADER] words {"epoch":1,"current_epoch":2,"leader":3}'
+    )
     assert isinstance(found, NotLeaderError)
     assert (found.epoch, found.current_epoch) == (1, 2)
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_read_without_harm(text: str) -> None:
-    parse_refusal(text)
-    parse_appended(f"[RAFTLOG_APPENDED] {text}")
+    parse_error_message(text)
+    parse_appended_message(f"[RAFTLOG_APPENDED] {text}")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.text(min_size=1, max_size=40_000))
 def test_a_text_fits_into_a_string_of_the_protocol(reason: str, path: str) -> None:
     error = AppendUnknownError(path=path, reason=reason)
-    assert len(refusal_text(error).encode(errors="replace")) <= STRING_BYTES_MAX
+    assert len(produce_error_message(error).encode(errors="replace")) <= STRING_BYTES_MAX

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import FrameLengthError
-from raftlog.wire.frame import FrameSplitter, frame
+from raftlog.wire.frame import FrameDecoder, frame
 
 
 def length(byte_count: int) -> bytes:
@@ -26,14 +26,14 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
     bodies: list[bytes], cuts: list[int]
 ) -> None:
     stream = b"".join(frame(body) for body in bodies)
-    splitter = FrameSplitter(40, "peer")
+    splitter = FrameDecoder(40, "peer")
     found = []
     places = sorted({0, len(stream), *(min(cut, len(stream)) for cut in cuts)})
     for start, end in itertools.pairwise(places):
         found += splitter.feed(stream[start:end])
-        assert splitter.kept_byte_count < 44
+        assert splitter.buffered_byte_count < 44
     assert found == bodies
-    assert splitter.kept_byte_count == 0
+    assert splitter.buffered_byte_count == 0
 
 
 def test_a_frame_of_several_parts_has_the_length_of_all() -> None:
@@ -42,36 +42,36 @@ def test_a_frame_of_several_parts_has_the_length_of_all() -> None:
 
 @pytest.mark.parametrize("byte_count", [-1, -(2**31), 101, 2**31 - 1])
 def test_a_length_that_is_not_allowed_is_refused_before_anything_is_kept(byte_count: int) -> None:
-    splitter = FrameSplitter(100, "10.0.0.9:1234")
+    splitter = FrameDecoder(100, "10.0.0.9:1234")
     with pytest.raises(FrameLengthError) as caught:
         splitter.feed(length(byte_count) + bytes(50))
     assert caught.value.byte_count == byte_count
     assert caught.value.byte_count_max == 100
     assert caught.value.where in str(caught.value)
-    assert splitter.kept_byte_count == 0
+    assert splitter.buffered_byte_count == 0
 
 
 def test_after_a_refused_length_nothing_is_read() -> None:
-    splitter = FrameSplitter(10, "peer")
+    splitter = FrameDecoder(10, "peer")
     for data in (length(11), frame(b"sound")):
         with pytest.raises(FrameLengthError):
             splitter.feed(data)
 
 
 def test_a_length_is_judged_when_its_last_byte_arrives() -> None:
-    splitter = FrameSplitter(100, "peer")
+    splitter = FrameDecoder(100, "peer")
     assert splitter.feed(length(1000)[:3]) == []
     with pytest.raises(FrameLengthError):
         splitter.feed(length(1000)[3:])
 
 
 def test_the_largest_frame_is_taken_and_an_empty_one_too() -> None:
-    splitter = FrameSplitter(100, "peer")
+    splitter = FrameDecoder(100, "peer")
     assert splitter.feed(frame(bytes(100)) + frame(b"")) == [bytes(100), b""]
 
 
 def test_a_peer_that_has_shown_who_it_is_may_send_more() -> None:
-    splitter = FrameSplitter(10, "peer")
+    splitter = FrameDecoder(10, "peer")
     assert splitter.feed(frame(b"hello")) == [b"hello"]
     splitter.byte_count_max = 1000
     assert splitter.feed(frame(bytes(999))) == [bytes(999)]
@@ -90,11 +90,11 @@ def test_a_peer_that_has_shown_who_it_is_may_send_more() -> None:
 )
 def test_an_error_says_what_the_first_bytes_look_like(first: bytes, word: str) -> None:
     with pytest.raises(FrameLengthError, match=f"look like {word}"):
-        FrameSplitter(64 * 1024, "peer").feed(first)
+        FrameDecoder(64 * 1024, "peer").feed(first)
 
 
 def test_a_later_frame_is_not_taken_for_another_protocol() -> None:
-    splitter = FrameSplitter(64 * 1024, "peer")
+    splitter = FrameDecoder(64 * 1024, "peer")
     with pytest.raises(FrameLengthError) as caught:
         splitter.feed(frame(b"x") + b"GET / HTTP/1.1")
     assert caught.value.hint is None

@@ -18,7 +18,7 @@ from tests.support.wire_vectors import message_vector
 
 from raftlog.errors import MalformedMessageError
 from raftlog.limits import MIB, WIRE_ELEMENTS_MAX
-from raftlog.wire import decode, wide
+from raftlog.wire import decode, latest_schemas
 from raftlog.wire.schema import FieldPlan, StructPlan, message_plan
 
 TARGETS = targets(seed=1)
@@ -139,7 +139,7 @@ def test_many_small_elements_are_refused_before_they_are_made() -> None:
     head = struct.pack(">iiibii", 1, 1, 1, 0, 0, 0)
     count = 10 * MIB // len(element)
     data = bytes((*head[0:4], *head)) + _varint(count + 1) + element * count
-    peak, reason = measured(wide.FetchRequest, 12, data)
+    peak, reason = measured(latest_schemas.FetchRequest, 12, data)
     assert f"{WIRE_ELEMENTS_MAX} more are allowed" in reason
     assert peak < MIB
 
@@ -148,7 +148,7 @@ def test_the_most_elements_that_are_allowed_take_little() -> None:
     topic = b"\x00\x01a" + struct.pack(">i", 0)
     head = struct.pack(">iiiib", -1, 1, 1, 1, 0)
     data = head + struct.pack(">i", WIRE_ELEMENTS_MAX) + topic * WIRE_ELEMENTS_MAX + b"\xff"
-    peak, reason = measured(wide.FetchRequest, 4, data)
+    peak, reason = measured(latest_schemas.FetchRequest, 4, data)
     assert "behind the message" in reason
     assert peak < 4 * MIB
 
@@ -158,8 +158,8 @@ def test_elements_of_all_arrays_are_counted_together() -> None:
     topic = b"\x00\x01a" + partitions
     data = struct.pack(">iiiib", -1, 1, 1, 1, 0) + struct.pack(">i", 3) + topic * 3
     with pytest.raises(MalformedMessageError, match="more are allowed"):
-        decode(wide.FetchRequest, 4, data)
-    assert len(decode(wide.FetchRequest, 4, data, elements_max=7000).topics) == 3
+        decode(latest_schemas.FetchRequest, 4, data)
+    assert len(decode(latest_schemas.FetchRequest, 4, data, elements_max=7000).topics) == 3
 
 
 @pytest.mark.parametrize(
@@ -196,14 +196,14 @@ def test_a_tagged_field_is_exactly_as_long_as_it_says(byte_count: int) -> None:
     assert start == len(sound) - 5
     changed = sound[:start] + bytes((byte_count,)) + b"\x04abcxyz"
     with pytest.raises(MalformedMessageError):
-        decode(wide.FetchRequest, 17, changed)
+        decode(latest_schemas.FetchRequest, 17, changed)
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe\xfd", b"\xed\xa0\x80", b"\xc0\x80a"])
 def test_text_that_is_not_utf_8_is_refused(text: bytes) -> None:
     sound = message_vector("Fetch", 17)
     with pytest.raises(MalformedMessageError, match="not UTF-8"):
-        decode(wide.FetchRequest, 17, sound.replace(b"\x04\x04abc", b"\x04\x04" + text))
+        decode(latest_schemas.FetchRequest, 17, sound.replace(b"\x04\x04abc", b"\x04\x04" + text))
 
 
 def test_an_error_says_where_and_never_what() -> None:

@@ -30,10 +30,10 @@ from raftlog.records import iter_batches
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID, ReplicaKey, SnapshotId
 from raftlog.wire import (
     ApiKey,
-    FrameSplitter,
+    FrameDecoder,
     LogIdentity,
-    Offered,
-    Refusal,
+    NodeApiVersions,
+    RequestError,
     RequestHeader,
     VersionRange,
     common_version,
@@ -60,7 +60,7 @@ class Connection:
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
-        self._splitter = FrameSplitter(16 * 1024 * 1024, f"127.0.0.1:{port}")
+        self._splitter = FrameDecoder(16 * 1024 * 1024, f"127.0.0.1:{port}")
         self._asked = 0
 
     def ask(self, key: int, version: int, body: bytes) -> tuple[bytes, int]:
@@ -95,7 +95,7 @@ class Controller:
     port: int
     epoch: int = 0
 
-    def versions(self) -> Offered:
+    def versions(self) -> NodeApiVersions:
         body = encode_versions_request(4, software="raftlog", software_version="1")
         answer, start = self.connection.ask(ApiKey.API_VERSIONS, 4, body)
         return decode_versions_response(4, answer, start=start)
@@ -126,7 +126,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         key = ReplicaKey(int(meta["node.id"]), meta["directory.id"])
         found = Controller(Connection(port), identity, key, port)
         told = found.ask(FETCH)
-        yield replace(found, epoch=told.standing.epoch)
+        yield replace(found, epoch=told.leader_and_epoch.epoch)
         found.connection.close()
 
 
@@ -150,7 +150,7 @@ VOTE = VoteRequest(
     epoch=1, candidate=STRANGER, voter=None, last_offset=0, last_epoch=0, is_pre_vote=True
 )
 BEGIN = BeginQuorumEpochRequest(epoch=0, leader_id=77, voter=None)
-END = EndQuorumEpochRequest(epoch=0, leader_id=77, preferred=())
+END = EndQuorumEpochRequest(epoch=0, leader_id=77, preferred_successors=())
 VOTER = Voter(key=STRANGER, endpoints=(Endpoint("CONTROLLER", "127.0.0.1", 1),))
 
 
@@ -165,7 +165,7 @@ def test_kafka_says_what_it_serves(controller: Controller) -> None:
 def test_a_question_of_the_future_is_answered_in_version_zero(controller: Controller) -> None:
     answer, start = controller.connection.ask(ApiKey.API_VERSIONS, 99, b"\x01\x01\x00")
     offered = decode_versions_response(99, answer, start=start)
-    assert offered.is_version_refused
+    assert offered.is_version_unsupported
     assert common_version(ApiKey.API_VERSIONS, offered.versions) == 4
 
 
@@ -173,8 +173,8 @@ def test_a_question_of_the_future_is_answered_in_version_zero(controller: Contro
 def test_who_asks_with_an_old_epoch_learns_who_leads(controller: Controller, version: int) -> None:
     told = controller.ask(FETCH, version=version)
     assert told.error is ErrorCode.FENCED_LEADER_EPOCH
-    assert told.standing.leader_id == controller.key.node_id
-    assert [one.port for one in told.standing.leader_endpoints] == [controller.port]
+    assert told.leader_and_epoch.leader_id == controller.key.node_id
+    assert [one.port for one in told.leader_and_epoch.leader_endpoints] == [controller.port]
     assert told.high_watermark is None
 
 
@@ -240,7 +240,7 @@ def test_kafka_cannot_say_what_is_wrong_with_a_fetch_of_a_snapshot(
     """Its answer to one that fails has no records, and cannot be written: it is told as an unknown
     error (4.3.1: a NullPointerException in ``FetchSnapshotResponseData``)."""
     told = controller.ask(replace(SNAPSHOT, epoch=controller.epoch + epoch_ahead))
-    assert isinstance(told, Refusal)
+    assert isinstance(told, RequestError)
     assert (told.error, told.is_top_level) == (-1, True)
 
 
@@ -248,8 +248,8 @@ def test_kafka_cannot_say_what_is_wrong_with_a_fetch_of_a_snapshot(
 def test_an_old_epoch_is_fenced(controller: Controller, request_: Request) -> None:
     told = controller.ask(replace(request_, epoch=controller.epoch - 1))  # type: ignore[call-arg]
     assert told.error is ErrorCode.FENCED_LEADER_EPOCH
-    assert told.standing.epoch == controller.epoch
-    assert [one.port for one in told.standing.leader_endpoints] == [controller.port]
+    assert told.leader_and_epoch.epoch == controller.epoch
+    assert [one.port for one in told.leader_and_epoch.leader_endpoints] == [controller.port]
 
 
 def test_changes_of_voters_are_refused_with_their_reasons(controller: Controller) -> None:
@@ -262,8 +262,8 @@ def test_changes_of_voters_are_refused_with_their_reasons(controller: Controller
     assert removed.error is ErrorCode.VOTER_NOT_FOUND
     updated = controller.ask(UpdateVoterRequest(epoch=0, voter=VOTER))
     assert updated.error is ErrorCode.FENCED_LEADER_EPOCH
-    assert updated.standing.leader_id == controller.key.node_id
-    assert [one.port for one in updated.standing.leader_endpoints] == [controller.port]
+    assert updated.leader_and_epoch.leader_id == controller.key.node_id
+    assert [one.port for one in updated.leader_and_epoch.leader_endpoints] == [controller.port]
 
 
 SENSELESS: list[tuple[str, Request]] = [
@@ -305,7 +305,7 @@ def test_we_refuse_what_is_not_ours_as_kafka_does(
     if what == "partition":
         body = another_partition(body, request_, controller.identity)
     ours = decode_request(key, version, body, controller.identity)
-    assert isinstance(ours, Refusal)
+    assert isinstance(ours, RequestError)
     answer, start = controller.connection.ask(key, version, body)
     told = decode_response(key, version, answer, controller.identity, start=start)
     assert (ours.error, ours.is_top_level) == level(told)
@@ -339,12 +339,12 @@ def refused_by_us(
     version = common_version(key, controller.versions().versions)
     body = encode_request(with_epoch(request, controller.epoch), version, identity)
     refusal = decode_request(key, version, body, identity)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestError)
     return refusal.error, refusal.is_top_level
 
 
 def level(told: Any) -> tuple[int, bool]:
     """The error of an answer, and whether it is of the whole request."""
-    if isinstance(told, Refusal):
+    if isinstance(told, RequestError):
         return told.error, told.is_top_level
     return int(told.error), isinstance(told, VoterChangeResponse)

@@ -21,7 +21,7 @@ from tests.support.wire_vectors import Vector, message_vector, message_vectors
 
 import raftlog.wire
 from raftlog.errors import InexpressibleMessageError
-from raftlog.wire import wide
+from raftlog.wire import latest_schemas
 from raftlog.wire.decoding import decode
 from raftlog.wire.encoding import encode
 from raftlog.wire.schema import StructPlan, message_plan
@@ -36,7 +36,7 @@ def test_kafka_s_messages_are_read_and_written_again(vector: Vector) -> None:
 
 
 def test_content_of_kafka_s_messages_is_read() -> None:
-    fetch = decode(wide.FetchRequest, 18, message_vector("Fetch", 18))
+    fetch = decode(latest_schemas.FetchRequest, 18, message_vector("Fetch", 18))
     (topic,) = fetch.topics
     (partition,) = topic.partitions
     assert (fetch.cluster_id, fetch.max_wait) == ("abc", timedelta(milliseconds=500))
@@ -92,7 +92,7 @@ def test_an_error_code_that_nobody_knows_is_an_unknown_error() -> None:
 
 
 def test_a_name_that_an_old_version_needs_must_be_said() -> None:
-    request = decode(wide.FetchRequest, 18, message_vector("Fetch", 18))
+    request = decode(latest_schemas.FetchRequest, 18, message_vector("Fetch", 18))
     narrow = type(request).__mro__[1]
     assert narrow.__name__ == "FetchRequest"
     old = decode(narrow, 18, message_vector("Fetch", 18))
@@ -115,7 +115,7 @@ def test_a_value_that_a_field_does_not_take_is_said(field: str, value: Any) -> N
         "timeout": i32Timedelta.parse(timedelta(milliseconds=1)),
         "topic_data": (),
     }
-    request = wide.ProduceRequest(**(facts | {field: value}))
+    request = latest_schemas.ProduceRequest(**(facts | {field: value}))
     with pytest.raises(InexpressibleMessageError) as caught:
         encode(request, 9)
     assert caught.value.field == field
@@ -124,9 +124,14 @@ def test_a_value_that_a_field_does_not_take_is_said(field: str, value: Any) -> N
 
 def test_null_and_empty_are_told_apart() -> None:
     for topics in (None, ()):
-        request = wide.MetadataRequest(topics=topics, include_topic_authorized_operations=False)
+        request = latest_schemas.MetadataRequest(
+            topics=topics, include_topic_authorized_operations=False
+        )
         for version in (1, 9, 13):
-            assert decode(wide.MetadataRequest, version, encode(request, version)).topics == topics
+            assert (
+                decode(latest_schemas.MetadataRequest, version, encode(request, version)).topics
+                == topics
+            )
 
 
 def test_kio_s_reader_and_records_are_never_imported() -> None:

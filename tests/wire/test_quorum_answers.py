@@ -28,8 +28,8 @@ from raftlog.quorum.messages import (
     ErrorCode,
     FetchResponse,
     FetchSnapshotResponse,
+    LeaderAndEpoch,
     Response,
-    Standing,
     VoterChangeResponse,
     VoteResponse,
 )
@@ -41,18 +41,20 @@ from raftlog.wire import (
     ApiKey,
     Listener,
     LogIdentity,
-    Refusal,
+    RequestError,
     decode,
     decode_response,
     encode,
-    encode_refusal,
+    encode_error_response,
     encode_response,
 )
 
 METADATA = LogIdentity(
     topic=CLUSTER_METADATA_TOPIC, topic_id=CLUSTER_METADATA_TOPIC_ID, cluster_id="abc"
 )
-LEADER = Standing(epoch=4, leader_id=2, leader_endpoints=(Endpoint("VOTERS", "b.example", 9093),))
+LEADER = LeaderAndEpoch(
+    epoch=4, leader_id=2, leader_endpoints=(Endpoint("VOTERS", "b.example", 9093),)
+)
 KEYS: dict[type[Any], ApiKey] = {
     VoteResponse: ApiKey.VOTE,
     BeginQuorumEpochResponse: ApiKey.BEGIN_QUORUM_EPOCH,
@@ -86,9 +88,11 @@ def test_an_old_version_leaves_out_where_a_leader_listens(
     version = data.draw(st.integers(served.first, served.last - 1))
     body = encode_response(key, version, response, IDENTITY)
     told = decode_response(key, version, body, IDENTITY)
-    assert not isinstance(told, Refusal)
+    assert not isinstance(told, RequestError)
     if not (key is ApiKey.FETCH and version >= 17) and not (key is ApiKey.VOTE and version == 1):
-        response = replace(response, standing=replace(response.standing, leader_endpoints=()))
+        response = replace(
+            response, leader_and_epoch=replace(response.leader_and_epoch, leader_endpoints=())
+        )
     assert told == response
 
 
@@ -97,7 +101,9 @@ def test_an_answer_about_a_voter_says_why_and_not_who_leads(
     response: VoterChangeResponse, key: ApiKey
 ) -> None:
     data = encode_response(key, 0, response, IDENTITY)
-    assert decode_response(key, 0, data, IDENTITY) == replace(response, standing=Standing(epoch=0))
+    assert decode_response(key, 0, data, IDENTITY) == replace(
+        response, leader_and_epoch=LeaderAndEpoch(epoch=0)
+    )
 
 
 @given(voter_changes)
@@ -111,20 +117,20 @@ def test_an_answer_to_an_update_says_who_leads_and_not_why(response: VoterChange
 def test_kafka_s_answers_are_read_and_written_again(name: str) -> None:
     data = message_vector(name, 17)
     response = decode_response(ApiKey.FETCH, 17, data, METADATA)
-    assert not isinstance(response, Refusal)
+    assert not isinstance(response, RequestError)
     assert encode_response(ApiKey.FETCH, 17, response, METADATA) == data
 
 
 def test_content_of_kafka_s_answers_is_read() -> None:
     data = message_vector("FetchResponse fenced", 17)
     assert decode_response(ApiKey.FETCH, 17, data, METADATA) == FetchResponse(
-        standing=Standing(epoch=9, leader_id=3),
+        leader_and_epoch=LeaderAndEpoch(epoch=9, leader_id=3),
         error=ErrorCode.FENCED_LEADER_EPOCH,
         log_start_offset=0,
     )
     data = message_vector("FetchResponse snapshot", 17)
     assert decode_response(ApiKey.FETCH, 17, data, METADATA) == FetchResponse(
-        standing=Standing(epoch=9, leader_id=3),
+        leader_and_epoch=LeaderAndEpoch(epoch=9, leader_id=3),
         high_watermark=200,
         log_start_offset=100,
         snapshot_id=SnapshotId(8, 150),
@@ -133,30 +139,30 @@ def test_content_of_kafka_s_answers_is_read() -> None:
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
 def test_a_refusal_of_the_whole_request_has_an_answer(key: ApiKey, version: int) -> None:
-    refusal = Refusal(api_key=key, error=WireCode.inconsistent_cluster_id, reason="why")
-    data = encode_refusal(refusal, version, LEADER, IDENTITY)
+    refusal = RequestError(api_key=key, error=WireCode.inconsistent_cluster_id, reason="why")
+    data = encode_error_response(refusal, version, LEADER, IDENTITY)
     told = decode_response(key, version, data, IDENTITY)
-    assert isinstance(told, Refusal)
+    assert isinstance(told, RequestError)
     assert (told.error, told.is_top_level) == (104, True)
 
 
 @given(st.sampled_from([one for one in VERSIONS if one[0] in KEYS.values()]), errors, standings)
 def test_a_refusal_of_a_partition_says_who_leads(
-    message: tuple[ApiKey, int], error: ErrorCode, standing: Standing
+    message: tuple[ApiKey, int], error: ErrorCode, leader_and_epoch: LeaderAndEpoch
 ) -> None:
     key, version = message
-    refusal = Refusal(api_key=key, error=error, reason="why", is_top_level=False)
+    refusal = RequestError(api_key=key, error=error, reason="why", is_top_level=False)
     told = decode_response(
-        key, version, encode_refusal(refusal, version, standing, IDENTITY), IDENTITY
+        key, version, encode_error_response(refusal, version, leader_and_epoch, IDENTITY), IDENTITY
     )
-    assert not isinstance(told, Refusal)
+    assert not isinstance(told, RequestError)
     assert told.error is error
-    assert told.standing.leader_id == standing.leader_id
-    assert told.standing.epoch == standing.epoch
+    assert told.leader_and_epoch.leader_id == leader_and_epoch.leader_id
+    assert told.leader_and_epoch.epoch == leader_and_epoch.epoch
 
 
 def test_an_unknown_partition_is_answered_by_its_name() -> None:
-    refusal = Refusal(
+    refusal = RequestError(
         api_key=ApiKey.FETCH_SNAPSHOT,
         error=WireCode.unknown_topic_or_partition,
         reason="why",
@@ -164,37 +170,39 @@ def test_an_unknown_partition_is_answered_by_its_name() -> None:
         topic="other",
         partition=7,
     )
-    data = encode_refusal(refusal, 1, LEADER, IDENTITY)
+    data = encode_error_response(refusal, 1, LEADER, IDENTITY)
     with pytest.raises(MalformedMessageError, match="about another log"):
         decode_response(ApiKey.FETCH_SNAPSHOT, 1, data, IDENTITY)
     assert b"other" in data
 
 
 @given(leaders)
-def test_a_leader_s_endpoint_is_that_of_the_listener_that_was_asked(standing: Standing) -> None:
-    others = (Endpoint("CLIENTS", "elsewhere", 1), *standing.leader_endpoints)
-    response = VoteResponse(standing=replace(standing, leader_endpoints=others))
+def test_a_leader_s_endpoint_is_that_of_the_listener_that_was_asked(
+    leader_and_epoch: LeaderAndEpoch,
+) -> None:
+    others = (Endpoint("CLIENTS", "elsewhere", 1), *leader_and_epoch.leader_endpoints)
+    response = VoteResponse(leader_and_epoch=replace(leader_and_epoch, leader_endpoints=others))
     data = encode_response(ApiKey.VOTE, 2, response, IDENTITY)
     assert b"elsewhere" not in data
     told = decode_response(ApiKey.VOTE, 2, data, IDENTITY)
-    assert not isinstance(told, Refusal)
-    assert told.standing == standing
+    assert not isinstance(told, RequestError)
+    assert told.leader_and_epoch == leader_and_epoch
 
 
 def test_an_error_that_a_replica_has_no_name_for_is_a_refusal() -> None:
-    response = VoteResponse(standing=LEADER)
+    response = VoteResponse(leader_and_epoch=LEADER)
     message = decode(WireVoteResponse, 2, encode_response(ApiKey.VOTE, 2, response, IDENTITY))
     (topic,) = message.topics
     (partition,) = topic.partitions
     denied = replace(partition, error_code=WireCode.cluster_authorization_failed)
     changed = replace(message, topics=(replace(topic, partitions=(denied,)),))
     told = decode_response(ApiKey.VOTE, 2, encode(changed, 2), IDENTITY)
-    assert isinstance(told, Refusal)
+    assert isinstance(told, RequestError)
     assert (told.error, told.is_top_level) == (31, False)
 
 
 def _fetched(**changes: Any) -> bytes:
-    response = FetchResponse(standing=LEADER, records=b"abc")
+    response = FetchResponse(leader_and_epoch=LEADER, records=b"abc")
     data = encode_response(ApiKey.FETCH, 18, response, IDENTITY)
     message = decode(fetched.FetchResponse, 18, data)
     (topic,) = message.responses
@@ -219,7 +227,7 @@ def test_an_answer_that_contradicts_itself_is_malformed(
 
 
 def test_a_port_that_no_host_has_is_malformed() -> None:
-    data = encode_response(ApiKey.FETCH, 18, FetchResponse(standing=LEADER), IDENTITY)
+    data = encode_response(ApiKey.FETCH, 18, FetchResponse(leader_and_epoch=LEADER), IDENTITY)
     message = decode(fetched.FetchResponse, 18, data)
     (endpoint,) = message.node_endpoints
     wrong = replace(message, node_endpoints=(replace(endpoint, port=70_000),))

@@ -34,7 +34,7 @@ from raftlog.wire import (
     ApiKey,
     Listener,
     LogIdentity,
-    Refusal,
+    RequestError,
     decode_request,
     encode_request,
     request_api_key,
@@ -72,7 +72,7 @@ def is_told(request: Request, version: int) -> bool:
             voter = request.voter
             return version >= 1 or voter is None or voter == ReplicaKey(voter.node_id)
         case AddVoterRequest():
-            return version >= 1 or request.is_answered_when_committed
+            return version >= 1 or request.ack_when_committed
         case _:
             return True
 
@@ -85,8 +85,8 @@ def as_told(request: Request, version: int) -> Request:
         case BeginQuorumEpochRequest() if version == 0:
             return replace(request, voter=None, leader_endpoints=())
         case EndQuorumEpochRequest() if version == 0:
-            ids = tuple(ReplicaKey(key.node_id) for key in request.preferred)
-            return replace(request, preferred=ids, leader_endpoints=())
+            ids = tuple(ReplicaKey(key.node_id) for key in request.preferred_successors)
+            return replace(request, preferred_successors=ids, leader_endpoints=())
         case FetchRequest() if version < 17:
             replica = ReplicaKey(request.replica.node_id)
             return replace(request, replica=replica, high_watermark=EVER)
@@ -138,7 +138,7 @@ def test_kafka_s_requests_are_read_and_written_again(
 ) -> None:
     data = message_vector(name, version)
     request = decode_request(api_key, version, data, METADATA)
-    assert not isinstance(request, Refusal)
+    assert not isinstance(request, RequestError)
     assert encode_request(request, version, METADATA) == data
 
 
@@ -156,7 +156,7 @@ def test_another_cluster_s_request_is_refused_whole(request: Request) -> None:
     elsewhere = replace(IDENTITY, cluster_id="other")
     data = encode_request(request, version, elsewhere)
     refusal = decode_request(request_api_key(request), version, data, IDENTITY)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestError)
     assert (refusal.error, refusal.is_top_level) == (ErrorCode.inconsistent_cluster_id, True)
 
 
@@ -168,7 +168,7 @@ def test_a_request_that_names_no_cluster_is_for_every_one() -> None:
 
 VOTE = VoteRequest(epoch=3, candidate=KEY, voter=KEY, last_offset=9, last_epoch=2)
 BEGIN = BeginQuorumEpochRequest(epoch=3, leader_id=1, voter=None)
-END = EndQuorumEpochRequest(epoch=3, leader_id=1, preferred=(KEY,))
+END = EndQuorumEpochRequest(epoch=3, leader_id=1, preferred_successors=(KEY,))
 FETCH = FetchRequest(
     replica=KEY, epoch=3, fetch_offset=9, last_fetched_epoch=2, max_bytes=1, max_wait_ms=1
 )
@@ -182,14 +182,14 @@ def test_another_log_s_request_is_refused_whole(request_: Request) -> None:
     elsewhere = replace(IDENTITY, topic="other", topic_id="AAAAAAAAAAAAAAAAAAAAAQ")
     data = encode_request(request_, newest(request_), elsewhere)
     refusal = decode_request(request_api_key(request_), newest(request_), data, IDENTITY)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestError)
     assert (refusal.error, refusal.is_top_level) == (ErrorCode.invalid_request, True)
 
 
 def test_a_snapshot_of_another_log_is_an_unknown_partition() -> None:
     data = encode_request(SNAPSHOT, 1, replace(IDENTITY, topic="other"))
     refusal = decode_request(ApiKey.FETCH_SNAPSHOT, 1, data, IDENTITY)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestError)
     assert refusal.error == ErrorCode.unknown_topic_or_partition
     assert (refusal.topic, refusal.partition, refusal.is_top_level) == ("other", 0, False)
 
@@ -205,7 +205,7 @@ def test_a_snapshot_of_another_log_is_an_unknown_partition() -> None:
         (replace(BEGIN, leader_id=-1), 42, False),
         (replace(END, epoch=-1), 42, False),
         (replace(END, leader_id=-1), 42, False),
-        (replace(END, preferred=(ReplicaKey(-1),)), 42, False),
+        (replace(END, preferred_successors=(ReplicaKey(-1),)), 42, False),
         (replace(FETCH, fetch_offset=-1), 42, False),
         (replace(FETCH, last_fetched_epoch=-1), 42, False),
         (replace(FETCH, epoch=-1), 42, False),
@@ -226,7 +226,7 @@ def test_numbers_without_sense_are_refused(
     request_: Request, error: int, is_top_level: bool
 ) -> None:
     refusal = on_the_wire(request_, newest(request_))
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestError)
     assert (refusal.error, refusal.is_top_level) == (error, is_top_level)
 
 
@@ -266,7 +266,7 @@ def test_a_voter_that_others_could_not_know_or_reach_is_refused(voter: Voter) ->
     )
     for request in changes:
         refusal = on_the_wire(request, newest(request))
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, RequestError)
         assert (refusal.error, refusal.is_top_level) == (42, True)
         assert refusal.reason.isprintable()
 
@@ -278,7 +278,7 @@ def test_a_leader_s_endpoints_that_no_node_has_are_refused(endpoints: tuple[Endp
         replace(END, leader_endpoints=endpoints),
     ):
         refusal = on_the_wire(request, newest(request))
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, RequestError)
         assert (refusal.error, refusal.is_top_level) == (42, False)
 
 
@@ -312,7 +312,7 @@ def test_a_vote_before_the_vote_needs_version_two(candidate: ReplicaKey) -> None
 
 @given(voters)
 def test_an_answer_before_the_commit_needs_version_one(voter: Voter) -> None:
-    request = AddVoterRequest(voter=voter, timeout_ms=1, is_answered_when_committed=False)
+    request = AddVoterRequest(voter=voter, timeout_ms=1, ack_when_committed=False)
     with pytest.raises(InexpressibleMessageError):
         encode_request(request, 0, IDENTITY)
 

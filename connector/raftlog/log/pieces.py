@@ -18,19 +18,19 @@ import numpy as np
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from raftlog.records.batch import RecordBatch, read_batch
-from raftlog.records.columns import BatchColumns, Column, HeaderWalk, RecordColumns, Scan, Stop
+from raftlog.records.batch_index import (
+    HEADER_DTYPE,
+    BatchSpans,
+    batch_columns,
+    clip,
+    damaged_headers,
+    index_batches,
+    scan_headers,
+)
+from raftlog.records.columns import BatchColumns, Column, HeaderScan, RecordColumns, Scan, Stop
 from raftlog.records.crc import first_bad_crc
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
 from raftlog.records.scan import scan
-from raftlog.records.walk import (
-    HEADER_DTYPE,
-    Located,
-    batch_columns,
-    damaged_headers,
-    locate,
-    walk_headers,
-    within,
-)
 from raftlog.storage.protocol import ReadableFile
 
 HEADER_CHUNK_BYTES: Final = 128 * 1024
@@ -38,7 +38,7 @@ HEADER_CHUNK_BYTES: Final = 128 * 1024
 
 
 class Piece(Protocol):
-    """Whole batches of a chunk, and where and why they end (``Scan``, ``HeaderWalk``, ...)."""
+    """Whole batches of a chunk, and where and why they end (``Scan``, ``HeaderScan``, ...)."""
 
     @property
     def batches(self) -> BatchColumns: ...
@@ -189,7 +189,7 @@ class ReadHeaders:
         start_offset: int | None,
         end_offset: int | None,
     ) -> HeaderPiece:
-        walk = walk_headers(
+        walk = scan_headers(
             buffer,
             path=path,
             file_position=file_position,
@@ -201,7 +201,7 @@ class ReadHeaders:
             checked.add(len(walk.batches) - 1)
         if self.check_all:
             view = memoryview(buffer)
-            located = within(locate(view, path, file_position), start_offset, end_offset)
+            located = clip(index_batches(view, path, file_position), start_offset, end_offset)
             bad = first_bad_crc(view, located)
             if bad is not None and bad < len(walk.batches):
                 checked.add(bad)
@@ -229,8 +229,8 @@ class ReadHeaders:
         if self.check_all or damaged_headers(headers)[0]:
             return None
         end_position = int(headers["length"][0]) + LOG_OVERHEAD_BYTES
-        located = Located(np.zeros(1, np.int64), headers, end_position, Stop.END, None)
-        located = within(located, start_offset, end_offset)
+        located = BatchSpans(np.zeros(1, np.int64), headers, end_position, Stop.END, None)
+        located = clip(located, start_offset, end_offset)
         batches = batch_columns(located, file_position)
         if batches.is_control.any():
             return None
@@ -242,7 +242,7 @@ class ReadHeaders:
 
 
 def _damaged(
-    walk: HeaderWalk,
+    walk: HeaderScan,
     ordinal: int,
     position: int,
     error: CorruptBatchError,
@@ -277,7 +277,7 @@ class ReadBatches:
         start_offset: int | None,
         end_offset: int | None,
     ) -> BatchPiece:
-        walk = walk_headers(
+        walk = scan_headers(
             buffer,
             path=path,
             file_position=file_position,

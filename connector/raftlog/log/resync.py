@@ -32,6 +32,7 @@ from raftlog.limits import (
     READ_BATCH_BYTES_MAX,
     SEGMENT_BYTES_MAX,
 )
+from raftlog.records.batch_index import HEADER_DTYPE, Headers, damaged_headers
 from raftlog.records.columns import Bools, Int64s
 from raftlog.records.crc_ranges import UInt32s, range_crcs
 from raftlog.records.header import (
@@ -43,7 +44,6 @@ from raftlog.records.header import (
     LENGTH_MIN,
     MAGIC_POSITION,
 )
-from raftlog.records.walk import HEADER_DTYPE, Headers, damaged_headers
 from raftlog.storage.protocol import ReadableFile
 
 from .files import read_batch_at

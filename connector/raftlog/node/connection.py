@@ -25,11 +25,11 @@ from typing import Final
 from raftlog.errors import WireError
 from raftlog.wire import (
     ApiKey,
-    FrameSplitter,
+    FrameDecoder,
     RequestHeader,
     UnknownApiVersions,
     encode_response_header,
-    encode_versions_refusal,
+    encode_unsupported_version_response,
     frame,
     receive_request,
 )
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._in_flight_max = in_flight_max
         self._budget_of = budget
         self._origin: Origin | None = None
-        self._splitter: FrameSplitter | None = None
+        self._splitter: FrameDecoder | None = None
         self._transport: asyncio.Transport | None = None
         self._turns: deque[_Turn] = deque()
         self._frames: deque[bytes] = deque()
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
             transport.abort()
             return
         self._origin = Origin(caller, self._budget_of(caller))
-        self._splitter = FrameSplitter(self._frame_bytes_max(caller), self.where)
+        self._splitter = FrameDecoder(self._frame_bytes_max(caller), self.where)
         transport.set_write_buffer_limits(high=1, low=0)  # TLS takes 0 for always too much
 
     def data_received(self, data: bytes) -> None:
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
             self.held.queued_byte_count += sum(map(len, frames))
             if self._origin is not None:
                 self._origin.budget.end_overdraft(self._take_frames_later)
-        self.held.arrived_byte_count = self._splitter.kept_byte_count
+        self.held.arrived_byte_count = self._splitter.buffered_byte_count
         self._hold()
         self._take_frames()
 
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         """Return in how many seconds the peer will have sent its frame and taken its answers, at
         its pace since the last call; None if the node does not wait for it, or does since then."""
         self._count_unread()
-        awaited = 0 if self._splitter is None else self._splitter.awaited_byte_count
+        awaited = 0 if self._splitter is None else self._splitter.expected_byte_count
         left = awaited - self.held.arrived_byte_count + self.held.unread_byte_count
         return self._pace.look(left, now_s)
 
@@ -239,14 +239,14 @@ class Connection(asyncio.Protocol):
         """Whether more bytes are wanted: the rest of a frame, or a next question."""
         if self._frames or self._splitter is None:
             return False
-        if not self._splitter.awaited_byte_count:
+        if not self._splitter.expected_byte_count:
             return self._may_begin() and budget.has_room
         return budget.has_room or budget.may_overdraw(self._take_frames_later)
 
     def _note_who_waits(self) -> None:
         """Have the pace know whether the node waits for the peer now."""
         is_receiving = (
-            self._is_reading and self._splitter is not None and self._splitter.awaited_byte_count
+            self._is_reading and self._splitter is not None and self._splitter.expected_byte_count
         )
         if is_receiving or self.held.unread_byte_count:
             self._pace.await_peer(asyncio.get_running_loop().time())
@@ -288,7 +288,7 @@ class Connection(asyncio.Protocol):
         self._hold()
         if isinstance(received, UnknownApiVersions):
             head = encode_response_header(received.correlation_id, ApiKey.API_VERSIONS, 0)
-            self._answered(turn, head, encode_versions_refusal())
+            self._answered(turn, head, encode_unsupported_version_response())
             return
         header = received.header
         head = encode_response_header(header.correlation_id, header.api_key, header.api_version)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from raftlog.log.small_files import QuorumState
-from raftlog.quorum.effects import BeginEpoch, ElectionState
+from raftlog.quorum.effects import AppendLeaderChange, ElectionState
 from raftlog.quorum.events import VotersAppended
 from raftlog.quorum.voters import Endpoint, Voter, VoterSet
 from raftlog.records.control import (
@@ -28,7 +28,7 @@ from raftlog.types import ZERO_UUID, ReplicaKey
 _QUORUM_STATE_VERSION: Final = 1
 
 
-def epoch_head(effect: BeginEpoch, leader_id: int) -> tuple[ControlRecord, ...]:
+def epoch_head(effect: AppendLeaderChange, leader_id: int) -> tuple[ControlRecord, ...]:
     """The first batch of an epoch."""
     head: list[ControlRecord] = [
         LeaderChange(
@@ -81,7 +81,7 @@ def voters_in(records: Iterable[tuple[int, ControlRecord]]) -> Iterator[VotersAp
 
 
 def quorum_state(state: ElectionState) -> QuorumState:
-    voted = state.voted
+    voted = state.voted_key
     return QuorumState(
         version=_QUORUM_STATE_VERSION,
         leader_epoch=state.epoch,
@@ -95,4 +95,4 @@ def election_state(state: QuorumState) -> ElectionState:
     voted = None
     if state.voted_id is not None:
         voted = ReplicaKey(state.voted_id, state.voted_directory_id or ZERO_UUID)
-    return ElectionState(epoch=state.leader_epoch, leader_id=state.leader_id, voted=voted)
+    return ElectionState(epoch=state.leader_epoch, leader_id=state.leader_id, voted_key=voted)

@@ -34,11 +34,11 @@ from raftlog.log.writing.sync_state import SyncTicket
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
-    LeadershipConfirmed,
+    LogMessage,
+    ReadIndexConfirmed,
     Reply,
     RoleChanged,
     Send,
-    Tell,
 )
 from raftlog.quorum.events import (
     Event,
@@ -59,7 +59,7 @@ from .state_log import ReplicaStateLog
 
 STEP_ASIDE_INTERVAL_MS: Final = 30_000
 """How long a leader without room leads again before it resigns again."""
-News: TypeAlias = AdvanceHighWatermark | LeaderChanged | RoleChanged | Tell
+News: TypeAlias = AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
 """What people and figures hear of."""
 _Act: TypeAlias = Callable[[int, int], list[Outgoing]]
 
@@ -366,12 +366,12 @@ class Driver:
                     reply(response)
             case RunSync(ticket):
                 self._run_sync(ticket)
-            case LeadershipConfirmed(ticket):
+            case ReadIndexConfirmed(ticket):
                 self._appends.confirmed(ticket)
             case AdvanceHighWatermark() | LeaderChanged() | RoleChanged():
                 self._hear(outgoing)
                 return True
-            case Tell():
+            case LogMessage():
                 self._hear(outgoing)
         return False
 
@@ -413,7 +413,7 @@ class Driver:
         if self.is_over or not core.is_leader or len(core.voters) < 2 or is_too_soon:
             return
         self._stepped_aside_ms = now_ms
-        self._hear(Tell("there is no room on its disk: another may lead"))
+        self._hear(LogMessage("there is no room on its disk: another may lead"))
         self.tell(Resign(core.epoch))
 
     # --- waiting ----------------------------------------------------------------------------------

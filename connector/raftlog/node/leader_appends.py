@@ -35,7 +35,7 @@ from raftlog.errors import (
     StaleCommitError,
     UnexpectedEndOffsetError,
 )
-from raftlog.quorum.events import ConfirmLeadership
+from raftlog.quorum.events import ReadIndex
 from raftlog.quorum.roles import Leader
 
 from .replica import Outgoing, Replica
@@ -112,7 +112,7 @@ class LeaderAppends:
             end_offset = self._end_to_wait_for(answer)
             self._waiting.append(Waiting(request, answer, is_empty, role.epoch, end_offset, ticket))
         if self._last_ticket != last_ticket:
-            confirm = ConfirmLeadership(self._last_ticket)
+            confirm = ReadIndex(self._last_ticket)
             outgoing += replica.step(confirm, now_ms=now_ms, time_ms=time_ms)
         self.poll()
         return outgoing
@@ -167,7 +167,7 @@ class LeaderAppends:
         return 0
 
     def confirmed(self, ticket: int) -> None:
-        """``LeadershipConfirmed``."""
+        """``ReadIndexConfirmed``."""
         self._confirmed_ticket = max(self._confirmed_ticket, ticket)
         self.poll()
 

@@ -57,7 +57,7 @@ class NodeCollector(Collector):
         )
         yield _gauge("high_watermark", "All below is committed.", core.high_watermark or 0)
         yield _gauge("voters", "How many vote.", len(core.voters))
-        yield _gauge("withdrawn", "1 while it was damaged and catches up.", core.is_withdrawn)
+        yield _gauge("withdrawn", "1 while it was damaged and catches up.", core.is_recovering)
         yield _gauge(
             "damaged_voters",
             "Voters that do not vote since their copy of the log was damaged, as this node knows.",

@@ -26,9 +26,9 @@ from raftlog.quorum.voters import Endpoint
 from raftlog.wire import (
     APIS,
     ApiKey,
-    FrameSplitter,
+    FrameDecoder,
     LogIdentity,
-    Refusal,
+    RequestError,
     RequestHeader,
     VersionRange,
     common_version,
@@ -113,7 +113,7 @@ class Peers:
             self._fail(asked, str(error) or type(error).__name__)
         else:
             self._failures.pop(asked.node_id, None)
-            if isinstance(response, Refusal):
+            if isinstance(response, RequestError):
                 self._fail(asked, f"refused with code {response.error}: {response.reason}")
             else:
                 self._end(asked, ResponseReceived(asked.correlation_id, response))
@@ -129,7 +129,7 @@ class Peers:
         del self._asking[asked.node_id]
         self._tell(event)
 
-    async def _answer(self, asked: Send) -> Response | Refusal:
+    async def _answer(self, asked: Send) -> Response | RequestError:
         connection = await self._connection(asked.node_id, asked.endpoints)
         if isinstance(asked.request, VersionsRequest):
             return connection.answered_versions
@@ -186,11 +186,11 @@ class _Connection:
     ) -> None:
         self.endpoint: Final = endpoint
         self.offered: Mapping[int, VersionRange] = {}
-        self.answered_versions: Response | Refusal
+        self.answered_versions: Response | RequestError
         self._reader = reader
         self._writer = writer
         self._client_id = client_id
-        self._splitter = FrameSplitter(frame_bytes_max, f"{endpoint.host}:{endpoint.port}")
+        self._splitter = FrameDecoder(frame_bytes_max, f"{endpoint.host}:{endpoint.port}")
         self._frames: list[bytes] = []
         self._last_id = 0
 

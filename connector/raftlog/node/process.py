@@ -25,7 +25,13 @@ from raftlog.client.clock import Clock
 from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
 from raftlog.log.small_files import MetaProperties
 from raftlog.log.writing.batch_facts import ValueKind
-from raftlog.quorum.effects import AdvanceHighWatermark, LeaderChanged, RoleChanged, Send, Tell
+from raftlog.quorum.effects import (
+    AdvanceHighWatermark,
+    LeaderChanged,
+    LogMessage,
+    RoleChanged,
+    Send,
+)
 from raftlog.quorum.events import Event
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import VoterSet
@@ -173,7 +179,7 @@ class Node:
         replica = Replica.open(
             storage,
             storage.join(config.directory, str(TopicPartition(config.topic, 0))),
-            me=voter_of(config, meta.directory_id),
+            local_voter=voter_of(config, meta.directory_id),
             voters=VoterSet(()) if config.static_voters is None else config.static_voters,
             kraft_version=1 if config.static_voters is None else 0,
             log_config=config.log,
@@ -326,7 +332,7 @@ class Node:
                 )
             case LeaderChanged():
                 self._lines.say("leader", epoch=news.epoch, leader=news.leader_id)
-            case Tell(text):
+            case LogMessage(text):
                 self._lines.say_rarely("replica", text.partition(":")[0], text)
             case AdvanceHighWatermark():
                 pass  # a figure, not a line

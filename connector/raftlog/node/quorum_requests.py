@@ -33,11 +33,11 @@ from raftlog.quorum.messages import (
 from raftlog.wire import (
     ApiKey,
     LogIdentity,
-    Refusal,
+    RequestError,
     decode_request,
-    encode_refusal,
+    encode_error_response,
     encode_response,
-    wide,
+    latest_schemas,
 )
 
 from .access import Caller, Rights
@@ -63,7 +63,7 @@ class QuorumRequests:
         return self._driver.identity
 
     def handle(
-        self, connection: Connection, asked: Asked, decoded: wide.FetchRequest | None
+        self, connection: Connection, asked: Asked, decoded: latest_schemas.FetchRequest | None
     ) -> None:
         """Ask the replica; its answer goes out when it comes. ``decoded`` is the body, if it was
         read before. Raises ``MalformedMessageError``."""
@@ -72,16 +72,16 @@ class QuorumRequests:
         request = decode_request(
             key, version, asked.frame, self._identity, start=asked.body_start, decoded=decoded
         )
-        if not isinstance(request, Refusal) and not is_allowed(request, asked.origin.caller):
-            request = Refusal(
+        if not isinstance(request, RequestError) and not is_allowed(request, asked.origin.caller):
+            request = RequestError(
                 api_key=key,
                 error=WireCode.cluster_authorization_failed,
                 reason="the caller has no right to it",
             )
-        if isinstance(request, Refusal):
+        if isinstance(request, RequestError):
             self._hear("refused", connection.where, f"{key.name}: {request.reason}")
-            standing = self._driver.replica.core.standing
-            asked.answer(encode_refusal(request, version, standing, self._identity))
+            leader_and_epoch = self._driver.replica.core.leader_and_epoch
+            asked.answer(encode_error_response(request, version, leader_and_epoch, self._identity))
             return
         assert not isinstance(request, VersionsRequest), "a listener answers that"
         if isinstance(request, AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest):
@@ -112,13 +112,15 @@ class QuorumRequests:
     def _send_on(self, connection: Connection, asked: Asked) -> None:
         """Another node leads: NOT_CONTROLLER is what Kafka's tools try elsewhere after."""
         header = asked.header
-        refusal = Refusal(
+        refusal = RequestError(
             api_key=ApiKey(header.api_key),
             error=WireCode.not_controller,
             reason="this node does not lead",
         )
-        standing = self._driver.replica.core.standing
-        asked.answer(encode_refusal(refusal, header.api_version, standing, self._identity))
+        leader_and_epoch = self._driver.replica.core.leader_and_epoch
+        asked.answer(
+            encode_error_response(refusal, header.api_version, leader_and_epoch, self._identity)
+        )
         connection.finish()
 
 

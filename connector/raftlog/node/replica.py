@@ -42,14 +42,15 @@ from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     AppendAsFollower,
+    AppendLeaderChange,
     AppendVoters,
-    BeginEpoch,
     Effect,
     ElectionState,
     InstallSnapshot,
     LeaderChanged,
-    LeadershipConfirmed,
+    LogMessage,
     PersistElection,
+    ReadIndexConfirmed,
     RejoinElections,
     Reply,
     ReplyWithRecords,
@@ -58,7 +59,6 @@ from raftlog.quorum.effects import (
     Send,
     StartSync,
     StoreSnapshotBytes,
-    Tell,
     TruncateToEndOfEpoch,
 )
 from raftlog.quorum.events import (
@@ -75,8 +75,8 @@ from raftlog.quorum.events import (
     Truncated,
 )
 from raftlog.quorum.roles import Follower
-from raftlog.quorum.state import Beginning
-from raftlog.quorum.voters import Endpoint, Voter, VoterHistory, VoterSet
+from raftlog.quorum.state import InitialState
+from raftlog.quorum.voters import Endpoint, Voter, VoterSet, VoterSetHistory
 from raftlog.records.control import KRaftVoters
 from raftlog.storage.protocol import WritableStorage
 
@@ -108,8 +108,8 @@ Outgoing: TypeAlias = (
     | LeaderChanged
     | RoleChanged
     | AdvanceHighWatermark
-    | LeadershipConfirmed
-    | Tell
+    | ReadIndexConfirmed
+    | LogMessage
     | RunSync
 )
 """What the driver has to do: speak to others, tell users, sync."""
@@ -137,7 +137,7 @@ class Replica:
         storage: WritableStorage,
         directory: str,
         *,
-        me: Voter,
+        local_voter: Voter,
         voters: VoterSet,
         kraft_version: int,
         log_config: LogConfig,
@@ -171,7 +171,9 @@ class Replica:
             except CorruptBatchError as error:  # in front of what recovery looked at
                 damage, end_offset = error, log.sound_end_offset()
         if damage is not None:
-            is_alone = _voters_left(log, voters, kraft_version).node_ids == (me.key.node_id,)
+            is_alone = _voters_left(log, voters, kraft_version).node_ids == (
+                local_voter.key.node_id,
+            )
             log.close()
             if is_alone:
                 raise damage  # nobody else has what is gone
@@ -186,17 +188,17 @@ class Replica:
                 raise log.report.read_only
         if history is None:
             history = _voter_history(log, voters, kraft_version)
-        beginning = Beginning(
-            me=me,
+        initial_state = InitialState(
+            local_voter=local_voter,
             log=log,
             election=_stored_election(log, storage.join(directory, QUORUM_STATE_NAME)),
             voters=history,
             config=config,
             jitter_ms=jitter_ms,
             bootstrap=bootstrap,
-            is_withdrawn=log.is_withdrawn,
+            is_recovering=log.is_withdrawn,
         )
-        return cls(cls.core_type(beginning, now_ms=now_ms), log)
+        return cls(cls.core_type(initial_state, now_ms=now_ms), log)
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -246,17 +248,17 @@ class Replica:
                 self._effects.popleft()
             if self.is_standing_still:
                 self._retry_at_ms = None
-                self._outgoing.append(Tell("there is room again: it goes on"))
+                self._outgoing.append(LogMessage("there is room again: it goes on"))
                 self._events.append(TimePassed())
             if not self._events:
                 return
             self._effects += self.core.step(self._events.popleft(), now_ms=now_ms)
 
     def _stand_still(self, error: DiskFullError, now_ms: int) -> None:
-        if not isinstance(self._effects[0], PersistElection | BeginEpoch):
+        if not isinstance(self._effects[0], PersistElection | AppendLeaderChange):
             raise error
         if not self.is_standing_still:
-            self._outgoing.append(Tell(f"it stands still: {error.sentence()}"))
+            self._outgoing.append(LogMessage(f"it stands still: {error.sentence()}"))
         self._retry_at_ms = now_ms + STANDSTILL_RETRY_MS
 
     def begin_snapshot(self, end_offset: int, *, time_ms: int) -> SnapshotWriter | None:
@@ -322,7 +324,12 @@ class Replica:
         log = self.log
         match effect:
             case (
-                Send() | Reply() | LeaderChanged() | RoleChanged() | LeadershipConfirmed() | Tell()
+                Send()
+                | Reply()
+                | LeaderChanged()
+                | RoleChanged()
+                | ReadIndexConfirmed()
+                | LogMessage()
             ):
                 self._outgoing.append(effect)
             case AdvanceHighWatermark(offset):
@@ -347,7 +354,7 @@ class Replica:
         """What is answered by an event."""
         log, now_ms = self.log, self._now_ms
         match effect:
-            case BeginEpoch():
+            case AppendLeaderChange():
                 log.begin_epoch(effect.epoch, epoch_head(effect, self.core.node_id), now_ms=now_ms)
                 self._note_appended()
             case AppendVoters():
@@ -371,7 +378,7 @@ class Replica:
             self._events.append(AppendRefused(error.sentence()))
         except DiskFullError as error:
             self._note_appended()  # some of it may be there
-            self._events.append(AppendRefused(error.sentence(), is_out_of_room=True))
+            self._events.append(AppendRefused(error.sentence(), is_disk_full=True))
         else:
             self._note_appended()
 
@@ -379,7 +386,7 @@ class Replica:
         try:
             self.log.append_control([voters_record(effect.voter_set)], now_ms=self._now_ms)
         except DiskFullError as error:
-            self._events.append(AppendRefused(error.sentence(), is_out_of_room=True))
+            self._events.append(AppendRefused(error.sentence(), is_disk_full=True))
         else:
             self._note_appended()
 
@@ -390,7 +397,7 @@ class Replica:
         try:
             self.log.store_snapshot_bytes(effect.snapshot_id, effect.position, effect.data)
         except DiskFullError as error:
-            refused = SnapshotRefused(effect.snapshot_id, error.sentence(), is_out_of_room=True)
+            refused = SnapshotRefused(effect.snapshot_id, error.sentence(), is_disk_full=True)
             self._events.append(refused)
         except LogLockedError:  # a snapshot of this node's own is being written
             reason = "this node is writing a snapshot of its own"
@@ -423,13 +430,13 @@ class Replica:
             self._outgoing.append(RunSync(self.log.start_sync()))
 
 
-def _voter_history(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> VoterHistory:
+def _voter_history(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> VoterSetHistory:
     """What the log says of voters, snapshot first; before that what configuration says."""
-    history = VoterHistory(voters, kraft_version)
+    history = VoterSetHistory(voters, kraft_version)
     head = log.snapshot_voters()
     if head is not None:
         offset, named, version = head
-        history.restart(offset, None if named is None else voter_set(named), version)
+        history.reset(offset, None if named is None else voter_set(named), version)
     for found in voters_in(log.control_records()):
         if found.voters is not None:
             history.add_voters(found.offset, found.voters)

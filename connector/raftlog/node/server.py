@@ -31,7 +31,7 @@ from raftlog.wire import (
     decode,
     encode_versions_response,
     fetching_replica_id,
-    wide,
+    latest_schemas,
 )
 
 from .access import ANONYMOUS, Caller, Rights
@@ -326,7 +326,9 @@ class Server:
         self.figures.requests[key.name] += 1
         fetch = None
         if key is ApiKey.FETCH:
-            fetch = decode(wide.FetchRequest, version, asked.frame, start=asked.body_start)
+            fetch = decode(
+                latest_schemas.FetchRequest, version, asked.frame, start=asked.body_start
+            )
         is_from_consumer = fetch is not None and fetching_replica_id(fetch, version) < 0
         if key is ApiKey.API_VERSIONS:
             asked.answer(self._versions(asked))
@@ -338,7 +340,7 @@ class Server:
             task.add_done_callback(connection.tasks.discard)
 
     async def _answer(
-        self, connection: Connection, asked: Asked, decoded: wide.FetchRequest | None
+        self, connection: Connection, asked: Asked, decoded: latest_schemas.FetchRequest | None
     ) -> None:
         header = asked.header
         try:

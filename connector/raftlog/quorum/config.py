@@ -22,7 +22,7 @@ class QuorumConfig:
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 1 * MIB
     snapshot_max_bytes: int = 1 * MIB
-    observer_forgotten_ms: int = 300_000
+    observer_session_timeout_ms: int = 300_000
     observers_max: int = 1_000
 
     @property
@@ -40,7 +40,7 @@ class QuorumConfig:
         return max(self.fetch_timeout_ms // 4, 1)
 
     @property
-    def out_of_room_backoff_ms(self) -> int:
+    def disk_full_backoff_ms(self) -> int:
         """How long a follower whose disk is full waits before it asks for more; short enough for
         its leader not to miss it."""
         return self.fetch_timeout_ms // 2

@@ -4,7 +4,7 @@ Rules of this file:
 
 1. ``step`` is a function of what the replica knows, the event, the time and the numbers that it
    draws: no file, no socket, no clock, no thread. The same events give the same effects.
-2. Each kind of event has one line in ``_take``; after each the parts look at what is due.
+2. Each kind of event has one line in ``_handle_event``; after each the parts look at what is due.
 
 Kafka: ``KafkaRaftClient.poll`` and what it calls (KIP-595, 630, 853, 996).
 """
@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from .effects import Effect, Reply, Tell
+from .effects import Effect, LogMessage, Reply
 from .elections import Elections
 from .events import (
     Appended,
     AppendRefused,
-    ConfirmLeadership,
     Event,
+    ReadIndex,
     RequestDropped,
     RequestReceived,
     Resign,
@@ -46,8 +46,8 @@ from .messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    LeaderAndEpoch,
     RemoveVoterRequest,
-    Standing,
     UpdateVoterRequest,
     VersionsRequest,
     VersionsResponse,
@@ -55,9 +55,9 @@ from .messages import (
     VoteRequest,
     VoteResponse,
 )
-from .request_book import Outstanding
+from .request_manager import InFlightRequest
 from .roles import Leader, Role
-from .state import Beginning, ReplicaState
+from .state import InitialState, ReplicaState
 from .voters import VoterSet
 
 
@@ -70,12 +70,12 @@ class QuorumCore:
        of the leader's own, which are told by ``Appended``.
     """
 
-    def __init__(self, beginning: Beginning, *, now_ms: int) -> None:
-        self._state = ReplicaState(beginning, now_ms=now_ms)
+    def __init__(self, initial_state: InitialState, *, now_ms: int) -> None:
+        self._state = ReplicaState(initial_state, now_ms=now_ms)
         self._elections = Elections(self._state)
         self._leadership = Leadership(self._state)
         self._membership = Membership(self._state)
-        self._following = Following(self._state, beginning.bootstrap)
+        self._following = Following(self._state, initial_state.bootstrap)
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -94,12 +94,12 @@ class QuorumCore:
     @property
     def leader_id(self) -> int | None:
         """Who leads this epoch, as far as this replica knows."""
-        return self._state.standing.leader_id
+        return self._state.leader_and_epoch.leader_id
 
     @property
-    def standing(self) -> Standing:
+    def leader_and_epoch(self) -> LeaderAndEpoch:
         """The epoch and its leader, as far as others may be told of them."""
-        return self._state.standing
+        return self._state.leader_and_epoch
 
     @property
     def is_leader(self) -> bool:
@@ -129,12 +129,12 @@ class QuorumCore:
     @property
     def damaged_voter_count(self) -> int:
         """How many voters do not vote since their copies are damaged, as far as it knows."""
-        return len(self._state.damaged_voters) + self._state.is_withdrawn
+        return len(self._state.damaged_voters) + self._state.is_recovering
 
     @property
-    def is_withdrawn(self) -> bool:
+    def is_recovering(self) -> bool:
         """Whether it takes no part in elections because its log was damaged."""
-        return self._state.is_withdrawn
+        return self._state.is_recovering
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -155,9 +155,9 @@ class QuorumCore:
         state = self._state
         assert now_ms >= state.now_ms, "time never falls"
         state.now_ms = now_ms
-        for late in state.requests.expire(now_ms):
-            state.back_off(late.node_id)
-        self._take(event)
+        for expired in state.requests.expire(now_ms):
+            state.back_off(expired.node_id)
+        self._handle_event(event)
         self._elections.poll()
         self._membership.poll()
         self._leadership.poll()
@@ -165,20 +165,20 @@ class QuorumCore:
         self._following.poll()
         return state.take_effects()
 
-    def _take(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
         match event:
             case TimePassed():
                 pass
             case RequestReceived():
                 self._on_request(event)
             case RequestDropped(request_id):
-                self._leadership.on_dropped(request_id)
+                self._leadership.on_request_dropped(request_id)
             case ResponseReceived(correlation_id):
-                outstanding = self._state.requests.take(correlation_id)
-                if outstanding is not None:
-                    self._on_response(outstanding, event)
+                in_flight = self._state.requests.complete(correlation_id)
+                if in_flight is not None:
+                    self._on_response(in_flight, event)
             case SendFailed(correlation_id):
-                self._on_failure(self._state.requests.take(correlation_id), event)
+                self._on_send_failed(self._state.requests.complete(correlation_id), event)
             case Appended():
                 self._on_appended(event)
             case AppendRefused():
@@ -193,8 +193,8 @@ class QuorumCore:
                 self._following.on_snapshot_installed(event)
             case SnapshotRefused():
                 self._following.on_snapshot_refused(event)
-            case ConfirmLeadership(ticket):
-                self._leadership.on_confirm(ticket)
+            case ReadIndex(read_id):
+                self._leadership.on_read_index(read_id)
             case Resign(epoch):
                 role = self._state.role
                 if isinstance(role, Leader) and role.epoch == epoch:
@@ -224,34 +224,34 @@ class QuorumCore:
             case UpdateVoterRequest():
                 self._membership.on_update(request_id, request)
             case VersionsRequest():
-                me = self._state.me
+                local_voter = self._state.local_voter
                 self._state.emit(
                     Reply(
                         request_id,
                         VersionsResponse(
-                            kraft_version_min=me.kraft_version_min,
-                            kraft_version_max=me.kraft_version_max,
+                            kraft_version_min=local_voter.kraft_version_min,
+                            kraft_version_max=local_voter.kraft_version_max,
                         ),
                     )
                 )
             case _:
                 assert_never(request)
 
-    def _on_response(self, outstanding: Outstanding, event: ResponseReceived) -> None:
+    def _on_response(self, in_flight: InFlightRequest, event: ResponseReceived) -> None:
         """An answer that tells of a later epoch, or of a leader that was not known, is news enough:
         what it answers belongs to a role that is over."""
-        response, node_id = event.response, outstanding.node_id
+        response, node_id = event.response, in_flight.node_id
         if isinstance(response, VersionsResponse):
             self._membership.on_versions(node_id, response)
             return
-        if response.error is ErrorCode.NONE and response.standing.epoch < self._state.epoch:
+        if response.error is ErrorCode.NONE and response.leader_and_epoch.epoch < self._state.epoch:
             self._state.back_off(node_id)  # nobody agrees to what he has not heard of
             return
-        if not self._believe(node_id, response.standing.epoch):
+        if not self._accept_epoch(node_id, response.leader_and_epoch.epoch):
             return
-        if self._state.take_up(response.standing):
+        if self._state.maybe_transition(response.leader_and_epoch):
             return
-        match outstanding.request, response:
+        match in_flight.request, response:
             case VoteRequest() as request, VoteResponse():
                 self._elections.on_vote_response(node_id, request, response)
             case BeginQuorumEpochRequest() as request, BeginQuorumEpochResponse():
@@ -267,7 +267,7 @@ class QuorumCore:
             case _:
                 self._state.back_off(node_id)
 
-    def _believe(self, node_id: int, epoch: int) -> bool:
+    def _accept_epoch(self, node_id: int, epoch: int) -> bool:
         """Take the epoch of an answer for proven, unless none could be elected after it."""
         state = self._state
         if epoch <= state.epoch:
@@ -276,19 +276,19 @@ class QuorumCore:
         if is_credible:
             state.prove_epoch(epoch)
         else:
-            state.emit(Tell(f"incredible epoch: {epoch} of an answer is not believed"))
+            state.emit(LogMessage(f"incredible epoch: {epoch} of an answer is not believed"))
             state.back_off(node_id)
         return is_credible
 
-    def _on_failure(self, outstanding: Outstanding | None, event: SendFailed) -> None:
-        if outstanding is None:
+    def _on_send_failed(self, in_flight: InFlightRequest | None, event: SendFailed) -> None:
+        if in_flight is None:
             return
-        request = outstanding.request
+        request = in_flight.request
         is_pre_vote = isinstance(request, VoteRequest) and request.is_pre_vote
         if is_pre_vote and event.is_version_unsupported:
             self._elections.on_pre_vote_unsupported()
         else:
-            self._state.back_off(outstanding.node_id)
+            self._state.back_off(in_flight.node_id)
 
     def _on_appended(self, event: Appended) -> None:
         for found in event.voters:

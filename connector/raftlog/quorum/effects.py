@@ -5,13 +5,13 @@ Rules of this file:
 1. Effects are carried out in the order of the list, each before the next, and all of them before
    the next event but the answers that they cause. A ``Send`` or ``Reply`` stands behind what it
    vouches for.
-2. ``PersistElection``, ``BeginEpoch`` as far as its epoch goes, ``TruncateToEndOfEpoch`` and
-   ``InstallSnapshot`` are durable when they are done. What is appended is durable after a sync:
+2. ``PersistElection``, ``AppendLeaderChange`` as far as its epoch goes, ``TruncateToEndOfEpoch``
+   and ``InstallSnapshot`` are durable when they are done. What is appended is durable after a sync:
    ``StartSync`` begins one, and while it runs other events are told.
 3. If the storage fails the replica stops, and no effect is tried twice. A full disk is no failure:
    what it leaves undone changed nothing. ``AppendVoters``, ``AppendAsFollower`` and what stores a
-   snapshot are refused then; ``PersistElection`` and ``BeginEpoch`` are tried again before anything
-   else is done or told, as if the disk were slow.
+   snapshot are refused then; ``PersistElection`` and ``AppendLeaderChange`` are tried again before
+   anything else is done or told, as if the disk were slow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ElectionState:
 
     epoch: int
     leader_id: int | None = None
-    voted: ReplicaKey | None = None
+    voted_key: ReplicaKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class RejoinElections:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginEpoch:
+class AppendLeaderChange:
     """Lead ``epoch``: append its leader change, and behind it in the same batch what else is given.
 
     Answered by ``Appended``.
@@ -180,14 +180,14 @@ class RoleChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class LeadershipConfirmed:
-    """When this ticket was asked for, nobody led a later epoch."""
+class ReadIndexConfirmed:
+    """When this read id was asked for, nobody led a later epoch."""
 
-    ticket: int
+    read_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class LogMessage:
     """A line for the log of the process: what happened, for people."""
 
     text: str
@@ -200,7 +200,7 @@ Effect: TypeAlias = (
     | ReplyWithRecords
     | ReplyWithSnapshot
     | RejoinElections
-    | BeginEpoch
+    | AppendLeaderChange
     | AppendVoters
     | AppendAsFollower
     | StartSync
@@ -210,6 +210,6 @@ Effect: TypeAlias = (
     | AdvanceHighWatermark
     | LeaderChanged
     | RoleChanged
-    | LeadershipConfirmed
-    | Tell
+    | ReadIndexConfirmed
+    | LogMessage
 )

@@ -6,7 +6,7 @@ Rules of this file:
    nobody when it comes back (KIP-996).
 2. No request uses up the epochs: a later epoch counts if it is credible
    (``ReplicaState.is_credible``), and an unknown replica's only while no leader is in office
-   (``has_leader_in_office``).
+   (``has_active_leader``).
 3. Timeouts are looked at in ``poll``, which also asks whoever has not answered yet: an answer that
    was lost is asked for again.
 
@@ -17,20 +17,20 @@ from __future__ import annotations
 
 from raftlog.types import OffsetAndEpoch, ReplicaKey
 
-from .effects import Reply, Tell
+from .effects import LogMessage, Reply
 from .messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
     ErrorCode,
-    Standing,
+    LeaderAndEpoch,
     VoteRequest,
     VoteResponse,
 )
 from .roles import Candidate, Follower, Prospective, Resigned, Unattached, Votes
 from .state import ReplicaState
-from .votes import check_vote_request, grants
+from .votes import can_grant_vote, check_vote_request
 
 
 class Elections:
@@ -46,11 +46,11 @@ class Elections:
         state, role = self._state, self._state.role
         match role:
             case Unattached():
-                if state.may_stand and state.now_ms >= role.election_deadline_ms:
+                if state.can_campaign and state.now_ms >= role.election_deadline_ms:
                     state.become_prospective()
                     self.poll()
             case Follower():
-                if state.may_stand and state.now_ms >= role.fetch_deadline_ms:
+                if state.can_campaign and state.now_ms >= role.fetch_deadline_ms:
                     state.become_prospective()
                     self.poll()
             case Prospective():
@@ -64,17 +64,17 @@ class Elections:
 
     def _poll_prospective(self, role: Prospective) -> None:
         state = self._state
-        if not state.may_stand:
-            self._give_up(role)
+        if not state.can_campaign:
+            self._end_pre_vote(role)
         elif len(role.votes.granted) >= state.voter_set.majority_count:
             state.become_candidate()
             self.poll()
-        elif self._is_lost(role.votes) or state.now_ms >= role.election_deadline_ms:
-            self._give_up(role)
+        elif self._is_vote_rejected(role.votes) or state.now_ms >= role.election_deadline_ms:
+            self._end_pre_vote(role)
         else:
             self._ask_for_votes(role.votes, is_pre_vote=True)
 
-    def _give_up(self, role: Prospective) -> None:
+    def _end_pre_vote(self, role: Prospective) -> None:
         """Go back to the leader that it knew of; else wait for one, or for the next try."""
         state = self._state
         if role.leader_id is not None and role.leader_id != state.node_id:
@@ -84,7 +84,7 @@ class Elections:
 
     def _poll_candidate(self, role: Candidate) -> None:
         state = self._state
-        if not state.may_stand:
+        if not state.can_campaign:
             state.become_unattached(state.next_epoch)
         elif len(role.votes.granted) >= state.voter_set.majority_count:
             state.become_leader()
@@ -105,16 +105,18 @@ class Elections:
             return
         for voter in state.other_voters:
             node_id = voter.key.node_id
-            if node_id not in role.told and state.requests.is_ready(node_id, state.now_ms):
+            if node_id not in role.acknowledged_voters and state.requests.is_ready(
+                node_id, state.now_ms
+            ):
                 request = EndQuorumEpochRequest(
                     epoch=role.epoch,
                     leader_id=state.node_id,
-                    preferred=role.preferred,
-                    leader_endpoints=state.me.endpoints,
+                    preferred_successors=role.preferred_successors,
+                    leader_endpoints=state.local_voter.endpoints,
                 )
                 state.send(node_id, request)
 
-    def _is_lost(self, votes: Votes) -> bool:
+    def _is_vote_rejected(self, votes: Votes) -> bool:
         voters = self._state.voter_set
         return len(voters) - len(votes.rejected) < voters.majority_count
 
@@ -122,8 +124,8 @@ class Elections:
         state = self._state
         for voter in state.other_voters:
             node_id = voter.key.node_id
-            is_open = node_id not in votes.granted and node_id not in votes.rejected
-            if is_open and state.requests.is_ready(node_id, state.now_ms):
+            is_pending = node_id not in votes.granted and node_id not in votes.rejected
+            if is_pending and state.requests.is_ready(node_id, state.now_ms):
                 request = VoteRequest(
                     epoch=state.epoch,
                     candidate=state.key,
@@ -141,11 +143,11 @@ class Elections:
             case Prospective() | Candidate():
                 return role.election_deadline_ms
             case Unattached():
-                return role.election_deadline_ms if state.may_stand else None
+                return role.election_deadline_ms if state.can_campaign else None
             case Resigned():
                 return None if state.is_shutting_down else role.election_deadline_ms
             case Follower():
-                return role.fetch_deadline_ms if state.may_stand else None
+                return role.fetch_deadline_ms if state.can_campaign else None
             case _:
                 return None
 
@@ -157,23 +159,25 @@ class Elections:
         is_granted, is_later = False, request.epoch > state.epoch
         if error is ErrorCode.NONE and is_later and not self._is_credible(request.epoch):
             error = ErrorCode.INVALID_REQUEST
-        is_ignored = is_later and self._is_ignored(state.voters.knows(request.candidate))
+        is_ignored = is_later and self._is_ignored(state.voters.contains(request.candidate))
         if error is ErrorCode.NONE and not is_ignored:
             if is_later:
                 state.become_unattached(request.epoch)
             if not self._is_addressed(request.voter):
                 error = ErrorCode.INVALID_VOTER_KEY
-            elif state.is_withdrawn:
+            elif state.is_recovering:
                 error = ErrorCode.KAFKA_STORAGE_ERROR
             else:
-                is_granted = self._decide(request)
-        response = VoteResponse(standing=state.standing, is_granted=is_granted, error=error)
+                is_granted = self._grant_vote(request)
+        response = VoteResponse(
+            leader_and_epoch=state.leader_and_epoch, is_granted=is_granted, error=error
+        )
         state.emit(Reply(request_id, response))
 
-    def _decide(self, request: VoteRequest) -> bool:
+    def _grant_vote(self, request: VoteRequest) -> bool:
         state = self._state
         log_end = OffsetAndEpoch(epoch=state.log.last_fetched_epoch, offset=state.log.end_offset)
-        if not grants(request, role=state.role, voted=state.voted, log_end=log_end):
+        if not can_grant_vote(request, role=state.role, voted_key=state.voted_key, log_end=log_end):
             return False
         if not request.is_pre_vote:
             state.vote_for(request.candidate)
@@ -183,13 +187,13 @@ class Elections:
         state = self._state
         is_credible = state.is_credible(epoch)
         if not is_credible:
-            words = f"a request of epoch {epoch} is not believed: the epoch is {state.epoch} here"
-            state.emit(Tell(f"incredible epoch: {words}"))
+            reason = f"a request of epoch {epoch} is not believed: the epoch is {state.epoch} here"
+            state.emit(LogMessage(f"incredible epoch: {reason}"))
         return is_credible
 
     def _is_ignored(self, is_known: bool) -> bool:
         """Return whether a later epoch of a replica changes nothing while a leader is in office."""
-        return not is_known and self._state.has_leader_in_office
+        return not is_known and self._state.has_active_leader
 
     def _is_addressed(self, voter: ReplicaKey | None) -> bool:
         """Return whether a request for this voter is for this replica (``isValidVoterKey``)."""
@@ -197,64 +201,69 @@ class Elections:
 
     def on_begin_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
         state = self._state
-        said = Standing(
+        claimed = LeaderAndEpoch(
             epoch=request.epoch,
             leader_id=request.leader_id,
             leader_endpoints=request.leader_endpoints,
         )
-        error = self._hear_leader(said, from_leader=True)
+        error = self._handle_leader_claim(claimed, from_leader=True)
         if error is ErrorCode.NONE and not self._is_addressed(request.voter):
             error = ErrorCode.INVALID_VOTER_KEY
-        response = BeginQuorumEpochResponse(standing=state.standing, error=error)
+        response = BeginQuorumEpochResponse(leader_and_epoch=state.leader_and_epoch, error=error)
         state.emit(Reply(request_id, response))
 
     def on_end_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
         state = self._state
-        said = Standing(epoch=request.epoch, leader_id=request.leader_id)
-        error = self._hear_leader(said, from_leader=False)
+        claimed = LeaderAndEpoch(epoch=request.epoch, leader_id=request.leader_id)
+        error = self._handle_leader_claim(claimed, from_leader=False)
         role = state.role
         is_followed = isinstance(role, Follower) and role.leader_id == request.leader_id
         if error is ErrorCode.NONE and is_followed:
             assert isinstance(role, Follower)
-            stand_ms = state.now_ms + self._stand_after_ms(request)
-            role.fetch_deadline_ms = min(role.fetch_deadline_ms, stand_ms)
-        state.emit(Reply(request_id, EndQuorumEpochResponse(standing=state.standing, error=error)))
+            campaign_ms = state.now_ms + self._campaign_delay_ms(request)
+            role.fetch_deadline_ms = min(role.fetch_deadline_ms, campaign_ms)
+        state.emit(
+            Reply(
+                request_id,
+                EndQuorumEpochResponse(leader_and_epoch=state.leader_and_epoch, error=error),
+            )
+        )
 
-    def _hear_leader(self, said: Standing, *, from_leader: bool) -> ErrorCode:
+    def _handle_leader_claim(self, claimed: LeaderAndEpoch, *, from_leader: bool) -> ErrorCode:
         """Take up what somebody says of himself, who led or leads an epoch."""
         state = self._state
-        if said.leader_id is None or said.leader_id < 0 or said.epoch < 0:
+        if claimed.leader_id is None or claimed.leader_id < 0 or claimed.epoch < 0:
             return ErrorCode.INVALID_REQUEST
-        if said.leader_id == state.node_id:
+        if claimed.leader_id == state.node_id:
             return ErrorCode.INVALID_REQUEST
-        if said.epoch < state.epoch:
+        if claimed.epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if said.epoch > state.epoch:
-            if not self._is_credible(said.epoch):
+        if claimed.epoch > state.epoch:
+            if not self._is_credible(claimed.epoch):
                 return ErrorCode.INVALID_REQUEST
-            if self._is_ignored(state.voters.knows_id(said.leader_id)):
+            if self._is_ignored(state.voters.contains_id(claimed.leader_id)):
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        state.take_up(said, from_leader=from_leader)
+        state.maybe_transition(claimed, from_leader=from_leader)
         return ErrorCode.NONE
 
-    def _stand_after_ms(self, request: EndQuorumEpochRequest) -> int:
+    def _campaign_delay_ms(self, request: EndQuorumEpochRequest) -> int:
         """At once if it is the leader's first choice; the others wait, so as not to compete."""
         state = self._state
-        places = [key.node_id for key in request.preferred]
-        place = places.index(state.node_id) if state.node_id in places else len(places)
-        if place == 0:
+        successors = [key.node_id for key in request.preferred_successors]
+        rank = successors.index(state.node_id) if state.node_id in successors else len(successors)
+        if rank == 0:
             return 0
-        most_ms = min(state.config.retry_backoff_ms << place, state.config.election_timeout_ms)
-        return most_ms + state.draw_ms(most_ms)
+        delay_max_ms = min(state.config.retry_backoff_ms << rank, state.config.election_timeout_ms)
+        return delay_max_ms + state.random_ms(delay_max_ms)
 
     # --- answers ----------------------------------------------------------------------------------
 
     def on_vote_response(self, node_id: int, request: VoteRequest, response: VoteResponse) -> None:
         state, role = self._state, self._state.role
-        is_asked = (isinstance(role, Prospective) and request.is_pre_vote) or (
+        is_expected = (isinstance(role, Prospective) and request.is_pre_vote) or (
             isinstance(role, Candidate) and not request.is_pre_vote
         )
-        if not is_asked:
+        if not is_expected:
             return
         assert isinstance(role, Prospective | Candidate)
         if response.error is ErrorCode.NONE:
@@ -263,7 +272,7 @@ class Elections:
         elif response.error is ErrorCode.KAFKA_STORAGE_ERROR:
             state.damaged_voters.add(node_id)
             role.votes.record(node_id, is_granted=False)
-            state.emit(Tell(f"damaged copy: {state.election_problem}"))
+            state.emit(LogMessage(f"damaged copy: {state.election_problem}"))
         elif response.error is ErrorCode.UNSUPPORTED_VERSION and isinstance(role, Prospective):
             self.on_pre_vote_unsupported()
         else:
@@ -279,6 +288,6 @@ class Elections:
         if not isinstance(role, Resigned):
             return
         if response.error is ErrorCode.NONE:
-            role.told.add(node_id)
+            role.acknowledged_voters.add(node_id)
         else:
             self._state.back_off(node_id)

@@ -73,10 +73,10 @@ class Appended:
 @dataclass(frozen=True, slots=True)
 class AppendRefused:
     """The log did not take what a leader sent, or appends itself: nothing of it, or not all, is
-    there. ``is_out_of_room``: because the disk is full, which may pass."""
+    there. ``is_disk_full``: because the disk is full, which may pass."""
 
     reason: str
-    is_out_of_room: bool = False
+    is_disk_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +104,15 @@ class SnapshotRefused:
 
     snapshot_id: SnapshotId
     reason: str
-    is_out_of_room: bool = False
+    is_disk_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmLeadership:
-    """Find out whether this replica still leads: answered by ``LeadershipConfirmed`` with the same
-    ticket, or never, if it leads no more."""
+class ReadIndex:
+    """Find out whether this replica still leads: answered by ``ReadIndexConfirmed`` with the same
+    read_id, or never, if it leads no more."""
 
-    ticket: int
+    read_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ Event: TypeAlias = (
     | Truncated
     | SnapshotInstalled
     | SnapshotRefused
-    | ConfirmLeadership
+    | ReadIndex
     | Resign
     | ShutDown
 )

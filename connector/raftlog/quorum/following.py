@@ -17,10 +17,10 @@ from .effects import (
     AdvanceHighWatermark,
     AppendAsFollower,
     InstallSnapshot,
+    LogMessage,
     RejoinElections,
     StartSync,
     StoreSnapshotBytes,
-    Tell,
     TruncateToEndOfEpoch,
 )
 from .events import AppendRefused, SnapshotInstalled, SnapshotRefused
@@ -45,7 +45,7 @@ class Following:
     ) -> None:
         self._state = state
         self._bootstrap = bootstrap
-        self._next_asked = 0
+        self._next_target = 0
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -53,56 +53,56 @@ class Following:
         state, role = self._state, self._state.role
         if state.log.synced_end_offset < state.log.end_offset:
             return  # a sync is on its way since this replica leads no more
-        if isinstance(role, Unattached) and state.must_look_for_leader:
-            self._look_for_leader()
+        if isinstance(role, Unattached) and state.must_discover_leader:
+            self._discover_leader()
         elif isinstance(role, Follower) and not role.is_appending:
-            if not state.may_stand and state.now_ms >= role.fetch_deadline_ms:
-                role.has_fetched = False  # whoever would lead instead may have its pre-vote
-                self._look_for_leader()  # it may be gone, and nobody tells an observer
+            if not state.can_campaign and state.now_ms >= role.fetch_deadline_ms:
+                role.has_fetched_from_leader = False  # another candidate may have its pre-vote
+                self._discover_leader()  # it may be gone, and nobody tells an observer
                 return
             if not state.requests.is_ready(role.leader_id, state.now_ms):
                 return
-            if self._must_update(role):
-                state.send(role.leader_id, self._update(role), role.leader_endpoints)
+            if self._must_update_voter(role):
+                state.send(role.leader_id, self._update_voter_request(role), role.leader_endpoints)
             elif role.snapshot is None:
-                state.send(role.leader_id, self._fetch(), role.leader_endpoints)
+                state.send(role.leader_id, self._fetch_request(), role.leader_endpoints)
             elif not role.snapshot.is_installing:
-                request = self._fetch_snapshot(role.snapshot)
+                request = self._fetch_snapshot_request(role.snapshot)
                 state.send(role.leader_id, request, role.leader_endpoints)
 
-    def _must_update(self, role: Follower) -> bool:
+    def _must_update_voter(self, role: Follower) -> bool:
         """Whether the leader is to hear where this voter listens now, and what it speaks."""
         state = self._state
-        if not role.has_fetched or state.voters.kraft_version < 1:
+        if not role.has_fetched_from_leader or state.voters.kraft_version < 1:
             return False
         if state.now_ms < role.update_after_ms:
             return False
         found = state.voter_set.find(state.node_id)
-        return found is not None and found.key == state.key and found != state.me
+        return found is not None and found.key == state.key and found != state.local_voter
 
-    def _update(self, role: Follower) -> UpdateVoterRequest:
+    def _update_voter_request(self, role: Follower) -> UpdateVoterRequest:
         """If it is refused or lost it is said again, but not before there was time to fetch."""
         state = self._state
         role.update_after_ms = state.now_ms + 2 * state.config.fetch_timeout_ms
-        return UpdateVoterRequest(epoch=role.epoch, voter=state.me)
+        return UpdateVoterRequest(epoch=role.epoch, voter=state.local_voter)
 
-    def _look_for_leader(self) -> None:
+    def _discover_leader(self) -> None:
         """An observer asks one after the other; whoever it asks says who leads. The leader that it
         misses is one of them: it may be back, and a voter that this log does not know yet."""
         state, role = self._state, self._state.role
-        places = [(voter.key.node_id, voter.endpoints) for voter in state.other_voters]
-        if isinstance(role, Follower) and role.leader_id not in dict(places):
-            places.append((role.leader_id, role.leader_endpoints))
-        places += [(-2 - at, endpoints) for at, endpoints in enumerate(self._bootstrap)]
-        if not places or any(
-            not state.requests.is_ready(node_id, state.now_ms) for node_id, _ in places
+        targets = [(voter.key.node_id, voter.endpoints) for voter in state.other_voters]
+        if isinstance(role, Follower) and role.leader_id not in dict(targets):
+            targets.append((role.leader_id, role.leader_endpoints))
+        targets += [(-2 - at, endpoints) for at, endpoints in enumerate(self._bootstrap)]
+        if not targets or any(
+            not state.requests.is_ready(node_id, state.now_ms) for node_id, _ in targets
         ):
             return
-        node_id, endpoints = places[self._next_asked % len(places)]
-        self._next_asked += 1
-        state.send(node_id, self._fetch(), endpoints)
+        node_id, endpoints = targets[self._next_target % len(targets)]
+        self._next_target += 1
+        state.send(node_id, self._fetch_request(), endpoints)
 
-    def _fetch(self) -> FetchRequest:
+    def _fetch_request(self) -> FetchRequest:
         state = self._state
         return FetchRequest(
             replica=state.key,
@@ -114,7 +114,7 @@ class Following:
             high_watermark=state.high_watermark,
         )
 
-    def _fetch_snapshot(self, snapshot: SnapshotFetch) -> FetchSnapshotRequest:
+    def _fetch_snapshot_request(self, snapshot: SnapshotFetch) -> FetchSnapshotRequest:
         state = self._state
         return FetchSnapshotRequest(
             replica=state.key,
@@ -137,7 +137,7 @@ class Following:
         if response.snapshot_id is not None:
             self._begin_snapshot(role, response)
             return
-        self._note_contact(role)
+        self._record_contact(role)
         if response.diverging is not None:
             role.is_appending = True
             state.emit(TruncateToEndOfEpoch(response.diverging))
@@ -150,8 +150,8 @@ class Following:
         else:
             self.advance_high_watermark()
 
-    def _note_contact(self, role: Follower) -> None:
-        role.has_fetched = True
+    def _record_contact(self, role: Follower) -> None:
+        role.has_fetched_from_leader = True
         self._state.prove_epoch(role.epoch)
         role.fetch_deadline_ms = self._state.now_ms + role.fetch_timeout_ms
 
@@ -161,10 +161,12 @@ class Following:
         state, role = self._state, self._state.role
         if not isinstance(role, Follower) or role.leader_high_watermark is None:
             return
-        if state.is_withdrawn and state.log.synced_end_offset >= role.leader_high_watermark:
-            state.is_withdrawn = False  # all that is committed is here again, durably
+        if state.is_recovering and state.log.synced_end_offset >= role.leader_high_watermark:
+            state.is_recovering = False  # all that is committed is here again, durably
             state.emit(RejoinElections())
-            state.emit(Tell("damaged copy: it has fetched what is committed, and votes again"))
+            state.emit(
+                LogMessage("damaged copy: it has fetched what is committed, and votes again")
+            )
         offset = min(role.leader_high_watermark, state.log.end_offset)
         if offset > (state.high_watermark or 0) and offset >= state.log.log_start_offset:
             state.high_watermark = offset
@@ -174,8 +176,8 @@ class Following:
         """Ask again: what came was damaged on its way, is not from here, or finds no room."""
         state, role = self._state, self._state.role
         if isinstance(role, Follower):
-            state.emit(Tell(f"records of the leader were refused: {event.reason}"))
-            state.back_off(role.leader_id, is_out_of_room=event.is_out_of_room)
+            state.emit(LogMessage(f"records of the leader were refused: {event.reason}"))
+            state.back_off(role.leader_id, is_disk_full=event.is_disk_full)
 
     def on_sync_completed(self) -> None:
         state, role = self._state, self._state.role
@@ -185,7 +187,7 @@ class Following:
 
     def on_truncated(self) -> None:
         state, role = self._state, self._state.role
-        state.voters.truncate(state.log.end_offset)
+        state.voters.truncate_new_entries(state.log.end_offset)
         if isinstance(role, Follower):
             role.is_appending = False
 
@@ -199,7 +201,7 @@ class Following:
         if snapshot_id.end_offset < committed or not 0 <= snapshot_id.epoch <= role.epoch:
             state.back_off(role.leader_id)
             return
-        self._note_contact(role)
+        self._record_contact(role)
         role.snapshot = SnapshotFetch(snapshot_id=snapshot_id)
 
     def on_snapshot_response(self, node_id: int, response: FetchSnapshotResponse) -> None:
@@ -211,16 +213,16 @@ class Following:
             role.snapshot = None
             state.back_off(node_id)
             return
-        is_ours = (
+        is_expected = (
             response.snapshot_id == snapshot.snapshot_id
             and response.position == snapshot.position
             and bool(response.data)
             and snapshot.position + len(response.data) <= response.byte_count
         )
-        if not is_ours:
+        if not is_expected:
             state.back_off(node_id)
             return
-        self._note_contact(role)
+        self._record_contact(role)
         state.emit(StoreSnapshotBytes(snapshot.snapshot_id, snapshot.position, response.data))
         snapshot.position += len(response.data)
         if snapshot.position == response.byte_count:
@@ -230,7 +232,7 @@ class Following:
     def on_snapshot_installed(self, event: SnapshotInstalled) -> None:
         state, role = self._state, self._state.role
         end_offset = event.snapshot_id.end_offset
-        state.voters.restart(end_offset - 1, event.voters, event.kraft_version)
+        state.voters.reset(end_offset - 1, event.voters, event.kraft_version)
         if end_offset > (state.high_watermark or 0):
             state.high_watermark = end_offset
             state.emit(AdvanceHighWatermark(end_offset))
@@ -239,7 +241,7 @@ class Following:
 
     def on_snapshot_refused(self, event: SnapshotRefused) -> None:
         state, role = self._state, self._state.role
-        state.emit(Tell(f"snapshot {event.snapshot_id} was refused: {event.reason}"))
+        state.emit(LogMessage(f"snapshot {event.snapshot_id} was refused: {event.reason}"))
         if isinstance(role, Follower):
             role.snapshot = None
-            state.back_off(role.leader_id, is_out_of_room=event.is_out_of_room)
+            state.back_off(role.leader_id, is_disk_full=event.is_disk_full)

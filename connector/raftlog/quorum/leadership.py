@@ -1,11 +1,11 @@
-"""Leading: fetches that are answered or parked, what they commit, and when to stop.
+"""Leading: fetches that are answered or delayed, what they commit, and when to stop.
 
 Rules of this file:
 
 1. A fetch from an offset says that everything below it is durable there, if the logs agree up to
    it; only then does it count. Whether the one who asks is who it says is the caller's to prove.
 2. The leader counts itself as far as it is synced, and sends what is not synced yet: both at once.
-3. A parked fetch ends by records, a new high watermark, time, or the end of the leadership.
+3. A delayed fetch ends by records, a new high watermark, time, or the end of the leadership.
 
 Kafka: ``KafkaRaftClient`` and ``LeaderState``.
 """
@@ -19,7 +19,7 @@ from raftlog.types import Diverging, ReplicaKey, SnapshotNeeded
 
 from .effects import (
     AdvanceHighWatermark,
-    LeadershipConfirmed,
+    ReadIndexConfirmed,
     Reply,
     ReplyWithRecords,
     ReplyWithSnapshot,
@@ -33,7 +33,7 @@ from .messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
 )
-from .roles import Leader, ParkedFetch
+from .roles import DelayedFetch, Leader
 from .state import ReplicaState
 
 
@@ -49,30 +49,36 @@ class Leadership:
         state, role = self._state, self._state.role
         if not isinstance(role, Leader):
             return
-        if role.is_resign_requested or state.is_shutting_down or self._is_deserted(role):
+        if (
+            role.is_resign_requested
+            or state.is_shutting_down
+            or self._is_check_quorum_expired(role)
+        ):
             state.become_resigned()
             return
-        self._answer_late(role)
-        self._tell_voters(role)
+        self._complete_expired(role)
+        self._send_begin_quorum_epoch(role)
 
-    def _is_deserted(self, role: Leader) -> bool:
+    def _is_check_quorum_expired(self, role: Leader) -> bool:
         """Whether no majority fetched for too long: another may have been elected."""
         state = self._state
-        if not self._others_needed():
+        if not self._other_majority_count():
             return False
         return state.now_ms >= role.check_quorum_deadline_ms
 
-    def _others_needed(self) -> int:
+    def _other_majority_count(self) -> int:
         """How many voters besides itself make a majority."""
         state = self._state
         return state.voter_set.majority_count - (1 if state.is_voter else 0)
 
-    def _answer_late(self, role: Leader) -> None:
-        late = [at for at, one in role.parked.items() if self._state.now_ms >= one.deadline_ms]
-        for request_id in late:
-            self._answer(role, request_id, role.parked.pop(request_id).request)
+    def _complete_expired(self, role: Leader) -> None:
+        expired = [
+            at for at, one in role.delayed_fetches.items() if self._state.now_ms >= one.deadline_ms
+        ]
+        for request_id in expired:
+            self._complete(role, request_id, role.delayed_fetches.pop(request_id).request)
 
-    def _tell_voters(self, role: Leader) -> None:
+    def _send_begin_quorum_epoch(self, role: Leader) -> None:
         """Tell those who do not fetch that this is the leader."""
         state = self._state
         if state.now_ms >= role.begin_epoch_deadline_ms:
@@ -82,18 +88,20 @@ class Leadership:
                 progress = role.progress.voter(state.voter_set, voter.key.node_id)
                 fetched_ms = None if progress is None else progress.fetched_ms
                 if fetched_ms is None or state.now_ms - fetched_ms >= interval_ms:
-                    role.begun.discard(voter.key)
-        newest = role.tickets[-1] if role.tickets else 0
+                    role.acknowledged_voters.discard(voter.key)
+        newest = role.pending_reads[-1] if role.pending_reads else 0
         for voter in state.other_voters:
             key, node_id = voter.key, voter.key.node_id
-            is_needed = key not in role.begun or role.confirmed.get(key, 0) < newest
+            is_needed = (
+                key not in role.acknowledged_voters or role.acknowledged_reads.get(key, 0) < newest
+            )
             if is_needed and state.requests.is_ready(node_id, state.now_ms):
-                role.asked[key] = newest
+                role.sent_reads[key] = newest
                 request = BeginQuorumEpochRequest(
                     epoch=role.epoch,
                     leader_id=state.node_id,
                     voter=voter.key,
-                    leader_endpoints=state.me.endpoints,
+                    leader_endpoints=state.local_voter.endpoints,
                 )
                 state.send(node_id, request)
 
@@ -101,8 +109,8 @@ class Leadership:
         role = self._state.role
         if not isinstance(role, Leader):
             return None
-        times = [one.deadline_ms for one in role.parked.values()]
-        if self._others_needed():
+        times = [one.deadline_ms for one in role.delayed_fetches.values()]
+        if self._other_majority_count():
             times.append(role.check_quorum_deadline_ms)
         if self._state.other_voters:
             times.append(role.begin_epoch_deadline_ms)
@@ -116,35 +124,35 @@ class Leadership:
         if not isinstance(role, Leader) or key is None:
             return
         if response.error is ErrorCode.NONE:
-            role.begun.add(key)
-            role.confirmed[key] = role.asked.get(key, 0)
-            self._confirm(role)
+            role.acknowledged_voters.add(key)
+            role.acknowledged_reads[key] = role.sent_reads.get(key, 0)
+            self._advance_reads(role)
         else:
             self._state.back_off(node_id)
 
     # --- whether it still leads -------------------------------------------------------------------
 
-    def on_confirm(self, ticket: int) -> None:
-        """Ask the voters; tickets rise. What they answered before says nothing of now."""
+    def on_read_index(self, read_id: int) -> None:
+        """Ask the voters; read ids rise. What they answered before says nothing of now."""
         role = self._state.role
         if isinstance(role, Leader):
-            assert not role.tickets or ticket > role.tickets[-1], "tickets rise"
-            role.tickets.append(ticket)
-            self._confirm(role)
+            assert not role.pending_reads or read_id > role.pending_reads[-1], "read ids rise"
+            role.pending_reads.append(read_id)
+            self._advance_reads(role)
 
-    def _confirm(self, role: Leader) -> None:
-        """Answer the tickets that a majority has answered."""
+    def _advance_reads(self, role: Leader) -> None:
+        """Answer the reads that a majority has answered."""
         answered = sorted(
-            (role.confirmed.get(voter.key, 0) for voter in self._state.other_voters),
+            (role.acknowledged_reads.get(voter.key, 0) for voter in self._state.other_voters),
             reverse=True,
         )
-        needed = self._others_needed()
-        newest = role.tickets[-1] if role.tickets and not needed else 0
+        needed = self._other_majority_count()
+        newest = role.pending_reads[-1] if role.pending_reads and not needed else 0
         if needed:
             newest = answered[needed - 1] if needed <= len(answered) else 0
-        for ticket in [one for one in role.tickets if one <= newest]:
-            role.tickets.remove(ticket)
-            self._state.emit(LeadershipConfirmed(ticket))
+        for read_id in [one for one in role.pending_reads if one <= newest]:
+            role.pending_reads.remove(read_id)
+            self._state.emit(ReadIndexConfirmed(read_id))
 
     # --- fetches ----------------------------------------------------------------------------------
 
@@ -156,28 +164,34 @@ class Leadership:
         if error is ErrorCode.NONE and request.replica.node_id == state.node_id:
             error = ErrorCode.INVALID_REQUEST
         if error is not ErrorCode.NONE:
-            state.emit(Reply(request_id, FetchResponse(standing=state.standing, error=error)))
+            state.emit(
+                Reply(
+                    request_id, FetchResponse(leader_and_epoch=state.leader_and_epoch, error=error)
+                )
+            )
             return
         assert isinstance(role, Leader)
-        answer = state.log.validate_fetch(request.fetch_offset, request.last_fetched_epoch)
-        if isinstance(answer, Diverging):
-            state.emit(Reply(request_id, replace(self._response(role), diverging=answer.end)))
-        elif isinstance(answer, SnapshotNeeded):
-            response = replace(self._response(role), snapshot_id=answer.snapshot_id)
+        validation = state.log.validate_offset_and_epoch(
+            request.fetch_offset, request.last_fetched_epoch
+        )
+        if isinstance(validation, Diverging):
+            state.emit(Reply(request_id, replace(self._response(role), diverging=validation.end)))
+        elif isinstance(validation, SnapshotNeeded):
+            response = replace(self._response(role), snapshot_id=validation.snapshot_id)
             state.emit(Reply(request_id, response))
         else:
-            self._note(role, request)
-            self._serve(role, request_id, request)
+            self._record_fetch(role, request)
+            self._complete_or_delay(role, request_id, request)
 
     def _fetch_error(self, request: FetchRequest) -> ErrorCode:
-        is_senseless = (
+        is_invalid = (
             request.replica.node_id < 0  # who is no replica asks the node, not the quorum
             or request.max_wait_ms < 0
             or request.fetch_offset < 0
             or request.last_fetched_epoch < 0
             or request.last_fetched_epoch > request.epoch
         )
-        return ErrorCode.INVALID_REQUEST if is_senseless else ErrorCode.NONE
+        return ErrorCode.INVALID_REQUEST if is_invalid else ErrorCode.NONE
 
     def _leader_error(self, epoch: int) -> ErrorCode:
         """Why a request of this epoch is not this replica's to answer."""
@@ -190,56 +204,56 @@ class Leadership:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.BROKER_NOT_AVAILABLE if state.is_shutting_down else ErrorCode.NONE
 
-    def _note(self, role: Leader, request: FetchRequest) -> None:
+    def _record_fetch(self, role: Leader, request: FetchRequest) -> None:
         """Count the fetch: what is durable there, and that the leader is not deserted."""
         state, config = self._state, self._state.config
-        role.progress.note_fetch(
+        role.progress.record_fetch(
             request.replica,
             request.fetch_offset,
             leader_end_offset=state.log.end_offset,
             now_ms=state.now_ms,
         )
-        self._note_contact(role, request.replica)
+        self._record_contact(role, request.replica)
         if not state.voter_set.has(request.replica):
-            role.progress.forget_observers(
+            role.progress.clear_inactive_observers(
                 state.voter_set,
-                before_ms=state.now_ms - config.observer_forgotten_ms,
+                before_ms=state.now_ms - config.observer_session_timeout_ms,
                 count_max=config.observers_max,
             )
         self.commit()
 
-    def _note_contact(self, role: Leader, key: ReplicaKey) -> None:
+    def _record_contact(self, role: Leader, key: ReplicaKey) -> None:
         state = self._state
         voter = state.voter_set.find(key.node_id)
         if voter is None or not voter.key.matches(key):
             return
-        role.begun.add(voter.key)
-        role.fetched_since.add(voter.key)
-        if len(role.fetched_since) >= self._others_needed():
-            role.fetched_since.clear()
+        role.acknowledged_voters.add(voter.key)
+        role.fetched_voters.add(voter.key)
+        if len(role.fetched_voters) >= self._other_majority_count():
+            role.fetched_voters.clear()
             role.check_quorum_deadline_ms = state.now_ms + state.config.check_quorum_timeout_ms
 
-    def _serve(self, role: Leader, request_id: int, request: FetchRequest) -> None:
+    def _complete_or_delay(self, role: Leader, request_id: int, request: FetchRequest) -> None:
         state = self._state
-        for parked_id, parked in list(role.parked.items()):
-            if parked.request.replica == request.replica:  # it has asked again: the first is moot
-                del role.parked[parked_id]
-                state.emit(Reply(parked_id, self._response(role)))
-        if self._is_ready(role, request) or request.max_wait_ms == 0:
-            self._answer(role, request_id, request)
+        for delayed_id, delayed in list(role.delayed_fetches.items()):
+            if delayed.request.replica == request.replica:  # it has asked again: the first is moot
+                del role.delayed_fetches[delayed_id]
+                state.emit(Reply(delayed_id, self._response(role)))
+        if self._is_completable(role, request) or request.max_wait_ms == 0:
+            self._complete(role, request_id, request)
         else:
             deadline_ms = state.now_ms + request.max_wait_ms
-            role.parked[request_id] = ParkedFetch(request, deadline_ms)
+            role.delayed_fetches[request_id] = DelayedFetch(request, deadline_ms)
 
-    def _is_ready(self, role: Leader, request: FetchRequest) -> bool:
+    def _is_completable(self, role: Leader, request: FetchRequest) -> bool:
         """Whether there is something that this replica does not know."""
         state = self._state
         if request.fetch_offset < state.log.end_offset:
             return True
-        told = request.high_watermark or 0
-        return role.is_established and told < (state.high_watermark or 0)
+        known = request.high_watermark or 0
+        return role.has_committed_in_epoch and known < (state.high_watermark or 0)
 
-    def _answer(self, role: Leader, request_id: int, request: FetchRequest) -> None:
+    def _complete(self, role: Leader, request_id: int, request: FetchRequest) -> None:
         """Answer with what there is; the logs are known to agree, since this one only grows."""
         self._state.emit(
             ReplyWithRecords(
@@ -253,15 +267,15 @@ class Leadership:
     def _response(self, role: Leader) -> FetchResponse:
         state = self._state
         return FetchResponse(
-            standing=state.standing,
-            high_watermark=state.high_watermark if role.is_established else None,
+            leader_and_epoch=state.leader_and_epoch,
+            high_watermark=state.high_watermark if role.has_committed_in_epoch else None,
             log_start_offset=state.log.log_start_offset,
         )
 
-    def on_dropped(self, request_id: int) -> None:
+    def on_request_dropped(self, request_id: int) -> None:
         role = self._state.role
         if isinstance(role, Leader):
-            role.parked.pop(request_id, None)
+            role.delayed_fetches.pop(request_id, None)
 
     def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
         state, role = self._state, self._state.role
@@ -275,7 +289,7 @@ class Leadership:
             else:
                 byte_count = found
         response = FetchSnapshotResponse(
-            standing=state.standing,
+            leader_and_epoch=state.leader_and_epoch,
             snapshot_id=request.snapshot_id,
             error=error,
             byte_count=byte_count,
@@ -285,7 +299,7 @@ class Leadership:
             state.emit(Reply(request_id, response))
             return
         assert isinstance(role, Leader)
-        self._note_contact(role, request.replica)
+        self._record_contact(role, request.replica)
         byte_count_max = min(request.max_bytes, BATCH_BYTES_MAX)
         state.emit(ReplyWithSnapshot(request_id, response, byte_count_max))
 
@@ -305,17 +319,21 @@ class Leadership:
         )
         if offset > role.epoch_start_offset and offset > (state.high_watermark or 0):
             state.high_watermark = offset
-            role.is_established = True
+            role.has_committed_in_epoch = True
             state.emit(AdvanceHighWatermark(offset))
-            self._answer_ready(role)
+            self._complete_ready(role)
 
     def on_appended(self) -> None:
         """The log has grown: those who wait get it, before it is durable here."""
         role = self._state.role
         if isinstance(role, Leader):
-            self._answer_ready(role)
+            self._complete_ready(role)
 
-    def _answer_ready(self, role: Leader) -> None:
-        ready = [at for at, one in role.parked.items() if self._is_ready(role, one.request)]
+    def _complete_ready(self, role: Leader) -> None:
+        ready = [
+            at
+            for at, one in role.delayed_fetches.items()
+            if self._is_completable(role, one.request)
+        ]
         for request_id in ready:
-            self._answer(role, request_id, role.parked.pop(request_id).request)
+            self._complete(role, request_id, role.delayed_fetches.pop(request_id).request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raftlog.types import FetchAnswer, SnapshotId
+from raftlog.types import SnapshotId, ValidOffsetAndEpoch
 
 
 class LogView(Protocol):
@@ -37,6 +37,6 @@ class LogView(Protocol):
         """How long a snapshot's file is; None if there is none."""
         ...
 
-    def validate_fetch(self, offset: int, epoch: int) -> FetchAnswer:
+    def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Whether a follower may fetch from ``offset``, its last record being of ``epoch``."""
         ...

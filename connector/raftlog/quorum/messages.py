@@ -39,7 +39,7 @@ class ErrorCode(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LeaderAndEpoch:
     """What every answer says besides: the epoch of whoever answers, and who leads it if known."""
 
     epoch: int
@@ -65,7 +65,7 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResponse:
-    standing: Standing
+    leader_and_epoch: LeaderAndEpoch
     is_granted: bool = False
     error: ErrorCode = ErrorCode.NONE
 
@@ -82,23 +82,23 @@ class BeginQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochResponse:
-    standing: Standing
+    leader_and_epoch: LeaderAndEpoch
     error: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """I no longer lead this epoch; ``preferred`` names who should stand, the best first."""
+    """I no longer lead this epoch; ``preferred_successors`` should stand, the best first."""
 
     epoch: int
     leader_id: int
-    preferred: tuple[ReplicaKey, ...]
+    preferred_successors: tuple[ReplicaKey, ...]
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochResponse:
-    standing: Standing
+    leader_and_epoch: LeaderAndEpoch
     error: ErrorCode = ErrorCode.NONE
 
 
@@ -123,7 +123,7 @@ class FetchResponse:
     """``records`` are whole batches, or cut off within the last; or where the logs part, or which
     snapshot to take."""
 
-    standing: Standing
+    leader_and_epoch: LeaderAndEpoch
     error: ErrorCode = ErrorCode.NONE
     high_watermark: int | None = None
     log_start_offset: int | None = None
@@ -145,7 +145,7 @@ class FetchSnapshotRequest:
 class FetchSnapshotResponse:
     """Bytes of a checkpoint's file from ``position``; ``byte_count`` is the whole file's."""
 
-    standing: Standing
+    leader_and_epoch: LeaderAndEpoch
     snapshot_id: SnapshotId
     error: ErrorCode = ErrorCode.NONE
     byte_count: int = 0
@@ -160,7 +160,7 @@ class FetchSnapshotResponse:
 class AddVoterRequest:
     voter: Voter
     timeout_ms: int
-    is_answered_when_committed: bool = True
+    ack_when_committed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +178,7 @@ class UpdateVoterRequest:
 class VoterChangeResponse:
     """The answer to all three."""
 
-    standing: Standing
+    leader_and_epoch: LeaderAndEpoch
     error: ErrorCode = ErrorCode.NONE
     reason: str | None = None
 

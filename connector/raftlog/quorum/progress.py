@@ -39,7 +39,7 @@ class Progress:
     def __init__(self) -> None:
         self._replicas: dict[ReplicaKey, ReplicaProgress] = {}
 
-    def note_fetch(
+    def record_fetch(
         self, key: ReplicaKey, end_offset: int, *, leader_end_offset: int, now_ms: int
     ) -> None:
         """A replica fetched from ``end_offset``: everything below it is durable there."""
@@ -71,7 +71,7 @@ class Progress:
     def observers(self, voters: VoterSet) -> list[ReplicaProgress]:
         return [replica for key, replica in self._replicas.items() if not voters.has(key)]
 
-    def forget_observers(self, voters: VoterSet, *, before_ms: int, count_max: int) -> None:
+    def clear_inactive_observers(self, voters: VoterSet, *, before_ms: int, count_max: int) -> None:
         """Forget who has not fetched since ``before_ms``, and the longest silent of too many."""
         observers = sorted(self.observers(voters), key=lambda one: one.fetched_ms or 0)
         excess = max(len(observers) - count_max, 0)

@@ -94,7 +94,7 @@ class Follower:
     fetch_timeout_ms: int
     """With the jitter of this replica in this epoch."""
     fetch_deadline_ms: int
-    has_fetched: bool = False
+    has_fetched_from_leader: bool = False
     update_after_ms: int = 0
     """When the leader may be told (again) where this replica listens and what it speaks."""
     is_appending: bool = False
@@ -103,7 +103,7 @@ class Follower:
 
 
 @dataclass(slots=True)
-class ParkedFetch:
+class DelayedFetch:
     """A fetch that waits for records or for a new high watermark."""
 
     request: FetchRequest
@@ -111,14 +111,14 @@ class ParkedFetch:
 
 
 @dataclass(slots=True, kw_only=True)
-class PendingChange:
+class PendingVoterChange:
     """A change of voters that was asked for. ``offset``: where its record is, once appended."""
 
     request_id: int
     deadline_ms: int
     voters: VoterSet
-    joining: Voter | None
-    is_answered_when_committed: bool
+    new_voter: Voter | None
+    ack_when_committed: bool
     is_probed: bool = False
     offset: int | None = None
 
@@ -129,7 +129,7 @@ class Leader:
 
     1. ``epoch_start_offset`` is that of its leader change: nothing is committed by this leader
        before that record is (Raft's figure 8).
-    2. ``parked`` holds one fetch of each replica at most, by request id.
+    2. ``delayed_fetches`` holds one fetch of each replica at most, by request id.
     """
 
     epoch: int
@@ -138,20 +138,20 @@ class Leader:
     check_quorum_deadline_ms: int
     begin_epoch_deadline_ms: int
     progress: Progress
-    is_established: bool = False
+    has_committed_in_epoch: bool = False
     is_resign_requested: bool = False
-    change: PendingChange | None = None
-    fetched_since: set[ReplicaKey] = field(default_factory=set)
+    voter_change: PendingVoterChange | None = None
+    fetched_voters: set[ReplicaKey] = field(default_factory=set)
     """The voters that fetched since the deadline of the check was set."""
-    parked: dict[int, ParkedFetch] = field(default_factory=dict)
-    begun: set[ReplicaKey] = field(default_factory=set)
+    delayed_fetches: dict[int, DelayedFetch] = field(default_factory=dict)
+    acknowledged_voters: set[ReplicaKey] = field(default_factory=set)
     """The voters that know of this epoch."""
-    tickets: list[int] = field(default_factory=list)
+    pending_reads: list[int] = field(default_factory=list)
     """What asks whether this is still the leader, the oldest first."""
-    asked: dict[ReplicaKey, int] = field(default_factory=dict)
-    """Of each voter that was told of this epoch and did not answer yet: the newest ticket then."""
-    confirmed: dict[ReplicaKey, int] = field(default_factory=dict)
-    """Of each voter: the newest ticket that it has answered."""
+    sent_reads: dict[ReplicaKey, int] = field(default_factory=dict)
+    """Of each voter that was told of this epoch and did not answer yet: the newest read id then."""
+    acknowledged_reads: dict[ReplicaKey, int] = field(default_factory=dict)
+    """Of each voter: the newest read id that it has answered."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,9 +160,9 @@ class Resigned:
 
     epoch: int
     election_deadline_ms: int
-    preferred: tuple[ReplicaKey, ...]
+    preferred_successors: tuple[ReplicaKey, ...]
     leader_id: int
-    told: set[int] = field(default_factory=set)
+    acknowledged_voters: set[int] = field(default_factory=set)
 
 
 Role: TypeAlias = Unattached | Prospective | Candidate | Follower | Leader | Resigned
@@ -177,12 +177,12 @@ class Trigger(enum.Enum):
     LEADER_KNOWN = "the leader of its epoch is known"
     ELECTION_TIMEOUT = "no leader for an election timeout"
     FETCH_TIMEOUT = "no answer from the leader for a fetch timeout"
-    WOULD_WIN = "a majority would vote for it"
-    GAVE_UP = "lost or timed out"
-    WON = "a majority voted for it"
-    LOST = "timed out"
+    PRE_VOTE_WON = "a majority would vote for it"
+    PRE_VOTE_FAILED = "lost or timed out"
+    ELECTION_WON = "a majority voted for it"
+    ELECTION_FAILED = "timed out"
     RESIGNED = "no majority fetches, it is asked to, or it votes no more"
-    MOVED_ON = "told the voters; epoch + 1"
+    RESIGNATION_ENDED = "told the voters; epoch + 1"
 
 
 TRANSITIONS: Final[dict[tuple[RoleType, RoleType], tuple[Trigger, ...]]] = {
@@ -190,19 +190,19 @@ TRANSITIONS: Final[dict[tuple[RoleType, RoleType], tuple[Trigger, ...]]] = {
         (role, Unattached): (Trigger.LATER_EPOCH,)
         for role in (Unattached, Candidate, Follower, Leader)
     },
-    (Prospective, Unattached): (Trigger.LATER_EPOCH, Trigger.GAVE_UP),
-    (Resigned, Unattached): (Trigger.LATER_EPOCH, Trigger.MOVED_ON),
+    (Prospective, Unattached): (Trigger.LATER_EPOCH, Trigger.PRE_VOTE_FAILED),
+    (Resigned, Unattached): (Trigger.LATER_EPOCH, Trigger.RESIGNATION_ENDED),
     **{
         (role, Follower): (Trigger.LATER_LEADER, Trigger.LEADER_KNOWN)
         for role in (Unattached, Candidate)
     },
-    (Prospective, Follower): (Trigger.LATER_LEADER, Trigger.LEADER_KNOWN, Trigger.GAVE_UP),
+    (Prospective, Follower): (Trigger.LATER_LEADER, Trigger.LEADER_KNOWN, Trigger.PRE_VOTE_FAILED),
     **{(role, Follower): (Trigger.LATER_LEADER,) for role in (Follower, Leader, Resigned)},
     (Unattached, Prospective): (Trigger.ELECTION_TIMEOUT,),
     (Follower, Prospective): (Trigger.FETCH_TIMEOUT,),
-    (Prospective, Candidate): (Trigger.WOULD_WIN,),
-    (Candidate, Leader): (Trigger.WON,),
-    (Candidate, Prospective): (Trigger.LOST,),
+    (Prospective, Candidate): (Trigger.PRE_VOTE_WON,),
+    (Candidate, Leader): (Trigger.ELECTION_WON,),
+    (Candidate, Prospective): (Trigger.ELECTION_FAILED,),
     (Leader, Resigned): (Trigger.RESIGNED,),
 }
 """From, to, and why. Whoever is not named here cannot happen."""

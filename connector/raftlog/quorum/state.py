@@ -4,7 +4,7 @@ Rules of this file:
 
 1. Epochs never fall. A vote lasts as long as its epoch, whatever the role. Both are asked to be
    written down before anything is said that follows from them.
-2. A change of role forgets what the old one had sent, and answers what it had parked.
+2. A change of role forgets what the old one had sent, and answers what it had delayed.
 3. Effects are collected in the order in which they are to happen.
 """
 
@@ -19,21 +19,21 @@ from raftlog.types import ReplicaKey
 
 from .config import QuorumConfig
 from .effects import (
-    BeginEpoch,
+    AppendLeaderChange,
     Effect,
     ElectionState,
     LeaderChanged,
+    LogMessage,
     PersistElection,
     Reply,
     RoleChanged,
     Send,
     StartSync,
-    Tell,
 )
 from .log_view import LogView
-from .messages import ErrorCode, FetchResponse, Request, Standing, VoterChangeResponse
+from .messages import ErrorCode, FetchResponse, LeaderAndEpoch, Request, VoterChangeResponse
 from .progress import Progress
-from .request_book import RequestBook
+from .request_manager import RequestManager
 from .roles import (
     TRANSITIONS,
     Candidate,
@@ -46,69 +46,73 @@ from .roles import (
     Unattached,
     Votes,
 )
-from .voters import NO_OFFSET, Endpoint, Voter, VoterHistory, VoterSet
+from .voters import NO_OFFSET, Endpoint, Voter, VoterSet, VoterSetHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
+class InitialState:
     """What a replica begins with: what it is, what was written down, and what it is given.
 
     ``jitter_ms(n)`` draws a number from ``[0, n)``. ``bootstrap``: where an observer asks for the
-    leader, besides at the voters that it knows. ``is_withdrawn``: its log was damaged where it was
+    leader, besides at the voters that it knows. ``is_recovering``: its log was damaged where it was
     durable, and it must not vote until it has fetched everything again.
     """
 
-    me: Voter
+    local_voter: Voter
     log: LogView
     election: ElectionState
-    voters: VoterHistory
+    voters: VoterSetHistory
     config: QuorumConfig
     jitter_ms: Callable[[int], int]
     bootstrap: tuple[tuple[Endpoint, ...], ...] = ()
-    is_withdrawn: bool = False
+    is_recovering: bool = False
 
 
 class ReplicaState:
     """One replica between two steps."""
 
-    def __init__(self, beginning: Beginning, *, now_ms: int) -> None:
-        self.me: Final = beginning.me
-        self.log: Final = beginning.log
-        self.voters: Final = beginning.voters
-        self.config: Final = beginning.config
-        self.requests: Final = RequestBook()
+    def __init__(self, initial_state: InitialState, *, now_ms: int) -> None:
+        self.local_voter: Final = initial_state.local_voter
+        self.log: Final = initial_state.log
+        self.voters: Final = initial_state.voters
+        self.config: Final = initial_state.config
+        self.requests: Final = RequestManager()
         self.now_ms = now_ms
         self.high_watermark: int | None = None
         self.is_shutting_down = False
-        self.is_withdrawn = beginning.is_withdrawn
+        self.is_recovering = initial_state.is_recovering
         """It has lost what it vouched for, and neither votes nor stands until it has caught up."""
         self.damaged_voters: set[int] = set()
         """The other voters that answered last that their copy is damaged, so that they do not
         vote; until a leader is known."""
-        self.voted: ReplicaKey | None = beginning.election.voted
-        self._jitter_ms = beginning.jitter_ms
-        self._persisted = beginning.election
-        self._proven_epoch = max(beginning.election.epoch, beginning.log.last_fetched_epoch)
+        self.voted_key: ReplicaKey | None = initial_state.election.voted_key
+        self._jitter_ms = initial_state.jitter_ms
+        self._persisted = initial_state.election
+        self._proven_epoch = max(initial_state.election.epoch, initial_state.log.last_fetched_epoch)
         self._effects: list[Effect] = []
-        self.role: Role = self._first_role(beginning.election)
-        self._tell_role(None)
+        self.role: Role = self._first_role(initial_state.election)
+        self._emit_role_changed(None)
         self._persist()
-        self._tell_leader()
-        if self.is_withdrawn:
-            self.emit(Tell(f"damaged copy: {self.election_problem}"))
+        self._emit_leader_changed()
+        if self.is_recovering:
+            self.emit(LogMessage(f"damaged copy: {self.election_problem}"))
 
     def _first_role(self, election: ElectionState) -> Role:
         """Who led before does not lead its epoch again; who voted for itself stands again."""
         if election.epoch < self.log.last_fetched_epoch:
-            self.voted = None
+            self.voted_key = None
             return self._unattached(self.log.last_fetched_epoch)
         epoch, leader_id = election.epoch, election.leader_id
         if leader_id == self.node_id:
             return self._resigned(epoch, ())
-        if not self.may_stand and leader_id is None:
+        if not self.can_campaign and leader_id is None:
             return self._unattached(epoch)
-        if leader_id is None and election.voted is not None and election.voted.matches(self.key):
-            self.voted = self.key
+        if (
+            leader_id is None
+            and election.voted_key is not None
+            and election.voted_key.matches(self.key)
+        ):
+            self.voted_key = self.key
             return self._candidate(epoch)
         leader = None if leader_id is None else self.voter_set.find(leader_id)
         if leader is not None:
@@ -119,11 +123,11 @@ class ReplicaState:
 
     @property
     def key(self) -> ReplicaKey:
-        return self.me.key
+        return self.local_voter.key
 
     @property
     def node_id(self) -> int:
-        return self.me.key.node_id
+        return self.local_voter.key.node_id
 
     @property
     def epoch(self) -> int:
@@ -155,25 +159,25 @@ class ReplicaState:
         return previous is not None and previous.has(self.key)
 
     @property
-    def may_stand(self) -> bool:
+    def can_campaign(self) -> bool:
         """Whether it takes part in elections as a replica that could be elected.
 
         A replica in ``EPOCH_MAX`` cannot: no batch holds a later epoch.
         """
-        is_in_question = self.is_voter or self.is_leaving
+        is_eligible = self.is_voter or self.is_leaving
         has_epochs = self._persisted.epoch < EPOCH_MAX
-        return is_in_question and has_epochs and not self.is_shutting_down and not self.is_withdrawn
+        return is_eligible and has_epochs and not self.is_shutting_down and not self.is_recovering
 
     @property
-    def must_look_for_leader(self) -> bool:
+    def must_discover_leader(self) -> bool:
         """Whether nobody may tell it who leads, so that it asks around."""
-        return not self.is_voter or not self.may_stand
+        return not self.is_voter or not self.can_campaign
 
     @property
-    def standing(self) -> Standing:
+    def leader_and_epoch(self) -> LeaderAndEpoch:
         """The epoch and its leader, as far as others may be told of them."""
         leader_id = self.role.leader_id
-        return Standing(
+        return LeaderAndEpoch(
             epoch=self.epoch,
             leader_id=leader_id,
             leader_endpoints=() if leader_id is None else self.endpoints_of(leader_id),
@@ -186,7 +190,7 @@ class ReplicaState:
         None if no copy is known to be damaged.
         """
         damaged = {one for one in self.damaged_voters if self.voter_set.find(one) is not None}
-        if self.is_withdrawn:
+        if self.is_recovering:
             damaged.add(self.node_id)
         if not damaged:
             return None
@@ -207,7 +211,7 @@ class ReplicaState:
     def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
         """Where a node listens, as far as it is known."""
         if node_id == self.node_id:
-            return self.me.endpoints
+            return self.local_voter.endpoints
         role = self.role
         if isinstance(role, Follower | Prospective) and role.leader_id == node_id:
             return role.leader_endpoints
@@ -245,7 +249,7 @@ class ReplicaState:
         self._proven_epoch = max(self._proven_epoch, epoch)
 
     @property
-    def has_leader_in_office(self) -> bool:
+    def has_active_leader(self) -> bool:
         """Whether it leads, or follows a leader that answered within the fetch timeout.
 
         Then a later epoch of a replica that is in no set of voters of this log is ignored for now.
@@ -257,7 +261,7 @@ class ReplicaState:
         """
         role = self.role
         if isinstance(role, Follower):
-            return role.has_fetched and self.now_ms < role.fetch_deadline_ms
+            return role.has_fetched_from_leader and self.now_ms < role.fetch_deadline_ms
         return isinstance(role, Leader)
 
     # --- effects ----------------------------------------------------------------------------------
@@ -275,27 +279,29 @@ class ReplicaState:
         correlation_id = self.requests.start(node_id, request, deadline_ms=deadline_ms)
         self.emit(Send(correlation_id, node_id, endpoints or self.endpoints_of(node_id), request))
 
-    def back_off(self, node_id: int, *, is_out_of_room: bool = False) -> None:
+    def back_off(self, node_id: int, *, is_disk_full: bool = False) -> None:
         """Ask this node nothing for a while; for longer if there is no room for its answer."""
         config = self.config
-        span_ms = config.out_of_room_backoff_ms if is_out_of_room else config.retry_backoff_ms
+        span_ms = config.disk_full_backoff_ms if is_disk_full else config.retry_backoff_ms
         self.requests.back_off(node_id, self.now_ms + span_ms)
 
     # --- changes of role --------------------------------------------------------------------------
 
     def become_unattached(self, epoch: int, leader_id: int | None = None) -> None:
-        self._change(self._unattached(epoch, leader_id))
+        self._transition_to(self._unattached(epoch, leader_id))
 
     def become_follower(
         self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...] = ()
     ) -> None:
         assert leader_id != self.node_id, "nobody follows itself"
-        self._change(self._follower(epoch, leader_id, endpoints or self.endpoints_of(leader_id)))
+        self._transition_to(
+            self._follower(epoch, leader_id, endpoints or self.endpoints_of(leader_id))
+        )
 
     def become_prospective(self) -> None:
         role = self.role
         endpoints = role.leader_endpoints if isinstance(role, Follower) else ()
-        self._change(
+        self._transition_to(
             Prospective(
                 epoch=self.epoch,
                 election_deadline_ms=self.election_deadline_ms(),
@@ -307,7 +313,7 @@ class ReplicaState:
 
     def become_candidate(self) -> None:
         """Raise the epoch and vote for itself in it."""
-        self._change(self._candidate(self.next_epoch), voted=self.key)
+        self._transition_to(self._candidate(self.next_epoch), voted_key=self.key)
 
     def become_leader(self) -> None:
         role = self.role
@@ -317,7 +323,7 @@ class ReplicaState:
             voter.key for voter in self.voter_set if voter.key.node_id in role.votes.granted
         )
         start_offset = self.log.end_offset
-        self._change(
+        self._transition_to(
             Leader(
                 epoch=role.epoch,
                 leader_id=self.node_id,
@@ -327,9 +333,9 @@ class ReplicaState:
                 progress=Progress(),
             )
         )
-        voter_set, must_write_voters = self._voters_to_begin_with()
+        voter_set, must_write_voters = self._initial_voters()
         self.emit(
-            BeginEpoch(
+            AppendLeaderChange(
                 epoch=role.epoch,
                 voters=tuple(voter.key for voter in self.voter_set),
                 granting_voters=granting,
@@ -339,15 +345,15 @@ class ReplicaState:
         )
         self.emit(StartSync())
 
-    def _voters_to_begin_with(self) -> tuple[VoterSet, bool]:
+    def _initial_voters(self) -> tuple[VoterSet, bool]:
         """The voters that an epoch of this leader begins with, and whether to write them down: if
         no log holds any yet, or if this node's own entry is not as it is now."""
         voters = self.voter_set
         if self.voters.kraft_version < 1:
             return voters, False
         found = voters.find(self.node_id)
-        if found is not None and found != self.me:
-            return voters.with_voter(self.me), True
+        if found is not None and found != self.local_voter:
+            return voters.with_voter(self.local_voter), True
         return voters, self.voters.latest_offset == NO_OFFSET
 
     def become_resigned(self) -> None:
@@ -358,35 +364,37 @@ class ReplicaState:
             progress = role.progress.voter(self.voter_set, voter.key.node_id)
             ends.append((-(progress.end_offset or 0) if progress else 1, voter.key))
         ends.sort(key=lambda found: (found[0], found[1].node_id))
-        self._change(self._resigned(role.epoch, tuple(key for _, key in ends)))
+        self._transition_to(self._resigned(role.epoch, tuple(key for _, key in ends)))
 
     def vote_for(self, candidate: ReplicaKey) -> None:
         """Vote in this epoch, once and for all.
 
         A stored vote without a directory id becomes the vote for the first replica that it names.
         """
-        assert self.voted is None or self.voted.matches(candidate), "one vote an epoch"
+        assert self.voted_key is None or self.voted_key.matches(candidate), "one vote an epoch"
         role = self.role
         assert isinstance(role, Unattached | Prospective), "only who is free votes"
-        self.voted = candidate
+        self.voted_key = candidate
         if isinstance(role, Unattached):
             role.election_deadline_ms = self.election_deadline_ms()
         self._persist()
 
-    def take_up(self, standing: Standing, *, from_leader: bool = False) -> bool:
+    def maybe_transition(
+        self, leader_and_epoch: LeaderAndEpoch, *, from_leader: bool = False
+    ) -> bool:
         """Believe what another says of epoch and leader; whether the role changed by it.
 
         That a voter still names the leader that a prospective misses is no news, but from that
         leader itself (``from_leader``).
         """
-        epoch, leader_id = standing.epoch, standing.leader_id
+        epoch, leader_id = leader_and_epoch.epoch, leader_and_epoch.leader_id
         if epoch < self.epoch:
             return False
-        is_news = leader_id is not None and leader_id != self.node_id
+        names_leader = leader_id is not None and leader_id != self.node_id
         if epoch > self.epoch:
-            if is_news:
+            if names_leader:
                 assert leader_id is not None
-                self.become_follower(epoch, leader_id, standing.leader_endpoints)
+                self.become_follower(epoch, leader_id, leader_and_epoch.leader_endpoints)
             else:
                 self.become_unattached(epoch)
             return True
@@ -395,9 +403,9 @@ class ReplicaState:
             return False  # an epoch has one leader
         if isinstance(role, Prospective) and role.leader_id == leader_id and not from_leader:
             return False
-        if is_news and isinstance(role, Unattached | Prospective | Candidate):
+        if names_leader and isinstance(role, Unattached | Prospective | Candidate):
             assert leader_id is not None
-            self.become_follower(epoch, leader_id, standing.leader_endpoints)
+            self.become_follower(epoch, leader_id, leader_and_epoch.leader_endpoints)
             return True
         return False
 
@@ -409,64 +417,72 @@ class ReplicaState:
         timeout_ms = self.config.election_timeout_ms
         return self.now_ms + timeout_ms + self._jitter_ms(timeout_ms)
 
-    def draw_ms(self, bound_ms: int) -> int:
+    def random_ms(self, bound_ms: int) -> int:
         """A number from ``[0, bound_ms)``."""
         return self._jitter_ms(bound_ms)
 
-    def _change(self, role: Role, voted: ReplicaKey | None = None) -> None:
+    def _transition_to(self, role: Role, voted_key: ReplicaKey | None = None) -> None:
         old = self.role
-        is_voting_on = type(old) is type(role)
-        assert is_voting_on or (type(old), type(role)) in TRANSITIONS, (
+        is_same_role = type(old) is type(role)
+        assert is_same_role or (type(old), type(role)) in TRANSITIONS, (
             f"{type(old).__name__} does not become {type(role).__name__}"
         )
         assert role.epoch >= old.epoch, "epochs never fall"
         if role.epoch > old.epoch:
-            self.voted = None
-        if voted is not None:
-            self.voted = voted
+            self.voted_key = None
+        if voted_key is not None:
+            self.voted_key = voted_key
         self.role = role
-        self._tell_role(type(old))
+        self._emit_role_changed(type(old))
         if isinstance(role, Leader | Follower):
             self.damaged_voters.clear()
-        self.requests.forget()
+        self.requests.reset()
         self._persist()
         if isinstance(old, Leader):
-            self._release(old)
+            self._fail_pending_requests(old)
         is_fetching = isinstance(role, Unattached | Follower)
         if is_fetching and self.log.synced_end_offset < self.log.end_offset:
             self.emit(StartSync())  # a fetch vouches for what is in the log
         if (old.epoch, old.leader_id) != (role.epoch, role.leader_id):
-            self._tell_leader()
+            self._emit_leader_changed()
 
-    def _release(self, old: Leader) -> None:
+    def _fail_pending_requests(self, old: Leader) -> None:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        for request_id in old.parked:
-            self.emit(Reply(request_id, FetchResponse(standing=self.standing, error=error)))
-        if old.change is not None:
+        for request_id in old.delayed_fetches:
+            self.emit(
+                Reply(
+                    request_id, FetchResponse(leader_and_epoch=self.leader_and_epoch, error=error)
+                )
+            )
+        if old.voter_change is not None:
             reason = "this node leads no more: whether the voters have changed is not known yet"
-            response = VoterChangeResponse(standing=self.standing, error=error, reason=reason)
-            self.emit(Reply(old.change.request_id, response))
+            response = VoterChangeResponse(
+                leader_and_epoch=self.leader_and_epoch, error=error, reason=reason
+            )
+            self.emit(Reply(old.voter_change.request_id, response))
 
     def _persist(self) -> None:
         """Write epoch, vote and leader down unless they are. Some roles are memory only."""
         role = self.role
         if isinstance(role, Prospective | Resigned):
             state = ElectionState(
-                epoch=role.epoch, leader_id=self._persisted.leader_id, voted=self.voted
+                epoch=role.epoch, leader_id=self._persisted.leader_id, voted_key=self.voted_key
             )
         else:
-            state = ElectionState(epoch=role.epoch, leader_id=role.leader_id, voted=self.voted)
+            state = ElectionState(
+                epoch=role.epoch, leader_id=role.leader_id, voted_key=self.voted_key
+            )
         if state != self._persisted:
             self._persisted = state
             self.emit(PersistElection(state))
 
-    def _tell_leader(self) -> None:
+    def _emit_leader_changed(self) -> None:
         role = self.role
         start = role.epoch_start_offset if isinstance(role, Leader) else None
         leader_id = None if isinstance(role, Resigned) else role.leader_id
         self.emit(LeaderChanged(epoch=role.epoch, leader_id=leader_id, epoch_start_offset=start))
 
-    def _tell_role(self, old: RoleType | None) -> None:
+    def _emit_role_changed(self, old: RoleType | None) -> None:
         role = self.role
         self.emit(RoleChanged(old=old, new=type(role), epoch=role.epoch, leader_id=role.leader_id))
 
@@ -498,10 +514,10 @@ class ReplicaState:
             fetch_deadline_ms=self.now_ms + timeout_ms,
         )
 
-    def _resigned(self, epoch: int, preferred: tuple[ReplicaKey, ...]) -> Resigned:
+    def _resigned(self, epoch: int, preferred_successors: tuple[ReplicaKey, ...]) -> Resigned:
         return Resigned(
             epoch=epoch,
             election_deadline_ms=self.election_deadline_ms(),
-            preferred=preferred,
+            preferred_successors=preferred_successors,
             leader_id=self.node_id,
         )

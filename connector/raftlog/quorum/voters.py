@@ -143,11 +143,11 @@ class VoterSet:
         return VoterSet.of(one for one in self.voters if one.key.node_id != node_id)
 
 
-class VoterHistory:
+class VoterSetHistory:
     """The sets that a log holds, and its kraft.version, each from its offset on.
 
     1. The first set is what configuration or the bootstrap's checkpoint says; its offset is -1.
-    2. ``truncate`` takes back what the log no longer holds; ``restart`` is a snapshot's.
+    2. ``truncate_new_entries`` takes back what the log no longer holds; ``reset`` is a snapshot's.
     """
 
     def __init__(self, voters: VoterSet, kraft_version: int = 0) -> None:
@@ -168,11 +168,11 @@ class VoterHistory:
         """The set before the latest; None if it is not known any more, or there was none."""
         return self._sets[-2][1] if len(self._sets) > 1 else None
 
-    def knows(self, key: ReplicaKey) -> bool:
+    def contains(self, key: ReplicaKey) -> bool:
         """Return whether a replica is a voter in any of the sets."""
         return any(voters.has(key) for _, voters in self._sets)
 
-    def knows_id(self, node_id: int) -> bool:
+    def contains_id(self, node_id: int) -> bool:
         """Return whether a voter of any of the sets has this node id."""
         return any(voters.find(node_id) is not None for _, voters in self._sets)
 
@@ -188,14 +188,14 @@ class VoterHistory:
         assert offset > self._versions[-1][0], "versions are appended in order"
         self._versions.append((offset, version))
 
-    def truncate(self, end_offset: int) -> None:
+    def truncate_new_entries(self, end_offset: int) -> None:
         """Forget what was appended at ``end_offset`` or behind it."""
         while len(self._sets) > 1 and self._sets[-1][0] >= end_offset:
             self._sets.pop()
         while len(self._versions) > 1 and self._versions[-1][0] >= end_offset:
             self._versions.pop()
 
-    def restart(self, offset: int, voters: VoterSet | None, kraft_version: int | None) -> None:
+    def reset(self, offset: int, voters: VoterSet | None, kraft_version: int | None) -> None:
         """Begin again with what a snapshot says; what it does not say stays as it is."""
         if voters is not None:
             self._sets = [(offset, voters)]

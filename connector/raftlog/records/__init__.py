@@ -1,7 +1,7 @@
 """Bytes <-> record batches. Pure: no file, no clock, no randomness.
 
 What this package exports is light: one batch at a time, as objects. ``raftlog.records.scan`` and
-``raftlog.records.walk`` give columns, and import numpy and pyarrow.
+``raftlog.records.batch_index`` give columns, and import numpy and pyarrow.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from .encoding import RecordToAppend
 from .packed import PackedRecords
 
 
-class _Placed(NamedTuple):
+class _BatchPart(NamedTuple):
     """Records in the bytes that they will have, and the builder they are for."""
 
     builder: BatchBuilder
@@ -59,7 +59,7 @@ class BatchAccumulator:
         self._next_offset = next_offset
         self._byte_count_max: Final = byte_count_max
         self._compression: Final = compression
-        self._filling: BatchBuilder | None = None
+        self._current_batch: BatchBuilder | None = None
         self._completed: list[bytes] = []
 
     # --- what it knows ----------------------------------------------------------------------------
@@ -85,11 +85,11 @@ class BatchAccumulator:
         ``InvalidTimestampError`` (a time too far ahead of ``now_ms``).
         """
         self._check(epoch, records)
-        filling = self._filling or self._new_builder(now_ms)
-        placed = self._place_whole(filling, records, now_ms) or self._split(
-            filling, records, now_ms
+        current = self._current_batch or self._new_builder(now_ms)
+        parts = self._encode_whole(current, records, now_ms) or self._split(
+            current, records, now_ms
         )
-        self._add(placed, now_ms)
+        self._add(parts, now_ms)
         return self._next_offset - 1
 
     def append_atomic(
@@ -123,13 +123,13 @@ class BatchAccumulator:
             base_ms = records.base_timestamp_ms if isinstance(records, PackedRecords) else None
             base_ms = now_ms if base_ms is None else base_ms
             builder = self._new_builder(base_ms, producer or NO_PRODUCER)
-            self._append_alone(builder, records, now_ms)
+            self._append_standalone(builder, records, now_ms)
             return self._next_offset - 1
-        filling = self._filling or self._new_builder(now_ms)
-        placed = self._place_whole(filling, records, now_ms)
-        if placed is None:
+        current = self._current_batch or self._new_builder(now_ms)
+        parts = self._encode_whole(current, records, now_ms)
+        if parts is None:
             raise self._too_large(records, now_ms)
-        self._add(placed, now_ms)
+        self._add(parts, now_ms)
         return self._next_offset - 1
 
     # --- draining ---------------------------------------------------------------------------------
@@ -171,62 +171,62 @@ class BatchAccumulator:
             producer=producer,
         )
 
-    def _place_whole(
-        self, filling: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
-    ) -> list[_Placed] | None:
+    def _encode_whole(
+        self, current: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
+    ) -> list[_BatchPart] | None:
         """All of them into the batch that is being filled, or else into a new one."""
-        encoded = filling.encode(records)
-        if encoded is None and filling.record_count:
-            filling = self._new_builder(now_ms)
-            encoded = filling.encode(records)
-        return None if encoded is None else [_Placed(filling, encoded)]
+        encoded = current.encode(records)
+        if encoded is None and current.record_count:
+            current = self._new_builder(now_ms)
+            encoded = current.encode(records)
+        return None if encoded is None else [_BatchPart(current, encoded)]
 
     def _split(
         self, builder: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
-    ) -> list[_Placed]:
+    ) -> list[_BatchPart]:
         """Fill batch after batch, record by record."""
-        placed: list[_Placed] = []
+        parts: list[_BatchPart] = []
         start = 0
         while start < len(records):
-            count = builder.count_that_fits(records, start)
+            count = builder.fitting_record_count(records, start)
             if count:
                 encoded = builder.encode(records[start : start + count])
                 assert encoded is not None, "what was measured fits"
-                placed.append(_Placed(builder, encoded))
+                parts.append(_BatchPart(builder, encoded))
                 start += count
             elif not builder.record_count:
                 raise self._too_large(records[start : start + 1], now_ms)
             builder = self._new_builder(now_ms)
-        return placed
+        return parts
 
     def _too_large(self, records: Sequence[RecordToAppend], now_ms: int) -> AppendError:
         return self._new_builder(now_ms).too_large(records)
 
-    def _append_alone(
+    def _append_standalone(
         self, builder: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
     ) -> None:
         encoded = builder.encode(records)
         if encoded is None:
             raise self._too_large(records, now_ms)
-        self._add([_Placed(builder, encoded)], now_ms)
+        self._add([_BatchPart(builder, encoded)], now_ms)
         self._complete()
 
-    def _add(self, placed: list[_Placed], now_ms: int) -> None:
+    def _add(self, parts: list[_BatchPart], now_ms: int) -> None:
         """The one step that changes anything."""
-        latest_ms = max(place.encoded.max_timestamp_ms for place in placed)
+        latest_ms = max(part.encoded.max_timestamp_ms for part in parts)
         if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:
             raise InvalidTimestampError(
                 timestamp_ms=latest_ms, now_ms=now_ms, after_ms_max=TIMESTAMP_AFTER_MS_MAX
             )
-        for place in placed:
-            if self._filling is not place.builder:
+        for part in parts:
+            if self._current_batch is not part.builder:
                 self._complete()
-                self._filling = place.builder
-            place.builder.add(place.encoded)
-            self._next_offset += place.encoded.record_count
+                self._current_batch = part.builder
+            part.builder.add(part.encoded)
+            self._next_offset += part.encoded.record_count
 
     def _complete(self) -> None:
-        builder, self._filling = self._filling, None
+        builder, self._current_batch = self._current_batch, None
         if builder is not None:
             base_offset = self._next_offset - builder.record_count
             self._completed.append(builder.build(base_offset, self._epoch))

@@ -18,8 +18,8 @@ import pyarrow as pa
 from raftlog.limits import KIB
 
 from .columns import HEADERS_TYPE, Int64s
-from .lockstep import Spans
-from .varints import Bytes
+from .record_columns import Spans
+from .varint_numpy import Bytes
 
 _LONG_BYTES: Final = 64 * KIB
 """From this mean length on a copy of each string costs nothing beside its bytes."""

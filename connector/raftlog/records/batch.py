@@ -125,7 +125,7 @@ class RecordBatch:
         try:
             data = decompress(self.payload, self.compression, byte_count_max=decompressed_bytes_max)
         except CorruptBatchError as error:
-            raise self._placed(error) from None
+            raise self._locate_error(error) from None
         if self.record_count * RECORD_BYTES_MIN > len(data):
             raise self._damaged(f"it claims {self.record_count} records in {len(data)} bytes")
         position = 0
@@ -139,7 +139,7 @@ class RecordBatch:
                 _check_header_count(header_count)
             except CorruptBatchError as error:
                 error.reason = f"record {ordinal + 1} of {self.record_count}: {error.reason}"
-                raise self._placed(error) from None
+                raise self._locate_error(error) from None
             if not previous_delta < stored.offset_delta <= last_delta:
                 raise self._damaged(
                     f"record {ordinal + 1} of {self.record_count} has offset delta "
@@ -157,7 +157,7 @@ class RecordBatch:
             reason=reason, path=self.path, position=self.position, offset=self.base_offset
         )
 
-    def _placed(self, error: CorruptBatchError) -> CorruptBatchError:
+    def _locate_error(self, error: CorruptBatchError) -> CorruptBatchError:
         return replace(error, path=self.path, position=self.position, offset=self.base_offset)
 
 

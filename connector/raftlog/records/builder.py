@@ -28,7 +28,7 @@ from raftlog.limits import (
 from .compression import Compression, compress
 from .encoding import RecordsToEncode, RecordToAppend, record_byte_counts
 from .header import CONTROL_BIT, TRANSACTIONAL_BIT
-from .new_batch import seal_batch
+from .new_batch import finish_batch
 
 _SIZED_AT_ONCE: Final = 1024
 """How many records are measured at once where not all fit: a batch's end is among the last."""
@@ -100,7 +100,7 @@ class BatchBuilder:
         return self._byte_count
 
     @property
-    def room_byte_count(self) -> int:
+    def remaining_byte_count(self) -> int:
         """What its records may still take."""
         return self.byte_count_max - self._byte_count
 
@@ -136,26 +136,26 @@ class BatchBuilder:
         fits is counted without it, since a codec tells its size only at the end.
         """
         is_packed = self.compression is not Compression.NONE and not self._record_count
-        room = self.room_byte_count
+        room = self.remaining_byte_count
         raw_room = self.raw_byte_count_max - self._byte_count if is_packed else room
-        given = RecordsToEncode(records)
-        header_count = given.header_count()
-        if given.least_byte_count() > raw_room or header_count > self._header_room:
+        to_encode = RecordsToEncode(records)
+        header_count = to_encode.header_count()
+        if to_encode.min_byte_count() > raw_room or header_count > self._header_room:
             return None
-        data = given.encode(self._record_count, self.base_timestamp_ms)
+        data = to_encode.encode(self._record_count, self.base_timestamp_ms)
         if len(data) > raw_room:
             return None
-        compressed = given.compressed(data, self.compression) if is_packed else None
+        compressed = to_encode.compressed(data, self.compression) if is_packed else None
         if len(data) > room:
             compressed = compressed or compress(data, self.compression)
             if len(compressed) > room:
                 return None
-        latest_ms = given.max_timestamp_ms(self.base_timestamp_ms)
+        latest_ms = to_encode.max_timestamp_ms(self.base_timestamp_ms)
         return EncodedRecords(data, len(records), latest_ms, header_count, compressed)
 
-    def count_that_fits(self, records: Sequence[RecordToAppend], start: int) -> int:
+    def fitting_record_count(self, records: Sequence[RecordToAppend], start: int) -> int:
         """How many of ``records[start:]`` fit, from the first one on and without a codec."""
-        room, header_room = self.room_byte_count, self._header_room
+        room, header_room = self.remaining_byte_count, self._header_room
         at = start
         while at < len(records):
             part = records[at : at + _SIZED_AT_ONCE]
@@ -199,7 +199,7 @@ class BatchBuilder:
         if len(packed) >= len(payload):
             codec, packed = Compression.NONE, payload
         producer = self.producer
-        return seal_batch(
+        return finish_batch(
             packed,
             base_offset=base_offset,
             leader_epoch=leader_epoch,

@@ -69,7 +69,7 @@ class Stop(enum.Enum):
 class BatchColumns:
     """Headers of batches, one element a batch.
 
-    Before their CRC is checked (``walk_headers``) they are what the bytes say, no more.
+    Before their CRC is checked (``scan_headers``) they are what the bytes say, no more.
     """
 
     position: Int64s
@@ -147,7 +147,7 @@ class RecordColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderWalk:
+class HeaderScan:
     """The batches of a buffer by their headers alone. ``end_position`` is where the walk ended."""
 
     batches: BatchColumns

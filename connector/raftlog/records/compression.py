@@ -110,9 +110,9 @@ def iter_decompressed(
     if codec is Compression.NONE:
         yield bytes(data)
     elif codec is Compression.SNAPPY:
-        yield from _unsnappy(data, byte_count_max, piece_bytes_max)
+        yield from _decompress_snappy(data, byte_count_max, piece_bytes_max)
     else:
-        yield from _unstream(data, _STREAMED[codec], byte_count_max)
+        yield from _decompress_stream(data, _STREAMED[codec], byte_count_max)
 
 
 def _codec(name: str) -> Any:
@@ -132,7 +132,7 @@ def _too_large(name: str, byte_count_max: int) -> RaftlogError:
     )
 
 
-def _unstream(data: Buffer, name: str, byte_count_max: int) -> Iterator[bytes]:
+def _decompress_stream(data: Buffer, name: str, byte_count_max: int) -> Iterator[bytes]:
     import pyarrow as pa
 
     byte_count = 0
@@ -163,7 +163,7 @@ def _xerial(data: bytes) -> bytes:
     return b"".join(out)
 
 
-def _unsnappy(data: Buffer, byte_count_max: int, piece_bytes_max: int) -> Iterator[bytes]:
+def _decompress_snappy(data: Buffer, byte_count_max: int, piece_bytes_max: int) -> Iterator[bytes]:
     """Both forms that Kafka reads: xerial's framing, and one raw block."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_HEADER[:8]:

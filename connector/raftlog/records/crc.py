@@ -3,7 +3,7 @@
 Rules of this file:
 
 1. A call of ``crc32c`` costs more than the bytes of a small batch. So small batches are checked
-   together, by one call over a copy of their bytes: see ``_all_hold``. If that fails, each is
+   together, by one call over a copy of their bytes: see ``_all_match``. If that fails, each is
    checked alone to find the first that is damaged.
 2. One damaged batch is found for certain (as far as its own CRC finds it). Several in one window
    would have to cancel each other out: a chance of 2**-32, that at which any damaged batch passes
@@ -20,9 +20,9 @@ from crc32c import crc32c
 
 from raftlog.limits import MIB
 
+from .batch_index import BatchSpans
 from .columns import Int64s
 from .header import CRC_START
-from .walk import Located
 
 _WINDOW_BYTES: Final = 1 * MIB
 """What is copied at once: it should stay in a processor's cache."""
@@ -31,18 +31,18 @@ _TOGETHER_BYTES_MAX: Final = 2048
 _ALL_ONES: Final = 0xFFFF_FFFF
 
 
-def first_bad_crc(view: memoryview, located: Located) -> int | None:
+def first_bad_crc(view: memoryview, spans: BatchSpans) -> int | None:
     """The ordinal of the first batch whose CRC does not hold, or None."""
-    position = located.position
-    end = located.batch_end
-    stored = located.headers["crc"].astype(np.uint32)
+    position = spans.position
+    end = spans.batch_end
+    stored = spans.headers["crc"].astype(np.uint32)
     first = 0
     while first < len(position):
         limit = position[first] + _WINDOW_BYTES
         after = max(first + 1, int(np.searchsorted(end, limit, side="right")))
         window = slice(first, after)
         byte_count = int(end[after - 1] - position[first])
-        if byte_count > _TOGETHER_BYTES_MAX * (after - first) or not _all_hold(
+        if byte_count > _TOGETHER_BYTES_MAX * (after - first) or not _all_match(
             view, position[window], int(end[after - 1]), stored[window]
         ):
             bad = np.flatnonzero(_crcs(view, position[window], end[window]) != stored[window])
@@ -58,7 +58,7 @@ def _crcs(view: memoryview, position: Int64s, end: Int64s) -> npt.NDArray[np.uin
     return np.fromiter(map(crc32c, map(view.__getitem__, pieces)), np.uint32, len(position))
 
 
-def _all_hold(
+def _all_match(
     view: memoryview, position: Int64s, end_position: int, stored: npt.NDArray[np.uint32]
 ) -> bool:
     """Whether the CRCs of batches that lie one behind the other hold, all of them.

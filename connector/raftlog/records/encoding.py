@@ -48,13 +48,13 @@ class RecordsToEncode:
         self._values: Final = values
         self._lengths: Final = None if values is None else list(map(len, values))
 
-    def least_byte_count(self) -> int:
+    def min_byte_count(self) -> int:
         """What they take at least: what this refuses need not be encoded to be refused."""
         if self._lengths is not None:
             return sum(self._lengths) + RECORD_BYTES_MIN * len(self._lengths)
         if isinstance(self.records, PackedRecords):
             return RECORD_BYTES_MIN * len(self.records)
-        return sum(map(_least, self.records))
+        return sum(map(_min_byte_count, self.records))
 
     def header_count(self) -> int:
         """How many headers they have."""
@@ -143,7 +143,7 @@ def _plain_values(records: Sequence[RecordToAppend]) -> Sequence[bytes] | None:
     return values if len(values) == len(records) else None
 
 
-def _least(record: RecordToAppend) -> int:
+def _min_byte_count(record: RecordToAppend) -> int:
     if isinstance(record, bytes):
         return RECORD_BYTES_MIN + len(record)
     in_headers = sum(len(header.value or b"") for header in record.headers)

@@ -170,7 +170,7 @@ def iter_value_starts(
         reader.skip(end - reader.position)
 
 
-def holds_any(batch: RecordBatch, texts: tuple[bytes, ...]) -> bool:
+def contains_any(batch: RecordBatch, texts: tuple[bytes, ...]) -> bool:
     """Whether the records hold one of ``texts``, which have equal lengths, anywhere."""
     before = b""
     for piece in _pieces(batch):

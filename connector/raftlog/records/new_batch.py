@@ -76,7 +76,7 @@ def encode_batch(
     max_ms = batch.max_timestamp_ms
     if max_ms is None:
         max_ms = RecordsToEncode(batch.records).max_timestamp_ms(batch.base_timestamp_ms)
-    return seal_batch(
+    return finish_batch(
         compress(payload, batch.compression),
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -91,7 +91,7 @@ def encode_batch(
     )
 
 
-def seal_batch(
+def finish_batch(
     payload: bytes,
     *,
     base_offset: int,

@@ -27,15 +27,15 @@ from raftlog.limits import (
 
 from .arrow import bytes_column, headers_column, number_column
 from .batch import RecordBatch, read_batch
+from .batch_index import BatchSpans, batch_columns, clip, damaged_headers, index_batches
 from .columns import BatchColumns, Bools, Column, Int64s, RecordColumns, Scan, Stop
 from .compression import Compression, decompress_onto
 from .crc import first_bad_crc
 from .header import COMPRESSION_BITS
-from .lockstep import DamagedBatch, HeadersFull, RecordFields, parse_records
-from .streams import Chains, Streams
+from .record_columns import DamagedBatch, HeadersFull, RecordFields, parse_records
+from .record_runs import BatchRuns, RecordRuns
 from .varint import Buffer
-from .varints import Bytes
-from .walk import Located, batch_columns, damaged_headers, locate, within
+from .varint_numpy import Bytes
 
 __all__ = [
     "BatchColumns",
@@ -76,52 +76,52 @@ def scan(
     Raises nothing for bad bytes: see ``Scan.stop`` and ``Scan.error``.
     """
     source = _Source(memoryview(buffer), path, file_position, decompressed_bytes_max)
-    located = within(locate(source.view, path, file_position), start_offset, end_offset)
-    located = _up_to_limit(located)
-    bad_crc = first_bad_crc(source.view, located)
-    headers = located.headers if bad_crc is None else located.headers[:bad_crc]
+    spans = clip(index_batches(source.view, path, file_position), start_offset, end_offset)
+    spans = _up_to_limit(spans)
+    bad_crc = first_bad_crc(source.view, spans)
+    headers = spans.headers if bad_crc is None else spans.headers[:bad_crc]
     damaged = np.flatnonzero(damaged_headers(headers))
     bad = int(damaged[0]) if len(damaged) else bad_crc
     if bad is not None:
-        located = located.cut(bad, Stop.DAMAGED, _error_at(source, located, bad))
-    located, streams = _streams(source, located)
-    parsed = parse_records(streams)
+        spans = spans.cut(bad, Stop.DAMAGED, _error_at(source, spans, bad))
+    spans, batch_runs = _batch_runs(source, spans)
+    parsed = parse_records(batch_runs)
     if isinstance(parsed, HeadersFull):
-        located = located.cut(parsed.ordinal, Stop.FULL)
-        streams = streams.first(parsed.ordinal)
-        parsed = parse_records(streams)
+        spans = spans.cut(parsed.ordinal, Stop.FULL)
+        batch_runs = batch_runs.first(parsed.ordinal)
+        parsed = parse_records(batch_runs)
     if isinstance(parsed, DamagedBatch):
-        error = _error_at(source, located, parsed.ordinal)
-        located = located.cut(parsed.ordinal, Stop.DAMAGED, error)
-        parsed = parse_records(streams.first(parsed.ordinal))
+        error = _error_at(source, spans, parsed.ordinal)
+        spans = spans.cut(parsed.ordinal, Stop.DAMAGED, error)
+        parsed = parse_records(batch_runs.first(parsed.ordinal))
     assert isinstance(parsed, RecordFields), "what comes before the first such batch is whole"
-    batches = batch_columns(located, file_position)
-    kept = _kept(batches, parsed, start_offset, end_offset)
-    if kept is not None:
-        parsed = parsed.only(kept)
+    batches = batch_columns(spans, file_position)
+    mask = _row_mask(batches, parsed, start_offset, end_offset)
+    if mask is not None:
+        parsed = parsed.filter(mask)
     return Scan(
         batches=batches,
-        records=_record_columns(batches, streams.data, parsed, columns),
-        end_position=located.end_position,
-        stop=located.stop,
-        error=located.error,
+        records=_record_columns(batches, batch_runs.data, parsed, columns),
+        end_position=spans.end_position,
+        stop=spans.stop,
+        error=spans.error,
     )
 
 
-def _up_to_limit(located: Located) -> Located:
+def _up_to_limit(spans: BatchSpans) -> BatchSpans:
     """At most ``SCAN_BYTES_MAX`` bytes of batches, and one batch at least."""
-    position = located.position
-    if len(position) and located.end_position - int(position[0]) > SCAN_BYTES_MAX:
-        fitting = np.searchsorted(located.batch_end - position[0], SCAN_BYTES_MAX, side="right")
+    position = spans.position
+    if len(position) and spans.end_position - int(position[0]) > SCAN_BYTES_MAX:
+        fitting = np.searchsorted(spans.batch_end - position[0], SCAN_BYTES_MAX, side="right")
         count = max(1, int(fitting))
         if count < len(position):
-            return located.cut(count, Stop.FULL)
-    return located
+            return spans.cut(count, Stop.FULL)
+    return spans
 
 
-def _error_at(source: _Source, located: Located, ordinal: int) -> CorruptBatchError:
+def _error_at(source: _Source, spans: BatchSpans, ordinal: int) -> CorruptBatchError:
     """What the reader of single batches says of a batch that is damaged."""
-    position = int(located.position[ordinal])
+    position = int(spans.position[ordinal])
     try:
         batch = read_batch(
             source.view, position, path=source.path, file_position=source.file_position
@@ -134,27 +134,27 @@ def _error_at(source: _Source, located: Located, ordinal: int) -> CorruptBatchEr
     raise AssertionError("the two readers agree on what is damaged")
 
 
-def _streams(source: _Source, located: Located) -> tuple[Located, Streams]:
+def _batch_runs(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, BatchRuns]:
     """The records of the batches as bytes, decompressed; of fewer batches if one cannot be."""
-    if not len(located.position):
+    if not len(spans.position):
         data = np.empty(0, np.uint8)
-        start = end = located.position
-    elif not (located.headers["attributes"] & COMPRESSION_BITS).any():
-        first = int(located.position[0])
-        data = np.frombuffer(source.view[first : int(located.batch_end[-1])], np.uint8)
-        start = located.position + (BATCH_HEADER_BYTES - first)
-        end = located.batch_end - first
+        start = end = spans.position
+    elif not (spans.headers["attributes"] & COMPRESSION_BITS).any():
+        first = int(spans.position[0])
+        data = np.frombuffer(source.view[first : int(spans.batch_end[-1])], np.uint8)
+        start = spans.position + (BATCH_HEADER_BYTES - first)
+        end = spans.batch_end - first
     else:
-        located, plain, ends = _decompress(source, located)
+        spans, plain, ends = _decompress(source, spans)
         data = np.frombuffer(plain, np.uint8)
         end = np.array(ends, np.int64)
         start = end - np.diff(end, prepend=0)
-    record_count = located.headers["record_count"].astype(np.int64)
-    chains = Chains(data, start, end, record_count)
-    return located, Streams(chains, located.headers["last_offset_delta"].astype(np.int64))
+    record_count = spans.headers["record_count"].astype(np.int64)
+    runs = RecordRuns(data, start, end, record_count)
+    return spans, BatchRuns(runs, spans.headers["last_offset_delta"].astype(np.int64))
 
 
-def _decompress(source: _Source, located: Located) -> tuple[Located, bytearray, list[int]]:
+def _decompress(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, bytearray, list[int]]:
     """The records of the batches, and where those of each one end.
 
     Ends after the batch that takes the sum beyond the limit.
@@ -162,9 +162,9 @@ def _decompress(source: _Source, located: Located) -> tuple[Located, bytearray, 
     plain = bytearray()
     ends: list[int] = []
     expanded = 0
-    starts = (located.position + BATCH_HEADER_BYTES).tolist()
-    codecs = (located.headers["attributes"] & COMPRESSION_BITS).tolist()
-    for ordinal, end in enumerate(located.batch_end.tolist()):
+    starts = (spans.position + BATCH_HEADER_BYTES).tolist()
+    codecs = (spans.headers["attributes"] & COMPRESSION_BITS).tolist()
+    for ordinal, end in enumerate(spans.batch_end.tolist()):
         payload = source.view[starts[ordinal] : end]
         codec = Compression(codecs[ordinal])
         if codec is Compression.NONE:
@@ -175,16 +175,16 @@ def _decompress(source: _Source, located: Located) -> tuple[Located, bytearray, 
         try:
             decompress_onto(plain, payload, codec, byte_count_max=limit)
         except CorruptBatchError:
-            error = _error_at(source, located, ordinal)
-            return located.cut(ordinal, Stop.DAMAGED, error), plain, ends
+            error = _error_at(source, spans, ordinal)
+            return spans.cut(ordinal, Stop.DAMAGED, error), plain, ends
         ends.append(len(plain))
         expanded += len(plain) - start
         if expanded > SCAN_DECOMPRESSED_BYTES_MAX and ordinal + 1 < len(starts):
-            return located.cut(ordinal + 1, Stop.FULL), plain, ends
-    return located, plain, ends
+            return spans.cut(ordinal + 1, Stop.FULL), plain, ends
+    return spans, plain, ends
 
 
-def _kept(
+def _row_mask(
     batches: BatchColumns, parsed: RecordFields, start_offset: int | None, end_offset: int | None
 ) -> Bools | None:
     """Which records lie in the range that was asked for; None means all of them."""
@@ -195,12 +195,12 @@ def _kept(
     if not cut_front and not cut_back:
         return None
     offset = batches.base_offset[parsed.batch_ordinal] + parsed.offset_delta
-    kept = np.ones(len(offset), np.bool_)
+    mask = np.ones(len(offset), np.bool_)
     if start_offset is not None:
-        kept &= offset >= start_offset
+        mask &= offset >= start_offset
     if end_offset is not None:
-        kept &= offset < end_offset
-    return kept
+        mask &= offset < end_offset
+    return mask
 
 
 def _record_columns(

@@ -1,25 +1,24 @@
 """Kafka's protocol <-> values: frames, headers, messages. Pure: bytes in, values out.
 
-``wide`` holds the messages whose old versions have fields of their own; the others are kio's.
+``latest_schemas`` holds the messages whose old versions have fields of their own; the others are
+kio's.
 """
 
 from __future__ import annotations
 
-from . import wide
-from .answer_decoding import decode_response
-from .answer_encoding import encode_refusal, encode_response
+from . import latest_schemas
 from .api_versions import (
-    Offered,
+    NodeApiVersions,
     decode_versions_request,
     decode_versions_response,
-    encode_versions_refusal,
+    encode_unsupported_version_response,
     encode_versions_request,
     encode_versions_response,
 )
 from .apis import APIS, ApiKey, Listener, VersionRange, common_version
 from .decoding import decode
 from .encoding import encode
-from .frame import FrameSplitter, frame
+from .frame import FrameDecoder, frame
 from .headers import (
     ReceivedRequest,
     RequestHeader,
@@ -29,20 +28,22 @@ from .headers import (
     encode_response_header,
     receive_request,
 )
-from .log_identity import LogIdentity, Refusal
+from .log_identity import LogIdentity, RequestError
 from .request_decoding import QUORUM_APIS, decode_request, fetching_replica_id
 from .request_encoding import encode_request, request_api_key
+from .response_decoding import decode_response
+from .response_encoding import encode_error_response, encode_response
 
 __all__ = [
     "APIS",
     "QUORUM_APIS",
     "ApiKey",
-    "FrameSplitter",
+    "FrameDecoder",
     "Listener",
     "LogIdentity",
-    "Offered",
+    "NodeApiVersions",
     "ReceivedRequest",
-    "Refusal",
+    "RequestError",
     "RequestHeader",
     "UnknownApiVersions",
     "VersionRange",
@@ -54,17 +55,17 @@ __all__ = [
     "decode_versions_request",
     "decode_versions_response",
     "encode",
-    "encode_refusal",
+    "encode_error_response",
     "encode_request",
     "encode_request_header",
     "encode_response",
     "encode_response_header",
-    "encode_versions_refusal",
+    "encode_unsupported_version_response",
     "encode_versions_request",
     "encode_versions_response",
     "fetching_replica_id",
     "frame",
     "receive_request",
     "request_api_key",
-    "wide",
+    "latest_schemas",
 ]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kio.schema.api_versions.v4 import response as told
+from kio.schema.api_versions.v4 import response as api_versions_response
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 
@@ -30,11 +30,11 @@ KRAFT_VERSIONS: Final = VersionRange(0, 1)
 """The levels of ``kraft.version`` that this software knows."""
 _LEVEL_ZERO: Final = VersionRange(0, 0)
 _ZERO_LEVELS_FROM: Final = 4
-_AT_ONCE: Final = duration(0)
+_NO_THROTTLE: Final = duration(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class NodeApiVersions:
     """What a peer says. ``error`` is Kafka's code; ``kraft_versions`` are the levels of
     ``kraft.version`` that it knows, ``kraft_version`` the one that holds there, if it says."""
 
@@ -44,7 +44,7 @@ class Offered:
     error: int = 0
 
     @property
-    def is_version_refused(self) -> bool:
+    def is_version_unsupported(self) -> bool:
         """Whether the question must be asked again, in a version of ``versions``."""
         return self.error == ErrorCode.unsupported_version
 
@@ -74,7 +74,7 @@ def encode_versions_response(
         (api, versions) for api in APIS.values() if (versions := api.on(listener)) is not None
     )
     keys = tuple(
-        told.ApiVersion(
+        api_versions_response.ApiVersion(
             api_key=int16(api.key),
             min_version=int16(
                 versions.first if api.announced_first is None else api.announced_first
@@ -83,15 +83,15 @@ def encode_versions_response(
         )
         for api, versions in served
     )
-    supported = told.SupportedFeatureKey(
+    supported = api_versions_response.SupportedFeatureKey(
         name=KRAFT_VERSION,
         min_version=int16(kraft_versions.first),
         max_version=int16(kraft_versions.last),
     )
-    response = told.ApiVersionsResponse(
+    response = api_versions_response.ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=keys,
-        throttle_time=_AT_ONCE,
+        throttle_time=_NO_THROTTLE,
         supported_features=(supported,)
         if kraft_versions.first or version >= _ZERO_LEVELS_FROM
         else (),
@@ -101,16 +101,16 @@ def encode_versions_response(
     return encode(response, version)
 
 
-def encode_versions_refusal() -> bytes:
+def encode_unsupported_version_response() -> bytes:
     """The answer, in version 0, to ApiVersions in a version that we do not speak (KIP-511)."""
     versions = APIS[ApiKey.API_VERSIONS].versions
-    key = told.ApiVersion(
+    key = api_versions_response.ApiVersion(
         api_key=int16(ApiKey.API_VERSIONS),
         min_version=int16(versions.first),
         max_version=int16(versions.last),
     )
-    response = told.ApiVersionsResponse(
-        error_code=ErrorCode.unsupported_version, api_keys=(key,), throttle_time=_AT_ONCE
+    response = api_versions_response.ApiVersionsResponse(
+        error_code=ErrorCode.unsupported_version, api_keys=(key,), throttle_time=_NO_THROTTLE
     )
     return encode(response, 0)
 
@@ -120,17 +120,19 @@ def decode_versions_request(version: int, data: bytes, *, start: int = 0) -> Api
     return decode(ApiVersionsRequest, version, data, start=start)
 
 
-def decode_versions_response(version: int, data: bytes, *, start: int = 0) -> Offered:
+def decode_versions_response(version: int, data: bytes, *, start: int = 0) -> NodeApiVersions:
     """What a peer serves, by a body that begins at ``start``. Raises ``MalformedMessageError``."""
     code = int.from_bytes(data[start : start + 2], "big", signed=True)
     is_refused = code == ErrorCode.unsupported_version
-    response = decode(told.ApiVersionsResponse, 0 if is_refused else version, data, start=start)
+    response = decode(
+        api_versions_response.ApiVersionsResponse, 0 if is_refused else version, data, start=start
+    )
     supported = {
         one.name: VersionRange(one.min_version, one.max_version)
         for one in response.supported_features
     }
     finalized = {one.name: one.max_version_level for one in response.finalized_features}
-    return Offered(
+    return NodeApiVersions(
         versions={
             one.api_key: VersionRange(one.min_version, one.max_version) for one in response.api_keys
         },
@@ -140,7 +142,7 @@ def decode_versions_response(version: int, data: bytes, *, start: int = 0) -> Of
     )
 
 
-def _finalized(level: int) -> told.FinalizedFeatureKey:
-    return told.FinalizedFeatureKey(
+def _finalized(level: int) -> api_versions_response.FinalizedFeatureKey:
+    return api_versions_response.FinalizedFeatureKey(
         name=KRAFT_VERSION, max_version_level=int16(level), min_version_level=int16(level)
     )

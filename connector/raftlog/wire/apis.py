@@ -153,12 +153,12 @@ def served_api(api_key: int, version: int, listener: Listener) -> Api:
     return api
 
 
-def common_version(key: ApiKey, offered: Mapping[int, VersionRange]) -> int:
+def common_version(key: ApiKey, node_versions: Mapping[int, VersionRange]) -> int:
     """The highest version of a request that we and a peer speak, by what the peer announced.
 
     Raises ``NoCommonVersionError``.
     """
-    ours, theirs = APIS[key].versions, offered.get(key)
+    ours, theirs = APIS[key].versions, node_versions.get(key)
     if theirs is not None:
         highest = min(ours.last, theirs.last)
         if highest in ours and highest in theirs:

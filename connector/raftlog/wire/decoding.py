@@ -103,7 +103,8 @@ def decode(
     elements_max: int = WIRE_ELEMENTS_MAX,
     may_trail: bool = False,
 ) -> T:
-    """The message of this version as a ``target`` (kio's newest class of it, or one of ``wide``).
+    """The message of this version as a ``target`` (kio's newest class of it, or one of
+    ``latest_schemas``).
 
     The body begins at ``start``, where the header ends; bytes behind the body are an error, unless
     they ``may_trail``.

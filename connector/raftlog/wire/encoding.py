@@ -2,8 +2,9 @@
 
 Rules of this file:
 
-1. A value may be of any class that has the fields: the newest of kio's, or one of ``wide``. A field
-   that the class does not have takes its default, if Kafka's definition says one.
+1. A value may be of any class that has the fields: the newest of kio's, or one of
+   ``latest_schemas``. A field that the class does not have takes its default, if Kafka's
+   definition says one.
 2. A tagged field is written if its bytes are not those of its default (KIP-482), tags ascending.
 3. What the version cannot say is ``InexpressibleMessageError``. Fields that the version lacks are
    left out: whoever makes a message for an old version knows what that means.
@@ -44,7 +45,7 @@ class _UnwritableError(Exception):
 def encode(message: Any, version: int) -> bytes:
     """The bytes of a request or an answer, without its header.
 
-    ``message`` is of kio's newest class of it, or of one of ``wide``. Raises
+    ``message`` is of kio's newest class of it, or of one of ``latest_schemas``. Raises
     ``InexpressibleMessageError``.
     """
     out: list[bytes] = []

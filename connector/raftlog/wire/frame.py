@@ -21,7 +21,7 @@ _TLS_CONTENT: Final = (0x15, 0x16)  # alert, handshake
 _HTTP_STARTS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"OPTI", b"CONN", b"PRI ")
 
 
-class FrameSplitter:
+class FrameDecoder:
     """Takes bytes as they arrive and gives the frames that are whole, without their lengths.
 
     ``byte_count_max`` bounds one frame; ``where`` names the peer in errors.
@@ -36,12 +36,12 @@ class FrameSplitter:
         self._error: FrameLengthError | None = None
 
     @property
-    def kept_byte_count(self) -> int:
+    def buffered_byte_count(self) -> int:
         """How many bytes wait for the rest of their frame."""
         return len(self._kept)
 
     @property
-    def awaited_byte_count(self) -> int:
+    def expected_byte_count(self) -> int:
         """How long the frame is, with its length, of which only a part is there; 0 without one."""
         return self._awaited_byte_count
 

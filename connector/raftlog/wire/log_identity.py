@@ -20,7 +20,7 @@ from typing import Final, cast
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import Records, i8, i16, i32, i32Timedelta, i64, u16
 
-from raftlog.quorum.messages import Standing
+from raftlog.quorum.messages import LeaderAndEpoch
 from raftlog.quorum.voters import Endpoint
 from raftlog.types import ZERO_UUID, ReplicaKey
 
@@ -28,7 +28,7 @@ from .apis import ApiKey
 
 PARTITION: Final = 0
 PORT_MAX: Final = 65_535
-_UUIDS_KEPT: Final = 256
+_UUID_CACHE_SIZE: Final = 256
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -47,7 +47,7 @@ class LogIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RequestError:
     """A request that is not for this log, or makes no sense; or an answer that says so.
 
     ``error`` is Kafka's code. At the top level nothing else is answered; else the answer also says
@@ -62,7 +62,7 @@ class Refusal:
     partition: int = PARTITION
 
 
-@functools.lru_cache(maxsize=_UUIDS_KEPT)
+@functools.lru_cache(maxsize=_UUID_CACHE_SIZE)
 def uuid_or_none(text: str) -> uuid.UUID | None:
     """kio's value of Kafka's text; None for zero."""
     if text == ZERO_UUID:
@@ -70,7 +70,7 @@ def uuid_or_none(text: str) -> uuid.UUID | None:
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
-@functools.lru_cache(maxsize=_UUIDS_KEPT)
+@functools.lru_cache(maxsize=_UUID_CACHE_SIZE)
 def uuid_text(value: uuid.UUID | None) -> str:
     if value is None:
         return ZERO_UUID
@@ -90,12 +90,13 @@ def directory_of(key: ReplicaKey | None) -> uuid.UUID | None:
     return None if key is None else uuid_or_none(key.directory_id)
 
 
-def leader_endpoint(standing: Standing, identity: LogIdentity) -> Endpoint | None:
+def leader_endpoint(leader_and_epoch: LeaderAndEpoch, identity: LogIdentity) -> Endpoint | None:
     """Where the leader listens on the listener that was asked; None if it is not known."""
-    if standing.leader_id is None:
+    if leader_and_epoch.leader_id is None:
         return None
     return next(
-        (one for one in standing.leader_endpoints if one.name == identity.listener_name), None
+        (one for one in leader_and_epoch.leader_endpoints if one.name == identity.listener_name),
+        None,
     )
 
 

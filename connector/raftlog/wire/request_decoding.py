@@ -3,8 +3,8 @@
 Rules of this file:
 
 1. A request is checked in Kafka's order: the cluster, the topic and its one partition, then numbers
-   that make no sense whatever the replica knows. What fails is a ``Refusal``, not an error: it has
-   an answer. The rest is for the core to check (Kafka: ``KafkaRaftClient``).
+   that make no sense whatever the replica knows. What fails is a ``RequestError``, not an error: it
+   has an answer. The rest is for the core to check (Kafka: ``KafkaRaftClient``).
 2. A cluster id may be left out, never be another one.
 3. -1 and the id of zeros are read as None where nobody may be named. A fetch that says nothing of a
    high watermark (before version 18) reads as 2^63-1, which no other is above: it waits for records
@@ -39,14 +39,14 @@ from raftlog.quorum.messages import (
 from raftlog.quorum.voters import Endpoint, Voter, endpoints_problem
 from raftlog.types import ZERO_UUID, ReplicaKey, SnapshotId
 
-from . import wide
+from . import latest_schemas
 from .api_versions import decode_versions_request
 from .apis import ApiKey
 from .decoding import decode
 from .log_identity import (
     PARTITION,
     LogIdentity,
-    Refusal,
+    RequestError,
     milliseconds,
     none_below_zero,
     replica_key,
@@ -54,7 +54,7 @@ from .log_identity import (
     uuid_text,
 )
 
-Asked: TypeAlias = Request | Refusal
+DecodedRequest: TypeAlias = Request | RequestError
 _REPLICA_STATE_FROM: Final = 15
 
 
@@ -65,8 +65,8 @@ def decode_request(
     identity: LogIdentity,
     *,
     start: int = 0,
-    decoded: wide.FetchRequest | None = None,
-) -> Asked:
+    decoded: latest_schemas.FetchRequest | None = None,
+) -> DecodedRequest:
     """What a body says that begins at ``start``. ``decoded`` is that body, if it was read before.
 
     The api must be one of the quorum's, or ApiVersions. Raises ``MalformedMessageError`` for bytes
@@ -79,25 +79,25 @@ def decode_request(
     target, reader = _READERS[key]
     request: Any = decode(target, version, data, start=start) if decoded is None else decoded
     if request.cluster_id not in (None, identity.cluster_id):
-        return Refusal(
+        return RequestError(
             api_key=key,
             error=ErrorCode.inconsistent_cluster_id,
             reason="it is meant for another cluster",
         )
-    asked: Asked = reader(request, version, identity)
+    asked: DecodedRequest = reader(request, version, identity)
     return asked
 
 
 # --- elections ------------------------------------------------------------------------------------
 
 
-def _vote(request: vote.VoteRequest, _: int, identity: LogIdentity) -> Asked:
-    if not _is_ours(request.topics, identity):
+def _vote(request: vote.VoteRequest, _: int, identity: LogIdentity) -> DecodedRequest:
+    if not _is_this_log(request.topics, identity):
         return _other_log(ApiKey.VOTE)
     (partition,) = request.topics[0].partitions
     numbers = (partition.last_offset, partition.last_offset_epoch, partition.replica_epoch)
     if min(numbers) < 0 or partition.replica_id < 0:
-        return _senseless(ApiKey.VOTE)
+        return _invalid_value(ApiKey.VOTE)
     return VoteRequest(
         epoch=partition.replica_epoch,
         candidate=replica_key(partition.replica_id, partition.replica_directory_id),
@@ -110,13 +110,13 @@ def _vote(request: vote.VoteRequest, _: int, identity: LogIdentity) -> Asked:
 
 def _begin_epoch(
     request: begin_epoch.BeginQuorumEpochRequest, _: int, identity: LogIdentity
-) -> Asked:
-    if not _is_ours(request.topics, identity):
+) -> DecodedRequest:
+    if not _is_this_log(request.topics, identity):
         return _other_log(ApiKey.BEGIN_QUORUM_EPOCH)
     (partition,) = request.topics[0].partitions
     endpoints = _endpoints(request.leader_endpoints)
     if min(partition.leader_epoch, partition.leader_id) < 0:
-        return _senseless(ApiKey.BEGIN_QUORUM_EPOCH)
+        return _invalid_value(ApiKey.BEGIN_QUORUM_EPOCH)
     if (problem := endpoints_problem(endpoints)) is not None:
         return _invalid(ApiKey.BEGIN_QUORUM_EPOCH, problem, is_top_level=False)
     return BeginQuorumEpochRequest(
@@ -127,27 +127,31 @@ def _begin_epoch(
     )
 
 
-def _end_epoch(request: wide.EndQuorumEpochRequest, version: int, identity: LogIdentity) -> Asked:
-    if not _is_ours(request.topics, identity):
+def _end_epoch(
+    request: latest_schemas.EndQuorumEpochRequest, version: int, identity: LogIdentity
+) -> DecodedRequest:
+    if not _is_this_log(request.topics, identity):
         return _other_log(ApiKey.END_QUORUM_EPOCH)
     (partition,) = request.topics[0].partitions
     if version > 0:
-        preferred = tuple(
+        preferred_successors = tuple(
             replica_key(one.candidate_id, one.candidate_directory_id)
             for one in partition.preferred_candidates
         )
     else:
-        preferred = tuple(replica_key(one, None) for one in partition.preferred_successors)
-    ids = (partition.leader_id, *(one.node_id for one in preferred))
+        preferred_successors = tuple(
+            replica_key(one, None) for one in partition.preferred_successors
+        )
+    ids = (partition.leader_id, *(one.node_id for one in preferred_successors))
     endpoints = _endpoints(request.leader_endpoints)
     if min(partition.leader_epoch, *ids) < 0:
-        return _senseless(ApiKey.END_QUORUM_EPOCH)
+        return _invalid_value(ApiKey.END_QUORUM_EPOCH)
     if (problem := endpoints_problem(endpoints)) is not None:
         return _invalid(ApiKey.END_QUORUM_EPOCH, problem, is_top_level=False)
     return EndQuorumEpochRequest(
         epoch=partition.leader_epoch,
         leader_id=partition.leader_id,
-        preferred=preferred,
+        preferred_successors=preferred_successors,
         leader_endpoints=endpoints,
     )
 
@@ -155,13 +159,15 @@ def _end_epoch(request: wide.EndQuorumEpochRequest, version: int, identity: LogI
 # --- replication ----------------------------------------------------------------------------------
 
 
-def fetching_replica_id(request: wide.FetchRequest, version: int) -> int:
+def fetching_replica_id(request: latest_schemas.FetchRequest, version: int) -> int:
     """Who fetches; -1 for a consumer."""
     has_state = version >= _REPLICA_STATE_FROM
     return request.replica_state.replica_id if has_state else request.replica_id
 
 
-def _fetch(request: wide.FetchRequest, version: int, identity: LogIdentity) -> Asked:
+def _fetch(
+    request: latest_schemas.FetchRequest, version: int, identity: LogIdentity
+) -> DecodedRequest:
     topics = request.topics
     if len(topics) != 1 or uuid_text(topics[0].topic_id) != identity.topic_id:
         return _other_log(ApiKey.FETCH)
@@ -172,7 +178,7 @@ def _fetch(request: wide.FetchRequest, version: int, identity: LogIdentity) -> A
     max_wait_ms = milliseconds(request.max_wait)
     epochs = (partition.last_fetched_epoch, partition.current_leader_epoch)
     if min(max_wait_ms, partition.fetch_offset, request.max_bytes, *epochs) < 0:
-        return _senseless(ApiKey.FETCH)
+        return _invalid_value(ApiKey.FETCH)
     return FetchRequest(
         replica=replica_key(fetching_replica_id(request, version), partition.replica_directory_id),
         epoch=partition.current_leader_epoch,
@@ -186,13 +192,13 @@ def _fetch(request: wide.FetchRequest, version: int, identity: LogIdentity) -> A
 
 def _fetch_snapshot(
     request: fetch_snapshot.FetchSnapshotRequest, _: int, identity: LogIdentity
-) -> Asked:
+) -> DecodedRequest:
     topics = request.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         return _other_log(ApiKey.FETCH_SNAPSHOT)
     (partition,) = topics[0].partitions
     if topics[0].name != identity.topic or partition.partition != PARTITION:
-        return Refusal(
+        return RequestError(
             api_key=ApiKey.FETCH_SNAPSHOT,
             error=ErrorCode.unknown_topic_or_partition,
             reason="it is about another log",
@@ -202,11 +208,11 @@ def _fetch_snapshot(
         )
     snapshot_id = SnapshotId(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
     if min(partition.current_leader_epoch, request.max_bytes) < 0:
-        return _senseless(ApiKey.FETCH_SNAPSHOT)
+        return _invalid_value(ApiKey.FETCH_SNAPSHOT)
     if min(snapshot_id.epoch, snapshot_id.end_offset) < 0:
-        return _senseless(ApiKey.FETCH_SNAPSHOT, ErrorCode.snapshot_not_found)
+        return _invalid_value(ApiKey.FETCH_SNAPSHOT, ErrorCode.snapshot_not_found)
     if partition.position < 0:
-        return _senseless(ApiKey.FETCH_SNAPSHOT, ErrorCode.position_out_of_range)
+        return _invalid_value(ApiKey.FETCH_SNAPSHOT, ErrorCode.position_out_of_range)
     return FetchSnapshotRequest(
         replica=replica_key(request.replica_id, partition.replica_directory_id),
         epoch=partition.current_leader_epoch,
@@ -219,7 +225,7 @@ def _fetch_snapshot(
 # --- voters ---------------------------------------------------------------------------------------
 
 
-def _add_voter(request: AddRaftVoterRequest, _: int, identity: LogIdentity) -> Asked:
+def _add_voter(request: AddRaftVoterRequest, _: int, identity: LogIdentity) -> DecodedRequest:
     voter = Voter(
         key=replica_key(request.voter_id, request.voter_directory_id),
         endpoints=_endpoints(request.listeners),
@@ -229,18 +235,18 @@ def _add_voter(request: AddRaftVoterRequest, _: int, identity: LogIdentity) -> A
     return AddVoterRequest(
         voter=voter,
         timeout_ms=milliseconds(request.timeout),
-        is_answered_when_committed=request.ack_when_committed,
+        ack_when_committed=request.ack_when_committed,
     )
 
 
-def _remove_voter(request: RemoveRaftVoterRequest, _: int, __: LogIdentity) -> Asked:
+def _remove_voter(request: RemoveRaftVoterRequest, _: int, __: LogIdentity) -> DecodedRequest:
     key = replica_key(request.voter_id, request.voter_directory_id)
     if (problem := _key_problem(key)) is not None:
         return _invalid(ApiKey.REMOVE_RAFT_VOTER, problem)
     return RemoveVoterRequest(voter=key)
 
 
-def _update_voter(request: UpdateRaftVoterRequest, _: int, identity: LogIdentity) -> Asked:
+def _update_voter(request: UpdateRaftVoterRequest, _: int, identity: LogIdentity) -> DecodedRequest:
     versions = request.k_raft_version_feature
     lowest, highest = versions.min_supported_version, versions.max_supported_version
     voter = Voter(
@@ -274,7 +280,7 @@ def _voter_problem(voter: Voter, identity: LogIdentity) -> str | None:
 # --- what they share ------------------------------------------------------------------------------
 
 
-def _is_ours(topics: Sequence[Any], identity: LogIdentity) -> bool:
+def _is_this_log(topics: Sequence[Any], identity: LogIdentity) -> bool:
     """Whether exactly our topic and its one partition are named."""
     return (
         len(topics) == 1
@@ -284,31 +290,33 @@ def _is_ours(topics: Sequence[Any], identity: LogIdentity) -> bool:
     )
 
 
-def _other_log(key: ApiKey) -> Refusal:
-    return Refusal(
+def _other_log(key: ApiKey) -> RequestError:
+    return RequestError(
         api_key=key, error=ErrorCode.invalid_request, reason="it is not about this log alone"
     )
 
 
-def _senseless(key: ApiKey, error: ErrorCode = ErrorCode.invalid_request) -> Refusal:
+def _invalid_value(key: ApiKey, error: ErrorCode = ErrorCode.invalid_request) -> RequestError:
     reason = "an offset, an epoch, an id or a time makes no sense"
-    return Refusal(api_key=key, error=error, reason=reason, is_top_level=False)
+    return RequestError(api_key=key, error=error, reason=reason, is_top_level=False)
 
 
-def _invalid(key: ApiKey, reason: str, *, is_top_level: bool = True) -> Refusal:
+def _invalid(key: ApiKey, reason: str, *, is_top_level: bool = True) -> RequestError:
     error = ErrorCode.invalid_request
-    return Refusal(api_key=key, error=error, reason=reason, is_top_level=is_top_level)
+    return RequestError(api_key=key, error=error, reason=reason, is_top_level=is_top_level)
 
 
 def _endpoints(listeners: Sequence[Any]) -> tuple[Endpoint, ...]:
     return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)
 
 
-_READERS: Final[dict[ApiKey, tuple[type[Any], Callable[[Any, int, LogIdentity], Asked]]]] = {
+_READERS: Final[
+    dict[ApiKey, tuple[type[Any], Callable[[Any, int, LogIdentity], DecodedRequest]]]
+] = {
     ApiKey.VOTE: (vote.VoteRequest, _vote),
     ApiKey.BEGIN_QUORUM_EPOCH: (begin_epoch.BeginQuorumEpochRequest, _begin_epoch),
-    ApiKey.END_QUORUM_EPOCH: (wide.EndQuorumEpochRequest, _end_epoch),
-    ApiKey.FETCH: (wide.FetchRequest, _fetch),
+    ApiKey.END_QUORUM_EPOCH: (latest_schemas.EndQuorumEpochRequest, _end_epoch),
+    ApiKey.FETCH: (latest_schemas.FetchRequest, _fetch),
     ApiKey.FETCH_SNAPSHOT: (fetch_snapshot.FetchSnapshotRequest, _fetch_snapshot),
     ApiKey.ADD_RAFT_VOTER: (AddRaftVoterRequest, _add_voter),
     ApiKey.REMOVE_RAFT_VOTER: (RemoveRaftVoterRequest, _remove_voter),

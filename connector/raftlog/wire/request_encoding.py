@@ -37,7 +37,7 @@ from raftlog.quorum.messages import (
 )
 from raftlog.types import ZERO_UUID, ReplicaKey
 
-from . import wide
+from . import latest_schemas
 from .api_versions import encode_versions_request
 from .apis import ApiKey
 from .encoding import encode
@@ -57,12 +57,12 @@ from .log_identity import (
 )
 
 SOFTWARE: Final = "raftlog"
-UNTOLD: Final = "unknown"
+SOFTWARE_VERSION: Final = "unknown"
 """Kafka's word for a version of software that nobody told."""
 VOTER_KEY_FROM: Final = 1
 """The first version of Vote and BeginQuorumEpoch that holds the voter's directory id."""
 PRE_VOTE_FROM: Final = 2
-EARLY_ANSWER_FROM: Final = 1
+ACK_WHEN_COMMITTED_FROM: Final = 1
 _API_KEYS: Final[dict[type[Any], ApiKey]] = {
     VoteRequest: ApiKey.VOTE,
     BeginQuorumEpochRequest: ApiKey.BEGIN_QUORUM_EPOCH,
@@ -87,7 +87,9 @@ def encode_request(request: Request, version: int, identity: LogIdentity) -> byt
     Raises ``InexpressibleMessageError``.
     """
     if isinstance(request, VersionsRequest):
-        return encode_versions_request(version, software=SOFTWARE, software_version=UNTOLD)
+        return encode_versions_request(
+            version, software=SOFTWARE, software_version=SOFTWARE_VERSION
+        )
     return encode(_BUILDERS[type(request)](request, version, identity), version)
 
 
@@ -139,21 +141,23 @@ def _begin_epoch(request: BeginQuorumEpochRequest, version: int, identity: LogId
 
 
 def _end_epoch(request: EndQuorumEpochRequest, _: int, identity: LogIdentity) -> object:
-    partition = wide.EndedPartition(
+    partition = latest_schemas.EndedPartition(
         partition_index=int32(PARTITION),
         leader_id=node(request.leader_id),
         leader_epoch=int32(request.epoch),
-        preferred_successors=tuple(int32(one.node_id) for one in request.preferred),
+        preferred_successors=tuple(int32(one.node_id) for one in request.preferred_successors),
         preferred_candidates=tuple(
             end_epoch.ReplicaInfo(
                 candidate_id=node(one.node_id), candidate_directory_id=directory_of(one)
             )
-            for one in request.preferred
+            for one in request.preferred_successors
         ),
     )
-    return wide.EndQuorumEpochRequest(
+    return latest_schemas.EndQuorumEpochRequest(
         cluster_id=identity.cluster_id,
-        topics=(wide.EndedTopic(topic_name=name(identity.topic), partitions=(partition,)),),
+        topics=(
+            latest_schemas.EndedTopic(topic_name=name(identity.topic), partitions=(partition,)),
+        ),
         leader_endpoints=tuple(
             end_epoch.LeaderEndpoint(name=one.name, host=one.host, port=port(one.port))
             for one in request.leader_endpoints
@@ -172,14 +176,14 @@ def _fetch(request: FetchRequest, _: int, identity: LogIdentity) -> object:
         high_watermark=int64(or_minus_one(request.high_watermark)),
     )
     topic_id = uuid_or_none(identity.topic_id)
-    return wide.FetchRequest(
+    return latest_schemas.FetchRequest(
         cluster_id=identity.cluster_id,
         replica_id=node(request.replica.node_id),
         replica_state=fetch.ReplicaState(replica_id=node(request.replica.node_id)),
         max_wait=duration(request.max_wait_ms),
         min_bytes=int32(0),
         max_bytes=int32(request.max_bytes),
-        topics=(wide.FetchTopic(topic_id=topic_id, partitions=(partition,)),),
+        topics=(latest_schemas.FetchTopic(topic_id=topic_id, partitions=(partition,)),),
         forgotten_topics_data=(),
     )
 
@@ -203,7 +207,7 @@ def _fetch_snapshot(request: FetchSnapshotRequest, _: int, identity: LogIdentity
 
 
 def _add_voter(request: AddVoterRequest, version: int, identity: LogIdentity) -> object:
-    if not request.is_answered_when_committed and version < EARLY_ANSWER_FROM:
+    if not request.ack_when_committed and version < ACK_WHEN_COMMITTED_FROM:
         raise _inexpressible(
             "AddRaftVoterRequest", version, "ack_when_committed", "it would wait for the commit"
         )
@@ -216,7 +220,7 @@ def _add_voter(request: AddVoterRequest, version: int, identity: LogIdentity) ->
             add_voter.Listener(name=one.name, host=one.host, port=port(one.port))
             for one in request.voter.endpoints
         ),
-        ack_when_committed=request.is_answered_when_committed,
+        ack_when_committed=request.ack_when_committed,
     )
 
 

@@ -2,9 +2,9 @@
 
 Rules of this file:
 
-1. kio gives one class for each version. Here the newest one stands for all (or one of ``wide``,
-   which adds what only old versions have), as in Kafka's own generated classes: what a version does
-   not have takes its default.
+1. kio gives one class for each version. Here the newest one stands for all (or one of
+   ``latest_schemas``, which adds what only old versions have), as in Kafka's own generated classes:
+   what a version does not have takes its default.
 2. kio is asked for classes alone. Its native reader allocates what a length claims and ends the
    process if that fails (0.6.5: five bytes are enough), so that bytes are read by ``decoding``.
 3. Kafka: ``MessageDataGenerator``; KIP-482 for tagged fields, KIP-893 for structures that may be

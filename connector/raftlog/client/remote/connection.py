@@ -6,7 +6,7 @@ Rules of this file:
    nothing of what the node did. One on which an answer is late is closed, for those behind it are
    late, too.
 2. Versions are agreed on when the connection is made (KIP-35, KIP-511).
-3. Bytes of a peer are bounded by ``FrameSplitter``, and read by ``raftlog.wire``'s decoders only.
+3. Bytes of a peer are bounded by ``FrameDecoder``, and read by ``raftlog.wire``'s decoders only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from raftlog.errors import AccessDeniedError, NoCommonVersionError, WireError
 from raftlog.limits import WIRE_FRAME_BYTES_MAX
 from raftlog.wire import (
     ApiKey,
-    FrameSplitter,
-    Offered,
+    FrameDecoder,
+    NodeApiVersions,
     RequestHeader,
     VersionRange,
     common_version,
@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
         self.address: Final = address
         self.versions: Mapping[int, VersionRange] = {}
         self._transport: asyncio.Transport | None = None
-        self._splitter = FrameSplitter(WIRE_FRAME_BYTES_MAX, str(address))
+        self._splitter = FrameDecoder(WIRE_FRAME_BYTES_MAX, str(address))
         self._asked: dict[int, _Asked] = {}
         self._next_correlation_id = 0
         self._lost: str | None = None
@@ -119,14 +119,14 @@ class Connection(asyncio.Protocol):
         return connection
 
     async def _agree(self, timeout_s: float) -> None:
-        version, offered = VERSIONS_ASKED_FIRST, Offered()
+        version, offered = VERSIONS_ASKED_FIRST, NodeApiVersions()
         for _ in range(2):
             body = encode_versions_request(
                 version, software="raftlog", software_version=raftlog.__version__
             )
             reply = await self.wait(self._send(ApiKey.API_VERSIONS, version, body), timeout_s)
             offered = decode_versions_response(reply.version, reply.frame, start=reply.body_start)
-            if not offered.is_version_refused:
+            if not offered.is_version_unsupported:
                 break
             version = (
                 min(offered.versions[ApiKey.API_VERSIONS].last, version)

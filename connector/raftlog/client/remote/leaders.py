@@ -30,7 +30,7 @@ from raftlog.errors import (
     WireError,
 )
 from raftlog.types import CLUSTER_METADATA_TOPIC
-from raftlog.wire import ApiKey, wide
+from raftlog.wire import ApiKey, latest_schemas
 from raftlog.wire.log_identity import uuid_or_none
 
 from . import messages
@@ -248,7 +248,7 @@ class Leaders:
         answer = await connection.ask(
             ApiKey.METADATA,
             messages.metadata_request(),
-            wide.MetadataResponse,
+            latest_schemas.MetadataResponse,
             timeout_s=ASK_TIMEOUT_S,
         )
         _check_access(connection, "Metadata", int(answer.error_code))

@@ -30,7 +30,7 @@ from kio.schema.produce.v13 import request as produce
 
 from raftlog.errors import MalformedMessageError
 from raftlog.types import CLUSTER_METADATA_TOPIC, SnapshotId
-from raftlog.wire import wide
+from raftlog.wire import latest_schemas
 
 PARTITION: Final = 0
 LATEST_TIMESTAMP: Final = -1
@@ -57,9 +57,9 @@ class TopicIdentity:
 # --- questions ------------------------------------------------------------------------------------
 
 
-def metadata_request() -> wide.MetadataRequest:
+def metadata_request() -> latest_schemas.MetadataRequest:
     """Which nodes there are, and who leads what."""
-    return wide.MetadataRequest(
+    return latest_schemas.MetadataRequest(
         topics=None,
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
@@ -82,13 +82,15 @@ def quorum_request() -> describe_quorum.DescribeQuorumRequest:
     return describe_quorum.DescribeQuorumRequest(topics=(topic,))
 
 
-def produce_request(log: TopicIdentity, batch: bytes, timeout_ms: int) -> wide.ProduceRequest:
+def produce_request(
+    log: TopicIdentity, batch: bytes, timeout_ms: int
+) -> latest_schemas.ProduceRequest:
     """Append one batch, and answer when it is committed."""
     partition = produce.PartitionProduceData(index=_any(PARTITION), records=_any(batch))
-    topic = wide.ProduceTopic(
+    topic = latest_schemas.ProduceTopic(
         topic_id=log.topic_id, name=_any(log.topic), partition_data=(partition,)
     )
-    return wide.ProduceRequest(
+    return latest_schemas.ProduceRequest(
         transactional_id=None,
         acks=_any(-1),
         timeout=_duration(timeout_ms),
@@ -110,7 +112,7 @@ def fetch_request(
     is_committed_only: bool = True,
     last_epoch: int = -1,
     wait_ms: int = 0,
-) -> wide.FetchRequest:
+) -> latest_schemas.FetchRequest:
     """Batches from the one that holds ``offset`` on, as a consumer asks (KIP-227: no session)."""
     partition = fetch.FetchPartition(
         partition=_any(PARTITION),
@@ -120,8 +122,10 @@ def fetch_request(
         partition_max_bytes=_any(byte_count_max),
         replica_directory_id=None,
     )
-    topic = wide.FetchTopic(topic_id=log.topic_id, topic=_any(log.topic), partitions=(partition,))
-    return wide.FetchRequest(
+    topic = latest_schemas.FetchTopic(
+        topic_id=log.topic_id, topic=_any(log.topic), partitions=(partition,)
+    )
+    return latest_schemas.FetchRequest(
         cluster_id=None,
         max_wait=_duration(wait_ms),
         min_bytes=_any(1 if wait_ms else 0),
@@ -182,13 +186,13 @@ def epoch_end_request(log: TopicIdentity, epoch: int) -> epoch_ends.OffsetForLea
     )
 
 
-def commit_request(log: TopicIdentity, application_id: str) -> wide.OffsetFetchRequest:
+def commit_request(log: TopicIdentity, application_id: str) -> latest_schemas.OffsetFetchRequest:
     """The last version that was committed under an application id, which is a group's name."""
-    topic = wide.OffsetFetchTopic(
+    topic = latest_schemas.OffsetFetchTopic(
         topic_id=log.topic_id, name=_any(log.topic), partition_indexes=(_any(PARTITION),)
     )
-    group = wide.OffsetFetchGroup(group_id=_any(application_id), topics=(topic,))
-    return wide.OffsetFetchRequest(
+    group = latest_schemas.OffsetFetchGroup(group_id=_any(application_id), topics=(topic,))
+    return latest_schemas.OffsetFetchRequest(
         groups=(group,), group_id=_any(application_id), topics=(topic,), require_stable=True
     )
 
@@ -219,7 +223,7 @@ def only(topics: Any, partitions: str = "partitions") -> Any:
     return getattr(topics[0], partitions)[0]
 
 
-def committed_of(answer: wide.OffsetFetchResponse) -> tuple[int, Committed | None]:
+def committed_of(answer: latest_schemas.OffsetFetchResponse) -> tuple[int, Committed | None]:
     """An error of Kafka's, and the last commit if there is one."""
     topics = answer.groups[0].topics if answer.groups else answer.topics
     error = int(answer.groups[0].error_code if answer.groups else answer.error_code)

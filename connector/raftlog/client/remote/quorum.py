@@ -34,7 +34,7 @@ from raftlog.limits import BATCH_BYTES_MAX, MIB
 from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.records.compression import Compression
 from raftlog.types import OffsetAndEpoch, SnapshotId
-from raftlog.wire import ApiKey, wide
+from raftlog.wire import ApiKey, latest_schemas
 
 from . import messages
 from .addresses import Address
@@ -226,7 +226,7 @@ class Quorum:
         _, committed = self.ask_leader(
             ApiKey.OFFSET_FETCH,
             lambda leader: messages.commit_request(leader.log, application_id),
-            wide.OffsetFetchResponse,
+            latest_schemas.OffsetFetchResponse,
             messages.committed_of,
             timeout_ms=timeout_ms,
         )
@@ -304,7 +304,7 @@ class Quorum:
             )
 
         error, partition, leader = await self._ask(
-            ApiKey.FETCH, build, wide.FetchResponse, _fetched, (_OFFSET_OUT_OF_RANGE,)
+            ApiKey.FETCH, build, latest_schemas.FetchResponse, _fetched, (_OFFSET_OUT_OF_RANGE,)
         )
         return _fetched_of(partition, leader.epoch, is_out_of_range=bool(error))
 
@@ -363,7 +363,7 @@ def _indexed(answer: FetchSnapshotResponse) -> tuple[int, Any]:
     return int(partition.error_code), partition
 
 
-def _fetched(answer: wide.FetchResponse) -> tuple[int, Any]:
+def _fetched(answer: latest_schemas.FetchResponse) -> tuple[int, Any]:
     if answer.error_code:
         return int(answer.error_code), None
     partition = messages.only(answer.responses)

@@ -31,8 +31,8 @@ from raftlog.errors import (
     RaftlogError,
     WireError,
 )
-from raftlog.wire import ApiKey, wide
-from raftlog.wire.append_refusals import parse_appended
+from raftlog.wire import ApiKey, latest_schemas
+from raftlog.wire.produce_error_messages import parse_appended_message
 
 from . import messages
 from .connection import ConnectionLostError, Reply
@@ -278,7 +278,7 @@ class Sender:
 
     def _answered(self, leader: Leader, sending: Sending, done: asyncio.Future[Reply]) -> None:
         try:
-            answer = done.result().decoded(wide.ProduceResponse)
+            answer = done.result().decoded(latest_schemas.ProduceResponse)
             partition = messages.only(answer.responses, "partition_responses")
         except (ConnectionLostError, AccessDeniedError, WireError) as error:
             leader.connection.close("an answer was lost")
@@ -368,7 +368,7 @@ class Sender:
 def _result(leader: Leader, sending: Sending, partition: Any) -> AppendResult:
     """What an answer without an error says."""
     base_offset = int(partition.base_offset)
-    told = parse_appended(partition.error_message)
+    told = parse_appended_message(partition.error_message)
     if told is None:  # an older node
         return AppendResult(base_offset, base_offset + sending.record_count - 1, leader.epoch)
     # A repetition that only the client made is none to its caller, who asked once.

@@ -39,9 +39,9 @@ from raftlog.log.writing.batch_facts import ValueKind
 from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import RecordToAppend
-from raftlog.records.new_batch import seal_batch
+from raftlog.records.new_batch import finish_batch
 from raftlog.records.record import Header, NewRecord
-from raftlog.wire.append_refusals import parse_refusal
+from raftlog.wire.produce_error_messages import parse_error_message
 
 from .leaders import is_access_error
 
@@ -307,7 +307,7 @@ def _parts(
     start = 0
     while start < len(records):
         builder = _builder(settings, now_ms, NO_PRODUCER)
-        count = builder.count_that_fits(records, start)
+        count = builder.fitting_record_count(records, start)
         if count == 0:
             builder.append(records[start : start + 1])  # raises, unless its codec makes it fit
             count = 1
@@ -338,7 +338,7 @@ def _builder(settings: LogSettings, now_ms: int, stamp: ProducerStamp) -> BatchB
 
 def _empty_batch(now_ms: int) -> bytes:
     """A header that only checks."""
-    return seal_batch(
+    return finish_batch(
         b"",
         base_offset=-1,
         leader_epoch=-1,
@@ -389,7 +389,7 @@ try would have got, too. Not that it is too large: a leader's limit is its own."
 
 def judged(sending: Sending, code: int, text: str | None, path: str) -> Judged:
     """What an answer with an error means. ``path`` stands for the quorum in errors."""
-    error = parse_refusal(text)
+    error = parse_error_message(text)
     if isinstance(error, AppendUnknownError) or (error is None and code in _UNKNOWN):
         return SendAgain(text or f"Kafka's error {code}", is_uncertain=True, is_leader_gone=False)
     if isinstance(error, NotLeaderError | FutureEpochError):

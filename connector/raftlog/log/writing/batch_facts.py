@@ -36,7 +36,7 @@ from raftlog.records.control import (
     EndTransactionMarker,
     decode_control,
 )
-from raftlog.records.forward import first_record_headers, holds_any, iter_value_starts
+from raftlog.records.forward import contains_any, first_record_headers, iter_value_starts
 
 COMMIT_HEADER: Final = "raftlog.commit"
 VERSION_MAX: Final = 2**63 - 1
@@ -256,7 +256,7 @@ def _metadata_markers(batch: RecordBatch) -> tuple[MetadataMarker, ...]:
     """The markers among the records, up to the first record that is damaged."""
     found: list[MetadataMarker] = []
     try:
-        if not holds_any(batch, _MARKER_STARTS):  # far cheaper than looking at each record
+        if not contains_any(batch, _MARKER_STARTS):  # far cheaper than looking at each record
             return ()
         for delta, value in iter_value_starts(
             batch, _MARKER_STARTS, byte_count_max=_MARKER_BYTES_MAX

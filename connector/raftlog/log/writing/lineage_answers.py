@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.types import (
     Diverging,
-    FetchAnswer,
     OffsetAndEpoch,
     SnapshotId,
     SnapshotNeeded,
     Valid,
+    ValidOffsetAndEpoch,
 )
 
 
@@ -61,7 +61,7 @@ class Lineage:
             return OffsetAndEpoch(epoch=first.epoch, offset=first.end_offset)
         return found
 
-    def validate(self, offset: int, epoch: int) -> FetchAnswer:
+    def validate(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Whether a follower may fetch from ``offset`` if ``epoch`` is that of its last record."""
         if offset == 0 and self.snapshots:
             return SnapshotNeeded(self.snapshots[-1])

@@ -40,7 +40,7 @@ from raftlog.records.control import (
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord, Record
 from raftlog.storage.protocol import WritableStorage
-from raftlog.types import FetchAnswer, OffsetAndEpoch, SnapshotId
+from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch
 
 from .batch_facts import BatchFacts, ValueKind, batch_facts
 from .by_time import first_record_since, newest_time_ms
@@ -331,7 +331,7 @@ class ReplicatedLog(OpenLog):
         """Where the newest epoch that is not above ``epoch`` ends (exclusive) in this log."""
         return self._lineage.end_offset_for_epoch(epoch)
 
-    def validate_fetch(self, offset: int, epoch: int) -> FetchAnswer:
+    def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         """Whether a follower may fetch from ``offset``, its last record being of ``epoch``."""
         return self._lineage.validate(offset, epoch)
 

@@ -26,10 +26,10 @@ from raftlog.log.lineage import wrong_epochs
 from raftlog.log.pieces import pieces
 from raftlog.log.resync import find_sound_batch
 from raftlog.records.batch import RecordBatch, read_batch
+from raftlog.records.batch_index import batch_columns, damaged_headers, index_batches
 from raftlog.records.columns import BatchColumns, Bools, Int64s, Stop
 from raftlog.records.crc import first_bad_crc
 from raftlog.records.header import is_zero
-from raftlog.records.walk import batch_columns, damaged_headers, locate
 from raftlog.storage.protocol import ReadableFile
 
 from .recovered import ScanEnd
@@ -143,7 +143,7 @@ class _ReadSound:
         end_offset: int | None,
     ) -> SoundPiece:
         view = memoryview(buffer)
-        located = locate(view, path, file_position)
+        located = index_batches(view, path, file_position)
         bad = first_bad_crc(view, located)
         headers = located.headers if bad is None else located.headers[:bad]
         damaged = np.flatnonzero(damaged_headers(headers))

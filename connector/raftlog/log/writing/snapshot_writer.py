@@ -106,7 +106,7 @@ class SnapshotWriter(Closing):
         while at < len(records):
             builder = self._builder or self._new_builder(is_control=False)
             self._builder = builder
-            count = builder.count_that_fits(records, at)
+            count = builder.fitting_record_count(records, at)
             if count:
                 builder.append(records[at : at + count])
                 at += count

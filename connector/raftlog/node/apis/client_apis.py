@@ -26,7 +26,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRe
 from raftlog.errors import UnservedApiError
 from raftlog.node.log_service import LogService
 from raftlog.node.origin import Origin
-from raftlog.wire import ApiKey, decode, encode, wide
+from raftlog.wire import ApiKey, decode, encode, latest_schemas
 
 from .aside import Aside
 from .cluster import answer_describe_cluster, answer_describe_quorum
@@ -54,12 +54,15 @@ class ClientApis:
         self._aside: Final = Aside()
         self._view: Final = ClusterView(node, self._aside, is_one_socket=is_one_socket)
         self._answerers: Final[dict[int, tuple[type[Any], _Answerer]]] = {
-            ApiKey.PRODUCE: (wide.ProduceRequest, answer_produce),
-            ApiKey.FETCH: (wide.FetchRequest, answer_fetch),
+            ApiKey.PRODUCE: (latest_schemas.ProduceRequest, answer_produce),
+            ApiKey.FETCH: (latest_schemas.FetchRequest, answer_fetch),
             ApiKey.LIST_OFFSETS: (ListOffsetsRequest, answer_list_offsets),
-            ApiKey.METADATA: (wide.MetadataRequest, answer_metadata),
-            ApiKey.OFFSET_FETCH: (wide.OffsetFetchRequest, answer_offset_fetch),
-            ApiKey.FIND_COORDINATOR: (wide.FindCoordinatorRequest, answer_find_coordinator),
+            ApiKey.METADATA: (latest_schemas.MetadataRequest, answer_metadata),
+            ApiKey.OFFSET_FETCH: (latest_schemas.OffsetFetchRequest, answer_offset_fetch),
+            ApiKey.FIND_COORDINATOR: (
+                latest_schemas.FindCoordinatorRequest,
+                answer_find_coordinator,
+            ),
             ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest, ProducerIds().answer),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: (
                 OffsetForLeaderEpochRequest,
@@ -82,7 +85,7 @@ class ClientApis:
         body_start: int,
         origin: Origin,
         *,
-        decoded: wide.FetchRequest | None = None,
+        decoded: latest_schemas.FetchRequest | None = None,
     ) -> bytes | None:
         """The body of the answer to a request whose header was read, without a header. ``decoded``
         is the request's body, if it was read before.

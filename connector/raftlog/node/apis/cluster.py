@@ -182,7 +182,7 @@ def _partition(view: ClusterView, role: Leader) -> told.PartitionData:
         error_message=None,
         leader_id=node(core.node_id),
         leader_epoch=int32(role.epoch),
-        high_watermark=int64(view.high_watermark if role.is_established else -1),
+        high_watermark=int64(view.high_watermark if role.has_committed_in_epoch else -1),
         current_voters=voters,
         observers=observers,
     )

@@ -105,11 +105,11 @@ class ClusterView:
         return isinstance(self.core.role, Leader) and not self._node.replica.log.is_closed
 
     @property
-    def is_established(self) -> bool:
+    def has_committed_in_epoch(self) -> bool:
         """Whether this leader has committed a record of its own epoch: only then does it know how
         far the log is committed."""
         role = self.core.role
-        return isinstance(role, Leader) and role.is_established
+        return isinstance(role, Leader) and role.has_committed_in_epoch
 
     @property
     def high_watermark(self) -> int:

@@ -36,7 +36,7 @@ from raftlog.limits import (
 )
 from raftlog.node.access import Rights
 from raftlog.types import OffsetAndEpoch
-from raftlog.wire import wide
+from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import data_bytes, duration, int32, int64, milliseconds, node
 
 from .cluster_view import ClusterView
@@ -66,7 +66,7 @@ ROOM_WAIT_MS: Final = 1_000
 class _Part:
     """One partition that is asked for, and what was found for it last."""
 
-    topic: wide.FetchTopic
+    topic: latest_schemas.FetchTopic
     asked: asked.FetchPartition
     error: ErrorCode = ErrorCode.none
     diverging: OffsetAndEpoch | None = None
@@ -83,7 +83,9 @@ class _Part:
         return self.error is not ErrorCode.none or self.diverging is not None
 
 
-async def answer_fetch(question: Question[wide.FetchRequest]) -> wide.FetchResponse:
+async def answer_fetch(
+    question: Question[latest_schemas.FetchRequest],
+) -> latest_schemas.FetchResponse:
     request = question.request
     if request.session_epoch not in _FIRST_EPOCHS:
         return _response((), ErrorCode.fetch_session_id_not_found)
@@ -97,7 +99,7 @@ async def answer_fetch(question: Question[wide.FetchRequest]) -> wide.FetchRespo
     return _told(question, parts)
 
 
-def _parts(request: wide.FetchRequest) -> list[_Part]:
+def _parts(request: latest_schemas.FetchRequest) -> list[_Part]:
     """Return the partitions that are asked for, each once."""
     found: dict[tuple[object, ...], _Part] = {}
     for topic in request.topics:
@@ -108,7 +110,7 @@ def _parts(request: wide.FetchRequest) -> list[_Part]:
     return list(found.values())
 
 
-async def _wait(question: Question[wide.FetchRequest], parts: list[_Part]) -> None:
+async def _wait(question: Question[latest_schemas.FetchRequest], parts: list[_Part]) -> None:
     """Wait until there is something to answer, or time is up."""
     view, principal = question.view, question.caller.name
     is_one_too_many = view.waiting_fetches[principal] >= WAITING_FETCHES_MAX
@@ -131,7 +133,7 @@ async def _wait(question: Question[wide.FetchRequest], parts: list[_Part]) -> No
             del view.waiting_fetches[principal]
 
 
-async def _has_room(question: Question[wide.FetchRequest]) -> bool:
+async def _has_room(question: Question[latest_schemas.FetchRequest]) -> bool:
     """Wait a while until there is room for records; without, an answer holds none."""
     try:
         async with asyncio.timeout(ROOM_WAIT_MS / 1000):
@@ -144,7 +146,7 @@ async def _has_room(question: Question[wide.FetchRequest]) -> bool:
 # --- looking --------------------------------------------------------------------------------------
 
 
-def _look(question: Question[wide.FetchRequest], parts: list[_Part]) -> bool:
+def _look(question: Question[latest_schemas.FetchRequest], parts: list[_Part]) -> bool:
     """Whether there is something to say now, rather than to wait for more."""
     min_bytes = question.request.min_bytes
     if not parts or min_bytes <= 0:
@@ -162,7 +164,7 @@ def _look(question: Question[wide.FetchRequest], parts: list[_Part]) -> bool:
     return any(is_cut) or sum(part.counted_byte_count for part in parts) >= min_bytes
 
 
-def _count(question: Question[wide.FetchRequest], part: _Part) -> bool:
+def _count(question: Question[latest_schemas.FetchRequest], part: _Part) -> bool:
     """Count what came since the last look; whether an answer would not hold all of it."""
     if part.counted_offset >= part.end_offset:
         return False
@@ -179,7 +181,7 @@ def _count(question: Question[wide.FetchRequest], part: _Part) -> bool:
     return bool(data) and part.counted_offset < part.end_offset
 
 
-def _look_at_all(question: Question[wide.FetchRequest], parts: list[_Part]) -> None:
+def _look_at_all(question: Question[latest_schemas.FetchRequest], parts: list[_Part]) -> None:
     view = question.view
     for part in parts:
         part.error = _error(question, part)
@@ -191,7 +193,7 @@ def _look_at_all(question: Question[wide.FetchRequest], parts: list[_Part]) -> N
         part.end_offset = _readable_end(view, question.request.isolation_level)
 
 
-def _error(question: Question[wide.FetchRequest], part: _Part) -> ErrorCode:
+def _error(question: Question[latest_schemas.FetchRequest], part: _Part) -> ErrorCode:
     view, partition = question.view, part.asked
     if Rights.READ not in question.caller.rights:
         return ErrorCode.topic_authorization_failed
@@ -231,7 +233,9 @@ def _readable_end(view: ClusterView, isolation_level: int) -> int:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _read(question: Question[wide.FetchRequest], parts: list[_Part], max_bytes: int) -> None:
+def _read(
+    question: Question[latest_schemas.FetchRequest], parts: list[_Part], max_bytes: int
+) -> None:
     """Take as many bytes as fit; of the first partition that has any, one batch at least."""
     left = min(max(max_bytes, 0), ANSWER_BYTES_MAX)
     is_first = True
@@ -278,14 +282,16 @@ def _batches(
 # --- answering ------------------------------------------------------------------------------------
 
 
-def _told(question: Question[wide.FetchRequest], parts: list[_Part]) -> wide.FetchResponse:
+def _told(
+    question: Question[latest_schemas.FetchRequest], parts: list[_Part]
+) -> latest_schemas.FetchResponse:
     view = question.view
     topics: dict[tuple[object, ...], list[_Part]] = {}
     for part in parts:
         topics.setdefault((part.topic.topic_id, part.topic.topic), []).append(part)
     response = _response(
         tuple(
-            wide.FetchedTopic(
+            latest_schemas.FetchedTopic(
                 topic_id=of_topic[0].topic.topic_id,
                 topic=of_topic[0].topic.topic,
                 partitions=tuple(_partition(question, part) for part in of_topic),
@@ -300,7 +306,7 @@ def _told(question: Question[wide.FetchRequest], parts: list[_Part]) -> wide.Fet
     endpoint = told.NodeEndpoint(
         node_id=node(leader.node_id), host=leader.host, port=int32(leader.port)
     )
-    return wide.FetchResponse(
+    return latest_schemas.FetchResponse(
         throttle_time=response.throttle_time,
         error_code=response.error_code,
         responses=response.responses,
@@ -308,7 +314,7 @@ def _told(question: Question[wide.FetchRequest], parts: list[_Part]) -> wide.Fet
     )
 
 
-def _partition(question: Question[wide.FetchRequest], part: _Part) -> told.PartitionData:
+def _partition(question: Question[latest_schemas.FetchRequest], part: _Part) -> told.PartitionData:
     view, is_known = question.view, part.error is ErrorCode.none
     is_committed = question.request.isolation_level == _READ_COMMITTED
     leader, diverging = told.LeaderIdAndEpoch(), told.EpochEndOffset()
@@ -336,6 +342,8 @@ def _partition(question: Question[wide.FetchRequest], part: _Part) -> told.Parti
 
 
 def _response(
-    topics: tuple[wide.FetchedTopic, ...], error: ErrorCode = ErrorCode.none
-) -> wide.FetchResponse:
-    return wide.FetchResponse(throttle_time=duration(0), error_code=error, responses=topics)
+    topics: tuple[latest_schemas.FetchedTopic, ...], error: ErrorCode = ErrorCode.none
+) -> latest_schemas.FetchResponse:
+    return latest_schemas.FetchResponse(
+        throttle_time=duration(0), error_code=error, responses=topics
+    )

@@ -23,7 +23,7 @@ from kio.schema.find_coordinator.v6 import response as found_coordinator
 from kio.schema.offset_fetch.v10 import response as told
 
 from raftlog.client.requests import AppendRequest, Failed
-from raftlog.wire import wide
+from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node
 
 from .cluster_view import may_describe
@@ -49,16 +49,16 @@ class _Kind(enum.IntEnum):
 
 
 async def answer_find_coordinator(
-    question: Question[wide.FindCoordinatorRequest],
-) -> wide.FindCoordinatorResponse:
+    question: Question[latest_schemas.FindCoordinatorRequest],
+) -> latest_schemas.FindCoordinatorResponse:
     request = question.request
     has_keys = question.version >= _KEYS_FROM
     keys = request.coordinator_keys if has_keys else (request.key,)
     found = tuple(_coordinator(question, key) for key in keys)
     if has_keys:
-        return wide.FindCoordinatorResponse(throttle_time=duration(0), coordinators=found)
+        return latest_schemas.FindCoordinatorResponse(throttle_time=duration(0), coordinators=found)
     (only,) = found
-    return wide.FindCoordinatorResponse(
+    return latest_schemas.FindCoordinatorResponse(
         throttle_time=duration(0),
         coordinators=(),
         error_code=only.error_code,
@@ -70,7 +70,7 @@ async def answer_find_coordinator(
 
 
 def _coordinator(
-    question: Question[wide.FindCoordinatorRequest], key: str
+    question: Question[latest_schemas.FindCoordinatorRequest], key: str
 ) -> found_coordinator.Coordinator:
     leader = question.view.leader()
     error, text = ErrorCode.none, None
@@ -119,14 +119,16 @@ class _Commit:
     epoch: int = -1
 
 
-_Q = Question[wide.OffsetFetchRequest]
+_Q = Question[latest_schemas.OffsetFetchRequest]
 
 
-async def answer_offset_fetch(question: _Q) -> wide.OffsetFetchResponse:
+async def answer_offset_fetch(question: _Q) -> latest_schemas.OffsetFetchResponse:
     request = question.request
     groups = request.groups
     if question.version < _GROUPS_FROM:
-        groups = (wide.OffsetFetchGroup(group_id=request.group_id, topics=request.topics),)
+        groups = (
+            latest_schemas.OffsetFetchGroup(group_id=request.group_id, topics=request.topics),
+        )
     commits = [_last_commit(question, group.group_id) for group in groups]
     error = await _confirmed(question)
     answers = tuple(
@@ -134,9 +136,9 @@ async def answer_offset_fetch(question: _Q) -> wide.OffsetFetchResponse:
         for group, commit in zip(groups, commits, strict=True)
     )
     if question.version >= _GROUPS_FROM:
-        return wide.OffsetFetchResponse(throttle_time=duration(0), groups=answers)
+        return latest_schemas.OffsetFetchResponse(throttle_time=duration(0), groups=answers)
     (only,) = answers
-    return wide.OffsetFetchResponse(
+    return latest_schemas.OffsetFetchResponse(
         throttle_time=duration(0), groups=(), topics=only.topics, error_code=only.error_code
     )
 
@@ -158,7 +160,7 @@ async def _confirmed(question: _Q) -> ErrorCode:
     return ErrorCode.not_coordinator if isinstance(answer.result(), Failed) else ErrorCode.none
 
 
-def _access_error(question: _Q, group: wide.OffsetFetchGroup) -> ErrorCode | None:
+def _access_error(question: _Q, group: latest_schemas.OffsetFetchGroup) -> ErrorCode | None:
     if question.caller.may_read_commit(group.group_id):
         return None
     return ErrorCode.group_authorization_failed
@@ -174,25 +176,27 @@ def _last_commit(question: _Q, application_id: str) -> _Commit:
 
 
 def _group(
-    question: _Q, group: wide.OffsetFetchGroup, commit: _Commit, error: ErrorCode
-) -> wide.FetchedOffsetsGroup:
+    question: _Q, group: latest_schemas.OffsetFetchGroup, commit: _Commit, error: ErrorCode
+) -> latest_schemas.FetchedOffsetsGroup:
     """Before version 2 a group's error has no place of its own: each partition has it."""
     has_place = question.version >= _GROUP_ERROR_FROM
     topics = _topics(question, group, commit, ErrorCode.none if has_place else error)
     if error is not ErrorCode.none and has_place:
         topics = ()
-    return wide.FetchedOffsetsGroup(group_id=group.group_id, topics=topics, error_code=error)
+    return latest_schemas.FetchedOffsetsGroup(
+        group_id=group.group_id, topics=topics, error_code=error
+    )
 
 
 def _topics(
-    question: _Q, group: wide.OffsetFetchGroup, commit: _Commit, error: ErrorCode
-) -> tuple[wide.FetchedOffsetsTopic, ...]:
+    question: _Q, group: latest_schemas.OffsetFetchGroup, commit: _Commit, error: ErrorCode
+) -> tuple[latest_schemas.FetchedOffsetsTopic, ...]:
     identity = question.view.identity
     if group.topics is None:  # all that is committed
         if commit.version < 0:
             return ()
         return (
-            wide.FetchedOffsetsTopic(
+            latest_schemas.FetchedOffsetsTopic(
                 topic_id=question.view.topic_uuid,
                 name=name(identity.topic),
                 partitions=(_partition(PARTITION, commit, error),),
@@ -202,8 +206,8 @@ def _topics(
 
 
 def _topic(
-    question: _Q, topic: wide.OffsetFetchTopic, commit: _Commit, error: ErrorCode
-) -> wide.FetchedOffsetsTopic:
+    question: _Q, topic: latest_schemas.OffsetFetchTopic, commit: _Commit, error: ErrorCode
+) -> latest_schemas.FetchedOffsetsTopic:
     view = question.view
     partitions = []
     for index in topic.partition_indexes:
@@ -216,7 +220,7 @@ def _topic(
         else:  # nothing was ever committed for it
             is_unknown_id = missing is ErrorCode.unknown_topic_id
             partitions.append(_partition(index, _Commit(), missing if is_unknown_id else error))
-    return wide.FetchedOffsetsTopic(
+    return latest_schemas.FetchedOffsetsTopic(
         topic_id=topic.topic_id, name=topic.name, partitions=tuple(partitions)
     )
 

@@ -103,7 +103,7 @@ def _find(
         return _Found()
     end_offset = _end(question)
     if timestamp == LATEST:
-        if not view.is_established:
+        if not view.has_committed_in_epoch:
             return _not_available(question)
         return _Found(end_offset, leader_epoch=view.core.epoch)
     try:
@@ -138,7 +138,7 @@ def _by_time(question: _Q, timestamp: int, end_offset: int) -> _Found:
     if record is None:
         return _Found()
     if record.offset >= end_offset:
-        return _Found() if view.is_established else _not_available(question)
+        return _Found() if view.has_committed_in_epoch else _not_available(question)
     epoch = log.epochs.epoch_at(record.offset)
     return _Found(record.offset, record.timestamp_ms, -1 if epoch is None else epoch)
 

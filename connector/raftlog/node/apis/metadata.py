@@ -19,7 +19,7 @@ from kio.schema.metadata.v13 import request as asked
 from kio.schema.metadata.v13 import response as told
 from kio.schema.types import BrokerId, TopicName
 
-from raftlog.wire import wide
+from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, node
 
 from .cluster_view import ClusterView, may_describe, operations
@@ -29,10 +29,12 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _NAME_NULLABLE_FROM: Final = 12
 
 
-async def answer_metadata(question: Question[wide.MetadataRequest]) -> wide.MetadataResponse:
+async def answer_metadata(
+    question: Question[latest_schemas.MetadataRequest],
+) -> latest_schemas.MetadataResponse:
     view, request = question.view, question.request
     leader = view.leader()
-    return wide.MetadataResponse(
+    return latest_schemas.MetadataResponse(
         throttle_time=duration(0),
         brokers=tuple(
             told.MetadataResponseBroker(
@@ -51,7 +53,7 @@ async def answer_metadata(question: Question[wide.MetadataRequest]) -> wide.Meta
 
 
 def _topics(
-    question: Question[wide.MetadataRequest],
+    question: Question[latest_schemas.MetadataRequest],
 ) -> tuple[told.MetadataResponseTopic, ...]:
     request, is_allowed = question.request, may_describe(question.caller)
     if request.topics is None or (question.version == 0 and not request.topics):
@@ -60,7 +62,7 @@ def _topics(
 
 
 def _topic(
-    question: Question[wide.MetadataRequest],
+    question: Question[latest_schemas.MetadataRequest],
     topic: asked.MetadataRequestTopic,
     is_allowed: bool,
 ) -> told.MetadataResponseTopic:
@@ -85,7 +87,7 @@ def _topic(
     )
 
 
-def _found(question: Question[wide.MetadataRequest]) -> told.MetadataResponseTopic:
+def _found(question: Question[latest_schemas.MetadataRequest]) -> told.MetadataResponseTopic:
     view, request = question.view, question.request
     error, leader_id = leader_of_partition(view)
     return told.MetadataResponseTopic(

@@ -43,9 +43,14 @@ from raftlog.node.access import Rights
 from raftlog.node.request_budget import BudgetShare
 from raftlog.records.compression import Compression
 from raftlog.records.packed import PackedRecords
-from raftlog.wire import wide
-from raftlog.wire.append_refusals import Appended, appended_text, refusal_code, refusal_text
+from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import duration, int32, int64, milliseconds, node, or_minus_one
+from raftlog.wire.produce_error_messages import (
+    Appended,
+    appended_message,
+    produce_error_code,
+    produce_error_message,
+)
 
 from .cluster_view import ClusterView
 from .groups import NO_TRANSACTIONS
@@ -74,8 +79,8 @@ _Placed: TypeAlias = asyncio.Future[Answer] | Refused
 
 
 async def answer_produce(
-    question: Question[wide.ProduceRequest],
-) -> wide.ProduceResponse | None:
+    question: Question[latest_schemas.ProduceRequest],
+) -> latest_schemas.ProduceResponse | None:
     view, request = question.view, question.request
     async with question.origin.placing:
         placed = [
@@ -84,7 +89,7 @@ async def answer_produce(
         ]
     until_ms = view.node.now_ms() + max(milliseconds(request.timeout), 0)
     topics = [
-        wide.ProducedTopic(
+        latest_schemas.ProducedTopic(
             topic_id=topic.topic_id,
             name=topic.name,
             partition_responses=tuple(
@@ -99,7 +104,7 @@ async def answer_produce(
     if request.acks == 0:
         _raise_if_failed(topics)
         return None
-    return wide.ProduceResponse(
+    return latest_schemas.ProduceResponse(
         responses=tuple(topics),
         throttle_time=duration(0),
         node_endpoints=_endpoints(view, topics),
@@ -110,8 +115,8 @@ async def answer_produce(
 
 
 async def _place(
-    question: Question[wide.ProduceRequest],
-    topic: wide.ProduceTopic,
+    question: Question[latest_schemas.ProduceRequest],
+    topic: latest_schemas.ProduceTopic,
     partition: asked.PartitionProduceData,
 ) -> _Placed:
     """Have one batch appended, or say why not."""
@@ -157,7 +162,9 @@ def _hold(budget: BudgetShare, byte_count: int, placed: asyncio.Future[Answer]) 
 
 
 async def _read(
-    question: Question[wide.ProduceRequest], read: Callable[..., AppendRequest], byte_count: int
+    question: Question[latest_schemas.ProduceRequest],
+    read: Callable[..., AppendRequest],
+    byte_count: int,
 ) -> AppendRequest:
     """Read a batch at once, or beside the loop if that takes long. Raises what ``read`` raises."""
     if byte_count <= READ_AT_ONCE_BYTES_MAX:
@@ -174,7 +181,7 @@ def _not_leader(view: ClusterView) -> Refused:
 
 
 def _error(
-    question: Question[wide.ProduceRequest],
+    question: Question[latest_schemas.ProduceRequest],
     topic_id: uuid.UUID | None,
     name: str,
     partition: int,
@@ -191,7 +198,7 @@ def _error(
 
 
 def _commit_refusal(
-    question: Question[wide.ProduceRequest], append: AppendRequest
+    question: Question[latest_schemas.ProduceRequest], append: AppendRequest
 ) -> Refused | None:
     """Return why this caller may not append a commit of this name; None if it may."""
     if append.commit is None:
@@ -219,8 +226,8 @@ def _commit_refusal(
 def _refused(error: LogError) -> Refused:
     code = ErrorCode.corrupt_message
     if not isinstance(error, CorruptBatchError):
-        code = _CODES.get(refusal_code(error), ErrorCode.unknown_server_error)
-    return Refused(code, refusal_text(error))
+        code = _CODES.get(produce_error_code(error), ErrorCode.unknown_server_error)
+    return Refused(code, produce_error_message(error))
 
 
 # --- answering ------------------------------------------------------------------------------------
@@ -238,12 +245,12 @@ async def _outcome(view: ClusterView, placed: _Placed, until_ms: int) -> Answer 
 
 
 def _told(
-    question: Question[wide.ProduceRequest], index: int, outcome: Answer | Refused
+    question: Question[latest_schemas.ProduceRequest], index: int, outcome: Answer | Refused
 ) -> told.PartitionProduceResponse:
     view = question.view
     if isinstance(outcome, Failed):
-        code = _CODES.get(refusal_code(outcome.error), ErrorCode.unknown_server_error)
-        outcome = Refused(code, refusal_text(outcome.error))
+        code = _CODES.get(produce_error_code(outcome.error), ErrorCode.unknown_server_error)
+        outcome = Refused(code, produce_error_message(outcome.error))
     if isinstance(outcome, Refused):
         leader = told.LeaderIdAndEpoch()
         if outcome.error in _WITH_LEADER:
@@ -268,7 +275,7 @@ def _told(
         log_append_time=None,
         log_start_offset=int64(or_minus_one(view.node.replica.log.log_start_offset)),
         record_errors=(),
-        error_message=appended_text(
+        error_message=appended_message(
             Appended(result.epoch, result.was_duplicate, result.last_offset)
         )
         if question.version >= _TEXT_FROM
@@ -277,7 +284,7 @@ def _told(
 
 
 def _endpoints(
-    view: ClusterView, topics: Sequence[wide.ProducedTopic]
+    view: ClusterView, topics: Sequence[latest_schemas.ProducedTopic]
 ) -> tuple[told.NodeEndpoint, ...]:
     """Where the leader listens, if an answer sends the client there."""
     is_asked = any(
@@ -292,7 +299,7 @@ def _endpoints(
     return (endpoint,)
 
 
-def _raise_if_failed(topics: Sequence[wide.ProducedTopic]) -> None:
+def _raise_if_failed(topics: Sequence[latest_schemas.ProducedTopic]) -> None:
     for topic in topics:
         for one in topic.partition_responses:
             if one.error_code is not ErrorCode.none:

@@ -38,7 +38,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.compression import Compression, decompress
 from raftlog.records.encoding import RecordToAppend
-from raftlog.records.new_batch import seal_batch
+from raftlog.records.new_batch import finish_batch
 from raftlog.records.packed import PackedRecords
 from raftlog.records.record import Header, NewRecord
 
@@ -162,7 +162,7 @@ def _plain_batch(batch: RecordBatch, data: bytes, limit: int) -> bytes:
     if batch.compression is Compression.NONE:
         return data
     payload = bytes(decompress(batch.payload, batch.compression, byte_count_max=limit))
-    return seal_batch(
+    return finish_batch(
         payload,
         base_offset=0,
         leader_epoch=0,

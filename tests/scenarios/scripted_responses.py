@@ -12,8 +12,8 @@ from raftlog.quorum.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    LeaderAndEpoch,
     Response,
-    Standing,
     VoteRequest,
     VoteResponse,
 )
@@ -23,12 +23,12 @@ from raftlog.records.record import NewRecord
 from raftlog.types import ZERO_UUID, OffsetAndEpoch
 from tests.simulation.driven_node import TIME_MS
 
-from .arguments import Words
-from .post import Message
-from .words import parsed_snapshot
+from .arguments import Arguments
+from .formatting import parse_snapshot_id
+from .message_queue import Message
 
 
-def answer_to(request: Message, words: Words) -> Message:
+def scripted_response(request: Message, words: Arguments) -> Message:
     """The answer that a command describes, to a request that is under way."""
     return Message(
         request.asker,
@@ -36,43 +36,47 @@ def answer_to(request: Message, words: Words) -> Message:
         request.life,
         request.correlation_id,
         request.kind,
-        _answer_by_hand(request, words),
-        is_answer=True,
+        _scripted_response(request, words),
+        is_response=True,
     )
 
 
-def _answer_by_hand(request: Message, words: Words) -> Response:
-    standing = Standing(epoch=words.number("epoch", 0), leader_id=words.optional("leader"))
+def _scripted_response(request: Message, words: Arguments) -> Response:
+    leader_and_epoch = LeaderAndEpoch(
+        epoch=words.number("epoch", 0), leader_id=words.optional("leader")
+    )
     error = ErrorCode[words.text("error") or "NONE"]
     snapshot, diverging = words.text("snapshot"), words.text("diverging")
     if isinstance(request.body, VoteRequest):
         granted = words.text("granted") == "yes"
-        return VoteResponse(standing=standing, is_granted=granted, error=error)
+        return VoteResponse(leader_and_epoch=leader_and_epoch, is_granted=granted, error=error)
     if isinstance(request.body, FetchSnapshotRequest):
         return FetchSnapshotResponse(
-            standing=standing,
+            leader_and_epoch=leader_and_epoch,
             error=error,
-            snapshot_id=request.body.snapshot_id if snapshot is None else parsed_snapshot(snapshot),
+            snapshot_id=request.body.snapshot_id
+            if snapshot is None
+            else parse_snapshot_id(snapshot),
             position=words.number("position", 0),
             byte_count=words.number("byte_count", 0),
             data=b"?" * words.number("data", 0),
         )
     if isinstance(request.body, BeginQuorumEpochRequest):
-        return BeginQuorumEpochResponse(standing=standing, error=error)
+        return BeginQuorumEpochResponse(leader_and_epoch=leader_and_epoch, error=error)
     if isinstance(request.body, EndQuorumEpochRequest):
-        return EndQuorumEpochResponse(standing=standing, error=error)
+        return EndQuorumEpochResponse(leader_and_epoch=leader_and_epoch, error=error)
     assert isinstance(request.body, FetchRequest), "only these are answered by hand"
     end = None
     if diverging is not None:
         offset, epoch = diverging.split("@")
         end = OffsetAndEpoch(epoch=int(epoch), offset=int(offset))
     return FetchResponse(
-        standing=standing,
+        leader_and_epoch=leader_and_epoch,
         error=error,
         high_watermark=words.optional("high_watermark"),
         records=_batches(words.text("batches")) or (words.text("records") or "").encode(),
         diverging=end,
-        snapshot_id=None if snapshot is None else parsed_snapshot(snapshot),
+        snapshot_id=None if snapshot is None else parse_snapshot_id(snapshot),
     )
 
 

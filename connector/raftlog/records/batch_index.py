@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. Lengths are followed first (``lengths``); all else is gathered by numpy in one go.
+1. Lengths are followed first (``batch_positions``); all else is gathered by numpy in one go.
 2. A header is what the bytes say. Length and magic are checked here, since no CRC covers them; the
    rest may be believed only behind a CRC that held (``crc``).
 """
@@ -18,7 +18,8 @@ import numpy.typing as npt
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 
-from .columns import BatchColumns, Bools, HeaderWalk, Int64s, Stop
+from .batch_positions import find_batch_positions
+from .columns import BatchColumns, Bools, HeaderScan, Int64s, Stop
 from .compression import Compression
 from .header import (
     BATCH_MAGIC,
@@ -29,7 +30,6 @@ from .header import (
     header_damage,
     length_error,
 )
-from .lengths import follow_lengths
 from .varint import Buffer
 
 Headers = npt.NDArray[np.void]
@@ -57,7 +57,7 @@ assert HEADER_DTYPE.itemsize == BATCH_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class BatchSpans:
     """Batches that lie one behind the other in a buffer, and why no more of them do.
 
     ``position`` is the buffer's, of each batch; ``end_position`` is that behind the last.
@@ -75,55 +75,55 @@ class Located:
         end: Int64s = self.position + LOG_OVERHEAD_BYTES + self.headers["length"]
         return end
 
-    def cut(self, count: int, stop: Stop, error: CorruptBatchError | None = None) -> Located:
+    def cut(self, count: int, stop: Stop, error: CorruptBatchError | None = None) -> BatchSpans:
         """The first ``count`` batches, and another reason for their end."""
         end_position = (
             int(self.position[count]) if count < len(self.position) else self.end_position
         )
-        return Located(self.position[:count], self.headers[:count], end_position, stop, error)
+        return BatchSpans(self.position[:count], self.headers[:count], end_position, stop, error)
 
 
-def walk_headers(
+def scan_headers(
     buffer: Buffer,
     *,
     path: str | None = None,
     file_position: int = 0,
     start_offset: int | None = None,
     end_offset: int | None = None,
-) -> HeaderWalk:
+) -> HeaderScan:
     """Walk over the headers of ``buffer``, for planning: no CRC is checked, nothing decompressed.
 
     ``file_position`` is where the buffer begins in ``path``. Batches below ``start_offset`` are
     left out, and the first one at or behind ``end_offset`` ends the walk.
     """
-    located = locate(memoryview(buffer), path, file_position)
-    bad = np.flatnonzero(damaged_headers(located.headers))
+    spans = index_batches(memoryview(buffer), path, file_position)
+    bad = np.flatnonzero(damaged_headers(spans.headers))
     if len(bad):
         at = int(bad[0])
-        error = _header_error(located, at, path, file_position)
-        located = located.cut(at, Stop.DAMAGED, error)
-    located = within(located, start_offset, end_offset)
-    return HeaderWalk(
-        batches=batch_columns(located, file_position),
-        end_position=located.end_position,
-        stop=located.stop,
-        error=located.error,
+        error = _header_error(spans, at, path, file_position)
+        spans = spans.cut(at, Stop.DAMAGED, error)
+    spans = clip(spans, start_offset, end_offset)
+    return HeaderScan(
+        batches=batch_columns(spans, file_position),
+        end_position=spans.end_position,
+        stop=spans.stop,
+        error=spans.error,
     )
 
 
-def locate(view: memoryview, path: str | None, file_position: int) -> Located:
+def index_batches(view: memoryview, path: str | None, file_position: int) -> BatchSpans:
     """Find the batches of a buffer by their lengths; stop at what cannot be one."""
-    position, end_position = follow_lengths(view)
+    position, end_position = find_batch_positions(view)
     headers = _gather_headers(view, position)
     bad = np.flatnonzero((headers["magic"] != BATCH_MAGIC) | (headers["length"] > LENGTH_MAX))
     if len(bad):
         end_position = int(position[bad[0]])
         position, headers = position[: bad[0]], headers[: bad[0]]
     if end_position == len(view):
-        return Located(position, headers, end_position, Stop.END, None)
+        return BatchSpans(position, headers, end_position, Stop.END, None)
     error = length_error(view, end_position, path, file_position)
     stop = Stop.TORN if error is None else Stop.DAMAGED
-    return Located(position, headers, end_position, stop, error)
+    return BatchSpans(position, headers, end_position, stop, error)
 
 
 def _gather_headers(view: memoryview, position: Int64s) -> Headers:
@@ -153,9 +153,9 @@ def damaged_headers(headers: Headers) -> Bools:
 
 
 def _header_error(
-    located: Located, at: int, path: str | None, file_position: int
+    spans: BatchSpans, at: int, path: str | None, file_position: int
 ) -> CorruptBatchError:
-    header = located.headers[at]
+    header = spans.headers[at]
     base_offset = int(header["base_offset"])
     reason = header_damage(
         base_offset,
@@ -164,40 +164,40 @@ def _header_error(
         int(header["record_count"]),
     )
     assert reason is not None, "header_damage and damaged_headers agree"
-    position = int(located.position[at]) + file_position
+    position = int(spans.position[at]) + file_position
     return CorruptBatchError(reason=reason, path=path, position=position, offset=base_offset)
 
 
-def within(located: Located, start_offset: int | None, end_offset: int | None) -> Located:
+def clip(spans: BatchSpans, start_offset: int | None, end_offset: int | None) -> BatchSpans:
     """Leave out batches wholly below ``start_offset``, and from ``end_offset`` on.
 
     What is left lies together: offsets that go back between are the caller's to find.
     """
-    base_offset = located.headers["base_offset"]
+    base_offset = spans.headers["base_offset"]
     if end_offset is not None:
-        behind = np.flatnonzero(base_offset >= end_offset)
-        if len(behind):
-            located = located.cut(int(behind[0]), Stop.END_OFFSET)
+        after = np.flatnonzero(base_offset >= end_offset)
+        if len(after):
+            spans = spans.cut(int(after[0]), Stop.END_OFFSET)
     if start_offset is not None:
-        last_offset = located.headers["base_offset"] + located.headers["last_offset_delta"]
+        last_offset = spans.headers["base_offset"] + spans.headers["last_offset_delta"]
         wanted = np.flatnonzero(last_offset >= start_offset)
         first = int(wanted[0]) if len(wanted) else len(last_offset)
-        located = Located(
-            located.position[first:],
-            located.headers[first:],
-            located.end_position,
-            located.stop,
-            located.error,
+        spans = BatchSpans(
+            spans.position[first:],
+            spans.headers[first:],
+            spans.end_position,
+            spans.stop,
+            spans.error,
         )
-    return located
+    return spans
 
 
-def batch_columns(located: Located, file_position: int) -> BatchColumns:
+def batch_columns(spans: BatchSpans, file_position: int) -> BatchColumns:
     """Headers as columns in this machine's byte order."""
-    headers = located.headers
+    headers = spans.headers
     base_offset = headers["base_offset"].astype(np.int64)
     return BatchColumns(
-        position=located.position + file_position,
+        position=spans.position + file_position,
         byte_count=headers["length"].astype(np.int32) + np.int32(LOG_OVERHEAD_BYTES),
         base_offset=base_offset,
         last_offset=base_offset + headers["last_offset_delta"],

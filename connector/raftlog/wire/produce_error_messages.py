@@ -94,7 +94,7 @@ class Appended:
 # --- a node writes --------------------------------------------------------------------------------
 
 
-def refusal_code(error: RaftlogError) -> int:
+def produce_error_code(error: RaftlogError) -> int:
     """Kafka's code for an append that was refused, or whose outcome is not known."""
     if isinstance(error, NotLeaderError) and error.epoch < error.current_epoch:
         return FENCED_LEADER_EPOCH  # this node does lead: the writer's epoch is over
@@ -102,7 +102,7 @@ def refusal_code(error: RaftlogError) -> int:
     return UNKNOWN_SERVER_ERROR if code is None else code
 
 
-def refusal_text(error: RaftlogError) -> str:
+def produce_error_message(error: RaftlogError) -> str:
     """The text beside that code. Of an error that is not of an append, without facts."""
     facts = {field.name: getattr(error, field.name) for field in _fields(type(error))}
     if isinstance(facts.get("path"), str):
@@ -111,7 +111,7 @@ def refusal_text(error: RaftlogError) -> str:
     return _with_facts(str(error), facts) if type(error) in _KINDS.values() else str(error)
 
 
-def appended_text(appended: Appended) -> str:
+def appended_message(appended: Appended) -> str:
     """The text of an answer to an append that is done."""
     what, known = (
         ("The log had this already", "true")
@@ -132,34 +132,34 @@ def _with_facts(sentence: str, facts: dict[str, Any]) -> str:
     plain = json.dumps(facts, separators=(",", ":"), sort_keys=True)
     encoded = plain.replace(" ", "\\u0020")  # spaces stand inside strings only
     room = STRING_BYTES_MAX - len(encoded) - 1
-    told = sentence.encode(errors="replace")[: max(room, 0)].decode(errors="ignore")
-    return f"{told} {encoded}" if room > 0 else sentence[:STRING_BYTES_MAX]
+    shortened = sentence.encode(errors="replace")[: max(room, 0)].decode(errors="ignore")
+    return f"{shortened} {encoded}" if room > 0 else sentence[:STRING_BYTES_MAX]
 
 
 # --- a client reads -------------------------------------------------------------------------------
 
 
-def parse_refusal(text: str | None) -> RaftlogError | None:
-    """The error that ``refusal_text`` was given; None if the text is not from there."""
+def parse_error_message(text: str | None) -> RaftlogError | None:
+    """The error that ``produce_error_message`` was given; None if the text is not from there."""
     found = _parsed(text)
     kind = None if found is None else _KINDS.get(found[0])
     if found is None or kind is None:
         return None
-    told = found[1]
+    values = found[1]
     facts: dict[str, Any] = {}
     hints = get_type_hints(kind)
     for field in _fields(kind):
-        if field.name in told:
-            if not _fits(told[field.name], hints[field.name]):
+        if field.name in values:
+            if not _fits(values[field.name], hints[field.name]):
                 return None
-            facts[field.name] = told[field.name]
+            facts[field.name] = values[field.name]
         elif field.default is dataclasses.MISSING:
             return None
     return kind(**facts)
 
 
-def parse_appended(text: str | None) -> Appended | None:
-    """What ``appended_text`` was given; None if the text is not from there."""
+def parse_appended_message(text: str | None) -> Appended | None:
+    """What ``appended_message`` was given; None if the text is not from there."""
     match _parsed(text):
         case (
             code,
@@ -179,10 +179,10 @@ def _parsed(text: str | None) -> tuple[str, dict[str, Any]] | None:
     if code is None:
         return None
     try:
-        told = json.loads(facts)
+        values = json.loads(facts)
     except (ValueError, RecursionError):
         return None
-    return (code[1], told) if isinstance(told, dict) else None
+    return (code[1], values) if isinstance(values, dict) else None
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -3,8 +3,8 @@
 Rules of this file:
 
 1. An error that a replica has no name for (``raftlog.quorum.messages.ErrorCode``), or one at the
-   top level, is a ``Refusal``. An answer about another log, or one whose numbers contradict each
-   other, is malformed: whoever sent it cannot be trusted.
+   top level, is a ``RequestError``. An answer about another log, or one whose numbers contradict
+   each other, is malformed: whoever sent it cannot be trusted.
 2. Answers to AddRaftVoter and RemoveRaftVoter do not say who leads: epoch 0 and nobody stand there,
    which tell nobody anything. A leader's endpoint has no name in an answer: it is that of the
    listener that was asked.
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
 from kio.schema.add_raft_voter.v1.response import AddRaftVoterResponse
-from kio.schema.begin_quorum_epoch.v1 import response as begun_epoch
-from kio.schema.end_quorum_epoch.v1 import response as ended_epoch
+from kio.schema.begin_quorum_epoch.v1 import response as begin_epoch_response
+from kio.schema.end_quorum_epoch.v1 import response as end_epoch_response
 from kio.schema.errors import ErrorCode as WireCode
-from kio.schema.fetch.v18 import response as fetched
-from kio.schema.fetch_snapshot.v1 import response as fetched_snapshot
+from kio.schema.fetch.v18 import response as fetch_response
+from kio.schema.fetch_snapshot.v1 import response as fetch_snapshot_response
 from kio.schema.remove_raft_voter.v0.response import RemoveRaftVoterResponse
-from kio.schema.update_raft_voter.v0 import response as updated_voter
-from kio.schema.vote.v2 import response as voted
+from kio.schema.update_raft_voter.v0 import response as update_voter_response
+from kio.schema.vote.v2 import response as vote_response
 
 from raftlog.errors import MalformedMessageError
 from raftlog.quorum.messages import (
@@ -33,8 +33,8 @@ from raftlog.quorum.messages import (
     ErrorCode,
     FetchResponse,
     FetchSnapshotResponse,
+    LeaderAndEpoch,
     Response,
-    Standing,
     VersionsResponse,
     VoterChangeResponse,
     VoteResponse,
@@ -42,24 +42,24 @@ from raftlog.quorum.messages import (
 from raftlog.quorum.voters import Endpoint, is_host
 from raftlog.types import OffsetAndEpoch, SnapshotId
 
-from .api_versions import Offered, decode_versions_response
+from .api_versions import NodeApiVersions, decode_versions_response
 from .apis import ApiKey
 from .decoding import decode
 from .log_identity import (
     PARTITION,
     PORT_MAX,
     LogIdentity,
-    Refusal,
+    RequestError,
     none_below_zero,
     uuid_text,
 )
 
-Answered: TypeAlias = Response | Refusal
+DecodedResponse: TypeAlias = Response | RequestError
 _CODES: Final = {int(one): one for one in ErrorCode}
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _ResponseContext:
     """Where we are: what was asked, in which version, of which log."""
 
     api_key: ApiKey
@@ -75,10 +75,12 @@ class _Answer:
             reason=reason,
         )
 
-    def refused(
+    def request_error(
         self, code: int, reason: str = "the answer says so", *, is_top_level: bool = False
-    ) -> Refusal:
-        return Refusal(api_key=self.api_key, error=code, reason=reason, is_top_level=is_top_level)
+    ) -> RequestError:
+        return RequestError(
+            api_key=self.api_key, error=code, reason=reason, is_top_level=is_top_level
+        )
 
     def only(self, topics: Sequence[Any], topic: str, index: str) -> Any:
         """The partition that an answer about our log is about. ``topic`` and ``index`` name the
@@ -94,10 +96,12 @@ class _Answer:
             self.fail("it is about another log")
         return partition
 
-    def standing(self, leader_id: int, epoch: int, endpoints: Sequence[Any]) -> Standing:
+    def leader_and_epoch(
+        self, leader_id: int, epoch: int, endpoints: Sequence[Any]
+    ) -> LeaderAndEpoch:
         leader = none_below_zero(leader_id)
         found = next((one for one in endpoints if one.node_id == leader), None)
-        return Standing(
+        return LeaderAndEpoch(
             epoch=max(epoch, 0),
             leader_id=leader,
             leader_endpoints=() if found is None else self.endpoints(found.host, found.port),
@@ -116,32 +120,34 @@ class _Answer:
 
 def decode_response(
     api_key: int, version: int, data: bytes, identity: LogIdentity, *, start: int = 0
-) -> Answered:
+) -> DecodedResponse:
     """What a body says that begins at ``start``, the answer to a request of this api and version.
 
     The api must be one of the quorum's, or ApiVersions. Raises ``MalformedMessageError`` for bytes
     that are no such answer, and nothing else.
     """
     key = ApiKey(api_key)
-    answer = _Answer(key, version, identity, len(data))
+    context = _ResponseContext(key, version, identity, len(data))
     if key is ApiKey.API_VERSIONS:
-        return _versions(decode_versions_response(version, data, start=start), answer)
+        return _versions(decode_versions_response(version, data, start=start), context)
     target, reader = _READERS[key]
     response = decode(target, version, data, start=start)
     code: WireCode = response.error_code
     if code is not WireCode.none and key not in _WITHOUT_PARTITIONS:
-        return answer.refused(code, is_top_level=True)
-    answered: Answered = reader(response, answer)
-    return answered
+        return context.request_error(code, is_top_level=True)
+    decoded: DecodedResponse = reader(response, context)
+    return decoded
 
 
-def _vote(response: voted.VoteResponse, answer: _Answer) -> Answered:
-    partition: voted.PartitionData = answer.only(response.topics, "topic_name", "partition_index")
+def _vote(response: vote_response.VoteResponse, context: _ResponseContext) -> DecodedResponse:
+    partition: vote_response.PartitionData = context.only(
+        response.topics, "topic_name", "partition_index"
+    )
     error = _CODES.get(partition.error_code)
     if error is None:
-        return answer.refused(partition.error_code)
+        return context.request_error(partition.error_code)
     return VoteResponse(
-        standing=answer.standing(
+        leader_and_epoch=context.leader_and_epoch(
             partition.leader_id, partition.leader_epoch, response.node_endpoints
         ),
         is_granted=partition.vote_granted,
@@ -149,40 +155,50 @@ def _vote(response: voted.VoteResponse, answer: _Answer) -> Answered:
     )
 
 
-def _begin_epoch(response: begun_epoch.BeginQuorumEpochResponse, answer: _Answer) -> Answered:
-    partition: begun_epoch.PartitionData = answer.only(
+def _begin_epoch(
+    response: begin_epoch_response.BeginQuorumEpochResponse, context: _ResponseContext
+) -> DecodedResponse:
+    partition: begin_epoch_response.PartitionData = context.only(
         response.topics, "topic_name", "partition_index"
     )
     error = _CODES.get(partition.error_code)
     if error is None:
-        return answer.refused(partition.error_code)
-    standing = answer.standing(partition.leader_id, partition.leader_epoch, response.node_endpoints)
-    return BeginQuorumEpochResponse(standing=standing, error=error)
+        return context.request_error(partition.error_code)
+    leader_and_epoch = context.leader_and_epoch(
+        partition.leader_id, partition.leader_epoch, response.node_endpoints
+    )
+    return BeginQuorumEpochResponse(leader_and_epoch=leader_and_epoch, error=error)
 
 
-def _end_epoch(response: ended_epoch.EndQuorumEpochResponse, answer: _Answer) -> Answered:
-    partition: ended_epoch.PartitionData = answer.only(
+def _end_epoch(
+    response: end_epoch_response.EndQuorumEpochResponse, context: _ResponseContext
+) -> DecodedResponse:
+    partition: end_epoch_response.PartitionData = context.only(
         response.topics, "topic_name", "partition_index"
     )
     error = _CODES.get(partition.error_code)
     if error is None:
-        return answer.refused(partition.error_code)
-    standing = answer.standing(partition.leader_id, partition.leader_epoch, response.node_endpoints)
-    return EndQuorumEpochResponse(standing=standing, error=error)
+        return context.request_error(partition.error_code)
+    leader_and_epoch = context.leader_and_epoch(
+        partition.leader_id, partition.leader_epoch, response.node_endpoints
+    )
+    return EndQuorumEpochResponse(leader_and_epoch=leader_and_epoch, error=error)
 
 
-def _fetch(response: fetched.FetchResponse, answer: _Answer) -> Answered:
-    partition: fetched.PartitionData = answer.only(
+def _fetch(response: fetch_response.FetchResponse, context: _ResponseContext) -> DecodedResponse:
+    partition: fetch_response.PartitionData = context.only(
         response.responses, "topic_id", "partition_index"
     )
     error = _CODES.get(partition.error_code)
     if error is None:
-        return answer.refused(partition.error_code)
+        return context.request_error(partition.error_code)
     leader = partition.current_leader
-    diverging = _pair(answer, partition.diverging_epoch)
-    snapshot = _pair(answer, partition.snapshot_id)
+    diverging = _pair(context, partition.diverging_epoch)
+    snapshot = _pair(context, partition.snapshot_id)
     return FetchResponse(
-        standing=answer.standing(leader.leader_id, leader.leader_epoch, response.node_endpoints),
+        leader_and_epoch=context.leader_and_epoch(
+            leader.leader_id, leader.leader_epoch, response.node_endpoints
+        ),
         error=error,
         high_watermark=none_below_zero(partition.high_watermark),
         log_start_offset=none_below_zero(partition.log_start_offset),
@@ -192,28 +208,34 @@ def _fetch(response: fetched.FetchResponse, answer: _Answer) -> Answered:
     )
 
 
-def _pair(answer: _Answer, pair: Any) -> tuple[int, int] | None:
+def _pair(context: _ResponseContext, pair: Any) -> tuple[int, int] | None:
     """An epoch and the offset where it ends, or None if neither is said."""
     epoch, end_offset = pair.epoch, pair.end_offset
     if epoch < 0 and end_offset < 0:
         return None
     if epoch < 0 or end_offset < 0:
-        answer.fail("an epoch stands without an offset, or an offset without an epoch")
+        context.fail("an epoch stands without an offset, or an offset without an epoch")
     return epoch, end_offset
 
 
-def _fetch_snapshot(response: fetched_snapshot.FetchSnapshotResponse, answer: _Answer) -> Answered:
-    partition: fetched_snapshot.PartitionSnapshot = answer.only(response.topics, "name", "index")
+def _fetch_snapshot(
+    response: fetch_snapshot_response.FetchSnapshotResponse, context: _ResponseContext
+) -> DecodedResponse:
+    partition: fetch_snapshot_response.PartitionSnapshot = context.only(
+        response.topics, "name", "index"
+    )
     error = _CODES.get(partition.error_code)
     if error is None:
-        return answer.refused(partition.error_code)
+        return context.request_error(partition.error_code)
     snapshot_id = SnapshotId(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
     numbers = (snapshot_id.epoch, snapshot_id.end_offset, partition.size, partition.position)
     if error is ErrorCode.NONE and min(numbers) < 0:
-        answer.fail("a number of a snapshot is below zero")
+        context.fail("a number of a snapshot is below zero")
     leader = partition.current_leader
     return FetchSnapshotResponse(
-        standing=answer.standing(leader.leader_id, leader.leader_epoch, response.node_endpoints),
+        leader_and_epoch=context.leader_and_epoch(
+            leader.leader_id, leader.leader_epoch, response.node_endpoints
+        ),
         snapshot_id=snapshot_id,
         error=error,
         byte_count=partition.size,
@@ -223,37 +245,39 @@ def _fetch_snapshot(response: fetched_snapshot.FetchSnapshotResponse, answer: _A
 
 
 def _change_voter(
-    response: AddRaftVoterResponse | RemoveRaftVoterResponse, answer: _Answer
-) -> Answered:
+    response: AddRaftVoterResponse | RemoveRaftVoterResponse, context: _ResponseContext
+) -> DecodedResponse:
     error = _CODES.get(response.error_code)
     if error is None:
         reason = response.error_message or "the answer says so"
-        return answer.refused(response.error_code, reason, is_top_level=True)
+        return context.request_error(response.error_code, reason, is_top_level=True)
     return VoterChangeResponse(
-        standing=Standing(epoch=0), error=error, reason=response.error_message
+        leader_and_epoch=LeaderAndEpoch(epoch=0), error=error, reason=response.error_message
     )
 
 
-def _update_voter(response: updated_voter.UpdateRaftVoterResponse, answer: _Answer) -> Answered:
+def _update_voter(
+    response: update_voter_response.UpdateRaftVoterResponse, context: _ResponseContext
+) -> DecodedResponse:
     error = _CODES.get(response.error_code)
     if error is None:
-        return answer.refused(response.error_code, is_top_level=True)
+        return context.request_error(response.error_code, is_top_level=True)
     leader = response.current_leader
     leader_id = none_below_zero(leader.leader_id)
-    standing = Standing(
+    leader_and_epoch = LeaderAndEpoch(
         epoch=max(leader.leader_epoch, 0),
         leader_id=leader_id,
-        leader_endpoints=() if leader_id is None else answer.endpoints(leader.host, leader.port),
+        leader_endpoints=() if leader_id is None else context.endpoints(leader.host, leader.port),
     )
-    return VoterChangeResponse(standing=standing, error=error)
+    return VoterChangeResponse(leader_and_epoch=leader_and_epoch, error=error)
 
 
-def _versions(offered: Offered, answer: _Answer) -> Answered:
-    if offered.error:
-        return answer.refused(offered.error, is_top_level=True)
-    levels = offered.kraft_versions
+def _versions(node_versions: NodeApiVersions, context: _ResponseContext) -> DecodedResponse:
+    if node_versions.error:
+        return context.request_error(node_versions.error, is_top_level=True)
+    levels = node_versions.kraft_versions
     if not 0 <= levels.first <= levels.last:
-        answer.fail("the levels of kraft.version are no range")
+        context.fail("the levels of kraft.version are no range")
     return VersionsResponse(kraft_version_min=levels.first, kraft_version_max=levels.last)
 
 
@@ -262,13 +286,15 @@ _WITHOUT_PARTITIONS: Final = (
     ApiKey.REMOVE_RAFT_VOTER,
     ApiKey.UPDATE_RAFT_VOTER,
 )
-_READERS: Final[dict[ApiKey, tuple[type[Any], Callable[[Any, _Answer], Answered]]]] = {
-    ApiKey.VOTE: (voted.VoteResponse, _vote),
-    ApiKey.BEGIN_QUORUM_EPOCH: (begun_epoch.BeginQuorumEpochResponse, _begin_epoch),
-    ApiKey.END_QUORUM_EPOCH: (ended_epoch.EndQuorumEpochResponse, _end_epoch),
-    ApiKey.FETCH: (fetched.FetchResponse, _fetch),
-    ApiKey.FETCH_SNAPSHOT: (fetched_snapshot.FetchSnapshotResponse, _fetch_snapshot),
+_READERS: Final[
+    dict[ApiKey, tuple[type[Any], Callable[[Any, _ResponseContext], DecodedResponse]]]
+] = {
+    ApiKey.VOTE: (vote_response.VoteResponse, _vote),
+    ApiKey.BEGIN_QUORUM_EPOCH: (begin_epoch_response.BeginQuorumEpochResponse, _begin_epoch),
+    ApiKey.END_QUORUM_EPOCH: (end_epoch_response.EndQuorumEpochResponse, _end_epoch),
+    ApiKey.FETCH: (fetch_response.FetchResponse, _fetch),
+    ApiKey.FETCH_SNAPSHOT: (fetch_snapshot_response.FetchSnapshotResponse, _fetch_snapshot),
     ApiKey.ADD_RAFT_VOTER: (AddRaftVoterResponse, _change_voter),
     ApiKey.REMOVE_RAFT_VOTER: (RemoveRaftVoterResponse, _change_voter),
-    ApiKey.UPDATE_RAFT_VOTER: (updated_voter.UpdateRaftVoterResponse, _update_voter),
+    ApiKey.UPDATE_RAFT_VOTER: (update_voter_response.UpdateRaftVoterResponse, _update_voter),
 }

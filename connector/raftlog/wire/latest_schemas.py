@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from kio.schema.end_quorum_epoch.v1 import request as end_quorum_epoch
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v18 import request as fetch
-from kio.schema.fetch.v18 import response as fetched
+from kio.schema.fetch.v18 import response as fetch_response
 from kio.schema.find_coordinator.v6 import request as find_coordinator
-from kio.schema.find_coordinator.v6 import response as found_coordinator
+from kio.schema.find_coordinator.v6 import response as find_coordinator_response
 from kio.schema.metadata.v13 import request as metadata
-from kio.schema.metadata.v13 import response as told_metadata
+from kio.schema.metadata.v13 import response as metadata_response
 from kio.schema.offset_fetch.v10 import request as offset_fetch
-from kio.schema.offset_fetch.v10 import response as fetched_offsets
+from kio.schema.offset_fetch.v10 import response as offset_fetch_response
 from kio.schema.produce.v13 import request as produce
-from kio.schema.produce.v13 import response as produced
+from kio.schema.produce.v13 import response as produce_response
 from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.static.primitive import i32
 
@@ -70,12 +70,12 @@ class FetchRequest(fetch.FetchRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedTopic(fetched.FetchableTopicResponse):
+class FetchedTopic(fetch_response.FetchableTopicResponse):
     topic: TopicName = field(metadata=_STRING, default=TopicName(""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse(fetched.FetchResponse):
+class FetchResponse(fetch_response.FetchResponse):
     responses: tuple[FetchedTopic, ...]
 
 
@@ -93,12 +93,12 @@ class ProduceRequest(produce.ProduceRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducedTopic(produced.TopicProduceResponse):
+class ProducedTopic(produce_response.TopicProduceResponse):
     name: TopicName = field(metadata=_STRING, default=TopicName(""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceResponse(produced.ProduceResponse):
+class ProduceResponse(produce_response.ProduceResponse):
     responses: tuple[ProducedTopic, ...]
 
 
@@ -111,7 +111,7 @@ class MetadataRequest(metadata.MetadataRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponse(told_metadata.MetadataResponse):
+class MetadataResponse(metadata_response.MetadataResponse):
     cluster_authorized_operations: i32 = field(metadata=_INT32, default=i32(-(2**31)))
 
 
@@ -124,7 +124,7 @@ class FindCoordinatorRequest(find_coordinator.FindCoordinatorRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindCoordinatorResponse(found_coordinator.FindCoordinatorResponse):
+class FindCoordinatorResponse(find_coordinator_response.FindCoordinatorResponse):
     error_code: ErrorCode = field(metadata=_ERROR, default=ErrorCode.none)
     error_message: str | None = field(metadata=_STRING, default=None)
     node_id: BrokerId = field(metadata=_INT32, default=BrokerId(-1))
@@ -153,17 +153,17 @@ class OffsetFetchRequest(offset_fetch.OffsetFetchRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedOffsetsTopic(fetched_offsets.OffsetFetchResponseTopics):
+class FetchedOffsetsTopic(offset_fetch_response.OffsetFetchResponseTopics):
     name: TopicName = field(metadata=_STRING, default=TopicName(""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedOffsetsGroup(fetched_offsets.OffsetFetchResponseGroup):
+class FetchedOffsetsGroup(offset_fetch_response.OffsetFetchResponseGroup):
     topics: tuple[FetchedOffsetsTopic, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchResponse(fetched_offsets.OffsetFetchResponse):
+class OffsetFetchResponse(offset_fetch_response.OffsetFetchResponse):
     groups: tuple[FetchedOffsetsGroup, ...]
     topics: tuple[FetchedOffsetsTopic, ...] = ()
     error_code: ErrorCode = field(metadata=_ERROR, default=ErrorCode.none)

@@ -21,46 +21,46 @@ class Message:
     correlation_id: int
     kind: str
     body: Request | Response
-    is_answer: bool = False
+    is_response: bool = False
 
     def words(self) -> str:
-        return f"{self.asker} {'<-' if self.is_answer else '->'} {self.asked} {self.kind}"
+        return f"{self.asker} {'<-' if self.is_response else '->'} {self.asked} {self.kind}"
 
 
 @dataclass(frozen=True, slots=True)
-class Which:
+class MessageFilter:
     """Which messages a command means: ``1 -> 2 Fetch``, ``1 <- 2``, or all of them."""
 
     asker: int | None = None
     asked: int | None = None
-    is_answer: bool | None = None
+    is_response: bool | None = None
     kind: str | None = None
 
     @classmethod
-    def parse(cls, words: list[str]) -> Which:
+    def parse(cls, words: list[str]) -> MessageFilter:
         if not words:
             return cls()
         asker, arrow, asked, *kind = words
         assert arrow in ("->", "<-"), f"neither -> nor <-: {arrow}"
         return cls(int(asker), int(asked), arrow == "<-", kind[0] if kind else None)
 
-    def fits(self, message: Message) -> bool:
+    def matches(self, message: Message) -> bool:
         return all(
             wanted is None or wanted == found
             for wanted, found in (
                 (self.asker, message.asker),
                 (self.asked, message.asked),
-                (self.is_answer, message.is_answer),
+                (self.is_response, message.is_response),
                 (self.kind, message.kind),
             )
         )
 
 
-class Post:
+class MessageQueue:
     """What is under way, the oldest first, and which nodes cannot hear each other."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, write_line: Callable[[str], None]) -> None:
+        self._write_line = write_line
         self._under_way: list[Message] = []
         self._late: list[Message] = []
         self._cut: set[frozenset[int]] = set()
@@ -69,11 +69,11 @@ class Post:
 
     def send(self, message: Message, words: str) -> None:
         """Put a message on its way; ``words`` tell it."""
-        is_muted = message.asker == self.muted and not message.is_answer
+        is_muted = message.asker == self.muted and not message.is_response
         if is_muted or self.is_cut(message.asker, message.asked):
-            self._say(f"{words} (lost)")
+            self._write_line(f"{words} (lost)")
             return
-        self._say(words)
+        self._write_line(words)
         self._under_way.append(message)
 
     def cut(self, one: int, other: int) -> None:
@@ -87,10 +87,10 @@ class Post:
     def is_cut(self, one: int, other: int) -> bool:
         return frozenset((one, other)) in self._cut
 
-    def of(self, which: Which) -> list[Message]:
-        return [message for message in self._under_way if which.fits(message)]
+    def of(self, which: MessageFilter) -> list[Message]:
+        return [message for message in self._under_way if which.matches(message)]
 
-    def first(self, which: Which) -> Message:
+    def first(self, which: MessageFilter) -> Message:
         found = self.of(which)
         assert found, f"nothing of the kind is under way: {[m.words() for m in self._under_way]}"
         return found[0]
@@ -102,10 +102,10 @@ class Post:
         self._under_way.remove(message)
         return True
 
-    def drop(self, which: Which) -> list[Message]:
-        return self._drop(which.fits)
+    def drop(self, which: MessageFilter) -> list[Message]:
+        return self._drop(which.matches)
 
-    def duplicate(self, which: Which) -> None:
+    def duplicate(self, which: MessageFilter) -> None:
         first = self.first(which)
         copy = Message(
             first.asker,
@@ -114,11 +114,11 @@ class Post:
             first.correlation_id,
             first.kind,
             first.body,
-            first.is_answer,
+            first.is_response,
         )
         self._under_way.append(copy)
 
-    def delay(self, which: Which) -> None:
+    def delay(self, which: MessageFilter) -> None:
         """Keep messages back until ``release``; what is sent later overtakes them."""
         self._late += self.drop(which)
 

@@ -28,14 +28,14 @@ _MISSES_MAX: Final = 16
 """One guess in so many may be wrong: each costs as much as many batches followed in Python."""
 
 
-def follow_lengths(view: memoryview) -> tuple[Int64s, int]:
+def find_batch_positions(view: memoryview) -> tuple[Int64s, int]:
     """Positions of what look like whole batches, and where the last of them ends."""
     positions, position, ended = _follow(view, 0, _PROBE_BATCHES)
     found = [np.array(positions, np.int64)]
     if not ended and position < _SMALL_BYTES * _PROBE_BATCHES:
-        guessed = _Guess(view, position)
-        if guessed.is_good():
-            position, ended = guessed.follow(found, position)
+        candidates = _Candidates(view, position)
+        if candidates.is_plausible():
+            position, ended = candidates.follow(found, position)
     if not ended:
         positions, position, _ = _follow(view, position, None)
         found.append(np.array(positions, np.int64))
@@ -61,7 +61,7 @@ def _follow(view: memoryview, position: int, count_max: int | None) -> tuple[lis
     return positions, position, True
 
 
-class _Guess:
+class _Candidates:
     """Bytes behind ``position`` that look like the beginning of a small batch."""
 
     __slots__ = ("_breaks", "_next", "_start", "_view")
@@ -85,7 +85,7 @@ class _Guess:
         is_break[:-1] = self._next[:-1] != self._start[1:]
         self._breaks = np.flatnonzero(is_break).tolist()
 
-    def is_good(self) -> bool:
+    def is_plausible(self) -> bool:
         """Whether nearly every guess is followed by the one that its length names."""
         return len(self._breaks) * _MISSES_MAX <= len(self._start)
 

@@ -37,7 +37,7 @@ from raftlog.records.control import control_name
 from raftlog.types import ReplicaKey, SnapshotId
 
 
-def request_words(request: Request) -> str:
+def format_request(request: Request) -> str:
     match request:
         case VoteRequest():
             kind = "PreVote" if request.is_pre_vote else "Vote"
@@ -48,7 +48,7 @@ def request_words(request: Request) -> str:
         case BeginQuorumEpochRequest():
             return f"Begin epoch={request.epoch} leader={request.leader_id}"
         case EndQuorumEpochRequest():
-            preferred = ",".join(str(key.node_id) for key in request.preferred)
+            preferred = ",".join(str(key.node_id) for key in request.preferred_successors)
             return f"End epoch={request.epoch} leader={request.leader_id} preferred={preferred}"
         case FetchRequest():
             return (
@@ -58,7 +58,7 @@ def request_words(request: Request) -> str:
             )
         case FetchSnapshotRequest():
             return (
-                f"FetchSnapshot epoch={request.epoch} id={snapshot_words(request.snapshot_id)} "
+                f"FetchSnapshot epoch={request.epoch} id={format_snapshot_id(request.snapshot_id)} "
                 f"position={request.position}"
             )
         case AddVoterRequest() | UpdateVoterRequest():
@@ -70,12 +70,12 @@ def request_words(request: Request) -> str:
             return "Versions"
 
 
-def response_words(response: Response, *, is_pre_vote: bool = False) -> str:
+def format_response(response: Response, *, is_pre_vote: bool = False) -> str:
     if isinstance(response, VersionsResponse):
         return f"Versions {response.kraft_version_min} to {response.kraft_version_max}"
     error = response.error
-    standing = response.standing
-    told = f"epoch={standing.epoch} leader={_or_none(standing.leader_id)}"
+    leader_and_epoch = response.leader_and_epoch
+    told = f"epoch={leader_and_epoch.epoch} leader={_or_none(leader_and_epoch.leader_id)}"
     match response:
         case VoteResponse():
             kind = "PreVote" if is_pre_vote else "Vote"
@@ -89,7 +89,7 @@ def response_words(response: Response, *, is_pre_vote: bool = False) -> str:
         case FetchSnapshotResponse():
             kind = "FetchSnapshot"
             said = (
-                f"{snapshot_words(response.snapshot_id)} bytes {response.position} to "
+                f"{format_snapshot_id(response.snapshot_id)} bytes {response.position} to "
                 f"{response.position + len(response.data)} of {response.byte_count}"
             )
         case VoterChangeResponse():
@@ -105,14 +105,14 @@ def _fetched(response: FetchResponse) -> str:
         end = response.diverging
         return f"diverging end_offset={end.offset} of_epoch={end.epoch} {high_watermark}"
     if response.snapshot_id is not None:
-        return f"snapshot={snapshot_words(response.snapshot_id)} {high_watermark}"
-    return f"{records_words(response.records) or 'nothing'} {high_watermark}"
+        return f"snapshot={format_snapshot_id(response.snapshot_id)} {high_watermark}"
+    return f"{format_records(response.records) or 'nothing'} {high_watermark}"
 
 
-def records_words(data: bytes) -> str:
+def format_records(data: bytes) -> str:
     """``0 leader-change @1, 1-2 "a" "b" @1``: offsets, what is there, and the epoch."""
     try:
-        return ", ".join(batch_words(batch) for batch in batches_of(data))
+        return ", ".join(format_batch(batch) for batch in batches_of(data))
     except CorruptBatchError:
         return f"{len(data)} bytes that are damaged"
 
@@ -124,7 +124,7 @@ def batches_of(data: bytes) -> Iterator[RecordBatch]:
         position += batch.byte_count
 
 
-def batch_words(batch: RecordBatch) -> str:
+def format_batch(batch: RecordBatch) -> str:
     first, last = batch.base_offset, batch.next_offset - 1
     place = str(first) if first == last else f"{first}-{last}"
     if batch.is_control:
@@ -146,45 +146,45 @@ def _dashed(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def role_words(role: Role) -> str:
-    return _role_words(type(role), role.epoch, role.leader_id)
+def format_role(role: Role) -> str:
+    return _format_role(type(role), role.epoch, role.leader_id)
 
 
-def role_change_words(change: RoleChanged) -> str:
-    return _role_words(change.new, change.epoch, change.leader_id)
+def format_role_change(change: RoleChanged) -> str:
+    return _format_role(change.new, change.epoch, change.leader_id)
 
 
-def _role_words(kind: RoleType, epoch: int, leader_id: int | None) -> str:
+def _format_role(kind: RoleType, epoch: int, leader_id: int | None) -> str:
     words = f"{kind.__name__.lower()} epoch={epoch}"
     if kind in (Unattached, Prospective, Follower):
         words += f" leader={_or_none(leader_id)}"
     return words
 
 
-def election_words(state: ElectionState) -> str:
+def format_election(state: ElectionState) -> str:
     return (
         f"epoch={state.epoch} leader={_or_none(state.leader_id)} "
-        f"voted={'none' if state.voted is None else state.voted.node_id}"
+        f"voted={'none' if state.voted_key is None else state.voted_key.node_id}"
     )
 
 
-def snapshot_words(snapshot_id: SnapshotId) -> str:
+def format_snapshot_id(snapshot_id: SnapshotId) -> str:
     return f"{snapshot_id.end_offset}@{snapshot_id.epoch}"
 
 
-def parsed_snapshot(words: str) -> SnapshotId:
+def parse_snapshot_id(words: str) -> SnapshotId:
     """``5@1``: everything below offset 5, the last record being of epoch 1."""
     end_offset, epoch = words.split("@")
     return SnapshotId(epoch=int(epoch), end_offset=int(end_offset))
 
 
-def parsed_key(words: str) -> ReplicaKey:
+def parse_replica_key(words: str) -> ReplicaKey:
     """``2``, or ``2/<directory id>``."""
     node_id, _, directory_id = words.partition("/")
     return ReplicaKey(int(node_id), directory_id) if directory_id else ReplicaKey(int(node_id))
 
 
-def append_words(request: AppendRequest) -> str:
+def format_append(request: AppendRequest) -> str:
     """The records that somebody wants appended; empty if it is none."""
     return " ".join(
         quoted(record if isinstance(record, bytes) else record.value or b"")
@@ -192,8 +192,8 @@ def append_words(request: AppendRequest) -> str:
     )
 
 
-def answer_words(records: str, answer: Answer) -> str:
-    """What is said to an append of ``append_words``."""
+def format_append_result(records: str, answer: Answer) -> str:
+    """What is said to an append of ``format_append``."""
     who = f"user {records}".rstrip()
     if isinstance(answer, Done):
         result = answer.value

@@ -1,7 +1,7 @@
 """Find and parse the records of many batches at once, with numpy.
 
-Records lie behind each other and only its length says where the next one begins: a chain that
-cannot be computed at once. But the chains of different batches can be followed in lockstep, the
+Records lie behind each other and only its length says where the next one begins: a run that
+cannot be computed at once. But the runs of different batches can be followed in lockstep, the
 first record of every batch, then the second, ... A few long ones left at the end are followed one
 by one.
 
@@ -26,12 +26,12 @@ from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX
 
 from .columns import Bools, Int32s, Int64s
 from .header import RECORD_BYTES_MIN
-from .streams import Chains, Streams, split_long_chains
+from .record_runs import BatchRuns, RecordRuns, split_long_runs
 from .varint import read_varint
-from .varints import Bytes, read_varints, read_varlongs
+from .varint_numpy import Bytes, read_varints, read_varlongs
 
 _LIVE_MIN: Final = 24
-"""Below this many chains a step of numpy costs more than following each in Python."""
+"""Below this many runs a step of numpy costs more than following each in Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ class RecordFields:
     header_key: Spans
     header_value: Spans
 
-    def only(self, kept: Bools) -> RecordFields:
-        """The records that are marked in ``kept``, and their headers."""
-        headers_kept = np.repeat(kept, self.header_count)
+    def filter(self, mask: Bools) -> RecordFields:
+        """The records that are marked in ``mask``, and their headers."""
+        header_mask = np.repeat(mask, self.header_count)
         return RecordFields(
-            self.batch_ordinal[kept],
-            self.timestamp_delta[kept],
-            self.offset_delta[kept],
-            self.key[kept],
-            self.value[kept],
-            self.header_count[kept],
-            self.header_key[headers_kept],
-            self.header_value[headers_kept],
+            self.batch_ordinal[mask],
+            self.timestamp_delta[mask],
+            self.offset_delta[mask],
+            self.key[mask],
+            self.value[mask],
+            self.header_count[mask],
+            self.header_key[header_mask],
+            self.header_value[header_mask],
         )
 
 
@@ -87,31 +87,33 @@ class HeadersFull:
     ordinal: int
 
 
-def parse_records(streams: Streams) -> RecordFields | DamagedBatch | HeadersFull:
-    """Parse every record of ``streams``, or say which batch is the first that is damaged.
+def parse_records(batch_runs: BatchRuns) -> RecordFields | DamagedBatch | HeadersFull:
+    """Parse every record of ``batch_runs``, or say which batch is the first that is damaged.
 
     A batch with more headers than are decoded counts as one that is damaged.
     """
-    crowded = streams.record_count * RECORD_BYTES_MIN > streams.chains.end - streams.chains.start
-    if crowded.any():  # before memory is given to records that cannot be there
-        return _first_damaged(streams, crowded)
-    start, damaged = _follow_chains(streams)
+    overfull = (
+        batch_runs.record_count * RECORD_BYTES_MIN > batch_runs.runs.end - batch_runs.runs.start
+    )
+    if overfull.any():  # before memory is given to records that cannot be there
+        return _first_damaged(batch_runs, overfull)
+    start, damaged = _record_starts(batch_runs)
     if damaged.any():
-        return _first_damaged(streams, damaged)
-    return _parse_fields(streams, start)
+        return _first_damaged(batch_runs, damaged)
+    return _parse_fields(batch_runs, start)
 
 
-def _first_damaged(streams: Streams, damaged: Bools) -> DamagedBatch | HeadersFull:
+def _first_damaged(batch_runs: BatchRuns, damaged: Bools) -> DamagedBatch | HeadersFull:
     """The first of the batches marked ``damaged``, unless one before it is found to be."""
     ordinal = int(np.flatnonzero(damaged)[0])
-    before = parse_records(streams.first(ordinal))
+    before = parse_records(batch_runs.first(ordinal))
     return DamagedBatch(ordinal) if isinstance(before, RecordFields) else before
 
 
 def _length_table() -> Int64s:
     """From a record's first two bytes to its whole length, if a varint of two bytes can tell it.
 
-    0 where it cannot: a chain that meets one stands still, and is followed in Python from there.
+    0 where it cannot: a run that meets one stands still, and is followed in Python from there.
     """
     word = np.arange(2**16, dtype=np.uint32)  # little-endian: the first byte is the low one
     first, second = word & 0xFF, word >> 8
@@ -124,58 +126,58 @@ def _length_table() -> Int64s:
 _LENGTHS: Final = _length_table()
 
 
-def _follow_chains(streams: Streams) -> tuple[Int64s, Bools]:
+def _record_starts(batch_runs: BatchRuns) -> tuple[Int64s, Bools]:
     """Where each record begins, in order, and which batches do not end where their last one ends.
 
     The positions mean nothing if a batch is damaged.
     """
-    chains = streams.chains
-    sound = np.zeros(len(chains.start), np.bool_)
-    if len(sound) and chains.record_count.min() == chains.record_count.max() == 1:
-        return chains.start, sound  # their fields tell where they end
-    split = split_long_chains(streams)
+    runs = batch_runs.runs
+    undamaged = np.zeros(len(runs.start), np.bool_)
+    if len(undamaged) and runs.record_count.min() == runs.record_count.max() == 1:
+        return runs.start, undamaged  # their fields tell where they end
+    split = split_long_runs(batch_runs)
     if split is not None:
-        start, damaged = _follow(split)
+        start, damaged = _follow_runs(split)
         if not damaged.any():
-            return start, sound
-    return _follow(chains)
+            return start, undamaged
+    return _follow_runs(runs)
 
 
-def _follow(chains: Chains) -> tuple[Int64s, Bools]:
-    """Where each record begins, in order, and which chains do not end where their last one ends."""
-    counts = chains.record_count
-    lanes = np.argsort(-counts, kind="stable")
-    at, rounds, found = _lockstep(chains[lanes])
-    going_on = counts[lanes] > rounds
-    astray = at != chains.end[lanes]
-    astray[going_on] = _stands_still(chains.data, at[going_on])
-    followed = np.full(len(lanes), rounds)
-    if astray.any():  # long records, or damage: these chains are followed alone from their start
-        lanes = np.concatenate([lanes[~astray], lanes[astray]])
-        together = len(lanes) - int(astray.sum())
-        at, rounds, found = _lockstep(chains[lanes[:together]])
-        at = np.concatenate([at, chains.start[lanes[together:]]])
-        followed = np.where(np.arange(len(lanes)) < together, rounds, 0)
+def _follow_runs(runs: RecordRuns) -> tuple[Int64s, Bools]:
+    """Where each record begins, in order, and which runs do not end where their last one ends."""
+    counts = runs.record_count
+    rows = np.argsort(-counts, kind="stable")
+    at, rounds, found = _follow_in_lockstep(runs[rows])
+    unfinished = counts[rows] > rounds
+    misaligned = at != runs.end[rows]
+    misaligned[unfinished] = _is_stuck(runs.data, at[unfinished])
+    followed = np.full(len(rows), rounds)
+    if misaligned.any():  # long records, or damage: these runs are followed alone from their start
+        rows = np.concatenate([rows[~misaligned], rows[misaligned]])
+        together = len(rows) - int(misaligned.sum())
+        at, rounds, found = _follow_in_lockstep(runs[rows[:together]])
+        at = np.concatenate([at, runs.start[rows[together:]]])
+        followed = np.where(np.arange(len(rows)) < together, rounds, 0)
     rest: list[int] = []
-    for lane in np.flatnonzero(counts[lanes] > followed).tolist():
-        left = int(counts[lanes[lane]] - followed[lane])
-        end = int(chains.end[lanes[lane]])
-        at[lane] = _follow_one(chains.data.data, int(at[lane]), end, left, rest)
+    for row in np.flatnonzero(counts[rows] > followed).tolist():
+        left = int(counts[rows[row]] - followed[row])
+        end = int(runs.end[rows[row]])
+        at[row] = _follow_run(runs.data.data, int(at[row]), end, left, rest)
     damaged = np.empty(len(counts), np.bool_)
-    damaged[lanes] = at != chains.end[lanes]
+    damaged[rows] = at != runs.end[rows]
     start = np.concatenate([*found, np.array(rest, np.int64)])
     start.sort()  # as the records lie, which is by batch
     return start, damaged
 
 
-def _lockstep(chains: Chains) -> tuple[Int64s, int, list[Int64s]]:
-    """Follow the chains, those with most records first, while many of them go on.
+def _follow_in_lockstep(runs: RecordRuns) -> tuple[Int64s, int, list[Int64s]]:
+    """Follow the runs, those with most records first, while many of them go on.
 
-    Returns where each chain is, after how many rounds, and where the records met begin.
+    Returns where each run is, after how many rounds, and where the records met begin.
     """
-    at = chains.start.copy()
-    counts = chains.record_count.tolist()
-    words = _words(chains.data)
+    at = runs.start.copy()
+    counts = runs.record_count.tolist()
+    words = _words(runs.data)
     last = len(words) - 1
     found: list[Int64s] = []
     rounds = 0
@@ -196,14 +198,14 @@ def _words(data: Bytes) -> npt.NDArray[np.uint16]:
     return np.ndarray((max(0, len(data) - 1),), "<u2", data.data, strides=(1,))
 
 
-def _stands_still(data: Bytes, at: Int64s) -> Bools:
+def _is_stuck(data: Bytes, at: Int64s) -> Bools:
     words = _words(data)
-    still: Bools = _LENGTHS.take(words[np.minimum(at, len(words) - 1)]) == 0
-    return still
+    stuck: Bools = _LENGTHS.take(words[np.minimum(at, len(words) - 1)]) == 0
+    return stuck
 
 
-def _follow_one(view: memoryview, at: int, end: int, count: int, found: list[int]) -> int:
-    """Follow one chain for ``count`` records. Returns where it ends, or -1 if it breaks."""
+def _follow_run(view: memoryview, at: int, end: int, count: int, found: list[int]) -> int:
+    """Follow one run for ``count`` records. Returns where it ends, or -1 if it breaks."""
     add = found.append
     last = end - RECORD_BYTES_MIN
     for _ in range(count):
@@ -229,11 +231,13 @@ def _follow_one(view: memoryview, at: int, end: int, count: int, found: list[int
     return at
 
 
-def _parse_fields(streams: Streams, start: Int64s) -> RecordFields | DamagedBatch | HeadersFull:
+def _parse_fields(
+    batch_runs: BatchRuns, start: Int64s
+) -> RecordFields | DamagedBatch | HeadersFull:
     """Parse the records that begin at ``start``."""
-    data, counts = streams.data, streams.record_count
+    data, counts = batch_runs.data, batch_runs.record_count
     ordinal = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    end = _record_ends(streams, start)
+    end = _record_ends(batch_runs, start)
     bad = np.zeros(len(start), np.bool_)
     byte_count, at = read_varints(data, start, bad)
     bad |= (byte_count < 1) | (at + byte_count != end)
@@ -255,7 +259,7 @@ def _parse_fields(streams: Streams, start: Int64s) -> RecordFields | DamagedBatc
             header_count = np.where(bad, 0, header_count)
         header_key, header_value = _parse_headers(data, at, header_count, bad)
     bad |= at != end
-    bad |= _bad_offsets(streams, ordinal, offset_delta)
+    bad |= _bad_offsets(batch_runs, ordinal, offset_delta)
     if bad.any():
         return DamagedBatch(int(ordinal[np.flatnonzero(bad)[0]]))
     return RecordFields(
@@ -280,12 +284,12 @@ def _first_full(ordinal: Int32s, header_count: Int64s, bad: Bools) -> DamagedBat
     return DamagedBatch(0) if over[0] == 0 else HeadersFull(int(over[0]))
 
 
-def _record_ends(streams: Streams, start: Int64s) -> Int64s:
+def _record_ends(batch_runs: BatchRuns, start: Int64s) -> Int64s:
     """Where the next record begins, or the batch ends."""
     end = np.empty(len(start), np.int64)
     end[:-1] = start[1:]
-    filled = streams.record_count > 0
-    end[np.cumsum(streams.record_count)[filled] - 1] = streams.chains.end[filled]
+    filled = batch_runs.record_count > 0
+    end[np.cumsum(batch_runs.record_count)[filled] - 1] = batch_runs.runs.end[filled]
     return end
 
 
@@ -295,9 +299,9 @@ def _read_spans(data: Bytes, at: Int64s, bad: Bools) -> tuple[Spans, Int64s]:
     return Spans(start, byte_count), start + np.maximum(byte_count, 0)
 
 
-def _bad_offsets(streams: Streams, ordinal: Int32s, offset_delta: Int64s) -> Bools:
+def _bad_offsets(batch_runs: BatchRuns, ordinal: Int32s, offset_delta: Int64s) -> Bools:
     """Which records do not lie behind the one before them and within their batch's offsets."""
-    counts = streams.record_count
+    counts = batch_runs.record_count
     first = np.cumsum(counts) - counts
     place = np.arange(len(offset_delta)) - first[ordinal]
     if np.array_equal(place, offset_delta):  # no gaps: headers allow no more records than offsets
@@ -305,7 +309,7 @@ def _bad_offsets(streams: Streams, ordinal: Int32s, offset_delta: Int64s) -> Boo
     before = np.full(len(offset_delta), -1, np.int64)
     before[1:] = offset_delta[:-1]
     before[place == 0] = -1
-    bad: Bools = (offset_delta <= before) | (offset_delta > streams.last_offset_delta[ordinal])
+    bad: Bools = (offset_delta <= before) | (offset_delta > batch_runs.last_offset_delta[ordinal])
     return bad
 
 
@@ -327,15 +331,15 @@ def _parse_headers(
             live -= 1
         if live < _LIVE_MIN:
             break
-        lane, place = rows[:live], slot[:live] + rounds
-        lane_bad = np.zeros(live, np.bool_)
-        one, after = _read_spans(data, at[lane], lane_bad)
-        lane_bad |= one.byte_count < 0
+        live_rows, place = rows[:live], slot[:live] + rounds
+        live_bad = np.zeros(live, np.bool_)
+        one, after = _read_spans(data, at[live_rows], live_bad)
+        live_bad |= one.byte_count < 0
         key.start[place], key.byte_count[place] = one.start, one.byte_count
-        one, after = _read_spans(data, after, lane_bad)
+        one, after = _read_spans(data, after, live_bad)
         value.start[place], value.byte_count[place] = one.start, one.byte_count
-        at[lane] = after
-        bad[lane] |= lane_bad
+        at[live_rows] = after
+        bad[live_rows] |= live_bad
         rounds += 1
     for row, first, count in zip(rows[:live], slot[:live], descending, strict=False):
         after_last = _parse_headers_of_one(

@@ -22,13 +22,13 @@ from raftlog.records.builder import ProducerStamp
 from raftlog.types import ReplicaKey
 from tests.simulation.invariants import Witness
 
-from .arguments import Words
+from .arguments import Arguments
+from .formatting import parse_replica_key, parse_snapshot_id
+from .message_queue import Message, MessageQueue
 from .nodes import BY_HAND, ScriptedNode
-from .post import Message, Post
-from .words import parsed_key, parsed_snapshot
 
 
-class Stage:
+class ScenarioNodes:
     """The nodes of a scenario, what is under way between them, and what was told."""
 
     def __init__(self, witness: Witness | None = None) -> None:
@@ -37,7 +37,7 @@ class Stage:
         self._witness = witness
         self._is_quiet = False
         self._nodes: dict[int, ScriptedNode] = {}
-        self._post = Post(self._say)
+        self._post = MessageQueue(self._write_line)
 
     def node(self, node_id: int) -> ScriptedNode:
         return self._nodes[node_id]
@@ -47,22 +47,22 @@ class Stage:
         lines, self.lines = self.lines, []
         return lines
 
-    def _say(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         if not self._is_quiet:
             self.lines.append(line)
 
-    def _node(self, words: Words) -> ScriptedNode:
+    def _node(self, words: Arguments) -> ScriptedNode:
         return self._nodes[int(words.places[0])]
 
-    def _chosen(self, words: Words) -> list[ScriptedNode]:
+    def _chosen(self, words: Arguments) -> list[ScriptedNode]:
         chosen = [self._nodes[int(word)] for word in words.places]
         return chosen or list(self._nodes.values())
 
 
-class Asking(Stage):
+class RequestCommands(ScenarioNodes):
     """What is asked from outside."""
 
-    def do_append(self, words: Words) -> None:
+    def do_append(self, words: Arguments) -> None:
         commit, producer = words.text("commit"), words.text("producer")
         stamp = None
         if producer is not None:
@@ -87,24 +87,24 @@ class Asking(Stage):
         )
         self._node(words).append(request)
 
-    def do_vote(self, words: Words) -> None:
+    def do_vote(self, words: Arguments) -> None:
         self._ask(words, self._vote(words, is_pre_vote=False))
 
-    def do_pre_vote(self, words: Words) -> None:
+    def do_pre_vote(self, words: Arguments) -> None:
         self._ask(words, self._vote(words, is_pre_vote=True), "PreVote")
 
-    def _vote(self, words: Words, *, is_pre_vote: bool) -> VoteRequest:
+    def _vote(self, words: Arguments, *, is_pre_vote: bool) -> VoteRequest:
         voter = words.text("voter")
         return VoteRequest(
             epoch=words.number("epoch", 0),
-            candidate=parsed_key(words.text("from") or ""),
-            voter=None if voter is None else parsed_key(voter),
+            candidate=parse_replica_key(words.text("from") or ""),
+            voter=None if voter is None else parse_replica_key(voter),
             last_offset=words.number("last_offset", 0),
             last_epoch=words.number("last_epoch", 0),
             is_pre_vote=is_pre_vote,
         )
 
-    def do_begin(self, words: Words) -> None:
+    def do_begin(self, words: Arguments) -> None:
         leader_id = words.number("from", 0)
         self._ask(
             words,
@@ -113,22 +113,22 @@ class Asking(Stage):
             ),
         )
 
-    def do_end(self, words: Words) -> None:
+    def do_end(self, words: Arguments) -> None:
         preferred = tuple(ReplicaKey(node_id) for node_id in words.numbers("preferred"))
         self._ask(
             words,
             EndQuorumEpochRequest(
                 epoch=words.number("epoch", 0),
                 leader_id=words.number("from", 0),
-                preferred=preferred,
+                preferred_successors=preferred,
             ),
         )
 
-    def do_fetch(self, words: Words) -> None:
+    def do_fetch(self, words: Arguments) -> None:
         self._ask(
             words,
             FetchRequest(
-                replica=parsed_key(words.text("from") or ""),
+                replica=parse_replica_key(words.text("from") or ""),
                 epoch=words.number("epoch", 0),
                 fetch_offset=words.number("offset", 0),
                 last_fetched_epoch=words.number("last_epoch", 0),
@@ -138,26 +138,26 @@ class Asking(Stage):
             ),
         )
 
-    def do_fetch_snapshot(self, words: Words) -> None:
+    def do_fetch_snapshot(self, words: Arguments) -> None:
         self._ask(
             words,
             FetchSnapshotRequest(
-                replica=parsed_key(words.text("from") or ""),
+                replica=parse_replica_key(words.text("from") or ""),
                 epoch=words.number("epoch", 0),
-                snapshot_id=parsed_snapshot(words.text("id") or "0@0"),
+                snapshot_id=parse_snapshot_id(words.text("id") or "0@0"),
                 position=words.number("position", 0),
                 max_bytes=words.number("max_bytes", 1 << 20),
             ),
         )
 
-    def do_add_voter(self, words: Words) -> None:
+    def do_add_voter(self, words: Arguments) -> None:
         timeout_ms = words.number("timeout", 5_000)
         self._ask(words, AddVoterRequest(voter=self._voter(words), timeout_ms=timeout_ms))
 
-    def do_remove_voter(self, words: Words) -> None:
+    def do_remove_voter(self, words: Arguments) -> None:
         self._ask(words, RemoveVoterRequest(voter=self._voter(words).key))
 
-    def do_update_voter(self, words: Words) -> None:
+    def do_update_voter(self, words: Arguments) -> None:
         voter = replace(
             self._voter(words),
             endpoints=(Endpoint("PEERS", "elsewhere", words.number("port", 0)),),
@@ -165,7 +165,7 @@ class Asking(Stage):
         )
         self._ask(words, UpdateVoterRequest(epoch=words.number("epoch", 0), voter=voter))
 
-    def _voter(self, words: Words) -> Voter:
+    def _voter(self, words: Arguments) -> Voter:
         """The one that is named, of its own directory or of ``directory=``."""
         node_id = words.number("node", 0)
         known = self._nodes.get(node_id)
@@ -175,7 +175,7 @@ class Asking(Stage):
             return voter
         return replace(voter, key=ReplicaKey(node_id, directory_id))
 
-    def _ask(self, words: Words, request: Request, kind: str = "") -> None:
+    def _ask(self, words: Arguments, request: Request, kind: str = "") -> None:
         node = self._node(words)
-        asker = parsed_key(words.text("from") or "0").node_id
+        asker = parse_replica_key(words.text("from") or "0").node_id
         self._nodes[node.node_id].receive(Message(asker, node.node_id, BY_HAND, 0, kind, request))
