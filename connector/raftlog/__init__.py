@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .client.remote.handle import ConnectedLog, connect
     from .client.repairing import repair_log as repair
     from .client.requests import AppendResult
-    from .log.writing.batch_facts import CommitName, ValueKind
+    from .log.writing.batch_metadata import CommitName, ValueKind
     from .log.writing.properties import LogConfig
 
 __version__ = "0.1.0"
@@ -37,11 +37,11 @@ __all__ = [
 
 _HOMES = {
     "AppendResult": ("raftlog.client.requests", "AppendResult"),
-    "CommitName": ("raftlog.log.writing.batch_facts", "CommitName"),
+    "CommitName": ("raftlog.log.writing.batch_metadata", "CommitName"),
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
     "EmbeddedLog": ("raftlog.client.embedded", "EmbeddedLog"),
     "LogConfig": ("raftlog.log.writing.properties", "LogConfig"),
-    "ValueKind": ("raftlog.log.writing.batch_facts", "ValueKind"),
+    "ValueKind": ("raftlog.log.writing.batch_metadata", "ValueKind"),
     "connect": ("raftlog.client.remote.handle", "connect"),
     "follow": ("raftlog.client.remote.following", "follow"),
     "open": ("raftlog.client.embedded", "open_embedded"),

@@ -19,8 +19,8 @@ BATCH_BYTES_MAX: Final = 8 * MIB
 LOG_BATCH_BYTES_MAX: Final = 64 * MIB
 """What a log of our own may raise its batch limit to."""
 
-SAVED_COPIES_MAX: Final = 64
-SAVED_BYTES_MAX: Final = 1024 * MIB
+BACKUPS_MAX: Final = 64
+BACKUP_BYTES_MAX: Final = 1024 * MIB
 """How many saved copies of what recovery and repair cut off a log keeps, and of how many bytes."""
 
 READ_BATCH_BYTES_MAX: Final = 256 * MIB

@@ -128,7 +128,7 @@ class RaftlogOptions:
     @property
     def shows_aborted(self) -> bool:
         """Whether records of aborted transactions become rows."""
-        return self.include_aborted_records or self.isolation is Isolation.HIGH_WATERMARK
+        return self.include_aborted_records or self.isolation is Isolation.READ_UNCOMMITTED
 
     def refuse_ending(self) -> None:
         """Raise ``OptionError`` if an end was given: a stream has none."""

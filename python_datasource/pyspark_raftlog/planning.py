@@ -16,7 +16,7 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from raftlog.client import LogKind, LogReader, OffsetSlice, SourceKind
+from raftlog.client import LogKind, LogReader, SourceKind, Split
 from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog.types import SnapshotId
 
@@ -33,7 +33,7 @@ _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 class LogRange(InputPartition):
     """Records of the log in ``[slice.start_offset, slice.end_offset)``."""
 
-    slice: OffsetSlice
+    slice: Split
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def plan_batch(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> list[
     if isinstance(options.ending_offset, int) and options.ending_offset < begin.offset:
         raise OptionError(option="endingOffset", reason="lies before the start of the read")
     return plan_partitions(log, options, begin, end_offset) or [
-        LogRange(OffsetSlice(start_offset=begin.offset, end_offset=begin.offset, spans=()))
+        LogRange(Split(start_offset=begin.offset, end_offset=begin.offset, spans=()))
     ]
 
 
@@ -201,9 +201,9 @@ def plan_partitions(
             begin.offset,
             end_offset,
             isolation=options.isolation,
-            max_slices=max(wanted, options.min_partitions or 1),
-            max_records_per_slice=per_partition,
+            max_splits=max(wanted, options.min_partitions or 1),
+            max_records_per_split=per_partition,
             with_producers=False,
         )
-        partitions += [LogRange(slice_) for slice_ in plan.slices]
+        partitions += [LogRange(split) for split in plan.splits]
     return partitions

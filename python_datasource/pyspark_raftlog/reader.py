@@ -23,7 +23,7 @@ from .visibility import Lookup, ProducerTransactions, Transactions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from raftlog.client import OffsetSlice
+    from raftlog.client import Split
     from raftlog.types import SnapshotId
 
     from .options import RaftlogOptions
@@ -105,13 +105,13 @@ def row_builder(
         checkpoint=checkpoint,
         with_control=options.include_control_records,
         with_aborted=options.shows_aborted,
-        without_our_headers=options.include_headers and log.is_ours,
+        without_our_headers=options.include_headers and log.is_raftlog,
         row_count_max=options.record_batch_rows,
     )
 
 
 def _log_rows(
-    log: LogReader, slice_: OffsetSlice, options: RaftlogOptions, columns: tuple[str, ...]
+    log: LogReader, slice_: Split, options: RaftlogOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     builder = row_builder(log, options, columns, _transactions(log, slice_, options))
     needed = builder.scan_columns()
@@ -132,10 +132,10 @@ def _log_rows(
             offset = max(offset + 1, log.log_start_offset)
 
 
-def _transactions(log: LogReader, slice_: OffsetSlice, options: RaftlogOptions) -> Lookup:
+def _transactions(log: LogReader, slice_: Split, options: RaftlogOptions) -> Lookup:
     if log.kind is LogKind.METADATA:
         return Transactions(slice_.spans, is_metadata=True)
-    if options.isolation is Isolation.HIGH_WATERMARK:
+    if options.isolation is Isolation.READ_UNCOMMITTED:
         return Transactions.none()
     return ProducerTransactions(log)
 

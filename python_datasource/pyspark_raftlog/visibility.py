@@ -70,7 +70,9 @@ class ProducerTransactions:
         batches = scan.batches
         if not (batches.is_transactional & ~batches.is_control).any():
             return Transactions.none().of(scan, offset)
-        found = self._log.outcomes(int(batches.base_offset[0]), int(batches.next_offset[-1]))
+        found = self._log.aborted_transactions(
+            int(batches.base_offset[0]), int(batches.next_offset[-1])
+        )
         visibility = Transactions(found.spans, is_metadata=False).of(scan, offset)
         if found.error is None:
             return visibility

@@ -10,7 +10,7 @@ from tests.support.cli import run
 
 from raftlog.limits import EPOCH_MAX, EPOCH_STEP_MAX
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.node.formatting import NODE_LOCK_NAME
 from raftlog.records.control import LeaderChange
 from raftlog.storage.local_writing import PrivateLocalStorage
@@ -26,7 +26,7 @@ def node(tmp_path: Path) -> Path:
     """A node that stopped in epoch 3, with one record."""
     (tmp_path / "node.toml").write_text(NODE)
     assert run("node", "format", "-c", tmp_path / "node.toml", "--standalone")[0] == 0
-    log = ReplicaLog.open_or_create(
+    log = QuorumLog.open_or_create(
         PrivateLocalStorage(),
         str(log_of(tmp_path)),
         config=LogConfig(),
@@ -37,7 +37,7 @@ def node(tmp_path: Path) -> Path:
         EPOCH, (LeaderChange(leader_id=1, voters=(), granting_voters=()),), now_ms=NOW_MS
     )
     log.close()
-    write_election(tmp_path, EPOCH)
+    write_election_state(tmp_path, EPOCH)
     return tmp_path
 
 
@@ -45,7 +45,7 @@ def log_of(node: Path) -> Path:
     return node / "data" / "raftlog-0"
 
 
-def write_election(node: Path, epoch: int) -> None:
+def write_election_state(node: Path, epoch: int) -> None:
     fields = {"leaderId": -1, "leaderEpoch": epoch, "votedId": -1}
     text = json.dumps({**fields, "votedDirectoryId": "AAAAAAAAAAAAAAAAAAAAAA", "data_version": 1})
     (log_of(node) / "quorum-state").write_text(text)
@@ -89,7 +89,7 @@ def test_a_damaged_copy_votes_again_on_the_operator_s_word(node: Path) -> None:
 def test_an_epoch_without_another_one_is_replaced_by_one_that_nobody_led(
     node: Path, epoch: int
 ) -> None:
-    write_election(node, epoch)
+    write_election_state(node, epoch)
     status, out, _ = recover(node)
     assert status == 1
     assert str(epoch) in out

@@ -20,14 +20,19 @@ from raftlog.errors import CorruptBatchError, LogError
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.files import LogFiles
 from raftlog.log.opening import open_log
-from raftlog.log.times import first_batch_after
-from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.times import find_batch_after_timestamp
+from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.log_directory import LogDirectory
-from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.producer_state_manager import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovered import RecoveredLog
 from raftlog.log.writing.recovery import recover
-from raftlog.log.writing.segment_scan import Place, ScanRules, SegmentEnd, scan_segment
+from raftlog.log.writing.segment_recovery import (
+    ScanPosition,
+    ScanRules,
+    SegmentEnd,
+    recover_segment,
+)
 from raftlog.records.batch import RecordBatch, iter_batches, read_batch
 from raftlog.records.compression import Compression
 
@@ -69,8 +74,8 @@ def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
         recovered.log_start_offset,
         recovered.end_offset,
         recovered.epochs,
-        recovered.memory.commits,
-        recovered.memory.producers,
+        recovered.producer_state.commits,
+        recovered.producer_state.producers,
         recovered.report.read_only is None,
     )
 
@@ -78,11 +83,11 @@ def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
 # --- the log --------------------------------------------------------------------------------------
 
 
-def scanned_end(data: bytes, place: Place, epochs: EpochCache) -> SegmentEnd:
+def scanned_end(data: bytes, scan_position: ScanPosition, epochs: EpochCache) -> SegmentEnd:
     storage = MemoryStorage()
     storage.write(PATH, data)
     with storage.open_file(PATH) as file:
-        scan = scan_segment(file, place, ScanRules(epochs=epochs))
+        scan = recover_segment(file, scan_position, ScanRules(epochs=epochs))
         while True:
             try:
                 next(scan)
@@ -107,16 +112,18 @@ def test_every_bit_of_a_log_is_found_by_recovery(step: int) -> None:
     by_order = 0
     previous_epoch = -1
     for batch in iter_batches(data):
-        place = Place(position=0, next_offset=batch.base_offset, epoch=previous_epoch)
+        scan_position = ScanPosition(
+            position=0, next_offset=batch.base_offset, epoch=previous_epoch
+        )
         alone = data[batch.position : batch.position + batch.byte_count]
         follows = data[batch.position : batch.position + batch.byte_count + 2_000]
         previous_epoch = batch.leader_epoch
         for bit in range(-8 * batch.position % step, 8 * len(alone), step):
             if not is_refused(alone, bit):
                 by_order += 1
-                end = scanned_end(flipped(follows, bit), place, epochs)
+                end = scanned_end(flipped(follows, bit), scan_position, epochs)
                 assert not end.is_clean, (batch.position, bit)
-                assert end.place.next_offset == batch.base_offset, (batch.position, bit)
+                assert end.scan_position.next_offset == batch.base_offset, (batch.position, bit)
     assert by_order > 12_000 // step
 
 
@@ -137,7 +144,7 @@ def test_a_flipped_bit_of_a_log_is_never_silent_when_it_is_opened_after_a_crash(
         recovered = recover(hurt, DIRECTORY, config=log.config)
         assert recovered.report.anomalies, bit
         assert recovered.end_offset < whole.end_offset
-        assert recovered.report.read_only is not None or recovered.report.cut[0].saved_as
+        assert recovered.report.read_only is not None or recovered.report.truncated[0].saved_as
 
 
 @whole_or_sample
@@ -218,7 +225,7 @@ def test_a_flipped_bit_of_a_time_index_never_hides_a_batch(step: int) -> None:
     for bit, about, disk in index_bits(".timeindex", 3 * step):
         files = LogFiles.of_directory(disk, DIRECTORY)
         for offset in (about, 299):
-            found = first_batch_after(
+            found = find_batch_after_timestamp(
                 files, 1_000 + offset - 1, start_offset=0, end_offset=301, contiguous=True
             )
             assert found is not None, bit
@@ -244,7 +251,7 @@ def test_every_bit_of_a_producer_snapshot_is_found(step: int) -> None:
     data = log.disk.files()[log.path(name)]
     for bit in range(0, 8 * len(data), step):
         with pytest.raises(LogError):
-            LogMemory.decode_snapshot(flipped(data, bit), name, log.log.end_offset)
+            ProducerStateManager.decode_snapshot(flipped(data, bit), name, log.log.end_offset)
 
 
 @whole_or_sample

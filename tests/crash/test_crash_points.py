@@ -19,7 +19,7 @@ from tests.support.report_lines import REPORT_LINE
 from tests.support.witness import Witness
 
 from raftlog.log import published
-from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_transaction_name
+from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
 
 SEEDS_MAX = 50
@@ -153,8 +153,8 @@ def test_every_crash_point(name: str, record_property: Callable[[str, object], N
 
 def test_the_workload_of_a_replica_does_all_that_a_log_can() -> None:
     log = replica()
-    memory = log.log.memory
-    assert [commit.name.version for commit in memory.commits] == [2]
+    producer_state = log.log.producer_state
+    assert [commit.name.version for commit in producer_state.commits] == [2]
     done = {(one.kind, kind_of_file(one.path)) for one in log.recording.operations}
     assert done >= {
         (OperationKind.MAKE_DIRECTORY, "witnessed-0"),  # create

@@ -71,7 +71,7 @@ def test_what_may_be_read_is_said_in_words_or_refused(machine: Machine) -> None:
     assert len(list(log.read(isolation="read_committed"))) == 0
     assert len(list(log.read(isolation="high_watermark"))) == 2
     assert len(list(log.read(isolation="read_uncommitted"))) == 2, "as Kafka calls it"
-    assert len(list(log.read(isolation=Isolation.HIGH_WATERMARK))) == 2
+    assert len(list(log.read(isolation=Isolation.READ_UNCOMMITTED))) == 2
     for wrong in ("serializable", 1, None):
         with pytest.raises(OptionError, match="read_committed, high_watermark"):
             log.read(isolation=wrong)  # type: ignore[arg-type]

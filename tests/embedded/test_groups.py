@@ -26,7 +26,7 @@ from raftlog.errors import (
 )
 from raftlog.log.marker_values import marker_value
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import NewRecord, NewRecordBatch, encode_batch
@@ -128,7 +128,7 @@ def test_a_group_that_appends_nothing_writes_nothing(machine: Machine, writer: G
 def test_what_names_itself_stands_alone_in_its_batch(machine: Machine, writer: GroupWriter) -> None:
     done(writer, [request(b"a"), request(b"b", commit=1), request(b"c"), request(b"d", base=5)])
     log = ReplicatedLog.open(machine.disk.another_process(), PATH, now_ms=0)
-    assert [one.name.version for one in log.memory.commits] == [1]
+    assert [one.name.version for one in log.producer_state.commits] == [1]
     reader = machine.open()
     assert [record.value for record in reader.read(2)] == [b"a", b"b", b"c", b"d"]
     assert [(b.base_offset, b.record_count) for b in _batches(reader)] == [

@@ -176,7 +176,7 @@ def test_no_record_is_given_of_what_is_aborted() -> None:
     writer.publish()
     assert writer.values() == [b"\x01\x14\x00\x01\x00"]
     assert writer.reading().to_arrow()["offset"].to_pylist() == [4]
-    everything = LogReading(writer.open, 0, 5, Isolation.HIGH_WATERMARK)
+    everything = LogReading(writer.open, 0, 5, Isolation.READ_UNCOMMITTED)
     assert len(list(everything)) == 4
 
 

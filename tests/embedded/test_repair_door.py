@@ -30,7 +30,7 @@ def test_a_log_damaged_below_its_end_is_cut_before_the_damage_and_goes_on(tmp_pa
     repaired = raftlog.repair(directory, cut_at=13)
     assert repaired.first_lost_offset == 13
     assert repaired.end_offset_before == 21, "the leader change, and twenty records"
-    assert any(b"value 19" in Path(cut.saved_as).read_bytes() for cut in repaired.cut)
+    assert any(b"value 19" in Path(cut.saved_as).read_bytes() for cut in repaired.truncated)
     with raftlog.open(directory) as log:
         assert log.append([b"after"]).base_offset == 13
     assert records_of(directory) == [*(b"value %d" % number for number in range(12)), b"after"]

@@ -16,7 +16,7 @@ from tests.support.metadata_logs import CLUSTERS, metadata_log, restored
 
 import raftlog
 from raftlog.log.reads import Isolation
-from raftlog.log.writing.batch_facts import CommitName, commit_header
+from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records import (
@@ -159,7 +159,7 @@ def shown(path: Path) -> list[str]:
 
     with raftlog.open(path, create=False) as log:
         lines = []
-        for record in log.read(isolation=Isolation.HIGH_WATERMARK):
+        for record in log.read(isolation=Isolation.READ_UNCOMMITTED):
             epoch = 1 if record.offset < claimed_at(path) else 2
             words = [record.offset, epoch, record.timestamp_ms, hexed(record.key)]
             words += [hexed(record.value), *(f"{h.key}={hexed(h.value)}" for h in record.headers)]

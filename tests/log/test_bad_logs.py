@@ -24,15 +24,15 @@ from raftlog.errors import (
     RaftlogError,
     UnsupportedMagicError,
 )
+from raftlog.log.directory_log import DirectoryLog
 from raftlog.log.names import checkpoint_name
-from raftlog.log.single import SingleLog
 from raftlog.records.control import UnknownControl
 from raftlog.types import ReplicaKey, SnapshotId
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
 SEGMENT = LOGS / "three-nodes-4.3.1/node-102/__cluster_metadata-0/00000000000000002232.log"
 COMMITTED = Isolation.READ_COMMITTED
-EVERYTHING = Isolation.HIGH_WATERMARK
+EVERYTHING = Isolation.READ_UNCOMMITTED
 
 
 def opened(builder: LogBuilder) -> LogReader:
@@ -148,7 +148,7 @@ def test_any_damage_to_a_real_segment_is_a_typed_error_or_the_same_records(
         log = segment_of(bytes(content), SEGMENT.name)
         end = log.log_end_offset
         log.read_end(isolation=EVERYTHING)
-        log.plan(2232, end, isolation=EVERYTHING, max_slices=3)
+        log.plan(2232, end, isolation=EVERYTHING, max_splits=3)
         log.next_boundary(2232, end_offset=end, max_records=10)
         log.offset_for_timestamp(0)
         found, _ = what_was_whole(log, 2232, end)
@@ -454,12 +454,12 @@ def test_damage_before_a_range_hides_its_transactions() -> None:
     assert log.log_end_offset == 8
     with pytest.raises(CorruptBatchError):
         log.plan(4, 8, isolation=COMMITTED)
-    assert log.plan(4, 8, isolation=EVERYTHING).slices
+    assert log.plan(4, 8, isolation=EVERYTHING).splits
     with pytest.raises(CorruptBatchError):
         log.plan(0, 8, isolation=COMMITTED)
     # a stream goes up to the damage first
     assert log.next_boundary(0, end_offset=8) == 2
-    assert log.plan(0, 2, isolation=COMMITTED).slices
+    assert log.plan(0, 2, isolation=COMMITTED).splits
     with pytest.raises(CorruptBatchError):
         log.next_boundary(2, end_offset=8)
     assert what_was_whole(log, 0, 8)[0] == [0, 1]
@@ -505,7 +505,7 @@ def test_a_control_record_that_does_not_parse_hides_the_voters_and_no_record() -
     log = opened(builder)
     assert log.read_end(isolation=COMMITTED).offset == 4
     assert what_was_whole(log, 0, 4) == ([0, 1, 2, 3], None)
-    assert isinstance(log, SingleLog)
+    assert isinstance(log, DirectoryLog)
     with pytest.raises(CorruptBatchError, match="KRAFT_VOTERS"):
         log.voters()
     builder.control(voters_record([ReplicaKey(4)]))

@@ -10,7 +10,7 @@ from tests.support.cli import run
 from tests.support.log_builder import data_batch
 
 from raftlog.limits import MIB
-from raftlog.log.resync import find_sound_batch
+from raftlog.log.resync import find_valid_batch
 
 TEBIBYTE = 1 << 40
 
@@ -49,7 +49,7 @@ def test_the_search_for_a_batch_ends_where_no_segment_goes_on(
     monkeypatch.setattr("raftlog.log.resync.SEGMENT_BYTES_MAX", 8 * MIB)
     batch = data_batch([b"a"], base_offset=0)
     file = Sparse(batch, TEBIBYTE)
-    assert find_sound_batch(file, len(batch), 1) is None
+    assert find_valid_batch(file, len(batch), 1) is None
     assert 8 * MIB <= file.read_bytes < 12 * MIB
 
 

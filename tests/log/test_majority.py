@@ -29,9 +29,15 @@ from raftlog.errors import (
     TooFewVotersError,
     WrongClusterError,
 )
+from raftlog.log.directory_log import DirectoryLog
 from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.majority import Copy, agreed_end, is_voter, majority_end, most_up_to_date
-from raftlog.log.single import SingleLog
+from raftlog.log.majority import (
+    ReplicaLogState,
+    agreed_end,
+    is_voter,
+    majority_end,
+    most_up_to_date,
+)
 from raftlog.types import ReplicaKey, SnapshotId
 
 THREE = Path(__file__).parents[1] / "data" / "kraft-logs" / "three-nodes-4.3.1"
@@ -116,7 +122,7 @@ def test_static_voters_are_known_though_their_leader_change_lies_behind_a_checkp
     storage.copy_in(TRIMMED / "node-1", "/node")
     storage.delete("/node/__cluster_metadata-0/quorum-state")
     log = open_path("/node", storage=storage)
-    assert isinstance(log, SingleLog)
+    assert isinstance(log, DirectoryLog)
     voters = log.voters()
     assert voters is not None
     assert (voters.offset, voters.voters) == (643, (ReplicaKey(1),))
@@ -126,8 +132,8 @@ def test_a_majority_read_gives_the_same_slices_and_snapshots_as_a_copy() -> None
     log = open_path(nodes(100, 101, 102))
     end = log.read_end(isolation=COMMITTED).offset
     one = open_path(nodes(102))
-    assert log.plan(0, end, isolation=COMMITTED, max_slices=3) == one.plan(
-        0, end, isolation=COMMITTED, max_slices=3
+    assert log.plan(0, end, isolation=COMMITTED, max_splits=3) == one.plan(
+        0, end, isolation=COMMITTED, max_splits=3
     )
     assert SnapshotId(2, 2207) in log.snapshots
     for snapshot_id in log.snapshots:
@@ -150,12 +156,12 @@ def copy_of(
     snapshot: int | None = None,
     is_quiet: bool = True,
     start: int = 0,
-) -> Copy:
+) -> ReplicaLogState:
     """A copy whose record at offset i has ``epochs[i]``."""
     kept = list(enumerate(epochs))[start:]
     runs = [(epoch, next(run)[0]) for epoch, run in itertools.groupby(kept, lambda e: e[1])]
     last = epochs[-1] if epochs else 0
-    return Copy(
+    return ReplicaLogState(
         path=f"node-{node_id}",
         node_id=node_id,
         directory_id=None,
@@ -168,7 +174,7 @@ def copy_of(
     )
 
 
-def end_of(*copies: Copy, voters: tuple[ReplicaKey, ...] = VOTERS) -> int:
+def end_of(*copies: ReplicaLogState, voters: tuple[ReplicaKey, ...] = VOTERS) -> int:
     return majority_end(copies, voters).offset
 
 
@@ -226,7 +232,7 @@ def test_a_replaced_disk_is_no_voter() -> None:
     assert is_voter(copy, [ReplicaKey(1)])
     assert is_voter(copy, [ReplicaKey(1, "directory-of-voter-xyzz")])  # its own is not known
     assert not is_voter(copy, [ReplicaKey(2)])
-    other = Copy(
+    other = ReplicaLogState(
         path="x",
         node_id=1,
         directory_id="another-directory-xyzz",
@@ -333,7 +339,7 @@ class Cluster:
         """The log of the latest leader: it holds everything committed."""
         return self.logs[self.leaders[max(self.leaders)]] if self.leaders else []
 
-    def look(self, given: list[int], *, still: bool) -> list[Copy]:
+    def look(self, given: list[int], *, still: bool) -> list[ReplicaLogState]:
         before = {node: self.known[node] for node in given}
         logs: dict[int, tuple[list[int], int]] = {}
         for node in given:
@@ -510,7 +516,7 @@ def test_the_end_stays_before_a_transaction_whose_end_is_not_on_a_majority() -> 
         builder.no_ops(2)
     builders[0].data(b"\x01\x18\x00\x00")
     log = open_path("/nodes/1,/nodes/2,/nodes/3", storage=storage)
-    assert log.read_end(isolation=Isolation.HIGH_WATERMARK).offset == 10
+    assert log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset == 10
     end = log.read_end(isolation=COMMITTED)
     assert end.offset == 7
     assert "not decided" in end.explanation
@@ -533,8 +539,8 @@ def test_what_the_newest_copy_has_deleted_is_read_from_one_that_agrees() -> None
     end = log.read_end(isolation=COMMITTED).offset
     offsets = [o for scan in log.scan(0, end) for o in scan.records.offset.to_pylist()]
     assert offsets == list(range(12))
-    plan = log.plan(0, end, isolation=COMMITTED, max_slices=2)
-    assert [(s.start_offset, s.end_offset) for s in plan.slices][-1][1] == end
+    plan = log.plan(0, end, isolation=COMMITTED, max_splits=2)
+    assert [(s.start_offset, s.end_offset) for s in plan.splits][-1][1] == end
     assert log.next_boundary(0, end_offset=end, max_records=100) <= end
     for builder in builders[1:]:
         builder.delete_segment(0)

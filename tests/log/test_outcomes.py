@@ -70,7 +70,9 @@ def visible(
     """Committed offsets of a range, as a task finds them; or by ``spans`` that were given to it."""
     found: list[int] = []
     for scan in log.scan(start, end, chunk_bytes=400):
-        outcomes = log.outcomes(int(scan.batches.base_offset[0]), int(scan.batches.next_offset[-1]))
+        outcomes = log.aborted_transactions(
+            int(scan.batches.base_offset[0]), int(scan.batches.next_offset[-1])
+        )
         assert outcomes.error is None
         hidden = outcomes.spans if spans is None else spans
         for row, offset in enumerate(scan.records.offset.to_pylist()):
@@ -103,9 +105,9 @@ def test_any_split_shows_what_was_committed_and_so_does_a_plan_of_the_whole(
         found += visible(written.open(), start, stop)
     assert found == expected
     assert visible(log, 0, end) == expected
-    planned = log.plan(0, end, isolation=COMMITTED).slices[0].spans
+    planned = log.plan(0, end, isolation=COMMITTED).splits[0].spans
     assert visible(log, 0, end, planned) == expected
-    assert log.plan(0, end, isolation=COMMITTED, with_producers=False).slices[0].spans == ()
+    assert log.plan(0, end, isolation=COMMITTED, with_producers=False).splits[0].spans == ()
 
 
 def _lying_index(written: Written, lie: str) -> None:
@@ -142,13 +144,13 @@ def test_damage_hides_only_what_it_may_have_decided() -> None:
     builder.end_producer(8, commit=True)
     builder.data(b"end")
     log = open_path(builder.directory, storage=builder.storage)
-    whole = log.outcomes(0, 8)
+    whole = log.aborted_transactions(0, 8)
     assert (whole.known_end, whole.error) == (8, None)
     _, _, position = builder.positions[6]
     builder.storage.files[builder.path()][position + 16] = 9  # the magic of the marker of 8
     log = open_path(builder.directory, storage=builder.storage)
-    assert log.outcomes(0, 3).error is None
-    hidden = log.outcomes(0, 5)
+    assert log.aborted_transactions(0, 3).error is None
+    hidden = log.aborted_transactions(0, 5)
     assert hidden.known_end == 3
     assert isinstance(hidden.error, CorruptBatchError)
     assert [(s.first_offset, s.outcome) for s in hidden.spans] == [(4, Outcome.ABORTED)]
@@ -159,7 +161,7 @@ def test_a_log_that_ends_before_it_decided_says_so() -> None:
     builder.data(b"a")
     builder.data(b"b", producer_id=7)
     builder.data(b"c")
-    outcomes = open_path(builder.directory, storage=builder.storage).outcomes(0, 3)
+    outcomes = open_path(builder.directory, storage=builder.storage).aborted_transactions(0, 3)
     assert outcomes.known_end == 1
     assert isinstance(outcomes.error, DataLossError)
     assert outcomes.error.condition == "LOG_TRUNCATED"
@@ -169,7 +171,10 @@ def test_a_metadata_log_has_nothing_to_tell() -> None:
     builder = LogBuilder()
     builder.no_ops(3)
     log = open_path(builder.directory, storage=builder.storage)
-    assert (log.outcomes(0, 3).spans, log.outcomes(0, 3).known_end) == ((), 3)
+    assert (log.aborted_transactions(0, 3).spans, log.aborted_transactions(0, 3).known_end) == (
+        (),
+        3,
+    )
 
 
 def test_headers_are_read_once_however_long_a_transaction_is() -> None:
@@ -185,7 +190,7 @@ def test_headers_are_read_once_however_long_a_transaction_is() -> None:
     builder.storage.read_bytes()
     aborted = set()
     for start in range(0, end, 10):
-        spans = log.outcomes(start, min(start + 10, end)).spans
+        spans = log.aborted_transactions(start, min(start + 10, end)).spans
         assert spans[0].producer_id == 9
         aborted.update(spans)
     assert builder.storage.read_bytes() < 1.2 * total + 200_000
@@ -205,8 +210,8 @@ def test_a_plan_without_producers_reads_no_headers_of_the_range() -> None:
     log = open_path(builder.directory, storage=storage)
     end = log.read_end(isolation=COMMITTED).offset
     storage.read_bytes()
-    plan = log.plan(0, end, isolation=COMMITTED, max_slices=4, with_producers=False)
-    assert len(plan.slices) == 4
+    plan = log.plan(0, end, isolation=COMMITTED, max_splits=4, with_producers=False)
+    assert len(plan.splits) == 4
     assert storage.read_bytes() < total // 5
 
 
@@ -223,7 +228,7 @@ def test_damage_anywhere_never_shows_what_was_not_committed(seed: int, where: in
     try:
         for scan in log.scan(0, written.builder.next_offset, chunk_bytes=300):
             start, end = int(scan.batches.base_offset[0]), int(scan.batches.next_offset[-1])
-            outcomes = log.outcomes(start, end)
+            outcomes = log.aborted_transactions(start, end)
             shown += [
                 offset
                 for offset in visible_below(outcomes.spans, scan)

@@ -12,7 +12,7 @@ from tests.support.log_builder import END, NO_OP, LogBuilder, begin, data_batch
 
 from raftlog.client import Isolation, LogReader, open_path
 from raftlog.errors import CorruptBatchError, DataLossError, OffsetOutOfRangeError
-from raftlog.log.slices import split_range
+from raftlog.log.splits import split_range
 from raftlog.records.columns import Column
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
@@ -22,7 +22,7 @@ SAMPLES = {
     "compressed": LOGS / "every-record-4.3.1/zstd/__cluster_metadata-0",
 }
 COMMITTED = Isolation.READ_COMMITTED
-EVERYTHING = Isolation.HIGH_WATERMARK
+EVERYTHING = Isolation.READ_UNCOMMITTED
 Row = tuple[int, bytes | None]
 
 
@@ -72,14 +72,14 @@ def test_the_slices_of_a_plan_cover_it_and_give_the_same_rows(
         start,
         end,
         isolation=EVERYTHING,
-        max_slices=data.draw(st.integers(1, 9)),
-        max_records_per_slice=data.draw(st.none() | st.integers(1, 2000)),
+        max_splits=data.draw(st.integers(1, 9)),
+        max_records_per_split=data.draw(st.none() | st.integers(1, 2000)),
     )
-    edges = [slice_.start_offset for slice_ in plan.slices] + [plan.end_offset]
+    edges = [slice_.start_offset for slice_ in plan.splits] + [plan.end_offset]
     assert edges[0] == start
     assert edges[-1] == end
-    assert [slice_.end_offset for slice_ in plan.slices] == edges[1:]
-    found = [row for s in plan.slices for row in rows(log, s.start_offset, s.end_offset)]
+    assert [slice_.end_offset for slice_ in plan.splits] == edges[1:]
+    found = [row for s in plan.splits for row in rows(log, s.start_offset, s.end_offset)]
     assert found == [row for row in everything if start <= row[0] < end]
     bases = {batch.base_offset for batch in log.batches(start, end)}
     assert set(edges[1:-1]) <= bases
@@ -189,8 +189,8 @@ def test_a_range_is_planned_without_reading_it() -> None:
     total = sum(len(data) for path, data in storage.files.items() if path.endswith(".log"))
     log = open_path(builder.directory, storage=storage)
     storage.read_bytes()
-    plan = log.plan(0, log.log_end_offset, isolation=EVERYTHING, max_slices=8)
-    assert [slice_.start_offset for slice_ in plan.slices] == [n * 250 for n in range(8)]
+    plan = log.plan(0, log.log_end_offset, isolation=EVERYTHING, max_splits=8)
+    assert [slice_.start_offset for slice_ in plan.splits] == [n * 250 for n in range(8)]
     assert storage.read_bytes() < total // 5
 
 
@@ -204,8 +204,8 @@ def test_without_an_index_the_cuts_of_a_plan_are_found_in_one_walk(directory: st
     log = open_path(builder.directory, storage=storage)
     end = log.read_end(isolation=COMMITTED).offset
     storage.read_bytes()
-    plan = log.plan(0, end, isolation=COMMITTED, max_slices=20)
-    assert [one.start_offset for one in plan.slices] == list(range(0, 4000, 200))
+    plan = log.plan(0, end, isolation=COMMITTED, max_splits=20)
+    assert [one.start_offset for one in plan.splits] == list(range(0, 4000, 200))
     assert storage.read_bytes() < 1.5 * total
 
 
@@ -242,7 +242,7 @@ def test_a_range_beyond_the_log_is_named() -> None:
     assert below.value.condition == "OFFSETS_DELETED"
     with pytest.raises(DataLossError):
         next(log.scan(9, 12))
-    assert log.plan(12, 12, isolation=COMMITTED).slices == ()
+    assert log.plan(12, 12, isolation=COMMITTED).splits == ()
     assert list(log.scan(12, 12)) == []
 
 
@@ -255,8 +255,8 @@ def test_offsets_that_compaction_left_out_are_no_gap_in_an_ordinary_partition() 
     assert [row[0] for row in rows(log, 0, 41)] == [0, 3, 10, 13, 16, 40]
     assert [row[0] for row in rows(log, 2, 14)] == [3, 10, 13]
     assert [row[0] for row in rows(log, 20, 30)] == []
-    plan = log.plan(0, 41, isolation=COMMITTED, max_slices=4)
-    found = [row for s in plan.slices for row in rows(log, s.start_offset, s.end_offset)]
+    plan = log.plan(0, 41, isolation=COMMITTED, max_splits=4)
+    found = [row for s in plan.splits for row in rows(log, s.start_offset, s.end_offset)]
     assert found == rows(log, 0, 41)
     # limits count the records that are there
     assert log.next_boundary(0, end_offset=41, max_records=3) == 11
@@ -269,7 +269,7 @@ def test_offsets_that_compaction_left_out_are_no_gap_in_an_ordinary_partition() 
     st.data(),
 )
 def test_slices_are_as_many_and_as_short_as_asked(
-    sizes: list[int], max_slices: int, max_records: int | None, data: st.DataObject
+    sizes: list[int], max_splits: int, max_records: int | None, data: st.DataObject
 ) -> None:
     edges = [0]
     for size in sizes:
@@ -280,15 +280,15 @@ def test_slices_are_as_many_and_as_short_as_asked(
         at = next(n for n, edge in enumerate(edges) if edge > offset) - 1
         return edges[at], edges[at + 1]
 
-    slices = split_range(
-        start, edges[-1], find_batch, max_slices=max_slices, max_records=max_records
+    splits = split_range(
+        start, edges[-1], find_batch, max_splits=max_splits, max_records=max_records
     )
-    assert [begin for begin, _ in slices[1:]] == [end for _, end in slices[:-1]]
-    assert (slices[0][0], slices[-1][1]) == (start, edges[-1])
-    for begin_, end in slices:
+    assert [begin for begin, _ in splits[1:]] == [end for _, end in splits[:-1]]
+    assert (splits[0][0], splits[-1][1]) == (start, edges[-1])
+    for begin_, end in splits:
         assert begin_ < end
         within_one_batch = find_batch(begin_)[1] >= end
         if max_records is not None:
             assert end - begin_ <= max_records or within_one_batch
     if max_records is None:
-        assert len(slices) <= max_slices
+        assert len(splits) <= max_splits

@@ -80,7 +80,7 @@ def test_epochs_are_those_of_the_batches(directory: Path) -> None:
     runs = itertools.groupby(dumped_batches(directory), key=lambda batch: batch.leader_epoch)
     expected = tuple(EpochEntry(epoch, next(run).base_offset) for epoch, run in runs)
     assert log.epochs.entries == expected
-    log.read_end(isolation=Isolation.HIGH_WATERMARK)
+    log.read_end(isolation=Isolation.READ_UNCOMMITTED)
     assert log.epochs.entries == expected
 
 
@@ -196,14 +196,14 @@ def test_aborted_transactions_are_those_of_kafka_s_transaction_index(directory: 
     end = log.read_end(isolation=Isolation.READ_COMMITTED)
     assert end.offset == log.log_end_offset
     plan = log.plan(log.log_start_offset, end.offset, isolation=Isolation.READ_COMMITTED)
-    found = [(s.producer_id, s.first_offset, s.marker_offset) for s in plan.slices[0].spans]
+    found = [(s.producer_id, s.first_offset, s.marker_offset) for s in plan.splits[0].spans]
     expected = [
         (entry.producer_id, entry.first_offset, entry.last_offset)
         for path in sorted(directory.glob("*.txnindex"))
         for entry in parse_txn_index(path.read_bytes(), str(path))
     ]
     assert found == expected
-    assert all(span.outcome is Outcome.ABORTED for span in plan.slices[0].spans)
+    assert all(span.outcome is Outcome.ABORTED for span in plan.splits[0].spans)
 
 
 @pytest.mark.parametrize("directory", ORDINARY, ids=name_of)
@@ -212,7 +212,7 @@ def test_every_abort_marker_that_dump_log_prints_ends_a_span_or_an_empty_transac
 ) -> None:
     log = open_path(str(directory))
     plan = log.plan(0, log.log_end_offset, isolation=Isolation.READ_COMMITTED)
-    ended = {span.marker_offset for slice_ in plan.slices for span in slice_.spans}
+    ended = {span.marker_offset for slice_ in plan.splits for span in slice_.spans}
     batches = dumped_batches(directory)
     written: set[int] = set()
     for batch in batches:
@@ -226,12 +226,12 @@ def test_every_abort_marker_that_dump_log_prints_ends_a_span_or_an_empty_transac
 
 def test_the_bootstrap_transaction_of_a_new_cluster_is_found() -> None:
     log = open_path(str(THREE / "node-102"))
-    plan = log.plan(0, log.log_end_offset, isolation=Isolation.READ_COMMITTED, max_slices=4)
-    assert len(plan.slices) == 4
-    (span,) = plan.slices[0].spans
+    plan = log.plan(0, log.log_end_offset, isolation=Isolation.READ_COMMITTED, max_splits=4)
+    assert len(plan.splits) == 4
+    (span,) = plan.splits[0].spans
     assert (span.first_offset, span.marker_offset, span.outcome) == (3, 11, Outcome.COMMITTED)
     assert (span.producer_id, span.name) == (-1, "Bootstrap records")
-    assert not any(slice_.spans for slice_ in plan.slices[1:])
+    assert not any(slice_.spans for slice_ in plan.splits[1:])
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=name_of)

@@ -13,7 +13,7 @@ from tests.support.written_logs import encoded
 
 from raftlog.log import resync
 from raftlog.log.files import read_batch_at
-from raftlog.log.resync import find_sound_batch
+from raftlog.log.resync import find_valid_batch
 from raftlog.records.crc_ranges import range_crcs
 from raftlog.records.header import BATCH_HEADER, CRC_START
 from raftlog.storage.protocol import ReadableFile
@@ -83,7 +83,7 @@ def test_the_verdict_is_that_of_looking_at_every_position(
         data = some_bytes(rng)
         next_offset = rng.randrange(12)
         expected = one_by_one(data, 0, next_offset)
-        assert find_sound_batch(opened(data)[1], 0, next_offset) == expected, seed
+        assert find_valid_batch(opened(data)[1], 0, next_offset) == expected, seed
         found += expected is not None
     assert 200 < found < 1_300
 
@@ -98,7 +98,7 @@ def test_the_work_is_linear_in_bytes_that_look_like_headers(is_claimed: bool) ->
             data += header(100, size - 13 - len(data), 1)
         data += bytes(size - len(data))
         storage, file = opened(data)
-        assert find_sound_batch(file, 0, 50) is None
+        assert find_valid_batch(file, 0, 50) is None
         reads.append(sum(byte_count for _, _, byte_count in storage.reads))
         assert reads[-1] < 8 * size
     assert reads[1] < 8 * reads[0]
@@ -110,7 +110,7 @@ def test_a_batch_after_bytes_that_look_like_headers_is_found() -> None:
     for _ in range(2_000):
         data += header(100, 200_000 - len(data), 1)
     data += whole
-    assert find_sound_batch(opened(data)[1], 0, 50) == len(data) - len(whole)
+    assert find_valid_batch(opened(data)[1], 0, 50) == len(data) - len(whole)
 
 
 def test_crcs_of_ranges_are_those_of_their_bytes() -> None:

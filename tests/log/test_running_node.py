@@ -23,7 +23,7 @@ from raftlog.types import SnapshotId
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
 METADATA = LOGS / "three-nodes-4.3.1/node-102/__cluster_metadata-0"
 COMMITTED = Isolation.READ_COMMITTED
-EVERYTHING = Isolation.HIGH_WATERMARK
+EVERYTHING = Isolation.READ_UNCOMMITTED
 Row = tuple[int, bytes | None]
 
 
@@ -52,8 +52,8 @@ class Follower:
         self.log.refresh()
         start = self.log.log_start_offset if self.end is None else self.end.offset
         end = self.log.read_end(isolation=COMMITTED, previous=self.end)
-        plan = self.log.plan(start, end.offset, isolation=COMMITTED, max_slices=2)
-        for one in plan.slices:
+        plan = self.log.plan(start, end.offset, isolation=COMMITTED, max_splits=2)
+        for one in plan.splits:
             self.rows += rows(self.log, one.start_offset, one.end_offset)
         self.end = end
 
@@ -127,7 +127,7 @@ def test_refreshing_costs_what_is_new(kind: str) -> None:
     assert end.offset == builder.next_offset
     assert storage.read_bytes() < new_bytes + 1000
     plan = log.plan(3000, end.offset, isolation=COMMITTED)
-    assert plan.slices[0].end_offset == 3050
+    assert plan.splits[0].end_offset == 3050
     assert storage.read_bytes() == 0
     assert storage.open_files == 0
 
@@ -177,7 +177,7 @@ def test_a_batch_that_is_completed_in_front_of_zeros_while_it_is_read_is_no_dama
         log.refresh()
         end = log.read_end(isolation=COMMITTED).offset
         assert end in (1, 2)
-        assert len(log.plan(0, end, isolation=COMMITTED).slices) == 1
+        assert len(log.plan(0, end, isolation=COMMITTED).splits) == 1
     assert end == 2
 
 
@@ -380,7 +380,7 @@ def test_a_trimmed_log_goes_on_and_what_is_gone_is_named() -> None:
     assert (log.log_start_offset, end.offset) == (15, 25)
     with pytest.raises(DataLossError):
         log.plan(first.offset, end.offset, isolation=COMMITTED)
-    assert log.plan(20, 25, isolation=COMMITTED).slices
+    assert log.plan(20, 25, isolation=COMMITTED).splits
 
 
 def test_a_checkpoint_is_listed_when_it_is_finished() -> None:
@@ -406,7 +406,7 @@ def test_a_log_that_is_empty_behind_a_checkpoint() -> None:
     builder.delete_segment(100)
     log.refresh()
     assert log.read_end(isolation=COMMITTED).offset == 100
-    assert log.plan(100, 100, isolation=COMMITTED).slices == ()
+    assert log.plan(100, 100, isolation=COMMITTED).splits == ()
 
 
 # --- truncation ---
@@ -417,7 +417,7 @@ def test_what_a_node_truncated_and_wrote_anew_is_read_anew() -> None:
     builder.no_ops(5)
     builder.data(begin("lost"), NO_OP)
     log = opened(builder)
-    assert log.read_end(isolation=Isolation.HIGH_WATERMARK).offset == 7
+    assert log.read_end(isolation=Isolation.READ_UNCOMMITTED).offset == 7
     _, _, position = builder.positions[3]
     builder.storage.truncate(builder.path(), position)
     builder.next_offset = 3

@@ -11,12 +11,12 @@ from tests.support.memory_storage import MemoryStorage
 
 from raftlog.client import Isolation, LogReader, Outcome, TransactionSpan, open_path
 from raftlog.errors import TransactionMarkerError
-from raftlog.log.single import SingleLog
-from raftlog.log.transactions import Marker, TransactionBook, spread
+from raftlog.log.directory_log import DirectoryLog
+from raftlog.log.transactions import Marker, TransactionIndex, spans_by_range
 from raftlog.records.compression import Compression
 
 COMMITTED = Isolation.READ_COMMITTED
-EVERYTHING = Isolation.HIGH_WATERMARK
+EVERYTHING = Isolation.READ_UNCOMMITTED
 
 
 def metadata_log(builder: LogBuilder) -> LogReader:
@@ -33,7 +33,7 @@ def spans(log: LogReader, start: int | None = None, end: int | None = None) -> l
     plan = log.plan(start, end, isolation=COMMITTED)
     return [
         (span.first_offset, span.marker_offset, span.outcome, span.producer_id)
-        for slice_ in plan.slices
+        for slice_ in plan.splits
         for span in slice_.spans
     ]
 
@@ -48,7 +48,7 @@ def test_a_transaction_is_framed_by_its_markers_and_keeps_its_name() -> None:
     builder.data(begin())
     builder.data(NO_OP, ABORT)
     plan = metadata_log(builder).plan(0, builder.next_offset, isolation=COMMITTED)
-    assert plan.slices[0].spans == (
+    assert plan.splits[0].spans == (
         TransactionSpan(0, 2, Outcome.COMMITTED, -1, "one"),
         TransactionSpan(4, 6, Outcome.ABORTED, -1, None),
     )
@@ -125,8 +125,8 @@ def test_markers_that_contradict_stop_committed_reads_and_nothing_else(
     with pytest.raises(TransactionMarkerError) as caught:
         log.plan(0, builder.next_offset, isolation=COMMITTED)
     assert caught.value.offset == offset
-    assert log.plan(0, 2, isolation=COMMITTED).slices
-    assert log.plan(0, builder.next_offset, isolation=EVERYTHING).slices
+    assert log.plan(0, 2, isolation=COMMITTED).splits
+    assert log.plan(0, builder.next_offset, isolation=EVERYTHING).splits
     assert sum(len(s.records) for s in log.scan(0, builder.next_offset)) == builder.next_offset
 
 
@@ -175,7 +175,7 @@ def test_producers_transactions_may_overlap_and_committed_ones_are_not_named() -
     log = metadata_log(builder)
     assert log.read_end(isolation=COMMITTED).offset == 7
     assert spans(log) == [(2, 6, Outcome.ABORTED, 8)]
-    assert log.plan(0, 7, isolation=EVERYTHING).slices[0].spans == ()
+    assert log.plan(0, 7, isolation=EVERYTHING).splits[0].spans == ()
 
 
 def test_the_last_stable_offset_is_that_of_the_first_open_transaction() -> None:
@@ -275,7 +275,7 @@ def test_a_plan_far_behind_reads_from_the_producer_snapshot_before_it() -> None:
 def test_ended_transactions_beyond_what_is_kept_are_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("raftlog.log.history.ENDED_KEPT_MAX", 3)
+    monkeypatch.setattr("raftlog.log.replay.ENDED_RETAINED_MAX", 3)
     builder = partition_builder()
     expected = []
     for _ in range(10):
@@ -299,12 +299,12 @@ def test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again(
         builder.no_ops(rng.randrange(1, 3))
     end = builder.next_offset
     whole = metadata_log(builder)
-    monkeypatch.setattr("raftlog.log.history.ENDED_KEPT_MAX", 3)
+    monkeypatch.setattr("raftlog.log.replay.ENDED_RETAINED_MAX", 3)
     log = open_path(builder.directory, storage=builder.storage)
-    assert isinstance(log, SingleLog)
-    history = log.known.history()
-    assert history is not None
-    kept = history.book.spans(0, end, with_committed=True)
+    assert isinstance(log, DirectoryLog)
+    replay = log.known.replay()
+    assert replay is not None
+    kept = replay.transactions.spans(0, end, with_committed=True)
     assert len(kept) == 3, "older ones are dropped"
     for _ in range(60):
         start = rng.randrange(end)
@@ -318,44 +318,54 @@ def test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again(
 
 
 def test_a_plan_at_the_end_looks_at_no_older_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    book = TransactionBook("x", complete_from=0, kept_max=None)
+    transactions = TransactionIndex("x", complete_from=0, retained_max=None)
     for offset in range(0, 30_000, 3):
-        book.metadata_marker(Marker.BEGIN, offset, batch_base_offset=offset)
-        book.metadata_marker(Marker.END, offset + 2, batch_base_offset=offset)
+        transactions.metadata_marker(Marker.BEGIN, offset, batch_base_offset=offset)
+        transactions.metadata_marker(Marker.END, offset + 2, batch_base_offset=offset)
     looked_at = []
-    is_over_before = TransactionSpan.is_over_before
+    ended_before = TransactionSpan.ended_before
     monkeypatch.setattr(
         TransactionSpan,
-        "is_over_before",
-        lambda span, offset: looked_at.append(span) or is_over_before(span, offset),
+        "ended_before",
+        lambda span, offset: looked_at.append(span) or ended_before(span, offset),
     )
-    found = book.spans(29_990, 30_000, with_committed=True)
+    found = transactions.spans(29_990, 30_000, with_committed=True)
     assert [span.first_offset for span in found] == [29_988, 29_991, 29_994, 29_997]
     assert len(looked_at) == len(found) + 1
 
 
 def test_the_stable_end_looks_back_over_markers_behind_it() -> None:
-    book = TransactionBook("x", complete_from=0, kept_max=None)
-    book.open_transaction(7, 5)
-    book.open_transaction(8, 10)
-    book.end_transaction(7, 20, commit=True)
-    book.end_transaction(8, 30, commit=False)
-    assert [book.stable_end(end) for end in (5, 6, 20, 21, 30, 31)] == [5, 5, 5, 10, 10, 31]
+    transactions = TransactionIndex("x", complete_from=0, retained_max=None)
+    transactions.open_transaction(7, 5)
+    transactions.open_transaction(8, 10)
+    transactions.end_transaction(7, 20, commit=True)
+    transactions.end_transaction(8, 30, commit=False)
+    assert [transactions.last_stable_offset(end) for end in (5, 6, 20, 21, 30, 31)] == [
+        5,
+        5,
+        5,
+        10,
+        10,
+        31,
+    ]
 
 
 def test_open_and_ended_transactions_are_forgotten_only_when_they_are_over() -> None:
-    book = TransactionBook("x", complete_from=0, kept_max=1)
+    transactions = TransactionIndex("x", complete_from=0, retained_max=1)
     for producer_id in (1, 2):
-        book.open_transaction(producer_id, producer_id)
-    book.end_transaction(1, 10, commit=False)
-    book.open_transaction(3, 11)
-    book.end_transaction(3, 12, commit=False)
-    assert book.complete_from == 11
-    assert [span.first_offset for span in book.spans(11, 99, with_committed=True)] == [2, 11]
-    book.forget_ended_before(50)
-    assert [span.first_offset for span in book.spans(50, 99, with_committed=True)] == [2]
-    assert book.opened_before(3)
-    assert not book.opened_before(2)
+        transactions.open_transaction(producer_id, producer_id)
+    transactions.end_transaction(1, 10, commit=False)
+    transactions.open_transaction(3, 11)
+    transactions.end_transaction(3, 12, commit=False)
+    assert transactions.complete_from == 11
+    assert [span.first_offset for span in transactions.spans(11, 99, with_committed=True)] == [
+        2,
+        11,
+    ]
+    transactions.drop_ended_before(50)
+    assert [span.first_offset for span in transactions.spans(50, 99, with_committed=True)] == [2]
+    assert transactions.opened_before(3)
+    assert not transactions.opened_before(2)
 
 
 def test_what_touches_each_of_many_ranges_is_found_in_one_pass() -> None:
@@ -370,4 +380,4 @@ def test_what_touches_each_of_many_ranges_is_found_in_one_pass() -> None:
     cuts = sorted(rng.sample(range(160), 12))
     ranges = list(pairwise(cuts))
     expected = [tuple(s for s in spans if s.touches(start, end)) for start, end in ranges]
-    assert list(spread(spans, ranges)) == expected
+    assert list(spans_by_range(spans, ranges)) == expected

@@ -11,7 +11,7 @@ from tests.support.memory_storage import MemoryFile, MemoryStorage
 from raftlog.client import EndBasis, Isolation, LogReader, open_path
 
 COMMITTED = Isolation.READ_COMMITTED
-EVERYTHING = Isolation.HIGH_WATERMARK
+EVERYTHING = Isolation.READ_UNCOMMITTED
 
 
 def opened(builder: LogBuilder) -> LogReader:
@@ -95,7 +95,7 @@ def test_a_held_back_end_of_a_partition_knows_what_was_open_there() -> None:
     log = opened(builder)
     assert log.read_end(isolation=COMMITTED).offset == 5
     assert log.read_end(isolation=COMMITTED, holdback_ms=1000, now_ms=5000).offset == 1
-    everything = Isolation.HIGH_WATERMARK
+    everything = Isolation.READ_UNCOMMITTED
     assert log.read_end(isolation=everything, holdback_ms=1000, now_ms=5000).offset == 2
 
 
@@ -119,11 +119,11 @@ def _of_time(log: LogReader) -> int | None:
     return log.offset_for_timestamp(50_000)
 
 
-def _old_end(log: LogReader) -> int:
+def _end_before_holdback(log: LogReader) -> int:
     return log.read_end(isolation=EVERYTHING, holdback_ms=5_000, now_ms=54_999).offset
 
 
-@pytest.mark.parametrize("ask", [_of_time, _old_end])
+@pytest.mark.parametrize("ask", [_of_time, _end_before_holdback])
 @pytest.mark.parametrize("opens_before", range(6))
 def test_a_time_is_looked_for_again_when_its_segment_is_deleted_meanwhile(
     ask: Callable[[LogReader], int | None], opens_before: int

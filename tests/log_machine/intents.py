@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.log_machine.model import Model
 
 from raftlog.client.requests import AppendRequest
-from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.records.builder import ProducerStamp
 
 DEADLINE_MS = 1_000_000

@@ -34,7 +34,7 @@ from raftlog.errors import (
 from raftlog.log import published
 from raftlog.log.opening import open_log
 from raftlog.log.reader import LogReader
-from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.producer_state_manager import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovery import recover
 from raftlog.log.writing.replicated_log import ReplicatedLog
@@ -233,7 +233,7 @@ class LogMachine(RuleBasedStateMachine):
         assert recovered.log_start_offset == self.log.start_offset
         assert recovered.end_offset == self.log.end_offset
         assert recovered.epochs.latest_epoch == self.log.epoch
-        self._check_memory(recovered.memory)
+        self._check_memory(recovered.producer_state)
 
     # --- how --------------------------------------------------------------------------------------
 
@@ -320,12 +320,12 @@ class LogMachine(RuleBasedStateMachine):
         )
         assert log.synced_end_offset == log.last_stable_offset == log.end_offset
         assert log.epoch == self.log.epoch
-        self._check_memory(log.memory)
+        self._check_memory(log.producer_state)
 
-    def _check_memory(self, memory: LogMemory) -> None:
+    def _check_memory(self, producer_state: ProducerStateManager) -> None:
         commits = {
             one.name.application_id: (one.name, one.base_offset, one.last_offset)
-            for one in memory.commits
+            for one in producer_state.commits
         }
         assert commits == self.log.commits
         producers = {
@@ -333,7 +333,7 @@ class LogMachine(RuleBasedStateMachine):
                 one.producer_epoch,
                 [(batch.base_sequence, batch.base_offset) for batch in one.batches],
             )
-            for one in memory.producers
+            for one in producer_state.producers
         }
         assert producers == {
             producer_id: (epoch, [(one.base_sequence, one.base_offset) for one in batches])

@@ -32,15 +32,15 @@ from raftlog.limits import (
 )
 from raftlog.log.marker_values import marker_of, marker_value, transaction_name
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import (
+from raftlog.log.writing.batch_metadata import (
     COMMIT_HEADER,
     VERSION_MAX,
-    BatchFacts,
+    BatchMetadata,
     CommitName,
     MetadataMarker,
     ProducerMarker,
     ValueKind,
-    batch_facts,
+    batch_metadata,
     commit_header,
     commit_transaction_name,
     parse_commit_header,
@@ -72,8 +72,8 @@ def read(data: bytes) -> RecordBatch:
     return batch
 
 
-def facts(data: bytes, values: ValueKind = ValueKind.BYTES) -> BatchFacts:
-    return batch_facts(read(data), values)
+def metadata(data: bytes, values: ValueKind = ValueKind.BYTES) -> BatchMetadata:
+    return batch_metadata(read(data), values)
 
 
 def batch(
@@ -95,7 +95,7 @@ def batch(
 def test_the_facts_of_the_header_are_those_of_the_batch(new: NewRecordBatch) -> None:
     stored = read(encode_batch(replace(new, is_control=False), base_offset=10, leader_epoch=3))
     for values in ValueKind:
-        found = batch_facts(stored, values)
+        found = batch_metadata(stored, values)
         for field in ("base_offset", "last_offset", "leader_epoch", "max_timestamp_ms"):
             assert getattr(found, field) == getattr(stored, field)
         for field in ("producer_id", "producer_epoch", "base_sequence", "record_count"):
@@ -112,20 +112,20 @@ def test_the_facts_of_the_header_are_those_of_the_batch(new: NewRecordBatch) -> 
 @USER_VALUES
 def test_a_commit_is_named_in_the_first_record(values: ValueKind, compression: Compression) -> None:
     data = batch((Header("x", b"y"), commit_header(NAME)), (), compression=compression)
-    assert facts(data, values).commit == NAME
+    assert metadata(data, values).commit == NAME
 
 
 def test_a_header_of_a_later_record_names_nothing() -> None:
-    assert facts(batch((), (commit_header(NAME),))).commit is None
+    assert metadata(batch((), (commit_header(NAME),))).commit is None
 
 
 def test_a_name_that_stands_twice_is_none() -> None:
     header = commit_header(NAME)
-    assert facts(batch((header, header))).commit is None
+    assert metadata(batch((header, header))).commit is None
 
 
 def test_a_kraft_log_has_no_names_in_headers() -> None:
-    assert facts(batch((commit_header(NAME),)), ValueKind.KRAFT).commit is None
+    assert metadata(batch((commit_header(NAME),)), ValueKind.KRAFT).commit is None
 
 
 def test_the_name_is_messagepack_that_others_can_read() -> None:
@@ -163,7 +163,7 @@ def test_the_name_is_messagepack_that_others_can_read() -> None:
 )
 def test_a_malformed_name_of_a_stranger_is_data(value: bytes | None) -> None:
     assert parse_commit_header(value) is None
-    assert facts(batch((Header(COMMIT_HEADER, value),))).commit is None
+    assert metadata(batch((Header(COMMIT_HEADER, value),))).commit is None
 
 
 @given(st.binary(max_size=700))
@@ -189,14 +189,14 @@ def test_a_commit_of_a_kraft_log_is_a_transaction_in_one_batch(compression: Comp
     text = commit_transaction_name(NAME)
     assert json.loads(text) == ["app", "0b6c", 41]
     data = kraft_batch(begin(text), NO_OP, END, compression=compression)
-    found = facts(data, ValueKind.KRAFT)
+    found = metadata(data, ValueKind.KRAFT)
     assert found.commit == NAME
     assert found.markers == (
         MetadataMarker(10, Marker.BEGIN, text),
         MetadataMarker(12, Marker.END),
     )
-    assert facts(data).markers == ()  # in a log of bytes they are bytes
-    assert facts(data).commit is None
+    assert metadata(data).markers == ()  # in a log of bytes they are bytes
+    assert metadata(data).commit is None
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_commit_of_a_kraft_log_is_a_transaction_in_one_batch(compression: Comp
     ],
 )
 def test_other_transactions_name_no_commit(values: tuple[bytes, ...]) -> None:
-    assert facts(kraft_batch(*values), ValueKind.KRAFT).commit is None
+    assert metadata(kraft_batch(*values), ValueKind.KRAFT).commit is None
 
 
 @given(st.text())
@@ -238,7 +238,7 @@ def test_no_long_name_of_a_transaction_is_an_error(text: str) -> None:
 @CODECS
 def test_markers_are_found_wherever_they_lie(compression: Compression) -> None:
     data = kraft_batch(NO_OP, ABORT, begin(), NO_OP, END, begin("b"), compression=compression)
-    assert facts(data, ValueKind.KRAFT).markers == (
+    assert metadata(data, ValueKind.KRAFT).markers == (
         MetadataMarker(11, Marker.ABORT),
         MetadataMarker(12, Marker.BEGIN),
         MetadataMarker(14, Marker.END),
@@ -248,12 +248,12 @@ def test_markers_are_found_wherever_they_lie(compression: Compression) -> None:
 
 def test_values_that_only_look_like_markers_are_none() -> None:
     data = kraft_batch(b"", None, b"\x01", b"\x00\x17\x00", b"\x01\x16\x00", b"x\x01\x17\x00\x00")
-    assert facts(data, ValueKind.KRAFT).markers == ()
+    assert metadata(data, ValueKind.KRAFT).markers == ()
 
 
 def test_a_damaged_name_is_no_name_and_the_marker_stands() -> None:
     data = kraft_batch(b"\x01\x17\x00\x01\x00\x09\x02", b"\x01\x17", END)
-    assert facts(data, ValueKind.KRAFT).markers == (
+    assert metadata(data, ValueKind.KRAFT).markers == (
         MetadataMarker(10, Marker.BEGIN),
         MetadataMarker(11, Marker.BEGIN),
         MetadataMarker(12, Marker.END),
@@ -288,7 +288,7 @@ def test_a_transaction_s_name_comes_back(name: str) -> None:
 
 
 def test_control_records_are_decoded() -> None:
-    found = facts(control_batch([leader_change(1, [1])], base_offset=4))
+    found = metadata(control_batch([leader_change(1, [1])], base_offset=4))
     assert found.is_control
     (record,) = found.control
     assert isinstance(record, LeaderChange)
@@ -298,7 +298,7 @@ def test_control_records_are_decoded() -> None:
 @pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
 def test_the_end_of_a_producer_s_transaction_is_a_marker(kind: ControlType) -> None:
     marker = EndTransactionMarker(control_type=kind, coordinator_epoch=6)
-    found = facts(control_batch([marker], base_offset=4, producer_id=9))
+    found = metadata(control_batch([marker], base_offset=4, producer_id=9))
     assert found.markers == (ProducerMarker(4, kind is ControlType.COMMIT, 6),)
     assert found.control == (marker,)
 
@@ -308,7 +308,7 @@ def test_a_control_record_that_does_not_parse_is_damage_with_its_place() -> None
         records=(NewRecord(b"\0\0\0\x02", b"\0"),), base_timestamp_ms=0, is_control=True
     )
     with pytest.raises(CorruptBatchError) as damage:
-        facts(encode_batch(new, base_offset=4, leader_epoch=1))
+        metadata(encode_batch(new, base_offset=4, leader_epoch=1))
     assert (damage.value.path, damage.value.offset) == ("/log/x.log", 4)
 
 
@@ -324,9 +324,9 @@ def test_records_that_do_not_decode_hold_no_name_and_no_marker(
     for position in range(BATCH_HEADER_BYTES, len(whole)):
         lie = bytearray(whole)
         lie[position] ^= 0x91
-        found = facts(resealed(bytes(lie)), values)
+        found = metadata(resealed(bytes(lie)), values)
         assert found.record_count == 1
-        cut = facts(resealed(whole[:position]), values)
+        cut = metadata(resealed(whole[:position]), values)
         assert cut.commit is None
 
 
@@ -372,7 +372,7 @@ def test_a_name_is_found_without_holding_the_batch(compression: Compression) -> 
     stored = named_batch(compression, 32 * MIB)
     tracemalloc.start()
     try:
-        found = batch_facts(stored, ValueKind.BYTES)
+        found = batch_metadata(stored, ValueKind.BYTES)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -384,14 +384,14 @@ def test_a_name_is_found_in_a_batch_beyond_the_limit_of_readers() -> None:
     stored = named_batch(Compression.ZSTD, DECOMPRESSED_BYTES_MAX + MIB)
     with pytest.raises(DecompressionLimitError):
         next(stored.records())
-    assert batch_facts(stored, ValueKind.BYTES).commit == NAME
+    assert batch_metadata(stored, ValueKind.BYTES).commit == NAME
 
 
 def test_nothing_after_the_first_record_s_headers_is_decompressed() -> None:
     whole = read(batch((commit_header(NAME),), compression=Compression.ZSTD))
     after = compress(bytes(MIB), Compression.ZSTD) + b"no frame of zstd"
     junk = replace(whole, payload=whole.payload + after, record_count=2)
-    assert batch_facts(junk, ValueKind.BYTES).commit == NAME
+    assert batch_metadata(junk, ValueKind.BYTES).commit == NAME
 
 
 def test_a_marker_is_found_in_a_batch_beyond_the_limit_of_readers() -> None:
@@ -403,7 +403,7 @@ def test_a_marker_is_found_in_a_batch_beyond_the_limit_of_readers() -> None:
     pieces = [large, *[bytes(MIB)] * (size // MIB), b"\0" + varint(len(body)) + body]
     one = compressed_batch(pieces, Compression.ZSTD)
     stored = replace(one, record_count=2, last_offset=one.base_offset + 1)
-    assert batch_facts(stored, ValueKind.KRAFT).markers == (
+    assert batch_metadata(stored, ValueKind.KRAFT).markers == (
         MetadataMarker(stored.last_offset, Marker.ABORT),
     )
 
@@ -416,7 +416,7 @@ def test_a_limit_is_not_taken_for_a_batch_without_a_name() -> None:
     )
     for values in ValueKind:
         with pytest.raises(DecompressionLimitError):
-            batch_facts(stored, values)
+            batch_metadata(stored, values)
 
 
 @pytest.mark.parametrize("compression", list(Compression))
@@ -426,7 +426,7 @@ def test_many_headers_after_the_name_cost_nothing(compression: Compression) -> N
     stored = read(data)
     tracemalloc.start()
     try:
-        assert batch_facts(stored, ValueKind.BYTES).commit == NAME
+        assert batch_metadata(stored, ValueKind.BYTES).commit == NAME
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

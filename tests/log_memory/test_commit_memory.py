@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.support.facts import Teller, restarted
+from tests.support.batch_feeder import BatchFeeder, restarted
 
 from raftlog.errors import ForeignCommitError, OptionError, StaleCommitError
 from raftlog.limits import COMMIT_ID_BYTES_MAX, COMMITS_MAX
-from raftlog.log.writing.batch_facts import VERSION_MAX, CommitName
-from raftlog.log.writing.memory import Duplicate, LastCommit, LogMemory
+from raftlog.log.writing.batch_metadata import VERSION_MAX, CommitName
+from raftlog.log.writing.producer_state_manager import Duplicate, LastCommit, ProducerStateManager
 
 ALSO_RESTARTED = pytest.mark.parametrize(
-    "then", [lambda memory: memory, restarted, LogMemory.copy], ids=["same", "restarted", "copy"]
+    "then",
+    [lambda producer_state: producer_state, restarted, ProducerStateManager.copy],
+    ids=["same", "restarted", "copy"],
 )
 
 
@@ -23,89 +25,91 @@ def commit(version: int, query: str = "q1", app: str = "app") -> CommitName:
 
 @ALSO_RESTARTED
 def test_the_last_commit_is_known_with_its_offsets_and_time(
-    then: Callable[[LogMemory], LogMemory],
+    then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
-    told = Teller()
-    told.data(5)
-    told.data(3, commit=commit(4))
-    told.data(1)
-    memory = then(told.memory)
-    assert memory.last_commit("app") == LastCommit(commit(4), 5, 7, told.time_ms - 1)
-    assert memory.last_commit("other") is None
+    feeder = BatchFeeder()
+    feeder.data(5)
+    feeder.data(3, commit=commit(4))
+    feeder.data(1)
+    producer_state = then(feeder.producer_state)
+    assert producer_state.last_commit("app") == LastCommit(commit(4), 5, 7, feeder.time_ms - 1)
+    assert producer_state.last_commit("other") is None
 
 
 @ALSO_RESTARTED
 def test_a_repeat_of_the_last_commit_gets_the_offsets_that_it_got(
-    then: Callable[[LogMemory], LogMemory],
+    then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
-    told = Teller()
-    told.data(3, commit=commit(0))
-    told.data(3, commit=commit(1))
-    told.data(9)  # the log's end has moved on, whatever token the retry names
-    memory = then(told.memory)
-    assert memory.check_commit(commit(1)) == Duplicate(3, 5)
-    assert memory.check_commit(commit(1), take_over_from="q1") == Duplicate(3, 5)
-    assert memory.check_commit(commit(2)) is None
-    assert memory.check_commit(commit(815)) is None  # versions rise, not one by one
+    feeder = BatchFeeder()
+    feeder.data(3, commit=commit(0))
+    feeder.data(3, commit=commit(1))
+    feeder.data(9)  # the log's end has moved on, whatever token the retry names
+    producer_state = then(feeder.producer_state)
+    assert producer_state.check_commit(commit(1)) == Duplicate(3, 5)
+    assert producer_state.check_commit(commit(1), take_over_from="q1") == Duplicate(3, 5)
+    assert producer_state.check_commit(commit(2)) is None
+    assert producer_state.check_commit(commit(815)) is None  # versions rise, not one by one
 
 
 @ALSO_RESTARTED
 @pytest.mark.parametrize("take_over_from", [None, "q1", "q2"])
 def test_an_older_version_is_refused_by_name(
-    take_over_from: str | None, then: Callable[[LogMemory], LogMemory]
+    take_over_from: str | None, then: Callable[[ProducerStateManager], ProducerStateManager]
 ) -> None:
-    told = Teller()
-    told.data(1, commit=commit(7))
+    feeder = BatchFeeder()
+    feeder.data(1, commit=commit(7))
     with pytest.raises(StaleCommitError) as refused:
-        then(told.memory).check_commit(commit(6), take_over_from=take_over_from)
+        then(feeder.producer_state).check_commit(commit(6), take_over_from=take_over_from)
     assert (refused.value.version, refused.value.last_version) == (6, 7)
 
 
 @ALSO_RESTARTED
 @pytest.mark.parametrize("version", [0, 7, 8])
 def test_another_query_is_refused_unless_it_takes_over(
-    version: int, then: Callable[[LogMemory], LogMemory]
+    version: int, then: Callable[[ProducerStateManager], ProducerStateManager]
 ) -> None:
-    told = Teller()
-    told.data(1, commit=commit(7))
-    memory = then(told.memory)
+    feeder = BatchFeeder()
+    feeder.data(1, commit=commit(7))
+    producer_state = then(feeder.producer_state)
     with pytest.raises(ForeignCommitError) as refused:
-        memory.check_commit(commit(version, "q2"))
+        producer_state.check_commit(commit(version, "q2"))
     assert (refused.value.query_id, refused.value.last_query_id) == ("q2", "q1")
     assert "take the name over" in str(refused.value)
     with pytest.raises(ForeignCommitError):
-        memory.check_commit(commit(version, "q2"), take_over_from="q0")
-    assert memory.check_commit(commit(version, "q2"), take_over_from="q1") is None
+        producer_state.check_commit(commit(version, "q2"), take_over_from="q0")
+    assert producer_state.check_commit(commit(version, "q2"), take_over_from="q1") is None
 
 
 def test_who_was_taken_over_from_is_refused_afterwards() -> None:
-    told = Teller()
-    told.data(1, commit=commit(7))
-    told.data(1, commit=commit(0, "q2"))
+    feeder = BatchFeeder()
+    feeder.data(1, commit=commit(7))
+    feeder.data(1, commit=commit(0, "q2"))
     with pytest.raises(ForeignCommitError):
-        told.memory.check_commit(commit(8))
-    assert told.memory.check_commit(commit(1, "q2")) is None
+        feeder.producer_state.check_commit(commit(8))
+    assert feeder.producer_state.check_commit(commit(1, "q2")) is None
 
 
 def test_application_ids_do_not_hear_of_each_other() -> None:
-    told = Teller()
-    told.data(1, commit=commit(7))
-    assert told.memory.check_commit(commit(0, "q2", "app 2")) is None
+    feeder = BatchFeeder()
+    feeder.data(1, commit=commit(7))
+    assert feeder.producer_state.check_commit(commit(0, "q2", "app 2")) is None
 
 
 def test_the_application_id_that_was_silent_longest_makes_room() -> None:
-    told = Teller()
+    feeder = BatchFeeder()
     for app in range(COMMITS_MAX):
-        told.data(1, commit=commit(0, app=str(app)))
-    told.data(1, commit=commit(1, app="0"))
-    told.data(1, commit=commit(0, app="one more"))
-    memory = restarted(told.memory)
-    assert len(memory.commits) == COMMITS_MAX
-    assert memory.last_commit("0") is not None
-    assert memory.last_commit("1") is None
-    Teller(memory).data(1, commit=commit(0, app="two more"))  # a restart keeps the order
-    assert memory.last_commit("2") is None
-    assert len(memory.commits) == COMMITS_MAX
+        feeder.data(1, commit=commit(0, app=str(app)))
+    feeder.data(1, commit=commit(1, app="0"))
+    feeder.data(1, commit=commit(0, app="one more"))
+    producer_state = restarted(feeder.producer_state)
+    assert len(producer_state.commits) == COMMITS_MAX
+    assert producer_state.last_commit("0") is not None
+    assert producer_state.last_commit("1") is None
+    BatchFeeder(producer_state).data(
+        1, commit=commit(0, app="two more")
+    )  # a restart keeps the order
+    assert producer_state.last_commit("2") is None
+    assert len(producer_state.commits) == COMMITS_MAX
 
 
 @pytest.mark.parametrize(
@@ -127,6 +131,6 @@ def test_a_name_that_no_log_could_keep_cannot_be_made(app: str, query: str, vers
 
 def test_names_of_the_greatest_length_are_kept() -> None:
     name = CommitName("ü" * (COMMIT_ID_BYTES_MAX // 2), "x" * COMMIT_ID_BYTES_MAX, VERSION_MAX)
-    told = Teller()
-    told.data(1, commit=name)
-    assert restarted(told.memory).check_commit(name) == Duplicate(0, 0)
+    feeder = BatchFeeder()
+    feeder.data(1, commit=name)
+    assert restarted(feeder.producer_state).check_commit(name) == Duplicate(0, 0)

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.facts import Teller
+from tests.support.batch_feeder import BatchFeeder
 from tests.support.kafka import kafka_jars, run_java
 
 from raftlog.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from raftlog.log.names import checkpoint_name, offset_name
 from raftlog.log.producer_snapshot import ProducerState, parse_producer_snapshot
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import CommitName
-from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.writing.producer_state_manager import ProducerStateManager
 from raftlog.log.writing.producers import ProducerEntry, incremented
 from raftlog.records.batch import NewRecord, NewRecordBatch, encode_batch
 from raftlog.records.control import ControlRecord, SnapshotFooter, SnapshotHeader, encode_control
@@ -36,14 +36,16 @@ def jars() -> Path:
 # --- the same questions ---
 
 
-def entry_of(memory: LogMemory, producer: int) -> ProducerEntry:
-    known = {entry.producer_id: entry for entry in memory.producers}
+def entry_of(producer_state: ProducerStateManager, producer: int) -> ProducerEntry:
+    known = {entry.producer_id: entry for entry in producer_state.producers}
     return known.get(producer) or ProducerEntry(producer_id=producer, producer_epoch=0)
 
 
-def a_data_step(rng: random.Random, memory: LogMemory, producer: int) -> tuple[int, int, int]:
+def a_data_step(
+    rng: random.Random, producer_state: ProducerStateManager, producer: int
+) -> tuple[int, int, int]:
     """Epoch, sequence and count: mostly the next, else a repeat, a gap, or another epoch."""
-    entry = entry_of(memory, producer)
+    entry = entry_of(producer_state, producer)
     count = rng.randint(1, 3)
     if not entry.batches and entry.producer_epoch == 0:
         return 0, WRAPS if producer % 2 else 0, count
@@ -70,18 +72,20 @@ def a_data_step(rng: random.Random, memory: LogMemory, producer: int) -> tuple[i
             )
 
 
-def tell_data(told: Teller, producer: int, step: tuple[int, int, int], *, open_: bool) -> str:
+def feed_data(
+    feeder: BatchFeeder, producer: int, step: tuple[int, int, int], *, open_: bool
+) -> str:
     epoch, sequence, count = step
-    memory, base = told.memory, told.end
+    producer_state, base = feeder.producer_state, feeder.end
     try:
-        duplicate = memory.check_producer(producer, epoch, sequence, count)
+        duplicate = producer_state.check_producer(producer, epoch, sequence, count)
     except OutOfOrderSequenceError:
         return "OutOfOrderSequenceException"
     except InvalidProducerEpochError:
         return "InvalidProducerEpochException"
     if duplicate is not None:
         return f"duplicate {duplicate.base_offset} {duplicate.last_offset}"
-    told.data(
+    feeder.data(
         count,
         producer=producer,
         epoch=epoch,
@@ -92,20 +96,20 @@ def tell_data(told: Teller, producer: int, step: tuple[int, int, int], *, open_:
     return f"appended {base}"
 
 
-def conversation(seed: int) -> Iterator[tuple[str, str, LogMemory]]:
+def conversation(seed: int) -> Iterator[tuple[str, str, ProducerStateManager]]:
     """Steps for Kafka, and our memory's answers. Producers from 10 on use transactions."""
     rng = random.Random(seed)
-    told = Teller()
+    feeder = BatchFeeder()
     coordinator_epoch = 0
     for _ in range(STEPS):
         producer = rng.choice([1, 2, 3, 10, 11, 12])
         is_open = producer >= 10
         if is_open and rng.random() < 0.3:
-            epoch = entry_of(told.memory, producer).producer_epoch + rng.choice([0, 0, 1])
+            epoch = entry_of(feeder.producer_state, producer).producer_epoch + rng.choice([0, 0, 1])
             coordinator_epoch += rng.choice([0, 0, 0, 1])
             commit = rng.random() < 0.5
-            base = told.end
-            aborted = told.end_transaction(
+            base = feeder.end
+            aborted = feeder.end_transaction(
                 producer,
                 commit=commit,
                 epoch=epoch,
@@ -118,11 +122,15 @@ def conversation(seed: int) -> Iterator[tuple[str, str, LogMemory]]:
                 for number in (one.first_offset, one.last_offset, one.last_stable_offset)
             ]
             answer = " ".join(["ended", *words])
-            yield f"end {producer} {epoch} {commit:d} {coordinator_epoch}", answer, told.memory
+            yield (
+                f"end {producer} {epoch} {commit:d} {coordinator_epoch}",
+                answer,
+                feeder.producer_state,
+            )
         else:
-            step = a_data_step(rng, told.memory, producer)
+            step = a_data_step(rng, feeder.producer_state, producer)
             line = f"data {producer} {step[0]} {step[1]} {step[2]} {is_open:d}"
-            yield line, tell_data(told, producer, step, open_=is_open), told.memory
+            yield line, feed_data(feeder, producer, step, open_=is_open), feeder.producer_state
 
 
 def by_id(states: tuple[ProducerState, ...]) -> list[ProducerState]:
@@ -138,9 +146,11 @@ def test_kafka_answers_every_append_as_we_do(seed: int, jars: Path, tmp_path: Pa
     *theirs, snapshot = run_java(jars, str(program), str(questions), str(tmp_path)).splitlines()
     ours = [answer for _, answer, _ in steps]
     assert theirs == ours
-    memory = steps[-1][2]
+    producer_state = steps[-1][2]
     states = parse_producer_snapshot(bytes.fromhex(snapshot.split()[1]), "/theirs")
-    assert by_id(states) == by_id(parse_producer_snapshot(memory.encode_snapshot(), "/ours"))
+    assert by_id(states) == by_id(
+        parse_producer_snapshot(producer_state.encode_snapshot(), "/ours")
+    )
     kinds = Counter(answer.split()[0] for answer in ours)
     assert min(kinds.values()) > 50, kinds  # every kind of answer was asked for
     assert len(kinds) == 5
@@ -150,23 +160,23 @@ def test_kafka_answers_every_append_as_we_do(seed: int, jars: Path, tmp_path: Pa
 # --- our bytes ---
 
 
-def a_full_memory() -> LogMemory:
-    told = Teller()
+def a_full_memory() -> ProducerStateManager:
+    feeder = BatchFeeder()
     for sequence in range(0, 14, 2):
-        told.data(2, producer=7, sequence=sequence)
-    told.data(3, producer=2**40, epoch=3, in_transaction=True)
-    told.end_transaction(9, commit=True, epoch=1, coordinator_epoch=4)
-    told.data(5, commit=CommitName("app", "q", 12))
-    told.data(3, markers={1: Marker.BEGIN}, name="open")
-    return told.memory
+        feeder.data(2, producer=7, sequence=sequence)
+    feeder.data(3, producer=2**40, epoch=3, in_transaction=True)
+    feeder.end_transaction(9, commit=True, epoch=1, coordinator_epoch=4)
+    feeder.data(5, commit=CommitName("app", "q", 12))
+    feeder.data(3, markers={1: Marker.BEGIN}, name="open")
+    return feeder.producer_state
 
 
 def test_kafka_dump_log_reads_a_producer_snapshot_with_our_trailer(
     jars: Path, tmp_path: Path
 ) -> None:
-    memory = a_full_memory()
-    path = tmp_path / offset_name(memory.end_offset, ".snapshot")
-    path.write_bytes(memory.encode_snapshot())
+    producer_state = a_full_memory()
+    path = tmp_path / offset_name(producer_state.end_offset, ".snapshot")
+    path.write_bytes(producer_state.encode_snapshot())
     dump = run_java(jars, DUMP, "--files", str(path)).splitlines()[1:]
     assert [line.split(" lastTimestamp")[0] for line in dump] == [
         "producerId: 7 producerEpoch: 0 coordinatorEpoch: -1 "
@@ -182,10 +192,10 @@ def test_kafka_dump_log_reads_a_producer_snapshot_with_our_trailer(
 def test_kafka_dump_log_reads_a_checkpoint_whose_header_carries_a_memory(
     jars: Path, tmp_path: Path
 ) -> None:
-    memory = a_full_memory()
-    path = tmp_path / checkpoint_name(SnapshotId(1, memory.end_offset))
+    producer_state = a_full_memory()
+    path = tmp_path / checkpoint_name(SnapshotId(1, producer_state.end_offset))
     header = SnapshotHeader(
-        last_contained_log_timestamp_ms=5, tagged_fields=(memory.to_header_field(),)
+        last_contained_log_timestamp_ms=5, tagged_fields=(producer_state.to_header_field(),)
     )
     path.write_bytes(control_batch(header, 0) + control_batch(SnapshotFooter(), 1))
     dump = run_java(jars, DUMP, "--cluster-metadata-decoder", "--files", str(path)).splitlines()

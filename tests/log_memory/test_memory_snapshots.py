@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.facts import Teller, restarted
+from tests.support.batch_feeder import BatchFeeder, restarted
 
 from raftlog.errors import CorruptFileError, CorruptSnapshotError
 from raftlog.limits import BATCH_BYTES_MAX, COMMIT_ID_BYTES_MAX, COMMITS_MAX, PRODUCERS_MAX
@@ -20,8 +20,8 @@ from raftlog.log.producer_snapshot import (
     split_producer_snapshot,
 )
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import CommitName
-from raftlog.log.writing.memory import HEADER_FIELD_TAG, LogMemory
+from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.writing.producer_state_manager import HEADER_FIELD_TAG, ProducerStateManager
 from raftlog.records.control import SnapshotHeader, decode_control, encode_control
 from raftlog.records.fields import TaggedField
 
@@ -40,16 +40,16 @@ STATES = st.builds(
 )
 
 
-def a_bit_of_everything() -> LogMemory:
-    told = Teller()
+def a_bit_of_everything() -> ProducerStateManager:
+    feeder = BatchFeeder()
     for sequence in range(0, 14, 2):
-        told.data(2, producer=7, sequence=sequence)
-    told.data(3, producer=2**40, epoch=3, in_transaction=True)
-    told.end_transaction(9, commit=True, epoch=1, coordinator_epoch=4)
-    told.data(5, commit=CommitName("app", "q", 12))
-    told.data(2, commit=CommitName("ü" * 20, "r", 0), time_ms=2**40)
-    told.data(3, markers={1: Marker.BEGIN}, name="open")
-    return told.memory
+        feeder.data(2, producer=7, sequence=sequence)
+    feeder.data(3, producer=2**40, epoch=3, in_transaction=True)
+    feeder.end_transaction(9, commit=True, epoch=1, coordinator_epoch=4)
+    feeder.data(5, commit=CommitName("app", "q", 12))
+    feeder.data(2, commit=CommitName("ü" * 20, "r", 0), time_ms=2**40)
+    feeder.data(3, markers={1: Marker.BEGIN}, name="open")
+    return feeder.producer_state
 
 
 def sealed(data: bytes) -> bytes:
@@ -93,49 +93,51 @@ STEPS = st.lists(
 )
 
 
-def tell(told: Teller, step: tuple[str, int, int, int]) -> None:
+def feed(feeder: BatchFeeder, step: tuple[str, int, int, int]) -> None:
     kind, first, second, third = step
     match kind:
         case "data" | "transactional":
             is_open = kind == "transactional"
-            told.data(2, producer=first, epoch=second, sequence=third, in_transaction=is_open)
+            feeder.data(2, producer=first, epoch=second, sequence=third, in_transaction=is_open)
         case "end":
-            told.end_transaction(first, commit=bool(third), epoch=second)
+            feeder.end_transaction(first, commit=bool(third), epoch=second)
         case "commit":
-            told.data(1, commit=CommitName(f"app {first}", f"q{second}", third))
+            feeder.data(1, commit=CommitName(f"app {first}", f"q{second}", third))
         case "marker":
-            told.data(3, markers={1: Marker(first)}, name="x")
+            feeder.data(3, markers={1: Marker(first)}, name="x")
 
 
 @given(STEPS, st.integers(0, 30))
 def test_it_makes_no_difference_when_the_log_was_restarted(
     steps: list[tuple[str, int, int, int]], restart_at: int
 ) -> None:
-    always, stopped = Teller(), Teller()
+    always, stopped = BatchFeeder(), BatchFeeder()
     for at, step in enumerate(steps):
         if at == restart_at:
             time_ms = stopped.time_ms
-            stopped = Teller(restarted(stopped.memory))
+            stopped = BatchFeeder(restarted(stopped.producer_state))
             stopped.time_ms = time_ms
-        tell(always, step)
-        tell(stopped, step)
-    assert stopped.memory.encode_snapshot() == always.memory.encode_snapshot()
+        feed(always, step)
+        feed(stopped, step)
+    assert stopped.producer_state.encode_snapshot() == always.producer_state.encode_snapshot()
     end = always.end
-    assert stopped.memory.open_transaction == always.memory.open_transaction
-    assert stopped.memory.last_stable_offset(end) == always.memory.last_stable_offset(end)
+    assert stopped.producer_state.open_transaction == always.producer_state.open_transaction
+    assert stopped.producer_state.last_stable_offset(
+        end
+    ) == always.producer_state.last_stable_offset(end)
 
 
 @given(STEPS)
 def test_a_copy_is_the_same_and_goes_on_by_itself(steps: list[tuple[str, int, int, int]]) -> None:
-    told = Teller()
+    feeder = BatchFeeder()
     for step in steps[:15]:
-        tell(told, step)
-    before = told.memory.encode_snapshot()
-    twin = Teller(told.memory.copy())
-    assert twin.memory.encode_snapshot() == before
+        feed(feeder, step)
+    before = feeder.producer_state.encode_snapshot()
+    twin = BatchFeeder(feeder.producer_state.copy())
+    assert twin.producer_state.encode_snapshot() == before
     for step in steps[15:]:
-        tell(twin, step)
-    assert told.memory.encode_snapshot() == before
+        feed(twin, step)
+    assert feeder.producer_state.encode_snapshot() == before
 
 
 # --- other people's bytes, and damage ---
@@ -143,30 +145,34 @@ def test_a_copy_is_the_same_and_goes_on_by_itself(steps: list[tuple[str, int, in
 
 def test_kafka_s_own_snapshot_tells_of_producers_alone() -> None:
     states = parse_producer_snapshot(a_bit_of_everything().encode_snapshot(), "/x")
-    memory = LogMemory.decode_snapshot(encode_producer_snapshot(states), "/x", 40)
-    assert [entry.producer_id for entry in memory.producers] == [7, 2**40, 9]
-    assert [len(entry.batches) for entry in memory.producers] == [1, 1, 0]
-    assert memory.commits == ()
-    assert memory.open_transaction is None
-    assert memory.last_stable_offset(40) == 14  # of the producer's transaction
+    producer_state = ProducerStateManager.decode_snapshot(
+        encode_producer_snapshot(states), "/x", 40
+    )
+    assert [entry.producer_id for entry in producer_state.producers] == [7, 2**40, 9]
+    assert [len(entry.batches) for entry in producer_state.producers] == [1, 1, 0]
+    assert producer_state.commits == ()
+    assert producer_state.open_transaction is None
+    assert producer_state.last_stable_offset(40) == 14  # of the producer's transaction
 
 
 @pytest.mark.parametrize("trailing", [b"\0", b"raftlo", b"something else entirely"])
 def test_bytes_of_a_stranger_behind_the_entries_are_passed_over(trailing: bytes) -> None:
-    memory = LogMemory.decode_snapshot(encode_producer_snapshot((), trailing), "/x", 40)
-    assert (memory.producers, memory.commits) == ((), ())
+    producer_state = ProducerStateManager.decode_snapshot(
+        encode_producer_snapshot((), trailing), "/x", 40
+    )
+    assert (producer_state.producers, producer_state.commits) == ((), ())
 
 
 def test_a_trailer_of_another_version_is_refused_by_name() -> None:
     data = encode_producer_snapshot((), b"raftlog\x02" + bytes(50))
     with pytest.raises(CorruptFileError, match="its trailer has version 0x02, not 1"):
-        LogMemory.decode_snapshot(data, "/x", 40)
+        ProducerStateManager.decode_snapshot(data, "/x", 40)
 
 
 def test_a_trailer_may_grow() -> None:
     data = a_bit_of_everything().encode_snapshot()
     assert data.endswith(b"\0")  # no tagged fields
-    grown = LogMemory.decode_snapshot(sealed(data[:-1] + b"\x01\x05\x02ab"), "/x", 40)
+    grown = ProducerStateManager.decode_snapshot(sealed(data[:-1] + b"\x01\x05\x02ab"), "/x", 40)
     assert grown.commits == a_bit_of_everything().commits
 
 
@@ -176,14 +182,14 @@ def test_every_flipped_bit_of_a_snapshot_is_found() -> None:
         damaged = bytearray(data)
         damaged[at // 8] ^= 1 << at % 8
         with pytest.raises(CorruptFileError):
-            LogMemory.decode_snapshot(bytes(damaged), "/x", 40)
+            ProducerStateManager.decode_snapshot(bytes(damaged), "/x", 40)
 
 
 def test_every_snapshot_that_was_cut_off_is_found() -> None:
     data = a_bit_of_everything().encode_snapshot()
     for byte_count in range(len(data)):
         with pytest.raises(CorruptFileError):
-            LogMemory.decode_snapshot(data[:byte_count], "/x", 40)
+            ProducerStateManager.decode_snapshot(data[:byte_count], "/x", 40)
 
 
 def test_lies_under_a_sound_crc_are_found_or_are_facts() -> None:
@@ -194,51 +200,53 @@ def test_lies_under_a_sound_crc_are_found_or_are_facts() -> None:
             damaged[at] = lie
             for bytes_of_it in (bytes(damaged), data[:at]):
                 with contextlib.suppress(CorruptFileError):
-                    LogMemory.decode_snapshot(sealed(bytes_of_it), "/x", 40)
+                    ProducerStateManager.decode_snapshot(sealed(bytes_of_it), "/x", 40)
 
 
 @given(st.binary(max_size=200))
 def test_no_trailer_is_an_error_of_another_kind(data: bytes) -> None:
     snapshot = encode_producer_snapshot((), b"raftlog\x01" + data)
     with contextlib.suppress(CorruptFileError):
-        LogMemory.decode_snapshot(snapshot, "/x", 40)
+        ProducerStateManager.decode_snapshot(snapshot, "/x", 40)
 
 
 # --- in the header of a checkpoint ---
 
 
 def test_a_checkpoint_s_header_carries_it() -> None:
-    memory = a_bit_of_everything()
+    producer_state = a_bit_of_everything()
     header = SnapshotHeader(
-        last_contained_log_timestamp_ms=5, tagged_fields=(memory.to_header_field(),)
+        last_contained_log_timestamp_ms=5, tagged_fields=(producer_state.to_header_field(),)
     )
     read = decode_control(*encode_control(header))
     assert isinstance(read, SnapshotHeader)
     assert read.last_contained_log_timestamp_ms == 5
-    again = LogMemory.from_header_field(read.tagged_fields, "/c", memory.end_offset)
+    again = ProducerStateManager.from_header_field(
+        read.tagged_fields, "/c", producer_state.end_offset
+    )
     assert again is not None
-    assert again.encode_snapshot() == memory.encode_snapshot()
+    assert again.encode_snapshot() == producer_state.encode_snapshot()
 
 
 def test_the_header_of_a_checkpoint_that_kafka_wrote_says_nothing() -> None:
-    assert LogMemory.from_header_field((), "/c", 9) is None
-    assert LogMemory.from_header_field((TaggedField(1, b"x"),), "/c", 9) is None
+    assert ProducerStateManager.from_header_field((), "/c", 9) is None
+    assert ProducerStateManager.from_header_field((TaggedField(1, b"x"),), "/c", 9) is None
 
 
 def test_a_damaged_header_makes_the_checkpoint_damaged() -> None:
     with pytest.raises(CorruptSnapshotError):
-        LogMemory.from_header_field((TaggedField(HEADER_FIELD_TAG, b"x" * 20),), "/c", 9)
+        ProducerStateManager.from_header_field((TaggedField(HEADER_FIELD_TAG, b"x" * 20),), "/c", 9)
 
 
 @pytest.mark.slow
 def test_all_that_can_be_remembered_fits_into_one_batch() -> None:
-    told = Teller()
+    feeder = BatchFeeder()
     for number in range(PRODUCERS_MAX):
         for sequence in range(5):
-            told.data(1, producer=number, sequence=sequence)
+            feeder.data(1, producer=number, sequence=sequence)
     for number in range(COMMITS_MAX):
         app = f"{number:0{COMMIT_ID_BYTES_MAX}d}"
-        told.data(1, commit=CommitName(app, app, number))
-    data = told.memory.encode_snapshot()
+        feeder.data(1, commit=CommitName(app, app, number))
+    data = feeder.producer_state.encode_snapshot()
     assert BATCH_BYTES_MAX // 2 < len(data) < BATCH_BYTES_MAX
-    assert restarted(told.memory).encode_snapshot() == data
+    assert restarted(feeder.producer_state).encode_snapshot() == data

@@ -5,103 +5,103 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.support.facts import Teller, restarted
+from tests.support.batch_feeder import BatchFeeder, restarted
 
 from raftlog.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from raftlog.limits import PRODUCERS_MAX
-from raftlog.log.writing.memory import Duplicate, LogMemory
+from raftlog.log.writing.producer_state_manager import Duplicate, ProducerStateManager
 from raftlog.log.writing.producers import decremented, incremented
 
 LAST = 2**31 - 1
 DAY_MS = 24 * 60 * 60 * 1000
 
 
-def same(memory: LogMemory) -> LogMemory:
-    return memory
+def same(producer_state: ProducerStateManager) -> ProducerStateManager:
+    return producer_state
 
 
-BOTH = pytest.mark.parametrize("then", [same, restarted, LogMemory.copy])
+BOTH = pytest.mark.parametrize("then", [same, restarted, ProducerStateManager.copy])
 """What holds must hold behind a restart and in a copy too."""
 
 
 def test_a_producer_that_is_not_known_may_begin_with_any_sequence() -> None:
-    memory = Teller().memory
-    assert memory.check_producer(7, 0, 0, 1) is None
-    assert memory.check_producer(7, 3, 815, 1) is None  # it may have been forgotten
+    producer_state = BatchFeeder().producer_state
+    assert producer_state.check_producer(7, 0, 0, 1) is None
+    assert producer_state.check_producer(7, 3, 815, 1) is None  # it may have been forgotten
 
 
 def test_records_without_a_producer_are_never_duplicates() -> None:
-    told = Teller()
-    told.data(3)
-    assert told.memory.check_producer(-1, -1, -1, 3) is None
-    assert told.memory.producers == ()
+    feeder = BatchFeeder()
+    feeder.data(3)
+    assert feeder.producer_state.check_producer(-1, -1, -1, 3) is None
+    assert feeder.producer_state.producers == ()
 
 
 @BOTH
 def test_the_next_sequence_is_let_in_and_others_are_not(
-    then: Callable[[LogMemory], LogMemory],
+    then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
-    told = Teller()
-    told.data(3, producer=7, sequence=0)
-    told.data(2, producer=7, sequence=3)
-    memory = then(told.memory)
-    assert memory.check_producer(7, 0, 5, 10) is None
+    feeder = BatchFeeder()
+    feeder.data(3, producer=7, sequence=0)
+    feeder.data(2, producer=7, sequence=3)
+    producer_state = then(feeder.producer_state)
+    assert producer_state.check_producer(7, 0, 5, 10) is None
     for sequence in (4, 6, 7, LAST):
         with pytest.raises(OutOfOrderSequenceError) as refused:
-            memory.check_producer(7, 0, sequence, 10)
+            producer_state.check_producer(7, 0, sequence, 10)
         assert (refused.value.sequence, refused.value.expected_sequence) == (sequence, 5)
 
 
 @BOTH
 def test_five_batches_are_known_again_by_their_first_offset(
-    then: Callable[[LogMemory], LogMemory],
+    then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
-    told = Teller()
-    told.data(4)
+    feeder = BatchFeeder()
+    feeder.data(4)
     for sequence in range(0, 60, 10):
-        told.data(10, producer=7, sequence=sequence)
-        told.data(1)
-    memory = then(told.memory)
+        feeder.data(10, producer=7, sequence=sequence)
+        feeder.data(1)
+    producer_state = then(feeder.producer_state)
     for at, sequence in enumerate(range(10, 60, 10), start=1):
         base_offset = 4 + at * 11
-        duplicate = memory.check_producer(7, 0, sequence, 10)
+        duplicate = producer_state.check_producer(7, 0, sequence, 10)
         assert duplicate == Duplicate(base_offset, base_offset + 9)
     with pytest.raises(OutOfOrderSequenceError):  # the sixth from the end
-        memory.check_producer(7, 0, 0, 10)
+        producer_state.check_producer(7, 0, 0, 10)
 
 
 def test_only_the_same_range_of_sequences_is_a_duplicate() -> None:
-    told = Teller()
-    told.data(10, producer=7, sequence=0)
+    feeder = BatchFeeder()
+    feeder.data(10, producer=7, sequence=0)
     for sequence, count in ((0, 9), (1, 9), (0, 11), (5, 10)):
         with pytest.raises(OutOfOrderSequenceError):
-            told.memory.check_producer(7, 0, sequence, count)
+            feeder.producer_state.check_producer(7, 0, sequence, count)
 
 
 @BOTH
 @pytest.mark.parametrize("count", [1, 2, 5, 10])
 def test_sequences_begin_again_behind_the_greatest(
-    count: int, then: Callable[[LogMemory], LogMemory]
+    count: int, then: Callable[[ProducerStateManager], ProducerStateManager]
 ) -> None:
-    told = Teller()
-    told.data(10, producer=7, sequence=LAST - 14)
-    told.data(5, producer=7, sequence=LAST - 4)
-    memory = then(told.memory)
-    assert memory.check_producer(7, 0, 0, count) is None
+    feeder = BatchFeeder()
+    feeder.data(10, producer=7, sequence=LAST - 14)
+    feeder.data(5, producer=7, sequence=LAST - 4)
+    producer_state = then(feeder.producer_state)
+    assert producer_state.check_producer(7, 0, 0, count) is None
     with pytest.raises(OutOfOrderSequenceError):
-        memory.check_producer(7, 0, 1, count)
+        producer_state.check_producer(7, 0, 1, count)
 
 
 @BOTH
 def test_a_batch_across_the_greatest_sequence_is_known_again(
-    then: Callable[[LogMemory], LogMemory],
+    then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
-    told = Teller()
-    told.data(10, producer=7, sequence=LAST - 4)
-    memory = then(told.memory)
-    assert memory.check_producer(7, 0, LAST - 4, 10) == Duplicate(0, 9)
-    assert memory.check_producer(7, 0, 5, 1) is None
-    assert memory.producers[0].last_sequence == 4
+    feeder = BatchFeeder()
+    feeder.data(10, producer=7, sequence=LAST - 4)
+    producer_state = then(feeder.producer_state)
+    assert producer_state.check_producer(7, 0, LAST - 4, 10) == Duplicate(0, 9)
+    assert producer_state.check_producer(7, 0, 5, 1) is None
+    assert producer_state.producers[0].last_sequence == 4
 
 
 def test_sequences_are_counted_around_their_greatest() -> None:
@@ -112,122 +112,124 @@ def test_sequences_are_counted_around_their_greatest() -> None:
 
 
 @BOTH
-def test_an_older_epoch_is_fenced(then: Callable[[LogMemory], LogMemory]) -> None:
-    told = Teller()
-    told.data(1, producer=7, epoch=4)
-    memory = then(told.memory)
+def test_an_older_epoch_is_fenced(
+    then: Callable[[ProducerStateManager], ProducerStateManager],
+) -> None:
+    feeder = BatchFeeder()
+    feeder.data(1, producer=7, epoch=4)
+    producer_state = then(feeder.producer_state)
     with pytest.raises(InvalidProducerEpochError) as refused:
-        memory.check_producer(7, 3, 1, 1)
+        producer_state.check_producer(7, 3, 1, 1)
     assert (refused.value.producer_epoch, refused.value.current_producer_epoch) == (3, 4)
     assert refused.value.kafka_code == 47
 
 
 @BOTH
 def test_a_later_epoch_begins_at_sequence_0_and_forgets_the_batches_before(
-    then: Callable[[LogMemory], LogMemory],
+    then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
-    told = Teller()
-    told.data(3, producer=7, epoch=4, sequence=0)
-    memory = then(told.memory)
+    feeder = BatchFeeder()
+    feeder.data(3, producer=7, epoch=4, sequence=0)
+    producer_state = then(feeder.producer_state)
     with pytest.raises(OutOfOrderSequenceError):
-        memory.check_producer(7, 5, 3, 1)
-    assert memory.check_producer(7, 5, 0, 3) is None  # not a duplicate of the old epoch's
-    told = Teller(memory)
-    told.data(2, producer=7, epoch=5, sequence=0)
-    assert memory.check_producer(7, 5, 0, 2) == Duplicate(3, 4)
+        producer_state.check_producer(7, 5, 3, 1)
+    assert producer_state.check_producer(7, 5, 0, 3) is None  # not a duplicate of the old epoch's
+    feeder = BatchFeeder(producer_state)
+    feeder.data(2, producer=7, epoch=5, sequence=0)
+    assert producer_state.check_producer(7, 5, 0, 2) == Duplicate(3, 4)
     with pytest.raises(InvalidProducerEpochError):
-        memory.check_producer(7, 4, 0, 3)
+        producer_state.check_producer(7, 4, 0, 3)
 
 
 def test_an_older_epoch_that_lies_in_the_log_does_not_lift_the_fence() -> None:
-    told = Teller()
-    told.data(1, producer=7, epoch=4)
-    told.data(1, producer=7, epoch=2)
-    entry = told.memory.producers[0]
+    feeder = BatchFeeder()
+    feeder.data(1, producer=7, epoch=4)
+    feeder.data(1, producer=7, epoch=2)
+    entry = feeder.producer_state.producers[0]
     assert (entry.producer_epoch, len(entry.batches)) == (4, 1)
 
 
 @BOTH
 def test_a_marker_of_a_later_epoch_fences_and_begins_at_0(
-    then: Callable[[LogMemory], LogMemory],
+    then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
-    told = Teller()
-    told.data(3, producer=7, epoch=1, in_transaction=True)
-    told.end_transaction(7, commit=False, epoch=2, coordinator_epoch=9)
-    memory = then(told.memory)
+    feeder = BatchFeeder()
+    feeder.data(3, producer=7, epoch=1, in_transaction=True)
+    feeder.end_transaction(7, commit=False, epoch=2, coordinator_epoch=9)
+    producer_state = then(feeder.producer_state)
     with pytest.raises(InvalidProducerEpochError):
-        memory.check_producer(7, 1, 3, 1)
+        producer_state.check_producer(7, 1, 3, 1)
     with pytest.raises(OutOfOrderSequenceError):
-        memory.check_producer(7, 2, 3, 1)
-    assert memory.check_producer(7, 2, 0, 1) is None
-    assert memory.producers[0].coordinator_epoch == 9
+        producer_state.check_producer(7, 2, 3, 1)
+    assert producer_state.check_producer(7, 2, 0, 1) is None
+    assert producer_state.producers[0].coordinator_epoch == 9
 
 
 @BOTH
 def test_a_marker_of_the_same_epoch_keeps_the_sequences(
-    then: Callable[[LogMemory], LogMemory],
+    then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
-    told = Teller()
-    told.data(3, producer=7, epoch=1, in_transaction=True)
-    told.end_transaction(7, commit=True, epoch=1)
-    memory = then(told.memory)
-    assert memory.check_producer(7, 1, 3, 1) is None
-    assert memory.check_producer(7, 1, 0, 3) == Duplicate(0, 2)
+    feeder = BatchFeeder()
+    feeder.data(3, producer=7, epoch=1, in_transaction=True)
+    feeder.end_transaction(7, commit=True, epoch=1)
+    producer_state = then(feeder.producer_state)
+    assert producer_state.check_producer(7, 1, 3, 1) is None
+    assert producer_state.check_producer(7, 1, 0, 3) == Duplicate(0, 2)
 
 
 @BOTH
 def test_a_producer_that_only_a_marker_named_begins_at_0(
-    then: Callable[[LogMemory], LogMemory],
+    then: Callable[[ProducerStateManager], ProducerStateManager],
 ) -> None:
-    told = Teller()
-    told.end_transaction(7, commit=True, epoch=3)
-    memory = then(told.memory)
+    feeder = BatchFeeder()
+    feeder.end_transaction(7, commit=True, epoch=3)
+    producer_state = then(feeder.producer_state)
     with pytest.raises(OutOfOrderSequenceError):
-        memory.check_producer(7, 3, 1, 1)
-    assert memory.check_producer(7, 3, 0, 1) is None
+        producer_state.check_producer(7, 3, 1, 1)
+    assert producer_state.check_producer(7, 3, 0, 1) is None
 
 
 def test_producers_do_not_hear_of_each_other() -> None:
-    told = Teller()
-    told.data(3, producer=7, sequence=0)
-    told.data(3, producer=8, sequence=0)
-    assert told.memory.check_producer(7, 0, 0, 3) == Duplicate(0, 2)
-    assert told.memory.check_producer(8, 0, 0, 3) == Duplicate(3, 5)
+    feeder = BatchFeeder()
+    feeder.data(3, producer=7, sequence=0)
+    feeder.data(3, producer=8, sequence=0)
+    assert feeder.producer_state.check_producer(7, 0, 0, 3) == Duplicate(0, 2)
+    assert feeder.producer_state.check_producer(8, 0, 0, 3) == Duplicate(3, 5)
 
 
 def test_records_from_the_past_are_as_young_as_the_log() -> None:
-    told = Teller()
-    told.data(1, time_ms=100 * DAY_MS)
-    told.data(1, producer=7, time_ms=0)
-    assert told.memory.producers[0].timestamp_ms == 100 * DAY_MS
+    feeder = BatchFeeder()
+    feeder.data(1, time_ms=100 * DAY_MS)
+    feeder.data(1, producer=7, time_ms=0)
+    assert feeder.producer_state.producers[0].timestamp_ms == 100 * DAY_MS
 
 
 def test_the_producer_that_was_silent_longest_makes_room() -> None:
-    told = Teller()
-    told.data(1, producer=0, in_transaction=True)
+    feeder = BatchFeeder()
+    feeder.data(1, producer=0, in_transaction=True)
     for producer in range(1, PRODUCERS_MAX):
-        told.data(1, producer=producer)
-    told.data(1, producer=1, sequence=1)
-    told.data(1, producer=PRODUCERS_MAX)
-    known = [entry.producer_id for entry in told.memory.producers]
+        feeder.data(1, producer=producer)
+    feeder.data(1, producer=1, sequence=1)
+    feeder.data(1, producer=PRODUCERS_MAX)
+    known = [entry.producer_id for entry in feeder.producer_state.producers]
     assert len(known) == PRODUCERS_MAX
     assert known[:2] == [0, 3]  # 0 has a transaction open, 1 has spoken again, 2 is gone
     assert known[-2:] == [1, PRODUCERS_MAX]
 
 
 def test_a_copy_hears_of_appends_that_may_not_come_to_be() -> None:
-    told = Teller()
-    told.data(2, producer=7, sequence=0)
-    group = told.memory.copy()
-    Teller(group).data(2, producer=7, sequence=2)
+    feeder = BatchFeeder()
+    feeder.data(2, producer=7, sequence=0)
+    group = feeder.producer_state.copy()
+    BatchFeeder(group).data(2, producer=7, sequence=2)
     assert group.check_producer(7, 0, 4, 1) is None
     assert group.check_producer(7, 0, 2, 2) == Duplicate(2, 3)
-    assert told.memory.check_producer(7, 0, 2, 2) is None
-    assert (told.memory.end_offset, group.end_offset) == (2, 4)
+    assert feeder.producer_state.check_producer(7, 0, 2, 2) is None
+    assert (feeder.producer_state.end_offset, group.end_offset) == (2, 4)
 
 
 def test_a_batch_without_sequences_is_no_gap() -> None:
-    told = Teller()
-    told.data(2, producer=7, sequence=0)
-    told.data(2, producer=7, sequence=-1)
-    assert told.memory.check_producer(7, 0, 2, 1) is None
+    feeder = BatchFeeder()
+    feeder.data(2, producer=7, sequence=0)
+    feeder.data(2, producer=7, sequence=-1)
+    assert feeder.producer_state.check_producer(7, 0, 2, 1) is None

@@ -9,7 +9,7 @@ from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.appending import DIRECTORY, NOW_MS, append, disk_with_parent, made_log, reopened
 
 from raftlog.log.names import LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name, read_listing
-from raftlog.log.writing.located import greatest_time_ms
+from raftlog.log.writing.located import largest_timestamp_ms
 from raftlog.log.writing.properties import LogConfig
 
 YOUNG_MS = NOW_MS + 100_000
@@ -56,7 +56,7 @@ def test_a_damaged_time_index_deletes_nothing_too_early_and_keeps_nothing_too_lo
     else:
         disk.put(path, data)
     byte_count = len(disk.files()[f"{DIRECTORY}/{offset_name(base, LOG_SUFFIX)}"])
-    assert greatest_time_ms(disk, DIRECTORY, base, byte_count) == YOUNG_MS + 6
+    assert largest_timestamp_ms(disk, DIRECTORY, base, byte_count) == YOUNG_MS + 6
     log = reopened(disk)
     assert not log.clean(now_ms=YOUNG_MS)
     assert log.clean(now_ms=YOUNG_MS + 2_000)
@@ -66,12 +66,15 @@ def test_a_damaged_time_index_deletes_nothing_too_early_and_keeps_nothing_too_lo
 def test_a_true_time_index_saves_reading_the_segment() -> None:
     disk = disk_with_parent()
     log = made_log(disk, config=LogConfig(segment_bytes=1_000_000))
-    while not log._store.sealed:
+    while not log._segments.sealed:
         append(log, bytes(1_000))
     path = f"{DIRECTORY}/{offset_name(0, LOG_SUFFIX)}"
     byte_count = len(disk.files()[path])
     disk.reads.clear()
-    assert greatest_time_ms(disk, DIRECTORY, 0, byte_count) == log._store.sealed[0].max_timestamp_ms
+    assert (
+        largest_timestamp_ms(disk, DIRECTORY, 0, byte_count)
+        == log._segments.sealed[0].max_timestamp_ms
+    )
     assert disk.reads[path] < byte_count / 2
 
 
@@ -80,4 +83,4 @@ def test_a_damaged_segment_has_no_age() -> None:
     path = f"{DIRECTORY}/{offset_name(base, LOG_SUFFIX)}"
     disk.flip_bit(path, 8 * 8)
     disk.unlink(f"{DIRECTORY}/{offset_name(base, TIME_INDEX_SUFFIX)}")
-    assert greatest_time_ms(disk, DIRECTORY, base, len(disk.files()[path])) == -1
+    assert largest_timestamp_ms(disk, DIRECTORY, base, len(disk.files()[path])) == -1

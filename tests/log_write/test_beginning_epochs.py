@@ -52,9 +52,9 @@ def test_no_power_loss_leaves_a_transaction_open_in_a_later_epoch(survival: Surv
         disk.crash(survival, 1)
         found = reopened(disk)
         if found.epoch == 1:
-            assert found.memory.open_transaction is not None
+            assert found.producer_state.open_transaction is not None
             continue
-        assert found.memory.open_transaction is None
+        assert found.producer_state.open_transaction is None
         append(found, FRAMED)
         found.flush()
         assert is_aborted_first(disk)
@@ -76,7 +76,7 @@ def test_a_process_that_follows_a_half_begun_epoch_ends_what_was_open() -> None:
         process.kill()
         one.refresh(now_ms=NOW_MS)
         if one.epoch == 2:
-            assert one.memory.open_transaction is None
+            assert one.producer_state.open_transaction is None
             assert is_aborted_first(machine)
             followed += has_died
     assert followed > 0

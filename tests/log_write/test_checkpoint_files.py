@@ -12,12 +12,12 @@ from raftlog.errors import CorruptFileError
 from raftlog.log.offset_checkpoint import (
     encode_offset_checkpoint,
     parse_offset_checkpoint,
-    parse_own_offset,
+    parse_single_offset,
 )
-from raftlog.log.writing.clean_marker import (
-    CleanMarker,
-    encode_clean_marker,
-    parse_clean_marker,
+from raftlog.log.writing.clean_shutdown import (
+    CleanShutdown,
+    encode_clean_shutdown,
+    parse_clean_shutdown,
 )
 from raftlog.types import TopicPartition
 
@@ -27,7 +27,7 @@ OFFSETS = st.integers(0, 2**63 - 1)
 def test_an_offset_checkpoint_is_that_of_kafka() -> None:
     content = encode_offset_checkpoint(TopicPartition("orders", 3), 1234)
     assert content == b"0\n1\norders 3 1234\n"
-    assert parse_own_offset(content, "x") == 1234
+    assert parse_single_offset(content, "x") == 1234
 
 
 def test_a_checkpoint_of_several_partitions_is_read() -> None:
@@ -37,7 +37,7 @@ def test_a_checkpoint_of_several_partitions_is_read() -> None:
         TopicPartition("__cluster_metadata", 0): 7,
     }
     with pytest.raises(CorruptFileError, match="2 partitions"):
-        parse_own_offset(content, "x")
+        parse_single_offset(content, "x")
 
 
 @pytest.mark.parametrize(
@@ -56,20 +56,20 @@ def test_a_checkpoint_of_several_partitions_is_read() -> None:
 )
 def test_a_damaged_offset_checkpoint_is_named(content: bytes) -> None:
     with pytest.raises(CorruptFileError):
-        parse_own_offset(content, "recovery-point-offset-checkpoint")
+        parse_single_offset(content, "recovery-point-offset-checkpoint")
 
 
 @given(OFFSETS, OFFSETS, OFFSETS)
 def test_a_marker_goes_both_ways(one: int, other: int, byte_count: int) -> None:
-    marker = CleanMarker(
+    marker = CleanShutdown(
         end_offset=max(one, other), segment_base_offset=min(one, other), byte_count=byte_count
     )
-    assert parse_clean_marker(encode_clean_marker(marker)) == marker
+    assert parse_clean_shutdown(encode_clean_shutdown(marker)) == marker
 
 
 @given(st.binary(max_size=80) | st.text('{}[]":,0123endOffset', max_size=80).map(str.encode))
 def test_any_bytes_are_a_marker_or_none(content: bytes) -> None:
-    parse_clean_marker(content)
+    parse_clean_shutdown(content)
     with contextlib.suppress(CorruptFileError):
         parse_offset_checkpoint(content, "x")
 
@@ -87,4 +87,4 @@ def test_any_bytes_are_a_marker_or_none(content: bytes) -> None:
     ],
 )
 def test_what_is_no_marker_of_ours_says_nothing(content: bytes) -> None:
-    assert parse_clean_marker(content) is None
+    assert parse_clean_shutdown(content) is None

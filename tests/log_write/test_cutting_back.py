@@ -21,8 +21,8 @@ from raftlog.errors import TruncationRefusedError
 from raftlog.log.epoch_cache import EpochCache, EpochEntry
 from raftlog.log.marker_values import marker_of, marker_value
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.lineage_answers import Lineage
-from raftlog.log.writing.marks import read_marks
+from raftlog.log.writing.checkpoint_files import read_checkpoint_files
+from raftlog.log.writing.epoch_validation import EpochValidation
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
@@ -36,8 +36,8 @@ def disk() -> SimulatedDisk:
 
 def lineage(
     *entries: tuple[int, int], start: int = 0, end: int, snapshots: tuple[SnapshotId, ...] = ()
-) -> Lineage:
-    return Lineage(
+) -> EpochValidation:
+    return EpochValidation(
         log_start_offset=start,
         log_end_offset=end,
         epochs=EpochCache.of(entries),
@@ -133,7 +133,7 @@ def follower(disk: SimulatedDisk) -> ReplicatedLog:
     log.claim(now_ms=NOW_MS)
     fill(log, 39)
     assert log.end_offset == 61
-    assert len(log._store.sealed) > 2
+    assert len(log._segments.sealed) > 2
     return log
 
 
@@ -142,9 +142,9 @@ def test_the_log_ends_where_it_was_cut(disk: SimulatedDisk, offset: int) -> None
     log = follower(disk)
     log.truncate_to(offset)
     assert log.end_offset == min(offset, 61)
-    assert log.memory.end_offset == log.end_offset
+    assert log.producer_state.end_offset == log.end_offset
     assert log.epoch == (2 if offset > 21 else 1 if offset else 0)
-    assert (read_marks(disk, DIRECTORY).epochs or EpochCache()) == log.epochs
+    assert (read_checkpoint_files(disk, DIRECTORY).epochs or EpochCache()) == log.epochs
     log.claim(now_ms=NOW_MS)
     fill(log, 30)
     end = log.end_offset

@@ -11,7 +11,7 @@ from tests.simulated_disk.simulated import SimulatedDisk
 from raftlog.errors import CorruptBatchError, LogError
 from raftlog.log.names import LOG_SUFFIX, offset_name
 from raftlog.log.opening import open_log
-from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.records.batch import iter_batches
 
 END = 60
@@ -23,9 +23,9 @@ def flipped(offset: int, bit: int) -> SimulatedDisk:
     disk = new_disk()
     log = opened(disk)
     follow(log, 0, END)
-    segments = [one.base_offset for one in log._store.sealed]
+    segments = [one.base_offset for one in log._segments.sealed]
     assert len(segments) > 3
-    assert offset < log._store.active.base_offset, "recovery does not look at it"
+    assert offset < log._segments.active.base_offset, "recovery does not look at it"
     log.close()
     segment = max(base for base in segments if base <= offset)
     path = f"{DIRECTORY}/{offset_name(segment, LOG_SUFFIX)}"
@@ -35,7 +35,7 @@ def flipped(offset: int, bit: int) -> SimulatedDisk:
     return disk
 
 
-def served(log: ReplicaLog, byte_count_max: int) -> Iterator[int]:
+def served(log: QuorumLog, byte_count_max: int) -> Iterator[int]:
     """The base offsets of all batches, as a follower would fetch them."""
     offset = 0
     for _ in range(END):
@@ -64,7 +64,7 @@ def test_a_replica_finds_it_at_its_start(offset: int, bit: int) -> None:
     log = opened(flipped(offset, bit))
     with pytest.raises(CorruptBatchError):
         list(log.control_records())
-    assert log.sound_end_offset() == offset
+    assert log.valid_end_offset() == offset
 
 
 @pytest.mark.parametrize("offset", [1, 8, 23])

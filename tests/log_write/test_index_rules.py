@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from raftlog.log.offset_index import parse_offset_index
 from raftlog.log.time_index import parse_time_index
-from raftlog.log.writing.index_rules import OFFSET_ENTRY, TIME_ENTRY, SegmentIndexer
+from raftlog.log.writing.indexer import OFFSET_ENTRY, TIME_ENTRY, SegmentIndexer
 from raftlog.records.batch import RecordBatch, iter_batches
 
 KRAFT_LOGS = Path(__file__).parent.parent / "data" / "kraft-logs"

@@ -16,7 +16,7 @@ from tests.support.appending import (
 )
 
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, read_listing
-from raftlog.log.writing.batch_facts import CommitName, commit_header
+from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.producers import Duplicate
 from raftlog.log.writing.properties import (
     DAY_MS,
@@ -83,8 +83,8 @@ def test_one_clock_that_is_wrong_makes_the_log_forget_nothing(
 
     log = then(log, disk)
 
-    assert log.memory.check_commit(NAME) == Duplicate(base, base)
-    repeated = log.memory.check_producer(PRODUCER, EPOCH, SEQUENCE, 1)
+    assert log.producer_state.check_commit(NAME) == Duplicate(base, base)
+    repeated = log.producer_state.check_producer(PRODUCER, EPOCH, SEQUENCE, 1)
     assert repeated == Duplicate(base + 1, base + 1)
 
 

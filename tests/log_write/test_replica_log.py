@@ -18,8 +18,8 @@ from raftlog.errors import (
     LogReadOnlyError,
 )
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.recent_batches import RecentBatches
-from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.quorum_log import QuorumLog
+from raftlog.log.writing.tail_cache import TailCache
 from raftlog.records.batch import RecordBatch, iter_batches
 from raftlog.records.control import (
     KRaftVersion,
@@ -43,8 +43,8 @@ def new_disk() -> SimulatedDisk:
     return disk
 
 
-def opened(disk: SimulatedDisk, config: LogConfig = CONFIG) -> ReplicaLog:
-    return ReplicaLog.open_or_create(
+def opened(disk: SimulatedDisk, config: LogConfig = CONFIG) -> QuorumLog:
+    return QuorumLog.open_or_create(
         disk, DIRECTORY, config=config, topic_id=TOPIC_ID, now_ms=NOW_MS
     )
 
@@ -54,7 +54,7 @@ def batch_at(offset: int, epoch: int) -> bytes:
     return encoded(b"v%03d" % offset, base_offset=offset, epoch=epoch)
 
 
-def follow(log: ReplicaLog, start: int, end: int, epoch: int = 1) -> None:
+def follow(log: QuorumLog, start: int, end: int, epoch: int = 1) -> None:
     """Take records [start, end) from a leader, one a batch, and make them durable."""
     for offset in range(start, end):
         data = batch_at(offset, epoch)
@@ -78,7 +78,7 @@ def snapshot_of(end_offset: int, epoch: int) -> tuple[SnapshotId, bytes]:
     return snapshot_id, log.read_snapshot_bytes(snapshot_id, 0, count)
 
 
-def install(log: ReplicaLog, snapshot_id: SnapshotId, data: bytes) -> None:
+def install(log: QuorumLog, snapshot_id: SnapshotId, data: bytes) -> None:
     for at in range(0, len(data), 50):
         log.store_snapshot_bytes(snapshot_id, at, data[at : at + 50])
     log.install_snapshot(snapshot_id)
@@ -137,7 +137,7 @@ def test_bytes_are_read_from_any_batch_on_whole_ones_first() -> None:
 
 
 def test_recent_batches_are_bounded_by_bytes_and_keep_the_newest() -> None:
-    recent = RecentBatches(byte_count_max=10)
+    recent = TailCache(byte_count_max=10)
     for base in range(0, 20, 2):
         recent.add(base, b"%02d" % base * 2)
     assert recent.read(18, 100) == b"1818"
@@ -235,7 +235,7 @@ def test_a_cut_that_was_never_durable_is_made_again_before_anything_follows(cut_
     assert b"".join(stored(found)) == b"".join([*before, large, *behind])
 
 
-def stored(log: ReplicaLog) -> Iterator[bytes]:
+def stored(log: QuorumLog) -> Iterator[bytes]:
     """All of a log's bytes, a segment at a time."""
     offset = log.log_start_offset
     while offset < log.end_offset:
@@ -258,16 +258,16 @@ def test_damage_in_what_was_durable_is_cut_and_the_copy_is_withdrawn_until_it_re
     end_offset = damaged.end_offset
     damaged.close()
     assert end_offset < 30
-    mended = ReplicaLog.open_damaged(
+    mended = QuorumLog.open_damaged(
         disk, DIRECTORY, end_offset=end_offset, reason="a bit", now_ms=NOW_MS
     )
-    assert (mended.end_offset, mended.is_withdrawn) == (end_offset, True)
+    assert (mended.end_offset, mended.is_out_of_election) == (end_offset, True)
     follow(mended, end_offset, 30)
-    assert opened(disk.another_process()).is_withdrawn
-    mended.rejoin()
+    assert opened(disk.another_process()).is_out_of_election
+    mended.rejoin_election()
     disk.crash(Survival.NOTHING)
     again = opened(disk)
-    assert (again.end_offset, again.is_withdrawn) == (30, False)
+    assert (again.end_offset, again.is_out_of_election) == (30, False)
 
 
 def test_control_records_of_an_epoch_stand_in_its_first_batch() -> None:
@@ -275,11 +275,11 @@ def test_control_records_of_an_epoch_stand_in_its_first_batch() -> None:
     head = (*HEAD, KRaftVersion(kraft_version=1))
     log.begin_epoch(3, head, now_ms=NOW_MS)
     assert (log.epoch, log.end_offset) == (3, 2)
-    assert list(log.control_records()) == log.take_control_records() == list(enumerate(head))
-    assert log.take_control_records() == [], "each is given once"
+    assert list(log.control_records()) == log.drain_control_records() == list(enumerate(head))
+    assert log.drain_control_records() == [], "each is given once"
     follow(log, 2, 4, epoch=3)
     assert list(log.control_records()) == list(enumerate(head))
-    assert log.take_control_records() == []
+    assert log.drain_control_records() == []
 
 
 def test_damage_below_the_start_of_a_copy_lets_it_begin_anew_behind_its_snapshot() -> None:
@@ -298,11 +298,11 @@ def test_damage_below_the_start_of_a_copy_lets_it_begin_anew_behind_its_snapshot
     disk.flip_bit(path, 8 * 80)
     damaged = opened(disk)
     assert damaged.end_offset <= damaged.log_start_offset
-    mended = ReplicaLog.open_damaged(
+    mended = QuorumLog.open_damaged(
         disk, DIRECTORY, end_offset=damaged.end_offset, reason="a bit", now_ms=NOW_MS
     )
     assert (mended.log_start_offset, mended.end_offset) == (4, 4)
-    assert mended.is_withdrawn
+    assert mended.is_out_of_election
     assert f"{0:020d}.log.damaged-1" in disk.list_names(DIRECTORY), "what went is saved"
     follow(mended, 4, 6)
     assert opened(disk.another_process()).end_offset == 6
@@ -326,7 +326,7 @@ def test_an_epoch_that_finds_no_room_has_not_begun_and_begins_when_there_is_some
             assert (again.end_offset, again.epoch, again.last_fetched_epoch) == (3, 1, 1), room
             log.begin_epoch(2, head, now_ms=NOW_MS)
         log.flush()
-        assert [one for _, one in log.take_control_records()] == list(head)
+        assert [one for _, one in log.drain_control_records()] == list(head)
         disk.crash(Survival.NOTHING)
         again = opened(disk)
         assert (again.end_offset, again.last_fetched_epoch) == (4, 2)

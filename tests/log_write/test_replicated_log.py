@@ -39,8 +39,8 @@ from raftlog.errors import (
 from raftlog.log.epoch_cache import EpochEntry
 from raftlog.log.offset_index import parse_offset_index
 from raftlog.log.published import read_published
-from raftlog.log.writing.index_rules import SegmentIndexer
-from raftlog.log.writing.marks import read_marks
+from raftlog.log.writing.checkpoint_files import read_checkpoint_files
+from raftlog.log.writing.indexer import SegmentIndexer
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.control import LeaderChange, decode_control
@@ -142,7 +142,7 @@ def test_a_sync_may_be_under_way_while_the_log_rolls(disk: SimulatedDisk) -> Non
     log = made_log(disk)
     append(log, b"one")
     ticket = log.start_sync()
-    while len(log._store.sealed) < 2:
+    while len(log._segments.sealed) < 2:
         append(log, bytes(200))
     ticket.run()
     synced = log.synced_end_offset
@@ -158,7 +158,7 @@ def test_a_sync_that_ends_where_the_log_rolled_does_not_go_back(disk: SimulatedD
     append(log, bytes(1_500))
     ticket = log.start_sync()
     append(log, bytes(1_500))
-    assert log._store.sealed
+    assert log._segments.sealed
     ticket.run()
     log.complete_sync(ticket)
     published = read_published(disk, DIRECTORY, disk.boot_id())
@@ -198,9 +198,9 @@ def test_a_sync_that_ends_behind_a_failure_is_not_believed(disk: SimulatedDisk) 
 def test_a_segment_is_durable_before_the_next_one_takes_a_byte(disk: SimulatedDisk) -> None:
     log = made_log(disk)
     recording = disk.record()
-    while not log._store.sealed:
+    while not log._segments.sealed:
         append(log, bytes(200))
-    (sealed,) = log._store.sealed
+    (sealed,) = log._segments.sealed
     names = [(one.kind.name, one.path.rsplit("/", 1)[-1]) for one in recording.operations]
     new = f"{sealed.end_offset:020d}.log"
     first_byte = names.index(("WRITE", new))
@@ -229,7 +229,7 @@ def test_the_recovery_point_is_never_ahead_of_what_is_durable(disk: SimulatedDis
     log = made_log(disk)
     for _ in range(60):
         append(log, bytes(150))
-        point = read_marks(disk, DIRECTORY).recovery_point
+        point = read_checkpoint_files(disk, DIRECTORY).recovery_point
         durable = sum(
             len(content)
             for path, content in disk.durable_files().items()
@@ -317,18 +317,18 @@ def test_an_index_whose_last_entry_lies_is_made_anew(disk: SimulatedDisk, byte: 
 def test_a_segment_rolls_by_log_time_and_not_by_a_clock(disk: SimulatedDisk) -> None:
     log = made_log(disk, config=LogConfig(segment_ms=1_000))
     append(log, b"a", timestamp_ms=NOW_MS + 1_000)
-    assert not log._store.sealed
+    assert not log._segments.sealed
     append(log, b"b", timestamp_ms=NOW_MS + 1_001)
-    assert [one.end_offset for one in log._store.sealed] == [2]
+    assert [one.end_offset for one in log._segments.sealed] == [2]
     append(log, b"c", timestamp_ms=NOW_MS + 2_000)
-    assert [one.end_offset for one in log._store.sealed] == [2]
+    assert [one.end_offset for one in log._segments.sealed] == [2]
 
 
 def test_a_segment_rolls_when_an_index_is_full(disk: SimulatedDisk) -> None:
     config = LogConfig(index_interval_bytes=0, segment_index_bytes=48)
     log = made_log(disk, config=config)
     fill(log, 20)
-    assert len(log._store.sealed) > 3
+    assert len(log._segments.sealed) > 3
     for path, data in disk.files().items():
         if path.endswith("index"):
             assert len(data) <= 48
@@ -339,7 +339,7 @@ def test_a_batch_larger_than_a_segment_gets_one_of_its_own(disk: SimulatedDisk) 
     append(log, bytes(5_000))
     append(log, bytes(5_000))
     log.flush()
-    assert [(one.base_offset, one.end_offset) for one in log._store.sealed] == [(0, 1), (1, 2)]
+    assert [(one.base_offset, one.end_offset) for one in log._segments.sealed] == [(0, 1), (1, 2)]
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_a_follower_takes_what_continues_its_log(disk: SimulatedDisk) -> None:
     torn = batch(b"d", base_offset=4, epoch=2)[:-1]
     assert log.append_as_follower(data + torn, leader_epoch=2) == 4
     assert log.epochs.entries == (EpochEntry(1, 0), EpochEntry(2, 3))
-    assert read_marks(disk, DIRECTORY).epochs == log.epochs
+    assert read_checkpoint_files(disk, DIRECTORY).epochs == log.epochs
     assert log.high_watermark == 0
     log.advance_high_watermark(3)
     assert (log.high_watermark, log.last_stable_offset) == (3, 3)
@@ -478,7 +478,7 @@ def test_a_failed_sync_ends_the_log_and_nothing_new_counts(disk: SimulatedDisk) 
     assert disk.open_files == 0
     log = reopened(disk)
     assert log.end_offset == 4
-    (cut,) = log.report.cut
+    (cut,) = log.report.truncated
     assert cut.first_offset == 4
     assert cut.saved_as is not None
 
@@ -507,7 +507,7 @@ def test_closing_twice_and_appending_to_a_closed_log(disk: SimulatedDisk) -> Non
 def test_the_marker_of_a_clean_stop_goes_before_the_first_write(disk: SimulatedDisk) -> None:
     log = made_log(disk)
     log.close()
-    assert read_marks(disk, DIRECTORY).clean is not None
+    assert read_checkpoint_files(disk, DIRECTORY).clean is not None
     log = reopened(disk)
     log.close()  # nothing was written: it stays as it is
     log = reopened(disk)
@@ -516,7 +516,7 @@ def test_the_marker_of_a_clean_stop_goes_before_the_first_write(disk: SimulatedD
     append(log, b"x")
     kinds = [one.kind.name for one in recording.operations]
     assert kinds.index("UNLINK") < kinds.index("SYNC_DIRECTORY") < kinds.index("WRITE")
-    assert read_marks(disk, DIRECTORY).clean is None
+    assert read_checkpoint_files(disk, DIRECTORY).clean is None
 
 
 def test_a_log_of_local_files_needs_no_more_than_the_protocol(tmp_path: Path) -> None:

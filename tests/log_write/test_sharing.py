@@ -21,7 +21,7 @@ from tests.support.deaths import dies_after
 from raftlog.errors import NotLeaderError
 from raftlog.log.names import read_listing
 from raftlog.log.published import PUBLISHED_NAME, read_published
-from raftlog.log.writing.batch_facts import CommitName, commit_header
+from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.commits import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
@@ -103,7 +103,7 @@ def test_commits_and_epochs_of_another_process_are_known(disk: SimulatedDisk) ->
     one.append_as_leader([encode_batch(new, base_offset=1, leader_epoch=1)])
     one.claim(now_ms=NOW_MS)
     refresh(other)
-    assert other.memory.last_commit("app") == LastCommit(name, 1, 1, NOW_MS)
+    assert other.producer_state.last_commit("app") == LastCommit(name, 1, 1, NOW_MS)
     assert (other.epoch, other.end_offset) == (2, 3)
     with pytest.raises(NotLeaderError):
         other.append_as_leader([batch(b"x", base_offset=3, epoch=1)])
@@ -118,7 +118,7 @@ def test_what_a_dead_writer_had_not_published_is_saved_aside_and_cut(disk: Simul
     process.kill()
     assert refresh(one)
     assert one.end_offset == 4
-    (cut,) = one.report.cut
+    (cut,) = one.report.truncated
     assert cut.first_offset == 4
     assert cut.saved_as is not None
     assert b"never acknowledged" in disk.files()[cut.saved_as]
@@ -131,7 +131,7 @@ def operations_of_a_roll(disk: SimulatedDisk) -> int:
     log = reopened(disk)
     before = disk.operation_count
     fill(log, 2)
-    assert log._store.sealed
+    assert log._segments.sealed
     return disk.operation_count - before
 
 
@@ -162,10 +162,10 @@ def test_a_roll_of_another_process_is_followed(disk: SimulatedDisk) -> None:
     fill(other, 50)
     assert refresh(one)
     assert one.end_offset == other.end_offset
-    assert [s.base_offset for s in one._store.sealed] == [
-        s.base_offset for s in other._store.sealed
+    assert [s.base_offset for s in one._segments.sealed] == [
+        s.base_offset for s in other._segments.sealed
     ]
-    assert not one.report.cut
+    assert not one.report.truncated
     fill(one, 30)
     refresh(other)
     assert list(values_of(disk)) == list(range(1, other.end_offset))
@@ -186,8 +186,8 @@ def test_what_another_process_forgot_is_known(disk: SimulatedDisk) -> None:
         one.snapshots,
         one.epochs,
     )
-    bases = [segment.base_offset for segment in other._store.sealed]
-    assert bases == [segment.base_offset for segment in one._store.sealed]
+    bases = [segment.base_offset for segment in other._segments.sealed]
+    assert bases == [segment.base_offset for segment in one._segments.sealed]
 
 
 def test_a_process_that_closes_does_not_end_the_others(disk: SimulatedDisk) -> None:
@@ -280,7 +280,7 @@ def test_nobody_appends_to_a_file_that_was_set_aside(disk: SimulatedDisk) -> Non
     one = made_log(disk)
     fill(one, 30)
     before = one.end_offset
-    segment, published = f"{DIRECTORY}/{one._store.active.base_offset:020d}.log", "/published"
+    segment, published = f"{DIRECTORY}/{one._segments.active.base_offset:020d}.log", "/published"
     content = disk.files()
     for path in (segment, DIRECTORY + published):
         disk.rename(path, path + ".aside")

@@ -21,10 +21,10 @@ from tests.support.written_logs import encoded
 
 from raftlog.errors import LogError, LogLockedError
 from raftlog.log.names import checkpoint_name
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.properties import LogConfig
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.raw_snapshot_writer import RawSnapshotWriter
-from raftlog.log.writing.replica_log import ReplicaLog
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
@@ -33,7 +33,7 @@ from raftlog.types import SnapshotId
 RETENTION = replace(CONFIG, retention_bytes=700)
 
 
-def half_fetched(log: ReplicaLog, snapshot_id: SnapshotId, data: bytes) -> None:
+def half_fetched(log: QuorumLog, snapshot_id: SnapshotId, data: bytes) -> None:
     log.store_snapshot_bytes(snapshot_id, 0, data[:50])
 
 

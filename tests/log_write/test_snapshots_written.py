@@ -33,14 +33,14 @@ from raftlog.log.files import LogFiles
 from raftlog.log.names import checkpoint_name, read_listing
 from raftlog.log.opening import open_log
 from raftlog.log.snapshot import SnapshotReader
-from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_header
-from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header
+from raftlog.log.writing.producer_state_manager import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.log.writing.retention import (
-    OldSegment,
-    OldSnapshot,
-    snapshot_to_start_behind,
+    RetentionSegment,
+    RetentionSnapshot,
+    snapshot_to_start_after,
     start_after_retention,
 )
 from raftlog.records.batch import iter_batches
@@ -66,14 +66,16 @@ def reader(disk: SimulatedDisk, snapshot_id: SnapshotId) -> SnapshotReader:
     return SnapshotReader(LogFiles.of_directory(disk, DIRECTORY), snapshot_id)
 
 
-def memory_in(disk: SimulatedDisk, snapshot_id: SnapshotId) -> LogMemory:
+def memory_in(disk: SimulatedDisk, snapshot_id: SnapshotId) -> ProducerStateManager:
     path = f"{DIRECTORY}/{checkpoint_name(snapshot_id)}"
     first = next(iter_batches(disk.files()[path]))
     (header,) = (decode_control(record.key, record.value) for record in first.records())
     assert isinstance(header, SnapshotHeader)
-    memory = LogMemory.from_header_field(header.tagged_fields, path, snapshot_id.end_offset)
-    assert memory is not None
-    return memory
+    producer_state = ProducerStateManager.from_header_field(
+        header.tagged_fields, path, snapshot_id.end_offset
+    )
+    assert producer_state is not None
+    return producer_state
 
 
 def commit(log: ReplicatedLog, version: int) -> None:
@@ -227,11 +229,11 @@ def test_the_log_begins_behind_a_checkpoint(disk: SimulatedDisk) -> None:
     log.claim(now_ms=NOW_MS)
     fill(log, 30)
     ids = [snapshot(log, end) for end in (5, 25, 40)]
-    bases = [one.base_offset for one in log._store.sealed]
+    bases = [one.base_offset for one in log._segments.sealed]
     assert log.delete_before(ids[1])
     assert log.log_start_offset == 25
     assert log.snapshots == tuple(ids[1:])
-    kept = log._store.sealed[0].base_offset
+    kept = log._segments.sealed[0].base_offset
     assert kept == max(base for base in bases if base <= 25)
     assert log.epochs.entries == (EpochEntry(1, kept), EpochEntry(2, 31))
     assert not log.delete_before(ids[1])
@@ -281,7 +283,7 @@ def test_forgetting_may_be_cut_short_anywhere(disk: SimulatedDisk) -> None:
         assert (log.end_offset, log.snapshots) == (51, (snapshot_id,))
         assert log.log_start_offset in (0, 40)
         assert set(range(40, 51)) <= values_of(crashed).keys()
-        last = log.memory.last_commit("app")
+        last = log.producer_state.last_commit("app")
         assert last is not None
         assert last.name.version == 49
         log.delete_before(snapshot_id)
@@ -304,7 +306,7 @@ def test_retention_by_size_leaves_a_checkpoint_without_records(disk: SimulatedDi
     assert last.name.version == 7
     log.close()
     log = reopened(disk)
-    assert log.memory.last_commit("app") == last
+    assert log.producer_state.last_commit("app") == last
     assert open_log(disk, DIRECTORY).log_start_offset == log.log_start_offset
 
 
@@ -327,7 +329,7 @@ def test_what_a_log_remembers_may_be_more_than_a_batch_of_it_may_hold(disk: Simu
         if path.endswith(".snapshot"):
             disk.unlink(path)
     disk.kill()
-    assert len(reopened(disk).memory.commits) == 50
+    assert len(reopened(disk).producer_state.commits) == 50
 
 
 def test_retention_waits_while_a_checkpoint_is_written(disk: SimulatedDisk) -> None:
@@ -369,7 +371,11 @@ def test_nothing_is_forgotten_by_default(disk: SimulatedDisk) -> None:
     assert log.log_start_offset == 0
 
 
-SEGMENTS = [OldSegment(10, 100, 1_000), OldSegment(20, 100, 2_000), OldSegment(30, 100, -1)]
+SEGMENTS = [
+    RetentionSegment(10, 100, 1_000),
+    RetentionSegment(20, 100, 2_000),
+    RetentionSegment(30, 100, -1),
+]
 
 
 @pytest.mark.parametrize(
@@ -412,8 +418,8 @@ def test_what_is_old_or_too_much_goes(
 def test_the_newest_snapshot_always_stays(
     retention_ms: int | None, retention_bytes: int | None, ordinal: int | None
 ) -> None:
-    snapshots = [OldSnapshot(SnapshotId(1, 10 * at), 50, 1_000 * at) for at in (1, 2, 3)]
-    found = snapshot_to_start_behind(
+    snapshots = [RetentionSnapshot(SnapshotId(1, 10 * at), 50, 1_000 * at) for at in (1, 2, 3)]
+    found = snapshot_to_start_after(
         snapshots,
         log_bytes=200,
         now_ms=3_001,

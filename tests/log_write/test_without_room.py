@@ -9,8 +9,8 @@ from tests.support.appending import DIRECTORY, SMALL, append, disk_with_parent, 
 from raftlog.errors import DiskFullError, LogAccessError
 from raftlog.log.names import LOG_SUFFIX, PRODUCER_SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.log.time_index import parse_time_index
-from raftlog.log.writing.index_rules import TIME_ENTRY
-from raftlog.log.writing.segment import ActiveSegment
+from raftlog.log.writing.active_segment import ActiveSegment
+from raftlog.log.writing.indexer import TIME_ENTRY
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def disk() -> SimulatedDisk:
 def test_a_roll_that_finds_no_room_leaves_no_file_open(disk: SimulatedDisk) -> None:
     """The next segment's ``.log`` is there from an earlier try, and its indexes find no room."""
     log = made_log(disk)
-    while not log._store.active.must_roll(200, log.end_offset, 0):
+    while not log._segments.active.should_roll(200, log.end_offset, 0):
         append(log, bytes(100))
     disk.create_file(f"{DIRECTORY}/{offset_name(log.end_offset, LOG_SUFFIX)}").close()
-    log._store.active.seal()
+    log._segments.active.seal()
     before, end_offset = disk.open_files, log.end_offset
     for _ in range(50):
-        disk.leave_room(len(log.memory.encode_snapshot()))  # which a roll writes first
+        disk.leave_room(len(log.producer_state.encode_snapshot()))  # which a roll writes first
         with pytest.raises(DiskFullError):
             append(log, bytes(200))
         assert disk.open_files == before
@@ -64,7 +64,7 @@ def test_a_seal_that_finds_no_room_leaves_whole_time_entries_and_is_made_up_for(
 ) -> None:
     log = made_log(disk)
     append(log, b"later than all before", timestamp_ms=5_000_000)
-    active = log._store.active
+    active = log._segments.active
     path = f"{DIRECTORY}/{offset_name(0, TIME_INDEX_SUFFIX)}"
     disk.leave_room(room)
     with pytest.raises(DiskFullError):

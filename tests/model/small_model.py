@@ -22,7 +22,7 @@ from hashlib import blake2b
 from typing import Final, TypeAlias
 
 from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.writing.lineage_answers import Lineage
+from raftlog.log.writing.epoch_validation import EpochValidation
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.effects import (
@@ -103,11 +103,11 @@ class ModelLog:
     def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
         return self.lineage().validate(offset, epoch)
 
-    def lineage(self) -> Lineage:
+    def lineage(self) -> EpochValidation:
         cache = EpochCache()
         for offset, (epoch, _) in enumerate(self.records):
             cache = cache.assign(epoch, offset)
-        return Lineage(
+        return EpochValidation(
             log_start_offset=0, log_end_offset=self.end_offset, epochs=cache, snapshots=()
         )
 

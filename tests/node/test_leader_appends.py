@@ -14,7 +14,7 @@ from raftlog.errors import (
     OutOfOrderSequenceError,
     StaleCommitError,
 )
-from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.node.leader_appends import LeaderAppends
 from raftlog.records.builder import ProducerStamp
 from tests.support.one_replica import OneReplica

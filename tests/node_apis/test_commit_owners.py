@@ -150,7 +150,7 @@ def test_a_principal_has_room_for_so_many_names_and_those_of_others_are_kept() -
         assert again.error_code is ErrorCode.none
         other = await commit(leader, who("jobs-a"), "nightly-2", "q", 1)
         assert other.error_code is ErrorCode.none
-        assert [one.name.application_id for one in leader.replica.log.memory.commits] == [
+        assert [one.name.application_id for one in leader.replica.log.producer_state.commits] == [
             "nightly-job",
             "jobs-b.1",
             "jobs-b.2",

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from raftlog.limits import WAITING_FETCHES_MAX
 from raftlog.log.marker_values import marker_value
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.records.batch import iter_batches
@@ -75,7 +75,7 @@ def test_a_consumer_gets_the_whole_batch_that_holds_its_offset() -> None:
         base = await put(leader, b"a", b"b", b"c")
         await put(leader, b"d")
         assert values(await get(leader, fetch(base + 1))) == [b"a", b"b", b"c", b"d"]
-        leader.replica.log._recent.clear()  # as after a restart: from the files
+        leader.replica.log._tail_cache.clear()  # as after a restart: from the files
         assert values(await get(leader, fetch(base + 2))) == [b"a", b"b", b"c", b"d"]
         assert values(await get(leader, fetch(base + 3))) == [b"d"]
         assert values(await get(leader, fetch(base + 4))) == []
@@ -116,7 +116,7 @@ def test_a_limit_in_bytes_takes_one_batch_at_least_and_no_half_ones() -> None:
         assert len(values(await get(leader, fetch(base, partition_max_bytes=1)))) == 1
         assert len(values(await get(leader, fetch(base, max_bytes=1300)))) == 2
         assert len(values(await get(leader, fetch(base, partition_max_bytes=1300)))) == 2
-        leader.replica.log._recent.clear()
+        leader.replica.log._tail_cache.clear()
         assert len(values(await get(leader, fetch(base, max_bytes=1300)))) == 2
 
     run(work())

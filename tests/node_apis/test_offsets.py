@@ -11,7 +11,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochR
 
 from raftlog.log.marker_values import marker_value
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.records.batch import NewRecord

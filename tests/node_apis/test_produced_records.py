@@ -11,7 +11,7 @@ import raftlog.node.apis.produced_records as produced_records_module
 from raftlog.client.append_group import named_records
 from raftlog.errors import InvalidAppendError
 from raftlog.limits import KIB, MIB
-from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_header
+from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.apis.produced_batch import read_header
 from raftlog.node.apis.produced_records import produced_records

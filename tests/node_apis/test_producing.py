@@ -23,7 +23,7 @@ from raftlog.errors import (
 from raftlog.limits import LOG_BATCH_BYTES_MAX, RAW_BATCH_BYTES_MAX
 from raftlog.log.marker_values import marker_value
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import CommitName, ValueKind, commit_transaction_name
+from raftlog.log.writing.batch_metadata import CommitName, ValueKind, commit_transaction_name
 from raftlog.log.writing.properties import LogConfig
 from raftlog.node.access import Rights
 from raftlog.node.apis.produced_records import produced_records
@@ -333,7 +333,7 @@ def test_a_named_commit_is_appended_once() -> None:
         found = stored(leader)
         assert [record.value for record in found] == [b"v1", b"rest"]
         assert found[0].headers[0].key == "raftlog.commit"
-        last = leader.replica.log.memory.last_commit("app")
+        last = leader.replica.log.producer_state.last_commit("app")
         assert last is not None
         assert last.name == CommitName("app", "q", 1)
 
@@ -397,7 +397,7 @@ def test_a_commit_of_a_kraft_log_is_named_by_its_transaction() -> None:
         end = leader.replica.log.end_offset
         answer = await put(leader, data)
         assert (answer.error_code, answer.base_offset) == (ErrorCode.none, end)
-        last = leader.replica.log.memory.last_commit("app")
+        last = leader.replica.log.producer_state.last_commit("app")
         assert last is not None
         assert (last.name, last.base_offset, last.last_offset) == (name, end, end + 2)
         assert (await put(leader, data)).base_offset == end

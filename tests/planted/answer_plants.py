@@ -30,7 +30,8 @@ ANSWER_PLANTS: Final = (
     Plant(
         bug="read_committed sees into an open transaction",
         path=f"{APIS}/fetch.py",
-        old="    return view.node.replica.log.memory.last_stable_offset(view.high_watermark)\n",
+        old="    return view.node.replica.log.producer_state.last_stable_offset("
+        "view.high_watermark)\n",
         new="    return view.high_watermark\n",
         tests=(FETCHING,),
     ),

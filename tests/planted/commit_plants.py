@@ -22,9 +22,9 @@ REMEMBERING: Final = "tests/log_write/test_remembering_for_good.py"
 COMMIT_PLANTS: Final = (
     Plant(
         bug="commits are forgotten by age, which a record from far ahead makes of all",
-        path=f"{WRITING}/memory.py",
-        old="        self._end_offset = facts.next_offset\n        return tuple(aborted)\n",
-        new="        self._end_offset = facts.next_offset\n"
+        path=f"{WRITING}/producer_state_manager.py",
+        old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
+        new="        self._end_offset = metadata.next_offset\n"
         "        week_ms = 7 * 24 * 60 * 60 * 1000\n"
         "        self._commits = Commits(\n"
         "            one for one in self._commits if one.timestamp_ms + week_ms >= "
@@ -35,9 +35,9 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="producers are forgotten by age, which a record from far ahead makes of all",
-        path=f"{WRITING}/memory.py",
-        old="        self._end_offset = facts.next_offset\n        return tuple(aborted)\n",
-        new="        self._end_offset = facts.next_offset\n"
+        path=f"{WRITING}/producer_state_manager.py",
+        old="        self._end_offset = metadata.next_offset\n        return tuple(aborted)\n",
+        new="        self._end_offset = metadata.next_offset\n"
         "        week_ms = 7 * 24 * 60 * 60 * 1000\n"
         "        self._producers = Producers(\n"
         "            one for one in self._producers if one.timestamp_ms + week_ms >= "

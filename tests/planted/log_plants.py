@@ -28,15 +28,15 @@ LOG_PLANTS: Final = (
         bug="an end is published before it is synced",
         path=f"{WRITING}/open_log.py",
         old="""        try:
-            ticket.run()
+            pending.run()
         except LogError as error:
-            self.fail_sync(ticket, error)
+            self.fail_sync(pending, error)
             raise
-        self.complete_sync(ticket)
+        self.complete_sync(pending)
 """,
-        new="""        self.complete_sync(ticket)
+        new="""        self.complete_sync(pending)
         try:
-            ticket.run()
+            pending.run()
         except LogError as error:
             self._fail(error)
             raise
@@ -46,11 +46,11 @@ LOG_PLANTS: Final = (
     Plant(
         bug="a sync that failed is believed",
         path=f"{WRITING}/open_log.py",
-        old="""            self.fail_sync(ticket, error)
+        old="""            self.fail_sync(pending, error)
             raise
 """,
-        new="""            ticket.segment.end_sync()
-            ticket.segment.begin_sync()
+        new="""            pending.segment.end_sync()
+            pending.segment.begin_sync()
             assert error
 """,
         tests=(
@@ -145,7 +145,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a sequence that the log has already is appended again",
-        path=f"{WRITING}/memory.py",
+        path=f"{WRITING}/producer_state_manager.py",
         old="        if producer_id < 0:\n",
         new="        if producer_id:\n",
         tests=("tests/embedded/test_embedded_log.py::test_a_producer_s_sequence_is_followed",),
@@ -159,23 +159,23 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a producer's last batch alone outlives a restart",
-        path=f"{WRITING}/memory.py",
+        path=f"{WRITING}/producer_state_manager.py",
         old="older_batches=tuple(entry.batches[:-1] for entry in self._producers)",
         new="older_batches=tuple(entry.batches[:0] for entry in self._producers)",
         tests=("tests/log_memory/test_memory_snapshots.py",),
     ),
     Plant(
         bug="the last stable offset does not know of open transactions",
-        path=f"{WRITING}/memory.py",
-        old="        return self._book.stable_end(high_watermark)\n",
+        path=f"{WRITING}/producer_state_manager.py",
+        old="        return self._transactions.last_stable_offset(high_watermark)\n",
         new="        return high_watermark\n",
         tests=("tests/log_memory/test_open_transactions.py",),
     ),
     Plant(
         bug="a later epoch leaves an open transaction open",
         path=f"{WRITING}/replicated_log.py",
-        old="if self._memory.open_transaction is not None:\n",
-        new="if self._memory.open_transaction is not None and self.is_read_only:\n",
+        old="if self._producer_state.open_transaction is not None:\n",
+        new="if self._producer_state.open_transaction is not None and self.is_read_only:\n",
         tests=(
             "tests/embedded/test_embedded_log.py::test_claiming_aborts_a_transaction_that_was_left_open",
         ),
@@ -201,16 +201,17 @@ LOG_PLANTS: Final = (
     # --- the order of what is made durable ----------------------------------------------------
     Plant(
         bug="the recovery point is ahead of the data: a segment is not synced when it is sealed",
-        path=f"{WRITING}/segment.py",
-        old="        self._cut_indexes()\n        for file in (self._log, self._offset_index, ",
-        new="        self._cut_indexes()\n        for file in (self._offset_index, ",
+        path=f"{WRITING}/active_segment.py",
+        old="        self._truncate_indexes()\n"
+        "        for file in (self._log, self._offset_index, ",
+        new="        self._truncate_indexes()\n        for file in (self._offset_index, ",
         tests=(
             "tests/log_write/test_replicated_log.py::test_the_recovery_point_is_never_ahead_of_what_is_durable",
         ),
     ),
     Plant(
         bug="a directory is not synced behind a rename",
-        path=f"{WRITING}/replacing.py",
+        path=f"{WRITING}/atomic_files.py",
         old="    storage.sync_directory(storage.split(path)[0])\n",
         new="",
         tests=("tests/storage/test_replacing.py",),
@@ -224,14 +225,14 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a small file is renamed before it is synced",
-        path=f"{WRITING}/replacing.py",
+        path=f"{WRITING}/atomic_files.py",
         old="            file.write_at(0, data)\n            file.sync()\n",
         new="            file.write_at(0, data)\n",
         tests=("tests/storage/test_replacing.py",),
     ),
     Plant(
         bug="the checksums of small files are not written",
-        path=f"{WRITING}/replacing.py",
+        path=f"{WRITING}/atomic_files.py",
         old="    if checksums != before:\n",
         new="    if not before:\n",
         tests=("tests/storage/test_replacing.py",),
@@ -245,13 +246,13 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="an epoch has batches before it is durable",
-        path=f"{WRITING}/log_store.py",
+        path=f"{WRITING}/segments.py",
         old="""            self.directory.write_epochs(epochs)
             self.epochs = epochs
-            self._is_epoch_taken_back = False
+            self._is_epoch_reverted = False
 """,
         new="""            self.epochs = epochs
-            self._is_epoch_taken_back = False
+            self._is_epoch_reverted = False
 """,
         tests=(
             "tests/log_write/test_replicated_log.py::test_what_is_appended_is_read_after_a_clean_stop",
@@ -260,14 +261,14 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="segments are deleted before the log's start is durable",
-        path=f"{WRITING}/log_store.py",
+        path=f"{WRITING}/segments.py",
         old="            self.directory.write_log_start(offset)\n",
         new="",
         tests=("tests/log_write/test_snapshots_written.py",),
     ),
     Plant(
         bug="segments above a new end are deleted in any order",
-        path=f"{WRITING}/log_store.py",
+        path=f"{WRITING}/segments.py",
         old="            self.directory.sync()  # one by one: a crash must leave no gap\n",
         new="",
         tests=(
@@ -276,7 +277,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a log is cut while its recovery point stays above",
-        path=f"{WRITING}/log_store.py",
+        path=f"{WRITING}/segments.py",
         old="        if self.recovery_point > end_offset:\n",
         new="        if self.recovery_point < end_offset:\n",
         tests=("tests/log_write/test_cutting_back.py",),
@@ -285,15 +286,15 @@ LOG_PLANTS: Final = (
     Plant(
         bug="a tail is cut below the durable point",
         path=f"{WRITING}/recovery.py",
-        old="    if not scan.is_damaged:\n",
-        new="    if not scan.is_damaged or scan.stop is not None:\n",
+        old="    if not loaded.is_damaged:\n",
+        new="    if not loaded.is_damaged or scan.stop is not None:\n",
         tests=(
             "tests/recovery/test_recovery.py::test_damage_below_the_durable_mark_makes_a_log_read_only_and_nothing_is_written",
         ),
     ),
     Plant(
         bug="half a batch is kept",
-        path=f"{WRITING}/mending.py",
+        path=f"{WRITING}/recovery_actions.py",
         old="        if not end.byte_count:\n",
         new="        if not end.byte_count or end.end is ScanEnd.TORN:\n",
         tests=(
@@ -302,8 +303,8 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a tail is cut and not saved aside",
-        path=f"{WRITING}/cutting.py",
-        old="    saved_as = save_aside(storage, path, position)\n    with",
+        path=f"{WRITING}/truncate_with_backup.py",
+        old="    saved_as = back_up(storage, path, position)\n    with",
         new="    saved_as = None\n    with",
         tests=(
             "tests/recovery/test_recovery.py::test_a_torn_tail_is_saved_aside_cut_and_reported",
@@ -311,7 +312,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the copy of a tail is not durable before the tail is cut",
-        path=f"{WRITING}/cutting.py",
+        path=f"{WRITING}/truncate_with_backup.py",
         old="        copy.sync()\n",
         new="",
         tests=(
@@ -320,23 +321,23 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a cut whose sync failed is believed",
-        path=f"{WRITING}/mending.py",
-        old="                    file.truncate(segment.facts.byte_count)\n",
+        path=f"{WRITING}/recovery_actions.py",
+        old="                    file.truncate(segment.metadata.byte_count)\n",
         new="",
         tests=("tests/log_write/test_replica_log.py",),
     ),
     Plant(
         bug="an epoch of which nothing is left hides that of the snapshot before it",
-        path=f"{WRITING}/log_scan.py",
+        path=f"{WRITING}/log_loader.py",
         old="        if is_all_deleted and [",
         new="        if False and [",
         tests=("tests/log_write/test_replica_log.py",),
     ),
     Plant(
         bug="what a dead writer had not synced is taken up by the next",
-        path=f"{WRITING}/log_scan.py",
-        old="        return ScanRules(epochs=self._marks.epochs, end_offset=limit)\n",
-        new="        return ScanRules(epochs=self._marks.epochs)\n",
+        path=f"{WRITING}/log_loader.py",
+        old="        return ScanRules(epochs=self._checkpoints.epochs, end_offset=limit)\n",
+        new="        return ScanRules(epochs=self._checkpoints.epochs)\n",
         tests=(
             "tests/recovery/test_recovery.py::test_what_a_dead_writer_of_this_boot_had_not_synced_goes",
         ),
@@ -352,7 +353,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="an index is trusted blindly by who goes on writing",
-        path=f"{WRITING}/segment.py",
+        path=f"{WRITING}/active_segment.py",
         old="header_at(self._log, position, self.byte_count).last_offset == last_offset\n",
         new="last_offset >= self.base_offset\n",
         tests=(
@@ -377,7 +378,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a producer snapshot of what was cut off is believed",
-        path=f"{WRITING}/memory_source.py",
+        path=f"{WRITING}/producer_state_source.py",
         old="    return (source for source in found if source[0] <= offset_max)\n",
         new="    return iter(found)\n",
         tests=(

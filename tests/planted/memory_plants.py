@@ -9,7 +9,7 @@ from tests.planted.plant import Plant
 MEMORY_PLANTS: Final = (
     Plant(
         bug="a compressed batch is expanded to the largest limit, whatever its reader was given",
-        path="connector/raftlog/log/pieces.py",
+        path="connector/raftlog/log/chunks.py",
         old="                decompressed_bytes_max=self.decompressed_bytes_max,\n",
         new="                decompressed_bytes_max=2**29,\n",
         tests=(
@@ -30,8 +30,8 @@ MEMORY_PLANTS: Final = (
     Plant(
         bug="a live cluster's records are decompressed by the default limit only",
         path="connector/raftlog/client/remote/remote_log.py",
-        old="        reading = ReadScans(columns, chunk_bytes, self._decompressed_bytes_max)\n",
-        new="        reading = ReadScans(columns, chunk_bytes, DECOMPRESSED_BYTES_MAX)\n",
+        old="        reading = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)\n",
+        new="        reading = ColumnDecoder(columns, chunk_bytes, DECOMPRESSED_BYTES_MAX)\n",
         tests=(
             "tests/cli/test_decompression_limit.py"
             "::test_a_live_cluster_s_records_have_the_same_limit",

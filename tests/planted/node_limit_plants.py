@@ -1,4 +1,4 @@
-"""Bugs in what a node lets its callers take: memory, connections, descriptors."""
+"""Bugs in what a node lets its callers take: producer_state, connections, descriptors."""
 
 from __future__ import annotations
 

@@ -84,13 +84,13 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="a check calls a copy that does not vote whole",
         path="state/raftlog_state/check/files.py",
-        old="        (join(here, WITHDRAWN_NAME), _withdrawn),\n",
+        old="        (join(here, OUT_OF_ELECTION_NAME), _withdrawn),\n",
         new="",
         tests=("tests/cli/test_cli_node_recover.py",),
     ),
     Plant(
         bug="a follower that truncates keeps no copy of whole segments",
-        path="connector/raftlog/log/writing/log_store.py",
+        path="connector/raftlog/log/writing/segments.py",
         old="offset_name(base, LOG_SUFFIX)), 0)\n",
         new="offset_name(base, LOG_SUFFIX)), 1 << 40)\n",
         tests=("tests/log_write/test_cutting_back.py",),

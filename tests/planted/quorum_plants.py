@@ -141,7 +141,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="where logs part is decided by their ends only",
-        path="connector/raftlog/log/writing/lineage_answers.py",
+        path="connector/raftlog/log/writing/epoch_validation.py",
         old="        if end.epoch != epoch or end.offset < offset:\n",
         new="        if end.offset < offset:\n",
         tests=("tests/log_write/test_cutting_back.py",),
@@ -187,8 +187,8 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a copy whose log is older than a snapshot keeps its old records in front of it",
-        path="connector/raftlog/log/writing/replica_log.py",
-        old="        if newest <= own or self._has_lost_more_than(newest):\n",
+        path="connector/raftlog/log/writing/quorum_log.py",
+        old="        if newest <= own or self._has_lost_records_after(newest):\n",
         new="        if True:\n",
         tests=(
             "tests/log_write/test_replica_log.py::"
@@ -218,7 +218,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="an epoch whose first batch found no room is the copy's newest",
         path="connector/raftlog/log/writing/open_log.py",
-        old="            self._store.take_back_epoch(epochs)\n",
+        old="            self._segments.revert_epoch(epochs)\n",
         new="",
         tests=(
             "tests/log_write/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
@@ -226,8 +226,8 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="an epoch that found no room stays in the checkpoint of epochs",
-        path="connector/raftlog/log/writing/log_store.py",
-        old="        return self._is_epoch_taken_back or epoch >",
+        path="connector/raftlog/log/writing/segments.py",
+        old="        return self._is_epoch_reverted or epoch >",
         new="        return epoch >",
         tests=(
             "tests/log_write/test_replica_log.py::test_a_copy_without_room_for_a_later_epoch_takes_the_records_of_an_earlier_one",
@@ -285,7 +285,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a snapshot that is older than the log's start decides what a follower is sent",
-        path="connector/raftlog/log/writing/lineage_answers.py",
+        path="connector/raftlog/log/writing/epoch_validation.py",
         old="(one for one in self.snapshots if one.end_offset >= start), None)",
         new="(one for one in self.snapshots), None)",
         tests=("tests/log_write/test_cutting_back.py",),
@@ -333,7 +333,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a node with damage in front of what recovery looks at never starts",
         path=f"{NODE}/replica.py",
-        old="                damage, end_offset = error, log.sound_end_offset()\n",
+        old="                damage, end_offset = error, log.valid_end_offset()\n",
         new="                raise error\n",
         tests=(
             "tests/simulation/test_membership.py::test_a_node_mends_damage_far_in_front_of_what_recovery_looks_at",

@@ -91,10 +91,10 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="a reader of a metadata log keeps every ended transaction",
-        path=f"{LOG}/history.py",
-        old="""            kept_max=ENDED_KEPT_MAX,
+        path=f"{LOG}/replay.py",
+        old="""            retained_max=ENDED_RETAINED_MAX,
 """,
-        new="""            kept_max=None if is_metadata else ENDED_KEPT_MAX,
+        new="""            retained_max=None if is_metadata else ENDED_RETAINED_MAX,
 """,
         tests=(
             "tests/log/test_transactions.py"
@@ -104,11 +104,11 @@ READING_PLANTS: Final = (
     Plant(
         bug="a plan looks at every transaction that ended before it",
         path=f"{LOG}/transactions.py",
-        old="""            if kept.span.is_over_before(offset):
+        old="""            if kept.span.ended_before(offset):
                 return
             yield kept
 """,
-        new="""            if not kept.span.is_over_before(offset):
+        new="""            if not kept.span.ended_before(offset):
                 yield kept
 """,
         tests=(
@@ -117,7 +117,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="a transaction that ends behind the middle of a batch is taken for open",
-        path=f"{LOG}/history.py",
+        path=f"{LOG}/replay.py",
         old="READ_CHUNK_BYTES, limit, whole_batches=True)",
         new="READ_CHUNK_BYTES, limit)",
         tests=(
@@ -129,8 +129,8 @@ READING_PLANTS: Final = (
     Plant(
         bug="Kafka's name of an isolation level is refused",
         path="connector/raftlog/client/arguments.py",
-        old="""    if value == READ_UNCOMMITTED:
-        return Isolation.HIGH_WATERMARK
+        old="""    if value == READ_UNCOMMITTED_NAME:
+        return Isolation.READ_UNCOMMITTED
 """,
         new="",
         tests=("tests/embedded/test_arguments.py", "tests/spark/test_source_options.py"),
@@ -202,8 +202,8 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="what one of our nodes has synced is called committed",
-        path=f"{LOG}/single.py",
-        old="""        if self.files.listing.is_embedded and not self._is_of_a_quorum():
+        path=f"{LOG}/directory_log.py",
+        old="""        if self.files.listing.is_embedded and not self._is_quorum_replica():
 """,
         new="""        if self.files.listing.is_embedded:
 """,
@@ -214,7 +214,7 @@ READING_PLANTS: Final = (
     # --- copies of one log --------------------------------------------------------------------
     Plant(
         bug="copies are compared by their epochs alone",
-        path=f"{LOG}/comparing.py",
+        path=f"{LOG}/divergence.py",
         old="""        batch.byte_count,
         batch.crc,
     )
@@ -225,7 +225,7 @@ READING_PLANTS: Final = (
     ),
     Plant(
         bug="what compaction took from one replica is called a divergence",
-        path=f"{LOG}/comparing.py",
+        path=f"{LOG}/divergence.py",
         old="""            if is_dense and batch.delete_horizon_ms is None:
 """,
         new="""            if batch.delete_horizon_ms is None:

@@ -61,23 +61,23 @@ RECOVERY_PLANTS: Final = (
     # --- the active segment -----------------------------------------------------------------------
     Plant(
         bug="a roll that is refused leaves a file of the next segment open",
-        path=f"{WRITING}/segment.py",
-        old="                files.append(opened.enter_context(_made(storage, path)))\n",
-        new="                files.append(_made(storage, path))\n",
+        path=f"{WRITING}/active_segment.py",
+        old="                files.append(opened.enter_context(_created(storage, path)))\n",
+        new="                files.append(_created(storage, path))\n",
         tests=(
             "tests/log_write/test_without_room.py::test_a_roll_that_finds_no_room_leaves_no_file_open",
         ),
     ),
     Plant(
         bug="a seal that finds no room counts time entries as written that are not",
-        path=f"{WRITING}/segment.py",
+        path=f"{WRITING}/active_segment.py",
         old="""            self._indexer.restore(mark)
-            self._cut_indexes()
+            self._truncate_indexes()
             raise
-        self._cut_indexes()
+        self._truncate_indexes()
 """,
         new="""            raise
-        self._cut_indexes()
+        self._truncate_indexes()
 """,
         tests=(
             "tests/log_write/test_without_room.py"
@@ -108,9 +108,9 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="every candidate after a torn tail is read as a whole",
         path=f"{LOG}/resync.py",
-        old="""    sound: list[int] = candidates.starts[crcs == candidates.crcs].tolist()
+        old="""    valid: list[int] = candidates.starts[crcs == candidates.crcs].tolist()
 """,
-        new="""    sound: list[int] = candidates.starts[crcs == crcs].tolist()
+        new="""    valid: list[int] = candidates.starts[crcs == crcs].tolist()
 """,
         tests=(
             "tests/log/test_resync.py::test_the_work_is_linear_in_bytes_that_look_like_headers",
@@ -214,8 +214,8 @@ RECOVERY_PLANTS: Final = (
     # --- base offsets, which no CRC covers --------------------------------------------------------
     Plant(
         bug="a batch with a damaged base offset is served",
-        path=f"{WRITING}/log_store.py",
-        old="chained_bytes(log.read_at(position, wanted), offset, log.path, position)\n",
+        path=f"{WRITING}/segments.py",
+        old="contiguous_bytes(log.read_at(position, wanted), offset, log.path, position)\n",
         new="log.read_at(position, wanted)\n",
         tests=(
             "tests/log_write/test_flipped_base_offsets.py"
@@ -234,7 +234,7 @@ RECOVERY_PLANTS: Final = (
     # --- saved copies -----------------------------------------------------------------------------
     Plant(
         bug="saved copies are kept for ever",
-        path=f"{WRITING}/cutting.py",
+        path=f"{WRITING}/truncate_with_backup.py",
         old="        if is_bounded or ordinal >= before:\n",
         new="        if byte_count >= 0:\n",
         tests=(
@@ -244,7 +244,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a second damaged segment takes the place of the first",
-        path=f"{WRITING}/log_store.py",
+        path=f"{WRITING}/segments.py",
         old='            storage.rename(path, f"{path}{DAMAGED_SUFFIX}-{ordinal}")\n',
         new="            storage.rename(path, path + DAMAGED_SUFFIX)\n            assert ordinal\n",
         tests=(

@@ -31,7 +31,7 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="a limit of decompression is read as a batch without a commit's name",
-        path="connector/raftlog/log/writing/batch_facts.py",
+        path="connector/raftlog/log/writing/batch_metadata.py",
         old="        raise  # a name may be there: a limit is no damage\n",
         new="        return None\n",
         tests=(

@@ -61,7 +61,7 @@ def test_a_quorum_without_a_majority_says_why_and_what_ends_it() -> None:
     assert "raftlog node recover --allow-data-loss" in problem
     own = replica(handler, 2)
     assert "node 2 was damaged" in (own.core.election_problem or "")
-    reason = own.log.withdrawn_reason() or ""
+    reason = own.log.out_of_election_reason() or ""
     assert "cut at offset 2: offsets 2 to 2, which were synced once" in reason
     assert "raftlog repair" not in reason, "that is for logs without a quorum"
 

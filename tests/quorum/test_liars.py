@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.quorum.messages import ErrorCode
 from tests.scenarios.commands import Handler
 from tests.simulation.invariants import Witness
@@ -21,10 +21,10 @@ from tests.simulation.invariants import Witness
 class NullWitness(Witness):
     """Where others lie, what is committed may change: only steps are looked at."""
 
-    def saw_leader(self, node_id: int, life: int, epoch: int, log: ReplicaLog) -> None:
+    def saw_leader(self, node_id: int, life: int, epoch: int, log: QuorumLog) -> None:
         pass
 
-    def saw_high_watermark(self, node_id: int, life: int, offset: int, log: ReplicaLog) -> None:
+    def saw_high_watermark(self, node_id: int, life: int, offset: int, log: QuorumLog) -> None:
         pass
 
 

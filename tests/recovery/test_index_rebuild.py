@@ -9,8 +9,8 @@ from tests.support.log_builder import data_batch
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.log.writing.index_rebuild import IndexCheck, IndexRebuild
-from raftlog.log.writing.index_rules import SegmentIndexer
-from raftlog.log.writing.segment_scan import Place, ScanRules, scan_segment
+from raftlog.log.writing.indexer import SegmentIndexer
+from raftlog.log.writing.segment_recovery import ScanPosition, ScanRules, recover_segment
 from raftlog.records.columns import BatchColumns
 
 PATH = "/log/00000000000000000100.log"
@@ -47,8 +47,8 @@ def written(
 
 def scanned(storage: MemoryStorage, chunk_bytes: int = 1 << 20) -> list[BatchColumns]:
     with storage.open_file(PATH) as file:
-        place = Place(position=0, next_offset=BASE)
-        scan = scan_segment(file, place, ScanRules(chunk_bytes=chunk_bytes))
+        scan_position = ScanPosition(position=0, next_offset=BASE)
+        scan = recover_segment(file, scan_position, ScanRules(chunk_bytes=chunk_bytes))
         return [piece.batches for piece in scan]
 
 
@@ -74,7 +74,7 @@ def test_a_rebuilt_index_has_the_writers_bytes(
     assert rebuild.first_timestamp_ms == shapes[0][2]
     assert rebuild.max_timestamp_ms == indexer.max_timestamp_ms
     assert rebuild.max_timestamp_offset == indexer.max_timestamp_offset
-    assert check.is_as_good_as(rebuild)
+    assert check.is_valid_for(rebuild)
 
 
 SHAPES = [(2, 100, 1 + at // 3) for at in range(30)]
@@ -90,7 +90,7 @@ def test_every_flipped_bit_of_an_index_is_found() -> None:
         data[at // 8] ^= 1 << at % 8
         check = IndexCheck(BASE, bytes(data[: len(offsets)]), bytes(data[len(offsets) :]))
         rebuild = rebuilt(pieces, 500, check)
-        assert not check.is_as_good_as(rebuild), at
+        assert not check.is_valid_for(rebuild), at
 
 
 def test_room_behind_the_entries_and_a_missing_last_one_are_no_damage() -> None:
@@ -101,7 +101,7 @@ def test_room_behind_the_entries_and_a_missing_last_one_are_no_damage() -> None:
         (offsets[:-8], times[:-12]),
     ):
         check = IndexCheck(BASE, *good)
-        assert check.is_as_good_as(rebuilt(pieces, 500, check))
+        assert check.is_valid_for(rebuilt(pieces, 500, check))
 
 
 def test_half_an_index_or_none_is_not_as_good() -> None:
@@ -115,4 +115,4 @@ def test_half_an_index_or_none_is_not_as_good() -> None:
         (offsets + b"\0\0\0\0\0\0\0\1", times),
     ):
         check = IndexCheck(BASE, *bad)
-        assert not check.is_as_good_as(rebuilt(pieces, 500, check))
+        assert not check.is_valid_for(rebuilt(pieces, 500, check))

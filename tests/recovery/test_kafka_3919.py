@@ -19,7 +19,7 @@ from raftlog.errors import LogGapError, OptionError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovered import ScanEnd
 from raftlog.log.writing.recovery import recover
-from raftlog.log.writing.repair import cut_log_at
+from raftlog.log.writing.repair import truncate_log_at
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.compression import Compression
 from raftlog.types import Diverging, OffsetAndEpoch, Valid
@@ -33,7 +33,7 @@ def follower(*, synced_up_to: int = LEADERS_END) -> WrittenLog:
     while log.log.end_offset < synced_up_to:
         log.append(*[b"told"] * min(50, synced_up_to - log.log.end_offset), sync=False)
     log.log.flush()
-    log.log._store.write_recovery_point(synced_up_to)
+    log.log._segments.write_recovery_point(synced_up_to)
     while log.log.end_offset < FOLLOWERS_END:
         log.append(*[b"lost by the new leader"] * min(50, FOLLOWERS_END - log.log.end_offset))
     log.disk.crash(Survival.EVERYTHING, 0)
@@ -68,7 +68,7 @@ def test_a_batch_that_was_fetched_from_its_middle_is_an_overlap_and_the_log_star
     assert (anomaly.kind, anomaly.position) == (ScanEnd.OVERLAP, position)
     assert (anomaly.expected_offset, anomaly.found_base_offset) == (2250, 2202)
     assert (anomaly.found_last_offset, anomaly.found_epoch) == (2301, 2)
-    (cut,) = recovered.report.cut
+    (cut,) = recovered.report.truncated
     assert cut.saved_as is not None
     assert log.disk.files()[cut.saved_as] == misaligned
     assert log.disk.files()[log.active][:position] == log.disk.files()[log.active]
@@ -82,7 +82,7 @@ def test_a_dip_inside_an_index_interval_is_found_too() -> None:
     log.disk.crash(Survival.EVERYTHING, 0)
     log.raw_append(log.active, encoded(b"a", b"b", base_offset=7, epoch=1))
     recovered = log.recover()
-    assert [one.kind for one in recovered.report.anomalies] == [ScanEnd.DIP]
+    assert [one.kind for one in recovered.report.anomalies] == [ScanEnd.OFFSET_REGRESSION]
     assert recovered.end_offset == 11
 
 
@@ -91,7 +91,10 @@ def test_the_same_offsets_twice_with_another_epoch_are_named_batch_by_batch() ->
     log.raw_append(log.active, b"".join(leaders_batches(602, 1002)))
     log.raw_append(log.active, b"".join(leaders_batches(1402, 1602)))
     recovered = log.recover()
-    assert [one.kind for one in recovered.report.anomalies] == [ScanEnd.DIP, ScanEnd.GAP]
+    assert [one.kind for one in recovered.report.anomalies] == [
+        ScanEnd.OFFSET_REGRESSION,
+        ScanEnd.GAP,
+    ]
     assert "offsets 602 to 701, epoch 2, lies behind offset 2249" in (
         recovered.report.anomalies[0].reason
     )
@@ -142,7 +145,7 @@ def test_a_directory_of_kafkas_own_is_explained_and_left_alone() -> None:
         disk.put(path, bytes(data))
     before = disk.files()
     recovered = recover(disk, builder.directory, config=LogConfig())
-    assert [one.kind for one in recovered.report.anomalies] == [ScanEnd.DIP]
+    assert [one.kind for one in recovered.report.anomalies] == [ScanEnd.OFFSET_REGRESSION]
     assert (recovered.end_offset, disk.files()) == (200, before)
 
 
@@ -188,7 +191,7 @@ class Replica:
                 self.log.truncate_to_end_of_epoch(answer.end)
                 continue
             assert isinstance(answer, Valid)
-            batches = leader.log._store.batches(self.log.end_offset, leader.log.end_offset)
+            batches = leader.log._segments.batches(self.log.end_offset, leader.log.end_offset)
             data = leader.segment()
             for batch in batches:
                 piece = data[batch.position : batch.position + batch.byte_count]
@@ -249,14 +252,14 @@ def test_a_repair_cuts_where_it_is_told_saves_all_of_it_and_says_what_was_lost()
     contents = log.disk.files()
     sound_end = log.recover().end_offset
     with pytest.raises(OptionError, match=f"sound only up to offset {sound_end}"):
-        cut_log_at(log.disk, DIRECTORY, offset=sound_end + 3, config=log.config)
-    repaired = cut_log_at(log.disk, DIRECTORY, offset=sound_end, config=log.config)
+        truncate_log_at(log.disk, DIRECTORY, offset=sound_end + 3, config=log.config)
+    repaired = truncate_log_at(log.disk, DIRECTORY, offset=sound_end, config=log.config)
     assert repaired.recovered.report.read_only is None
     assert repaired.first_lost_offset == sound_end == repaired.recovered.end_offset
     assert repaired.end_offset_before > sound_end
     saved = b"".join(
         log.disk.durable_files()[cut.saved_as]
-        for cut in sorted(repaired.cut, key=lambda one: one.path)
+        for cut in sorted(repaired.truncated, key=lambda one: one.path)
         if cut.saved_as is not None
     )
     everything = b"".join(
@@ -277,7 +280,7 @@ def test_a_repair_below_a_snapshot_sets_the_snapshot_aside() -> None:
     writer = log.log.begin_snapshot(log.log.snapshot_id_at(61), now_ms=0)
     assert writer is not None
     writer.freeze()
-    repaired = cut_log_at(log.disk, DIRECTORY, offset=30, config=log.config)
+    repaired = truncate_log_at(log.disk, DIRECTORY, offset=30, config=log.config)
     assert repaired.recovered.end_offset == 30
     assert repaired.recovered.report.read_only is None
     assert len(repaired.set_aside) == 1
@@ -289,13 +292,13 @@ def test_a_repair_that_was_cut_short_is_done_again() -> None:
     log.disk.sync_directory(DIRECTORY)
     end = log.recover().end_offset
     recording = log.disk.record()
-    cut_log_at(log.disk, DIRECTORY, offset=end, config=log.config)
+    truncate_log_at(log.disk, DIRECTORY, offset=end, config=log.config)
     expected = log.disk.files()[log.segment(18)]
     for state in recording.states():
         disk = SimulatedDisk.after(state)
         first = recover(disk.copy(), DIRECTORY, config=log.config)
         assert first.end_offset == end
-        again = cut_log_at(disk, DIRECTORY, offset=end, config=log.config)
+        again = truncate_log_at(disk, DIRECTORY, offset=end, config=log.config)
         assert again.recovered.report.read_only is None, state
         assert again.recovered.end_offset == end
         assert disk.files()[log.segment(18)] == expected

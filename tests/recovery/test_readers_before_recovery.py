@@ -12,7 +12,7 @@ from raftlog.errors import CorruptBatchError
 from raftlog.log.opening import open_log
 from raftlog.log.reader import LogReader
 from raftlog.log.reads import Isolation
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.records.batch import iter_batches
 
 

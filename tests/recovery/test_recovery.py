@@ -10,8 +10,8 @@ from tests.support.log_builder import LogBuilder
 from tests.support.written_logs import DIRECTORY, ONE_SEGMENT, WrittenLog, encoded
 
 from raftlog.errors import DiskFailedError, DiskFullError, LogReadOnlyError
-from raftlog.log.writing.batch_facts import CommitName
-from raftlog.log.writing.memory import Duplicate
+from raftlog.log.writing.batch_metadata import CommitName
+from raftlog.log.writing.producer_state_manager import Duplicate
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovered import RecoveredLog, ScanEnd
 from raftlog.log.writing.recovery import recover
@@ -26,8 +26,8 @@ def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
         recovered.log_start_offset,
         recovered.end_offset,
         recovered.epochs,
-        recovered.memory.commits,
-        recovered.memory.producers,
+        recovered.producer_state.commits,
+        recovered.producer_state.producers,
         str(recovered.report.read_only),
     )
 
@@ -66,7 +66,7 @@ def test_a_clean_log_without_a_file_beside_it_opens_all_the_same(suffix: str) ->
     log.disk.unlink(log.segment(name, suffix))
     recovered = log.recover()
     assert recovered.end_offset == 32
-    assert recovered.memory.last_commit("app") is not None
+    assert recovered.producer_state.last_commit("app") is not None
     assert recovered.report.read_only is None
 
 
@@ -97,7 +97,7 @@ def test_a_torn_tail_is_saved_aside_cut_and_reported(kept: int) -> None:
     log.raw_append(log.active, tail)
     recovered = log.recover()
     assert recovered.end_offset == 4
-    (cut,) = recovered.report.cut
+    (cut,) = recovered.report.truncated
     assert (cut.path, cut.position, cut.first_offset) == (log.active, position, 4)
     assert len(log.disk.files()[log.active]) == position
     if any(tail):
@@ -114,7 +114,7 @@ def test_zeros_behind_the_end_are_cut_and_not_worth_a_copy() -> None:
     power_loss(log)
     log.raw_append(log.active, bytes(10_000))
     recovered = log.recover()
-    (cut,) = recovered.report.cut
+    (cut,) = recovered.report.truncated
     assert (cut.byte_count, cut.saved_as) == (10_000, None)
     assert not any("cut-" in name for name in log.names())
 
@@ -127,7 +127,7 @@ def test_a_rotten_last_batch_is_cut_saved_and_never_silent() -> None:
     log.disk.flip_bit(log.active, 8 * (size - 5))
     recovered = log.recover()
     assert recovered.end_offset == 3
-    (cut,) = recovered.report.cut
+    (cut,) = recovered.report.truncated
     assert "CRC" in cut.reason
     assert cut.saved_as is not None
 
@@ -139,7 +139,7 @@ def test_whole_batches_that_nobody_knew_to_be_synced_are_kept_after_a_boot() -> 
     power_loss(log, Survival.EVERYTHING)
     recovered = log.recover()
     assert recovered.end_offset == 5
-    assert recovered.report.cut == ()
+    assert recovered.report.truncated == ()
     log.disk.crash(Survival.NOTHING)
     assert log.recover().end_offset == 5
 
@@ -151,7 +151,7 @@ def test_what_a_dead_writer_of_this_boot_had_not_synced_goes() -> None:
     log.disk.kill()
     recovered = log.recover()
     assert recovered.end_offset == 4
-    (cut,) = recovered.report.cut
+    (cut,) = recovered.report.truncated
     assert "died" in cut.reason
     assert cut.saved_as is not None
 
@@ -177,11 +177,11 @@ def test_a_segment_that_nothing_was_published_in_is_taken_away() -> None:
     log.disk.kill()
     recovered = log.recover()
     assert recovered.end_offset == end
-    (cut,) = recovered.report.cut
+    (cut,) = recovered.report.truncated
     assert (cut.path, cut.position, cut.first_offset) == (log.segment(end), 0, end)
     assert cut.saved_as is not None
     assert log.segment(end) not in log.disk.files()
-    assert log.recover().report.cut == ()
+    assert log.recover().report.truncated == ()
 
 
 # --- damage where nothing may be dropped ----------------------------------------------------------
@@ -395,14 +395,14 @@ def test_memory_is_rebuilt_from_batches_of_every_kind() -> None:
     log.append(b"c", b"d", commit=CommitName("zip", "q", 9), compression=Compression.ZSTD)
     log.append(b"e", b"f", producer=(77, 2, 10))
     log.fill(5)
-    expected = log.log.memory.copy()
+    expected = log.log.producer_state.copy()
     power_loss(log)
-    memory = log.recover().memory
-    assert memory.commits == expected.commits
-    assert memory.producers == expected.producers
-    assert memory.end_offset == expected.end_offset
-    assert memory.log_time_ms == expected.log_time_ms
-    assert memory.check_producer(77, 2, 10, 2) == Duplicate(15, 16)
+    producer_state = log.recover().producer_state
+    assert producer_state.commits == expected.commits
+    assert producer_state.producers == expected.producers
+    assert producer_state.end_offset == expected.end_offset
+    assert producer_state.log_time_ms == expected.log_time_ms
+    assert producer_state.check_producer(77, 2, 10, 2) == Duplicate(15, 16)
 
 
 def test_a_damaged_producer_snapshot_is_passed_over_for_an_older_one() -> None:
@@ -413,8 +413,8 @@ def test_a_damaged_producer_snapshot_is_passed_over_for_an_older_one() -> None:
     newest = [name for name in log.names() if name.endswith(".snapshot")][-1]
     log.disk.flip_bit(log.path(newest), 70)
     recovered = log.recover()
-    assert recovered.memory.last_commit("app") is not None
-    assert recovered.memory.end_offset == 62
+    assert recovered.producer_state.last_commit("app") is not None
+    assert recovered.producer_state.end_offset == 62
     assert [one.path for one in recovered.report.anomalies] == [log.path(newest)]
 
 
@@ -428,9 +428,9 @@ def test_a_producer_snapshot_of_what_was_cut_off_is_not_believed() -> None:
     log.fill(10)
     log.disk.put(log.path(name), longer.disk.files()[longer.path(name)])
     power_loss(log)
-    memory = log.recover().memory
-    assert memory.end_offset == 11
-    assert memory.last_commit("app") is None
+    producer_state = log.recover().producer_state
+    assert producer_state.end_offset == 11
+    assert producer_state.last_commit("app") is None
 
 
 def test_leftovers_of_a_crash_are_cleared_away() -> None:

@@ -10,7 +10,7 @@ from tests.support.written_logs import DIRECTORY, WrittenLog
 
 from raftlog.client.repairing import open_once
 from raftlog.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from raftlog.log.writing.clean_marker import CLEAN_MARKER_NAME
+from raftlog.log.writing.clean_shutdown import CLEAN_SHUTDOWN_NAME
 
 Hurt = Callable[[SimulatedDisk, str], None]
 
@@ -41,7 +41,7 @@ def written() -> tuple[WrittenLog, int]:
     log.fill(90)
     while len(log.disk.files()[log.active.removesuffix(".log") + INDEX_SUFFIX]) < 16:
         log.fill(1)
-    sealed = [one.base_offset for one in log.log._store.sealed]
+    sealed = [one.base_offset for one in log.log._segments.sealed]
     assert len(sealed) > 3
     log.log.close()
     return log, sealed[1]
@@ -58,7 +58,7 @@ def test_an_opening_for_writing_rebuilds_an_index_whose_end_does_not_fit(
     before = log.disk.files()[path]
     hurt(log.disk, path)
     if not is_clean:
-        log.disk.unlink(log.path(CLEAN_MARKER_NAME))
+        log.disk.unlink(log.path(CLEAN_SHUTDOWN_NAME))
     log.reopen()
     assert log.log.report.was_clean is is_clean
     assert log.log.report.rebuilt == (path,)

@@ -9,18 +9,18 @@ from tests.support.log_builder import control_batch, data_batch, leader_change
 from tests.support.memory_storage import MemoryStorage
 
 from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.writing.segment_scan import (
-    Place,
+from raftlog.log.writing.segment_recovery import (
     ScanEnd,
+    ScanPosition,
     ScanRules,
     SegmentEnd,
-    scan_segment,
+    recover_segment,
     survey_segment,
 )
 from raftlog.records.compression import Compression
 
 PATH = "/log/00000000000000000000.log"
-START = Place(position=0, next_offset=0)
+START = ScanPosition(position=0, next_offset=0)
 
 
 def segment(*batches: bytes, tail: bytes = b"") -> bytes:
@@ -35,14 +35,14 @@ def batches(count: int, *, base_offset: int = 0, epoch: int = 1, records: int = 
 
 
 def scanned(
-    data: bytes, place: Place = START, rules: ScanRules | None = None
+    data: bytes, scan_position: ScanPosition = START, rules: ScanRules | None = None
 ) -> tuple[list[int], SegmentEnd]:
     """The base offsets of what is sound, and how it ended."""
     storage = MemoryStorage()
     storage.write(PATH, data)
     found: list[int] = []
     with storage.open_file(PATH) as file:
-        scan = scan_segment(file, place, rules or ScanRules())
+        scan = recover_segment(file, scan_position, rules or ScanRules())
         while True:
             try:
                 piece = next(scan)
@@ -66,7 +66,7 @@ def test_a_whole_segment_is_sound_to_its_end() -> None:
     found, end = scanned(data)
     assert found == [0, 3, 6, 9, 12]
     assert (end.end, end.byte_count) == (ScanEnd.END, 0)
-    assert end.place == Place(position=len(data), next_offset=15, epoch=1)
+    assert end.scan_position == ScanPosition(position=len(data), next_offset=15, epoch=1)
 
 
 def test_small_chunks_give_the_same() -> None:
@@ -92,7 +92,7 @@ def test_a_cut_inside_the_last_batch_is_torn_at_every_byte(compression: Compress
         zeros_only = not any(last[:kept])
         assert end.end is (ScanEnd.ZEROS if zeros_only else ScanEnd.TORN), kept
         assert end.byte_count == kept
-        assert end.place.next_offset == 2
+        assert end.scan_position.next_offset == 2
 
 
 def test_zeros_behind_the_end_are_told_from_zeros_before_something() -> None:
@@ -101,7 +101,7 @@ def test_zeros_behind_the_end_are_told_from_zeros_before_something() -> None:
         assert scanned(segment(*parts, tail=bytes(count)))[1].end is ScanEnd.ZEROS
         end = scanned(segment(*parts, tail=bytes(count + 11) + b"x"))[1]
         assert end.end is ScanEnd.DAMAGE
-        assert end.place.next_offset == 3
+        assert end.scan_position.next_offset == 3
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_any_flipped_bit_ends_what_is_sound_before_it() -> None:
         found, end = scanned(bytes(flipped), rules=rules)
         assert found == list(range(ordinal)), at
         assert not end.is_clean
-        assert end.place.position == starts[ordinal]
+        assert end.scan_position.position == starts[ordinal]
 
 
 def test_a_dip_an_overlap_and_a_gap_are_named() -> None:
@@ -125,9 +125,13 @@ def test_a_dip_an_overlap_and_a_gap_are_named() -> None:
     dip = data_batch([b"b"] * 3, base_offset=4, epoch=2)
     overlap = data_batch([b"b"] * 10, base_offset=7, epoch=2)
     gap = data_batch([b"b"], base_offset=12)
-    for batch, expected in ((dip, ScanEnd.DIP), (overlap, ScanEnd.OVERLAP), (gap, ScanEnd.GAP)):
+    for batch, expected in (
+        (dip, ScanEnd.OFFSET_REGRESSION),
+        (overlap, ScanEnd.OVERLAP),
+        (gap, ScanEnd.GAP),
+    ):
         found, end = scanned(segment(first, batch))
-        assert (found, end.end, end.place.next_offset) == ([0], expected, 10)
+        assert (found, end.end, end.scan_position.next_offset) == ([0], expected, 10)
         assert end.found_base_offset is not None
         assert str(end.found_base_offset) in end.reason
         assert end.byte_count == len(batch)
@@ -137,7 +141,7 @@ def test_epochs_must_not_fall_and_rise_only_with_their_leader() -> None:
     announced = control_batch([leader_change(1, [1])], base_offset=1, epoch=3)
     assert scanned(segment(*batches(1), announced))[1].is_clean
     fall = data_batch([b"a"], base_offset=2, epoch=2)
-    assert scanned(segment(*batches(1), announced, fall))[1].end is ScanEnd.EPOCH_FALL
+    assert scanned(segment(*batches(1), announced, fall))[1].end is ScanEnd.EPOCH_REGRESSION
     unannounced = data_batch([b"a"], base_offset=1, epoch=3)
     assert scanned(segment(*batches(1), unannounced))[1].end is ScanEnd.EPOCH_MISMATCH
 
@@ -175,8 +179,8 @@ def test_a_scan_ends_where_it_is_asked_to() -> None:
 
 def test_a_scan_begins_where_it_is_asked_to() -> None:
     parts = batches(6)
-    place = Place(position=len(parts[0]) + len(parts[1]), next_offset=2, epoch=1)
-    assert scanned(segment(*parts), place)[0] == [2, 3, 4, 5]
+    scan_position = ScanPosition(position=len(parts[0]) + len(parts[1]), next_offset=2, epoch=1)
+    assert scanned(segment(*parts), scan_position)[0] == [2, 3, 4, 5]
 
 
 def test_a_survey_names_every_anomaly_with_its_place() -> None:
@@ -188,9 +192,9 @@ def test_a_survey_names_every_anomaly_with_its_place() -> None:
         data_batch([b"d"] * 30, base_offset=15, epoch=1),
     ]
     ends = surveyed(segment(*parts))
-    assert [end.end for end in ends] == [ScanEnd.DIP, ScanEnd.GAP, ScanEnd.OVERLAP]
+    assert [end.end for end in ends] == [ScanEnd.OFFSET_REGRESSION, ScanEnd.GAP, ScanEnd.OVERLAP]
     starts = [sum(map(len, parts[:at])) for at in range(len(parts))]
-    assert [end.place.position for end in ends] == [starts[1], starts[3], starts[4]]
+    assert [end.scan_position.position for end in ends] == [starts[1], starts[3], starts[4]]
 
 
 def test_a_survey_says_where_sound_batches_follow_damage() -> None:

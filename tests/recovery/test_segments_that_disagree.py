@@ -29,7 +29,7 @@ def test_a_segment_that_overlaps_is_saved_aside_and_named(recovery_point: int) -
     log, other = overlapped(recovery_point)
     recovered = log.recover()
     assert recovered.end_offset == 21
-    (cut,) = recovered.report.cut
+    (cut,) = recovered.report.truncated
     assert (cut.path, cut.first_offset) == (log.segment(15), 15)
     assert cut.saved_as is not None
     assert log.disk.durable_files()[cut.saved_as] == other

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import raftlog
-from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.batch_metadata import CommitName
 from tests.support.quorum_processes import QuorumProcesses, eventually
 
 pytestmark = pytest.mark.slow

@@ -56,7 +56,7 @@ def test_it_is_the_cluster_s_metadata_up_to_its_high_watermark(
     node: KafkaNode, remote: RemoteLog
 ) -> None:
     assert (remote.topic, remote.partition) == ("__cluster_metadata", 0)
-    assert (remote.kind, remote.source, remote.is_ours) == (
+    assert (remote.kind, remote.source, remote.is_raftlog) == (
         LogKind.METADATA,
         SourceKind.QUORUM,
         False,
@@ -79,10 +79,10 @@ def test_plans_are_those_of_its_directory(node: KafkaNode, remote: RemoteLog) ->
     files = open_path(str(node.log_dir))
     committed = Isolation.READ_COMMITTED
     for slices in (1, 3):
-        ours = remote.plan(start, end, isolation=committed, max_slices=slices)
-        theirs = files.plan(start, end, isolation=committed, max_slices=slices)
+        ours = remote.plan(start, end, isolation=committed, max_splits=slices)
+        theirs = files.plan(start, end, isolation=committed, max_splits=slices)
         assert ours == theirs
-    assert any(piece.spans for piece in ours.slices), "Kafka's own bootstrap is a transaction"
+    assert any(piece.spans for piece in ours.splits), "Kafka's own bootstrap is a transaction"
     begins = [batch.base_offset for batch in files.batches(start, end)]
     for limit in range(1, 12):
         for offset in begins[::5]:

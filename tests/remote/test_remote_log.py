@@ -64,11 +64,11 @@ def batches(log: LogReader, start: int, end: int) -> list[object]:
 def test_it_is_what_the_directory_holds(log: ConnectedLog, files: LogReader, kind: str) -> None:
     remote = log.reader()
     assert isinstance(remote, RemoteLog)
-    end = remote.read_end(isolation=Isolation.HIGH_WATERMARK)
+    end = remote.read_end(isolation=Isolation.READ_UNCOMMITTED)
     assert end.basis is EndBasis.HIGH_WATERMARK
     assert end.offset == remote.log_end_offset == files.log_end_offset
     assert remote.kind is files.kind is (LogKind.METADATA if kind == "kraft" else LogKind.PARTITION)
-    assert (remote.source, remote.is_ours) == (SourceKind.QUORUM, True)
+    assert (remote.source, remote.is_raftlog) == (SourceKind.QUORUM, True)
     assert (remote.topic, remote.partition) == (files.topic, files.partition)
     assert remote.epochs == files.epochs
     assert batches(remote, 0, end.offset) == batches(files, 0, end.offset)
@@ -99,7 +99,7 @@ def test_plans_and_boundaries_are_those_of_the_directory(
     end = remote.read_end(isolation=committed).offset
     assert end == files.read_end(isolation=committed).offset
     for start, isolation, count in itertools.product((0, 7, end - 9), Isolation, (1, 4)):
-        arguments = {"isolation": isolation, "max_slices": count, "max_records_per_slice": 11}
+        arguments = {"isolation": isolation, "max_splits": count, "max_records_per_split": 11}
         assert remote.plan(start, end, **arguments) == files.plan(start, end, **arguments)
     begins = [batch.base_offset for batch in files.batches(0, end)][-16:]
     for start, limit in itertools.product(begins, range(1, 9)):
@@ -147,7 +147,7 @@ def test_what_is_not_there_is_told(log: ConnectedLog) -> None:
     remote = log.reader()
     end = remote.log_end_offset
     with pytest.raises(OffsetOutOfRangeError):
-        remote.plan(0, end + 1, isolation=Isolation.HIGH_WATERMARK)
+        remote.plan(0, end + 1, isolation=Isolation.READ_UNCOMMITTED)
     with pytest.raises(DataLossError) as caught:
         list(remote.scan(end + 5, end + 6))
     assert caught.value.condition == "LOG_TRUNCATED"

@@ -44,7 +44,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import RAW_BATCH_BYTES_MAX
-from raftlog.log.writing.batch_facts import CommitName, ValueKind, batch_facts
+from raftlog.log.writing.batch_metadata import CommitName, ValueKind, batch_metadata
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.compression import Compression
@@ -110,7 +110,7 @@ def test_a_named_append_needs_no_producer_and_bears_its_name() -> None:
     (record,) = batch.records()
     assert [header.key for header in record.headers] == ["raftlog.commit", "raftlog.take-over"]
     assert record.headers[1].value == b"p"
-    assert batch_facts(batch, ValueKind.BYTES).commit == CommitName("app", "q", 3)
+    assert batch_metadata(batch, ValueKind.BYTES).commit == CommitName("app", "q", 3)
     assert batch.producer_id == -1
 
 
@@ -119,7 +119,7 @@ def test_in_a_kraft_log_a_name_frames_the_batch() -> None:
     named = request(b"\x01\x14\x00\x00", commit=CommitName("app", "q", 3), required_end_offset=12)
     sending = alone(named, settings, 0, None)
     assert (sending.record_count, sending.base_offset) == (3, 10)
-    facts = batch_facts(batch_of(sending.stamped(1)), ValueKind.KRAFT)
+    facts = batch_metadata(batch_of(sending.stamped(1)), ValueKind.KRAFT)
     assert facts.commit == CommitName("app", "q", 3)
 
 

@@ -52,7 +52,7 @@ class Survival(Enum):
     """Each change meets any of these fates on its own."""
 
 
-class Fate(Enum):
+class ChangeState(Enum):
     """What is known of a change before any power loss."""
 
     PENDING = auto()
@@ -82,7 +82,7 @@ class DataChange:
     byte_count: int | None
     undo: bytes
     byte_count_before: int
-    fate: Fate = Fate.PENDING
+    state: ChangeState = ChangeState.PENDING
 
 
 @dataclass(slots=True)
@@ -111,14 +111,14 @@ class FileNode:
 
     def sync(self) -> None:
         """Make pending changes durable."""
-        if any(change.fate is Fate.LOST for change in self.changes):
-            self._settle(Fate.DURABLE)
+        if any(change.state is ChangeState.LOST for change in self.changes):
+            self._settle(ChangeState.DURABLE)
         else:
             self.changes.clear()
 
     def fail_sync(self) -> None:
         """Lose pending changes for good, without a trace in what can be read."""
-        self._settle(Fate.LOST)
+        self._settle(ChangeState.LOST)
 
     def flip_bit(self, bit: int) -> None:
         """Damage the file on the disk: byte ``bit // 8``, the bit of value ``1 << bit % 8``."""
@@ -128,7 +128,7 @@ class FileNode:
         if len(self.changes) == 1:
             self.changes.clear()
         else:
-            self.changes[-1].fate = Fate.DURABLE
+            self.changes[-1].state = ChangeState.DURABLE
 
     def after_crash(self, survival: Survival, chance: Random) -> FileNode:
         """The file that a power loss leaves. This one does not change."""
@@ -152,7 +152,7 @@ class FileNode:
         self.changes.append(change)
         if len(self.changes) > PENDING_CHANGES_MAX:
             older = self.changes[: PENDING_CHANGES_MAX // 2]
-            if all(change.fate is Fate.PENDING for change in older):
+            if all(change.state is ChangeState.PENDING for change in older):
                 del self.changes[: len(older)]
 
     def _own_content(self) -> bytearray:
@@ -160,22 +160,22 @@ class FileNode:
             self.content = bytearray(self.content)
         return self.content
 
-    def _settle(self, fate: Fate) -> None:
+    def _settle(self, state: ChangeState) -> None:
         for change in self.changes:
-            if change.fate is Fate.PENDING:
-                change.fate = fate
+            if change.state is ChangeState.PENDING:
+                change.state = state
 
     def _surviving_content(self, survival: Survival, chance: Random) -> bytes:
         image = bytearray(self.content)
         for change in reversed(self.changes):
             image[change.position : change.position + len(change.data)] = change.undo
             _resize(image, change.byte_count_before)
-        pending = [change for change in self.changes if change.fate is Fate.PENDING]
+        pending = [change for change in self.changes if change.state is ChangeState.PENDING]
         outcomes = iter(_outcomes(len(pending), survival, chance))
         for change in self.changes:
-            if change.fate is Fate.DURABLE:
+            if change.state is ChangeState.DURABLE:
                 _apply(image, change, _Outcome.KEPT, chance)
-            elif change.fate is Fate.PENDING:
+            elif change.state is ChangeState.PENDING:
                 _apply(image, change, next(outcomes), chance)
         return bytes(image)
 
@@ -254,7 +254,7 @@ class NameChange:
     node: int
     old: str | None
     new: str | None
-    fate: Fate = Fate.PENDING
+    state: ChangeState = ChangeState.PENDING
 
 
 @dataclass(slots=True)
@@ -274,21 +274,21 @@ class DirectoryNode:
 
     def sync(self) -> None:
         """Make pending changes durable."""
-        kept = [change.fate is not Fate.LOST for change in self.changes]
+        kept = [change.state is not ChangeState.LOST for change in self.changes]
         _survive(self.durable_names, self.changes, kept)
-        self.changes = [change for change in self.changes if change.fate is Fate.LOST]
+        self.changes = [change for change in self.changes if change.state is ChangeState.LOST]
 
     def fail_sync(self) -> None:
         """Lose pending changes for good, without a trace in what can be listed."""
         for change in self.changes:
-            change.fate = Fate.LOST
+            change.state = ChangeState.LOST
 
     def after_crash(self, survival: Survival, chance: Random) -> DirectoryNode:
         """The directory that a power loss leaves. This one does not change."""
         names = dict(self.durable_names)
         if self.changes:
             kept = _names_kept(len(self.changes), survival, chance)
-            is_possible = [change.fate is Fate.PENDING for change in self.changes]
+            is_possible = [change.state is ChangeState.PENDING for change in self.changes]
             _survive(names, self.changes, [a and b for a, b in zip(kept, is_possible, strict=True)])
         return DirectoryNode(self.number, names, dict(names))
 

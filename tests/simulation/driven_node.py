@@ -228,7 +228,7 @@ class DrivenNode(abc.ABC):
             return
         if isinstance(request, VoteRequest) and not request.is_pre_vote:
             witness.saw_vote(self.voter.key, request.epoch, request.candidate)
-        written = replica.log.read_election()
+        written = replica.log.read_election_state()
         witness.saw_epoch(self.voter.key, 0 if written is None else written.leader_epoch)
 
     def _check_response(self, replica: Replica, request: Request, response: Response) -> None:
@@ -237,7 +237,7 @@ class DrivenNode(abc.ABC):
         if isinstance(response, VoteResponse) and response.is_granted:
             candidate = request.candidate
             self._setting.witness.saw_vote(self.voter.key, request.epoch, candidate)
-            written = replica.log.read_election()
+            written = replica.log.read_election_state()
             assert written is not None
             if written.leader_epoch > request.epoch:
                 return  # it stood still, and more has happened since

@@ -377,7 +377,7 @@ class FaultDriver:
         node.kill()
         found = self._damage_files(one, node)
         if found is not None:
-            node.note_damage(found)
+            node.add_damage(found)
             cluster.count("damaged log")
         cluster.world.after(one.lasts_us, lambda: self._start(node))
         return True if one.fault is Fault.DAMAGE else found is not None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.quorum.voters import VoterSet
 from raftlog.records.batch import TornTail, read_batch
 from raftlog.types import ReplicaKey
@@ -58,7 +58,7 @@ class Witness:
         """Everything below is committed, for ever."""
         return self.history[-1].next_offset if self.history else 0
 
-    def saw_leader(self, node_id: int, life: int, epoch: int, log: ReplicaLog) -> None:
+    def saw_leader(self, node_id: int, life: int, epoch: int, log: QuorumLog) -> None:
         """One leader an epoch over all history, restarts included, and it holds what was committed
         up to that epoch. A later one may have committed more, if the begin of this one was held
         up: by a full disk, say."""
@@ -100,7 +100,7 @@ class Witness:
         again as itself."""
         self.epochs.pop(replica, None)
 
-    def saw_fetch(self, node_id: int, offset: int, log: ReplicaLog) -> None:
+    def saw_fetch(self, node_id: int, offset: int, log: QuorumLog) -> None:
         """A fetch vouches for what is durable, and for no more."""
         if offset > log.synced_end_offset:
             raise InvariantViolationError(
@@ -108,7 +108,7 @@ class Witness:
                 f"synced up to {log.synced_end_offset}"
             )
 
-    def saw_high_watermark(self, node_id: int, life: int, offset: int, log: ReplicaLog) -> None:
+    def saw_high_watermark(self, node_id: int, life: int, offset: int, log: QuorumLog) -> None:
         """A high watermark rises; what is below it is the same everywhere, for ever."""
         before = self.high_watermarks.get((node_id, life), 0)
         if offset < before:
@@ -145,15 +145,15 @@ class Witness:
         """A node may show its log again from the start."""
         self.told[node_id] = 0
 
-    def check_history(self, node_id: int, log: ReplicaLog) -> None:
+    def check_history(self, node_id: int, log: QuorumLog) -> None:
         """What is committed lies in this log, byte by byte, from its start on."""
         self._hold_against_history(node_id, log, self.end_offset)
 
-    def _hold_against_history(self, node_id: int, log: ReplicaLog, end_offset: int) -> None:
+    def _hold_against_history(self, node_id: int, log: QuorumLog, end_offset: int) -> None:
         end = min(end_offset, log.end_offset)
         self._take(node_id, log.log_start_offset, end, log)
 
-    def _take(self, node_id: int, at: int, end: int, log: ReplicaLog) -> int:
+    def _take(self, node_id: int, at: int, end: int, log: QuorumLog) -> int:
         """Hold the stored batches of [at, end) against the history, or make them part of it."""
         data, position = b"", 0
         while at < end:

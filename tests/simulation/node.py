@@ -99,7 +99,7 @@ class Node(DrivenNode):
             self._is_damaged = False
         return self._is_damaged
 
-    def note_damage(self, words: str) -> None:
+    def add_damage(self, words: str) -> None:
         """What was durable was damaged, in the way that is named."""
         self._is_damaged = True
         self._note(f"damage: {words}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.quorum.voters import Voter, VoterSet
 from raftlog.types import ReplicaKey
 from tests.simulation.cluster import Cluster
@@ -17,7 +17,7 @@ OTHER = 2
 LIFE = 1
 
 
-def log_of_epochs(*values: bytes) -> ReplicaLog:
+def log_of_epochs(*values: bytes) -> QuorumLog:
     """The log of a node that led once for each of these values, and appended it."""
     one = OneReplica()
     for number, value in enumerate(values):
@@ -28,7 +28,7 @@ def log_of_epochs(*values: bytes) -> ReplicaLog:
     return one.replica.log
 
 
-def commit(witness: Witness, log: ReplicaLog) -> int:
+def commit(witness: Witness, log: QuorumLog) -> int:
     """All of a log is committed; the epoch in which."""
     witness.saw_high_watermark(1, LIFE, log.end_offset, log)
     return log.epoch

@@ -51,7 +51,7 @@ def leader_of(cluster: Cluster) -> Node:
     return leader
 
 
-class Teller:
+class BatchFeeder:
     """A user next to the leader, who counts what is done."""
 
     def __init__(self, cluster: Cluster, node: Node) -> None:
@@ -161,7 +161,7 @@ def test_voters_are_known_when_retention_has_forgotten_their_records() -> None:
     leader.change_voters(AddVoterRequest(voter=cluster.nodes[4].voter, timeout_ms=5_000))
     wait(cluster, lambda: answers(cluster) == {"NONE": 1} and cluster.is_level())
     end_of_change = cluster.witness.end_offset
-    user = Teller(cluster, leader)
+    user = BatchFeeder(cluster, leader)
     for number in range(60):  # a batch each
         user.append(b"x" * 100)
         wait(cluster, lambda number=number: user.done_count == number + 1)
@@ -179,7 +179,7 @@ def test_voters_are_known_when_retention_has_forgotten_their_records() -> None:
 
 def damaged(cluster: Cluster, node: Node) -> None:
     """Let a node die, its last record rot, and start it again."""
-    user = Teller(cluster, leader_of(cluster))
+    user = BatchFeeder(cluster, leader_of(cluster))
     user.append(b"x" * 100)
     wait(cluster, lambda: user.done_count == 1 and cluster.is_level())
     node.kill()
@@ -204,7 +204,7 @@ def test_who_is_the_only_voter_is_what_its_damaged_log_says() -> None:
 @pytest.mark.parametrize("segment", [0, 1])
 def test_a_node_mends_damage_far_in_front_of_what_recovery_looks_at(segment: int) -> None:
     cluster = started(log_config=LogConfig(segment_bytes=1_000))
-    user = Teller(cluster, leader_of(cluster))
+    user = BatchFeeder(cluster, leader_of(cluster))
     for number in range(40):
         user.append(b"x" * 100)
         wait(cluster, lambda number=number: user.done_count == number + 1)

@@ -29,7 +29,7 @@ from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.planning import LogRange
 from pyspark_raftlog.reader import RaftlogReader
 from pyspark_raftlog.stream_reader import RaftlogStreamReader
-from raftlog.client import OffsetSlice
+from raftlog.client import Split
 from raftlog.errors import (
     DataLossError,
     OffsetOutOfRangeError,
@@ -516,7 +516,7 @@ def test_a_range_whose_end_is_gone_is_given_up_at_once(
 ) -> None:
     log = LogWriter(tmp_path / "a" / "orders-0")
     log.append(*[b"x"] * 9, epoch=1)
-    planned = LogRange(OffsetSlice(start_offset=0, end_offset=200_000))
+    planned = LogRange(Split(start_offset=0, end_offset=200_000))
     loss_of(lambda: list(stream(log.directory).read(planned)), DataLoss.LOG_TRUNCATED)
     accepting = stream(log.directory, failOnDataLoss="false")
     assert sum(batch.num_rows for batch in accepting.read(planned)) == 9

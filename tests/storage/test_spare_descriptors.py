@@ -10,12 +10,12 @@ from tests.support.no_descriptors import all_but
 
 from raftlog.errors import LogAccessError
 from raftlog.storage.local_writing import PrivateLocalStorage
-from raftlog.storage.spare_descriptors import SparingLocalStorage
+from raftlog.storage.spare_descriptors import ReservedDescriptorStorage
 
 
 def test_files_are_opened_with_the_descriptors_in_reserve(tmp_path: Path) -> None:
     directory, path = str(tmp_path), str(tmp_path / "a.log")
-    with SparingLocalStorage(2) as storage:
+    with ReservedDescriptorStorage(2) as storage:
         assert storage.refill()
         with all_but(0) as taken:
             with pytest.raises(LogAccessError, match="too many open files"):
@@ -44,7 +44,7 @@ def test_files_are_opened_with_the_descriptors_in_reserve(tmp_path: Path) -> Non
 
 def test_a_closed_reserve_is_given_back() -> None:
     before = len(os.listdir("/dev/fd"))
-    with SparingLocalStorage(5) as storage:
+    with ReservedDescriptorStorage(5) as storage:
         assert storage.refill()
         assert len(os.listdir("/dev/fd")) == before + 5
     assert len(os.listdir("/dev/fd")) == before

@@ -127,8 +127,8 @@ def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
         recovered.log_start_offset,
         recovered.end_offset,
         recovered.epochs,
-        recovered.memory.commits,
-        recovered.memory.producers,
+        recovered.producer_state.commits,
+        recovered.producer_state.producers,
         recovered.report.read_only,
     )
 
@@ -190,13 +190,13 @@ def _check_batches(
     if batches:
         assert batches[-1].next_offset == end_offset
     number = _version(witness, state, recovered, batches)
-    memory = witness.memory(number, end_offset)
-    assert recovered.memory.end_offset == end_offset
-    assert recovered.memory.commits == memory.commits, state
-    assert recovered.memory.producers == memory.producers, state
-    assert recovered.memory.last_stable_offset(end_offset) == memory.last_stable_offset(
+    producer_state = witness.producer_state(number, end_offset)
+    assert recovered.producer_state.end_offset == end_offset
+    assert recovered.producer_state.commits == producer_state.commits, state
+    assert recovered.producer_state.producers == producer_state.producers, state
+    assert recovered.producer_state.last_stable_offset(
         end_offset
-    ), state
+    ) == producer_state.last_stable_offset(end_offset), state
     epochs = witness.epochs(number, end_offset)
     assert recovered.epochs.latest_epoch == epochs.latest_epoch, state
     for batch in batches:

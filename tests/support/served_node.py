@@ -22,7 +22,7 @@ from raftlog.node.log_lines import LogLines
 from raftlog.node.process import Node
 from raftlog.node.tls import TlsContexts
 from raftlog.quorum.messages import FetchRequest
-from raftlog.storage.spare_descriptors import SparingLocalStorage
+from raftlog.storage.spare_descriptors import ReservedDescriptorStorage
 from raftlog.types import ReplicaKey
 from raftlog.wire import (
     ApiKey,
@@ -145,7 +145,7 @@ async def served_node(
     config = parse_config(
         f'[node]\nid = 1\ndirectory = "{home / "data"}"\n{listeners}{extra}', "node.toml"
     )
-    storage = SparingLocalStorage()
+    storage = ReservedDescriptorStorage()
     format_directory(config, cluster_id=random_id(), is_standalone=True)
     lines = io.StringIO()
     node = Node(

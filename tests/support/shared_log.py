@@ -19,7 +19,7 @@ from raftlog.errors import FutureEpochError, NotLeaderError, UnexpectedEndOffset
 from raftlog.log.files import LogFiles
 from raftlog.log.snapshot import SnapshotReader
 from raftlog.log.writing.log_directory import LogDirectory
-from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.producer_state_manager import ProducerStateManager
 from raftlog.log.writing.snapshot_writer import SnapshotWriter, snapshot_head
 from raftlog.node.listeners import Leadership, Listener
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
@@ -144,7 +144,7 @@ class SharedLog:
         if snapshot_id in self.snapshots:
             return None
         head = snapshot_head(
-            LogMemory(_DIRECTORY),
+            ProducerStateManager(_DIRECTORY),
             last_contained_log_timestamp_ms=_TIME_MS,
             kraft_version=None,
             voters=None,

@@ -14,8 +14,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.writing.batch_facts import CommitName, batch_facts
-from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.batch_metadata import CommitName, batch_metadata
+from raftlog.log.writing.producer_state_manager import ProducerStateManager
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.records.batch import RecordBatch, read_batch
@@ -64,7 +64,7 @@ class Witness:
         self.promises: list[Promise] = []
         self.starts: list[Promise] = []
         self.snapshots: dict[SnapshotId, int] = {}
-        self._memories: dict[tuple[int, int], LogMemory] = {}
+        self._memories: dict[tuple[int, int], ProducerStateManager] = {}
         self.log = ReplicatedLog.create(
             self.disk,
             DIRECTORY,
@@ -193,14 +193,14 @@ class Witness:
                 found.append((number, version.batches[:count]))
         return found
 
-    def memory(self, number: int, end_offset: int) -> LogMemory:
+    def producer_state(self, number: int, end_offset: int) -> ProducerStateManager:
         """What a log that ends there must remember, by every batch since its making."""
         key = number, end_offset
         if key not in self._memories:
-            memory = LogMemory(DIRECTORY)
+            producer_state = ProducerStateManager(DIRECTORY)
             for batch in self.versions[number].up_to(end_offset):
-                memory.apply(batch_facts(batch, self.config.values))
-            self._memories[key] = memory
+                producer_state.apply(batch_metadata(batch, self.config.values))
+            self._memories[key] = producer_state
         return self._memories[key]
 
     def epochs(self, number: int, end_offset: int) -> EpochCache:
@@ -219,5 +219,5 @@ class Witness:
         """Note the batches that the log appended by itself."""
         known = self.versions[-1].batches
         first = known[-1].next_offset if known else 0
-        for batch in self.log._store.batches(first, self.log.end_offset):
+        for batch in self.log._segments.batches(first, self.log.end_offset):
             self._note(before, batch)

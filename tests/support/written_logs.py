@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.log.names import offset_name
-from raftlog.log.writing.batch_facts import CommitName, commit_header
+from raftlog.log.writing.batch_metadata import CommitName, commit_header
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovered import RecoveredLog
 from raftlog.log.writing.recovery import recover

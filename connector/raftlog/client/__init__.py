@@ -10,18 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from raftlog.log.cursor import Tail
+    from raftlog.log.aborted_transactions import AbortedTransactions
+    from raftlog.log.cursor import LogTail
     from raftlog.log.epoch_cache import EpochCache, EpochEntry
-    from raftlog.log.outcomes import Outcomes
     from raftlog.log.reader import LogReader
     from raftlog.log.reads import (
         EndBasis,
         Isolation,
         LogKind,
-        OffsetSlice,
         ReadEnd,
         ReadPlan,
         SourceKind,
+        Split,
     )
     from raftlog.log.small_files import MetaProperties, QuorumState
     from raftlog.log.snapshot import SnapshotReader
@@ -39,30 +39,30 @@ __all__ = [
     "LogKind",
     "LogReader",
     "MetaProperties",
-    "OffsetSlice",
+    "Split",
     "Outcome",
-    "Outcomes",
+    "AbortedTransactions",
     "QuorumState",
     "ReadEnd",
     "ReadPlan",
     "SnapshotReader",
     "SourceKind",
-    "Tail",
+    "LogTail",
     "TransactionSpan",
     "open_path",
     "write_new_file",
 ]
 
 _HOMES: Final = {
-    "raftlog.log.cursor": ("Tail",),
+    "raftlog.log.cursor": ("LogTail",),
     "raftlog.log.epoch_cache": ("EpochCache", "EpochEntry"),
-    "raftlog.log.outcomes": ("Outcomes",),
+    "raftlog.log.aborted_transactions": ("AbortedTransactions",),
     "raftlog.log.reader": ("LogReader",),
     "raftlog.log.reads": (
         "EndBasis",
         "Isolation",
         "LogKind",
-        "OffsetSlice",
+        "Split",
         "ReadEnd",
         "ReadPlan",
         "SourceKind",

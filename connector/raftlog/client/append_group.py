@@ -25,7 +25,7 @@ from raftlog.errors import (
 )
 from raftlog.log.marker_values import marker_of, marker_value
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import (
+from raftlog.log.writing.batch_metadata import (
     CommitName,
     ValueKind,
     commit_header,
@@ -134,13 +134,15 @@ class AppendGroup:
 
     def _duplicate(self, request: AppendRequest) -> Duplicate | None:
         """Where the log has the same append already. All named ones before it are in its memory."""
-        memory = self._log.memory
+        producer_state = self._log.producer_state
         if request.commit is not None:
-            return memory.check_commit(request.commit, take_over_from=request.take_over_from)
+            return producer_state.check_commit(
+                request.commit, take_over_from=request.take_over_from
+            )
         if request.producer is None:
             return None
         stamp = request.producer
-        return memory.check_producer(
+        return producer_state.check_producer(
             stamp.producer_id, stamp.producer_epoch, stamp.base_sequence, len(request.records)
         )
 
@@ -158,7 +160,7 @@ class AppendGroup:
         if not found and request.commit is None:
             return False
         self.write()
-        is_open = self._log.memory.open_transaction is not None
+        is_open = self._log.producer_state.open_transaction is not None
         reason = None
         if request.commit is not None and found:
             reason = "a named commit is a transaction itself, and cannot hold another one's markers"

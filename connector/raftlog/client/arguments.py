@@ -14,8 +14,8 @@ import re
 from typing import Any, Final
 
 from raftlog.errors import OptionError
-from raftlog.log.reads import READ_UNCOMMITTED, Isolation
-from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.reads import READ_UNCOMMITTED_NAME, Isolation
+from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.header import INT32_MAX, INT64_MAX
 
@@ -112,12 +112,12 @@ def producer_stamp(value: Any) -> ProducerStamp | None:
 
 def isolation_of(value: Any) -> Isolation:
     """What may be read, by itself or by name: also by Kafka's own, ``read_uncommitted``."""
-    if value == READ_UNCOMMITTED:
-        return Isolation.HIGH_WATERMARK
+    if value == READ_UNCOMMITTED_NAME:
+        return Isolation.READ_UNCOMMITTED
     try:
         return Isolation(value)
     except ValueError:
-        names = ", ".join((*(one.value for one in Isolation), READ_UNCOMMITTED))
+        names = ", ".join((*(one.value for one in Isolation), READ_UNCOMMITTED_NAME))
         raise OptionError(option="isolation", reason=f"it must be one of {names}") from None
 
 

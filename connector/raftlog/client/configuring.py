@@ -24,8 +24,8 @@ from raftlog.log.small_files import (
     parse_partition_metadata,
     parse_properties,
 )
+from raftlog.log.writing.atomic_files import read_checked, replace_checked
 from raftlog.log.writing.properties import encode_log_properties, parse_log_properties
-from raftlog.log.writing.replacing import read_checked, replace_checked
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 

@@ -21,8 +21,8 @@ from raftlog.log.names import (
     parse_partition_name,
     read_listing,
 )
+from raftlog.log.writing.atomic_files import CHECKSUMS_NAME, read_checked
 from raftlog.log.writing.properties import LogConfig, LogProperties, parse_log_properties
-from raftlog.log.writing.replacing import CHECKSUMS_NAME, read_checked
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID

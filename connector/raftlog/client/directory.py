@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from raftlog.errors import LogNotFoundError, NotALogError, OptionError
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
+from raftlog.log.directory_log import DirectoryLog
 from raftlog.log.opening import open_log
+from raftlog.log.quorum_copies import QuorumCopies
 from raftlog.log.reader import LogReader
 from raftlog.log.reads import LogKind
-from raftlog.log.single import SingleLog
-from raftlog.log.voters import VotersLog
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import Storage
 from raftlog.types import CLUSTER_METADATA_TOPIC
@@ -69,12 +69,12 @@ def _open(
     storage = storage if storage is not None else WritableLocalStorage()
     path = without_scheme(path)
 
-    def opened(path: str) -> SingleLog:
+    def opened(path: str) -> DirectoryLog:
         return open_log(storage, path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
 
     if _exists(storage, path):
         return opened(path)
-    logs: dict[tuple[str, str], SingleLog] = {}
+    logs: dict[tuple[str, str], DirectoryLog] = {}
     for part in filter(None, (without_scheme(part.strip()) for part in path.split(","))):
         if _exists(storage, part):
             logs[storage.split(part)] = opened(part)
@@ -83,12 +83,12 @@ def _open(
     if not logs:
         raise LogNotFoundError(path=path)
     found = list(logs.values())
-    return found[0] if len(found) == 1 else VotersLog(path, found)
+    return found[0] if len(found) == 1 else QuorumCopies(path, found)
 
 
 def _matching(
-    storage: Storage, pattern: str, opened: Callable[[str], SingleLog]
-) -> list[SingleLog]:
+    storage: Storage, pattern: str, opened: Callable[[str], DirectoryLog]
+) -> list[DirectoryLog]:
     """The logs that a pattern matches; what is no log among its matches is passed over."""
     logs = []
     problem: NotALogError | None = None

@@ -32,7 +32,7 @@ from raftlog.errors import (
     OptionError,
 )
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.commits import LastCommit
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.recovered import RecoveryReport
@@ -223,7 +223,7 @@ class EmbeddedLog(LogHandle):
         """The last named commit of an application id, if the log remembers one."""
         if not isinstance(application_id, str):
             raise OptionError(option="application_id", reason="it must be text")
-        return self.run(lambda log, _: log.memory.last_commit(application_id), timeout_ms)
+        return self.run(lambda log, _: log.producer_state.last_commit(application_id), timeout_ms)
 
     def claim(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> int:
         """Begin a new epoch, and return it: whoever appends under an older one is refused."""

@@ -6,26 +6,27 @@ goes on behind damage, where a reader stops.
 
 from __future__ import annotations
 
-from raftlog.log.comparing import Divergence, first_divergence
+from raftlog.log.chunks import ColumnDecoder, read_chunks
+from raftlog.log.directory_log import DirectoryLog
+from raftlog.log.divergence import Divergence, first_divergence
 from raftlog.log.epoch_cache import parse_epoch_checkpoint
 from raftlog.log.files import LogFiles, read_batch_at
 from raftlog.log.names import (
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIX,
     META_PROPERTIES_NAME,
+    OUT_OF_ELECTION_NAME,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
     QUORUM_STATE_NAME,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    WITHDRAWN_NAME,
 )
 from raftlog.log.offset_index import OFFSET_ENTRY_BYTES, parse_offset_index
-from raftlog.log.pieces import ReadScans, pieces
 from raftlog.log.producer_snapshot import parse_producer_snapshot
 from raftlog.log.published import PUBLISHED_NAME
-from raftlog.log.resync import find_sound_batch
-from raftlog.log.single import SingleLog
+from raftlog.log.quorum_copies import QuorumCopies
+from raftlog.log.resync import find_valid_batch
 from raftlog.log.small_files import (
     parse_meta_properties,
     parse_partition_metadata,
@@ -34,8 +35,7 @@ from raftlog.log.small_files import (
 from raftlog.log.text_files import read_small_file
 from raftlog.log.time_index import TIME_ENTRY_BYTES, parse_time_index
 from raftlog.log.txn_index import AbortedTransaction, parse_txn_index
-from raftlog.log.voters import VotersLog
-from raftlog.log.writing.marks import read_marks
+from raftlog.log.writing.checkpoint_files import read_checkpoint_files
 from raftlog.log.writing.recovered import Anomaly
 from raftlog.storage.protocol import ReadableFile, WritableStorage
 
@@ -48,19 +48,19 @@ __all__ = [
     "PARTITION_METADATA_NAME",
     "PRODUCER_SNAPSHOT_SUFFIX",
     "QUORUM_STATE_NAME",
-    "WITHDRAWN_NAME",
+    "OUT_OF_ELECTION_NAME",
     "TIME_ENTRY_BYTES",
     "TIME_INDEX_SUFFIX",
     "TXN_INDEX_SUFFIX",
     "AbortedTransaction",
     "Divergence",
     "LogFiles",
-    "ReadScans",
+    "ColumnDecoder",
     "ReadableFile",
-    "SingleLog",
-    "VotersLog",
+    "DirectoryLog",
+    "QuorumCopies",
     "embedded_marks",
-    "find_sound_batch",
+    "find_valid_batch",
     "first_divergence",
     "parse_epoch_checkpoint",
     "parse_meta_properties",
@@ -70,7 +70,7 @@ __all__ = [
     "parse_quorum_state",
     "parse_time_index",
     "parse_txn_index",
-    "pieces",
+    "read_chunks",
     "read_batch_at",
     "read_small_file",
 ]
@@ -85,6 +85,8 @@ def embedded_marks(files: LogFiles) -> tuple[int, tuple[Anomaly, ...]]:
     storage = files.storage
     if not files.listing.is_embedded or not isinstance(storage, WritableStorage):
         return 0, ()
-    marks = read_marks(storage, files.directory)
+    checkpoints = read_checkpoint_files(storage, files.directory)
     published_path = storage.join(files.directory, PUBLISHED_NAME)  # perhaps read half written
-    return marks.durable_offset, tuple(one for one in marks.anomalies if one.path != published_path)
+    return checkpoints.durable_offset, tuple(
+        one for one in checkpoints.anomalies if one.path != published_path
+    )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from raftlog.closing import Closing
 from raftlog.log.reads import Isolation
-from raftlog.log.writing.batch_facts import CommitName, ValueKind
+from raftlog.log.writing.batch_metadata import CommitName, ValueKind
 from raftlog.records.builder import ProducerStamp
 from raftlog.types import SnapshotId
 

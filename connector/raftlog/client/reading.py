@@ -93,7 +93,7 @@ class LogReading:
         plan = log.plan(self.start_offset, self.end_offset, isolation=self._isolation)
         return [
             span
-            for part in plan.slices
+            for part in plan.splits
             for span in part.spans
             if span.outcome is not Outcome.COMMITTED
         ]

@@ -14,8 +14,8 @@ from dataclasses import replace
 from raftlog.errors import LogReadOnlyError, NotALogError
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME, read_listing
 from raftlog.log.writing.index_recovery import rebuild_indexes
-from raftlog.log.writing.recovered import CutTail, RecoveryReport
-from raftlog.log.writing.repair import Repaired, cut_log_at
+from raftlog.log.writing.recovered import RecoveryReport, TruncatedTail
+from raftlog.log.writing.repair import Repaired, truncate_log_at
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
@@ -26,7 +26,7 @@ from .creating import own_properties
 from .paths import without_scheme
 from .turns import LOCK_WAIT_MS, Turns
 
-__all__ = ["CutTail", "RecoveryReport", "Repaired", "open_once", "repair_log"]
+__all__ = ["TruncatedTail", "RecoveryReport", "Repaired", "open_once", "repair_log"]
 
 
 def open_once(
@@ -91,4 +91,4 @@ def repair_log(
         ) from None
     turns = Turns(files, directory, pause=clock.pause)
     with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
-        return cut_log_at(files, directory, offset=cut_at, config=properties.config)
+        return truncate_log_at(files, directory, offset=cut_at, config=properties.config)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from raftlog.errors import InvalidAppendError, RaftlogError
 from raftlog.limits import BATCH_HEADER_BYTES
-from raftlog.log.writing.batch_facts import CommitName
+from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.records.builder import ProducerStamp
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.packed import PackedRecords

@@ -23,7 +23,7 @@ from raftlog.errors import InvalidAppendError, MalformedVarintError
 from raftlog.limits import HEADERS_PER_RECORD_MAX
 from raftlog.log.marker_values import FRAME_VERSION, marker_of, transaction_name
 from raftlog.log.transactions import Marker
-from raftlog.log.writing.batch_facts import ValueKind, parse_commit_transaction_name
+from raftlog.log.writing.batch_metadata import ValueKind, parse_commit_transaction_name
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.record import Header, NewRecord
 from raftlog.records.varint import read_unsigned_varint

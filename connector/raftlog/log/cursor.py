@@ -29,18 +29,18 @@ from raftlog.records.columns import BatchColumns, Stop
 from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC, LENGTH_MIN
 from raftlog.storage.protocol import ReadableFile
 
+from .chunks import ChunkDecoder, P, read_chunks
 from .files import LogFiles, read_batch_at
-from .pieces import P, Reading, pieces
-from .resync import find_sound_batch
+from .resync import find_valid_batch
 
 _ZEROS_BYTES: Final = 4096
 """So many zeros are a preallocated file's: nothing is looked for behind them."""
-_LOOKS_MAX: Final = 5
+_ATTEMPTS_MAX: Final = 5
 """How often a vanished segment is looked for before the caller is told."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LogTail:
     """What lies behind the last sound batch of the active segment.
 
     ``byte_count`` 0 is a clean end. ``error`` is set if the bytes are no batch that was cut off and
@@ -67,7 +67,7 @@ class LogCursor:
         self._position: int | None = None
         self._refused_position: int | None = None
         self.next_offset = offset
-        self.tail: Tail | None = None
+        self.tail: LogTail | None = None
         self.segment = self._segment_at(offset)
 
     @property
@@ -75,19 +75,19 @@ class LogCursor:
         """Where in ``segment`` reading goes on, if that is known already."""
         return self._position
 
-    def read(self, reading: Reading[P], end_offset: int | None = None) -> Iterator[P]:
+    def read(self, decoder: ChunkDecoder[P], end_offset: int | None = None) -> Iterator[P]:
         """Read pieces up to ``end_offset``, or up to the end of the log if it is None.
 
         Raises ``CorruptBatchError``, ``LogGapError``, ``DataLossError`` (also if the log ends
         before ``end_offset``), ``SegmentVanishedError`` and ``LogAccessError``, each behind the
         last piece that was whole.
         """
-        looks = 0
+        attempts = 0
         while end_offset is None or self.next_offset < end_offset:
             following = self._files.segment_after(self.segment)
             try:
                 with self._files.open(self._files.segment_path(self.segment)) as file:
-                    stop, error = yield from self._read_segment(file, reading, end_offset)
+                    stop, error = yield from self._read_segment(file, decoder, end_offset)
                     if stop is not Stop.END_OFFSET and _is_past(self.next_offset, end_offset):
                         return
                     if error is not None and (following is not None or end_offset is not None):
@@ -98,7 +98,7 @@ class LogCursor:
                         return
                     if following is not None:
                         self._leave(file, following)
-                        looks = 0
+                        attempts = 0
                         continue
                     self._files.refresh()
                     if self._files.segment_after(self.segment) is not None:
@@ -106,8 +106,8 @@ class LogCursor:
                     if self._is_end_of_log(file, error, end_offset):
                         return
             except SegmentVanishedError:
-                looks += 1
-                if looks > _LOOKS_MAX:
+                attempts += 1
+                if attempts > _ATTEMPTS_MAX:
                     raise
                 self._files.refresh()
                 self.segment = self._segment_at(self.next_offset)
@@ -127,7 +127,7 @@ class LogCursor:
         return segment
 
     def _read_segment(
-        self, file: ReadableFile, reading: Reading[P], end_offset: int | None
+        self, file: ReadableFile, decoder: ChunkDecoder[P], end_offset: int | None
     ) -> Generator[P, None, tuple[Stop, CorruptBatchError | None]]:
         """Read the current segment. Returns why it ended, and the damage that ended it."""
         wanted = None
@@ -135,26 +135,26 @@ class LogCursor:
             self._position = self._files.find(file, self.segment, self.next_offset)
             wanted = self.next_offset
         stop, error = Stop.END, None
-        for position, piece in pieces(
-            file, self._position, reading, start_offset=wanted, end_offset=end_offset
+        for position, chunk in read_chunks(
+            file, self._position, decoder, start_offset=wanted, end_offset=end_offset
         ):
             if _is_past(self.next_offset, end_offset):
                 return Stop.END_OFFSET, None  # what follows is not wanted, whatever it is
-            batches = piece.batches
+            batches = chunk.batches
             count, gap = self._in_order(batches, file.path)
             if count:
                 self._started = True
                 self.next_offset = int(batches.last_offset[count - 1]) + 1
-                behind = int(batches.position[count - 1]) + int(batches.byte_count[count - 1])
-                self._files.remember(self.next_offset, self.segment, behind)
-                self._position = position if gap is None else behind
-                yield piece if gap is None else reading.first(piece, count)
+                batch_end = int(batches.position[count - 1]) + int(batches.byte_count[count - 1])
+                self._files.remember_position(self.next_offset, self.segment, batch_end)
+                self._position = position if gap is None else batch_end
+                yield chunk if gap is None else decoder.first(chunk, count)
             if gap is not None:
                 if count and _is_past(self.next_offset, end_offset):
                     return Stop.END_OFFSET, None
                 raise gap
             self._position = position
-            stop, error = piece.stop, piece.error
+            stop, error = chunk.stop, chunk.error
         return stop, error
 
     def _in_order(self, batches: BatchColumns, path: str) -> tuple[int, LogGapError | None]:
@@ -245,7 +245,7 @@ class LogCursor:
         byte_count = file.byte_count() - position
         head = file.read_at(position, _ZEROS_BYTES)
         if any(head):
-            sound = find_sound_batch(file, position, self.next_offset)
+            valid_position = find_valid_batch(file, position, self.next_offset)
             # Looked at only now: the node may have completed the batch while we searched. If it
             # is whole and is refused once more, what is in it is damaged.
             if read_batch_at(file, position) is not None:
@@ -253,9 +253,9 @@ class LogCursor:
                     raise error
                 self._refused_position = position
                 return False
-            if sound is not None:
+            if valid_position is not None:
                 raise error or CorruptBatchError(
-                    reason=f"its length is not true: a sound batch begins at byte {sound}",
+                    reason=f"its length is not true: a sound batch begins at byte {valid_position}",
                     path=file.path,
                     position=position,
                     offset=self.next_offset,
@@ -268,7 +268,7 @@ class LogCursor:
                 f"{end_offset} were to be read",
                 remedy="the node truncated it, or this is another copy: plan the read again",
             )
-        self.tail = Tail(file.path, position, max(byte_count, 0), error)
+        self.tail = LogTail(file.path, position, max(byte_count, 0), error)
         return True
 
 

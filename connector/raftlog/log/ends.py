@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from raftlog.errors import DivergedLogError
 
-from .cursor import Tail
+from .cursor import LogTail
 from .epoch_cache import EpochCache
 from .reads import EndBasis, ReadEnd
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class LogExtent:
     """The extent and lineage of one copy of a log."""
 
     path: str
@@ -29,17 +29,17 @@ class Placed:
     epochs: EpochCache
 
 
-def not_before(found: ReadEnd, previous: ReadEnd | None, log: Placed) -> ReadEnd:
+def not_below_previous(found: ReadEnd, previous: ReadEnd | None, log: LogExtent) -> ReadEnd:
     """``found``, or ``previous`` if the end fell. Raises ``DivergedLogError``."""
     if previous is None:
         return found
-    check_lineage(previous.offset, previous.epoch, log)
+    check_leader_epoch(previous.offset, previous.epoch, log)
     if found.offset >= previous.offset:
         return found
     return replace(previous, lower_offset=found.offset)
 
 
-def check_lineage(offset: int, epoch: int, log: Placed) -> None:
+def check_leader_epoch(offset: int, epoch: int, log: LogExtent) -> None:
     """Check that a log which holds the record before ``offset`` has it from ``epoch``.
 
     Nothing can be said where that record is not on disk any more, or not yet; but a later epoch
@@ -61,7 +61,7 @@ def check_lineage(offset: int, epoch: int, log: Placed) -> None:
         )
 
 
-def words_of(basis: EndBasis, tail: Tail | None, *, holdback_ms: int = 0) -> str:
+def describe_end(basis: EndBasis, tail: LogTail | None, *, holdback_ms: int = 0) -> str:
     """Say how an end was chosen, and what lies behind it that was not believed."""
     match basis:
         case EndBasis.DIRECTORY:

@@ -49,7 +49,7 @@ V = TypeVar("V")
 
 _INDEXES_KEPT: Final = 256
 _HINTS_KEPT: Final = 256
-_LOOKS_MAX: Final = 10
+_ATTEMPTS_MAX: Final = 10
 """How often to look again while a cleaner swaps segments, which takes it microseconds."""
 
 
@@ -94,7 +94,7 @@ class LogFiles:
         """Look again. A single file stays what it is."""
         if self._single_path is not None:
             return
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             self.listing = read_listing(self.storage.list_names(self.directory))
             if not self.listing.swapped:
                 return
@@ -154,11 +154,11 @@ class LogFiles:
         data = self._index_bytes(base_offset, TIME_INDEX_SUFFIX, TIME_ENTRY_BYTES)
         return parse_time_index(data, base_offset)
 
-    def remember(self, offset: int, base_offset: int, position: int) -> None:
+    def remember_position(self, offset: int, base_offset: int, position: int) -> None:
         """Note where reading came to: it often goes on there."""
         _keep(self._hints, offset, (base_offset, position), _HINTS_KEPT)
 
-    def was_read_up_to(self, offset: int, base_offset: int) -> bool:
+    def was_read_to(self, offset: int, base_offset: int) -> bool:
         """Whether reading came to ``offset`` inside this segment, as far as that is remembered."""
         segment, position = self._hints.get(offset, (None, 0))
         return segment == base_offset and position > 0
@@ -168,19 +168,19 @@ class LogFiles:
 
         The batch that holds the offset lies there or behind. 0 if nothing better is known.
         """
-        hint = self._hint_before(base_offset, offset)
+        hint = self._nearest_hint(base_offset, offset)
         if hint is not None and hint[0] == offset and _begins_with(file, hint[1], offset):
             return hint[1]
         position = 0
         index = self.offset_index(base_offset)
         ordinal = index.entry_before(offset)
-        if ordinal is not None and self.is_entry_true(file, index, ordinal):
+        if ordinal is not None and self.is_entry_valid(file, index, ordinal):
             position = int(index.positions[ordinal])
         if hint is not None and hint[1] > position and _begins_with(file, hint[1], hint[0]):
             return hint[1]
         return position
 
-    def _hint_before(self, base_offset: int, offset: int) -> tuple[int, int] | None:
+    def _nearest_hint(self, base_offset: int, offset: int) -> tuple[int, int] | None:
         """The last offset at or before this one that reading came to in a segment, and where."""
         known = [
             (hinted, position)
@@ -189,7 +189,7 @@ class LogFiles:
         ]
         return max(known, default=None)
 
-    def is_entry_true(self, file: ReadableFile, index: OffsetIndex, ordinal: int) -> bool:
+    def is_entry_valid(self, file: ReadableFile, index: OffsetIndex, ordinal: int) -> bool:
         """Whether the batch that an index entry names lies where the entry says."""
         batch = read_batch_at(file, int(index.positions[ordinal]))
         return batch is not None and batch.last_offset == int(index.last_offsets[ordinal])

@@ -16,7 +16,7 @@ from raftlog.errors import NotALogError
 from raftlog.records.header import BATCH_MAGIC, INT32_MAX, LENGTH_MAX, MAGIC_POSITION
 from raftlog.storage.protocol import ReadableFile
 
-from .resync import find_sound_batch
+from .resync import find_valid_batch
 
 _PREFIX: Final = struct.Struct(
     ">"
@@ -32,7 +32,7 @@ _OFFSET_LIKELY_MAX: Final = 2**48
 _SHOWN_BYTES: Final = 24
 
 
-def refuse_foreign(file: ReadableFile, base_offset: int | None) -> None:
+def check_segment_format(file: ReadableFile, base_offset: int | None) -> None:
     """Raise ``NotALogError`` if ``file`` is no segment, damaged or whole.
 
     ``base_offset`` is what its name says, or None if that says nothing.
@@ -40,7 +40,7 @@ def refuse_foreign(file: ReadableFile, base_offset: int | None) -> None:
     head = file.read_at(0, _PREFIX.size)
     if not _is_foreign(head, base_offset):
         return
-    if find_sound_batch(file, 0, base_offset) is None:
+    if find_valid_batch(file, 0, base_offset) is None:
         shown = ascii(file.read_at(0, _SHOWN_BYTES))[1:]
         raise NotALogError(
             path=file.path, reason=f"it begins with {shown}, and no record batch follows"

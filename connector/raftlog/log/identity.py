@@ -40,7 +40,7 @@ from .names import (
     parse_partition_name,
 )
 from .reads import LogKind
-from .resync import find_sound_batch
+from .resync import find_valid_batch
 from .small_files import parse_partition_metadata, parse_properties
 from .text_files import read_small_file
 
@@ -234,10 +234,10 @@ def _first_batches(file: ReadableFile) -> Iterator[RecordBatch | None]:
     for _ in range(IDENTIFY_BATCHES_MAX):
         batch = read_batch_at(file, position)
         if batch is None:
-            head = _Head(file, position + IDENTIFY_BYTES_MAX)
+            head = _FilePrefix(file, position + IDENTIFY_BYTES_MAX)
             if not any(file.read_at(position, BATCH_HEADER_BYTES)):
                 return  # the end, or a preallocated file's zeros
-            found = find_sound_batch(head, position, None)
+            found = find_valid_batch(head, position, None)
             if found is None:
                 if file.byte_count() > head.byte_count():
                     yield None
@@ -248,7 +248,7 @@ def _first_batches(file: ReadableFile) -> Iterator[RecordBatch | None]:
         position = batch.position + batch.byte_count
 
 
-class _Head:
+class _FilePrefix:
     """A file up to a position, as if it ended there."""
 
     def __init__(self, file: ReadableFile, end: int) -> None:

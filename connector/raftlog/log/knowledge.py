@@ -25,25 +25,25 @@ from raftlog.errors import (
 )
 from raftlog.storage.protocol import WritableStorage
 
-from .cursor import Tail
+from .cursor import LogTail
 from .epoch_cache import EpochCache, parse_epoch_checkpoint
 from .files import LogFiles
-from .history import History, LogRewritten, log_start, metadata_history, producer_history
-from .lineage import lineage_below
-from .markers import VoterSet, replica_keys
+from .leader_epochs import epochs_below
+from .log_end import LogEnd, find_durable_log_end, find_log_end
 from .names import EPOCH_CHECKPOINT_NAME, Listing
 from .offset_checkpoint import (
     LOG_START_CHECKPOINT_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
-    parse_own_offset,
+    parse_single_offset,
 )
-from .outline import Outline, read_durable_outline, read_outline
 from .published import read_published
 from .reads import Isolation, LogKind
+from .replay import LogReplay, LogTruncated, log_start, metadata_replay, partition_replay
 from .snapshot import SnapshotReader
+from .transaction_markers import VoterSet, replica_keys
 from .transactions import TransactionSpan
 
-_BEGINNINGS_MAX: Final = 5
+_RESTARTS_MAX: Final = 5
 """How often reading is begun again in one look, because the node changed what had been read."""
 _SETTLE_STEP: Final = 65_536
 """How many offsets further to look, at a time, for the end of a transaction."""
@@ -56,17 +56,17 @@ class Knowledge:
     def __init__(self, files: LogFiles, kind: LogKind) -> None:
         self.files = files
         self._kind = kind
-        self._outline: Outline | None = None
-        self._history: History | None = None
-        self._backlog: History | None = None
+        self._log_end: LogEnd | None = None
+        self._replay: LogReplay | None = None
+        self._backlog: LogReplay | None = None
         self._is_followed = False
-        self._lineage: tuple[EpochCache, int, EpochCache] | None = None
+        self._leader_epochs: tuple[EpochCache, int, EpochCache] | None = None
         self._start: tuple[Listing, int] | None = None
 
     def refresh(self) -> None:
         """Look at the directory again; what was read is kept."""
         self.files.refresh()
-        self._outline = None
+        self._log_end = None
         self._is_followed = False
 
     @property
@@ -78,30 +78,34 @@ class Knowledge:
 
     @property
     def epochs(self) -> EpochCache:
-        history = self._history if self._is_followed else None
-        if history is None or history.damage is not None:
+        replay = self._replay if self._is_followed else None
+        if replay is None or replay.damage is not None:
             known, below, first = _NOTHING, self.end_offset, None
         else:
-            known, below = history.epochs, history.start_offset
+            known, below = replay.epochs, replay.start_offset
             first = known.entries[0].epoch if known.entries else None
-        if self._lineage is None or self._lineage[0] is not known or self._lineage[1] != below:
-            cache = self._with_older_epochs(lineage_below(self.files, below, first))
+        if (
+            self._leader_epochs is None
+            or self._leader_epochs[0] is not known
+            or self._leader_epochs[1] != below
+        ):
+            cache = self._with_checkpointed_epochs(epochs_below(self.files, below, first))
             cache = cache.assign_all((one.epoch, one.start_offset) for one in known.entries)
-            self._lineage = known, below, cache
-        return self._lineage[2]
+            self._leader_epochs = known, below, cache
+        return self._leader_epochs[2]
 
-    def outline(self) -> Outline:
+    def log_end(self) -> LogEnd:
         """Where the log ends. Raises ``CorruptBatchError`` if there is nothing but damage."""
-        if self._outline is None:
-            self._outline = self._look_at_end()
-        return self._outline
+        if self._log_end is None:
+            self._log_end = self._find_log_end()
+        return self._log_end
 
-    def history(self) -> History | None:
+    def replay(self) -> LogReplay | None:
         """What reading forward taught, up to the end; None for a log without segments."""
         if not self._is_followed:
-            self._history = self._follow()
+            self._replay = self._follow()
             self._is_followed = True
-        return self._history
+        return self._replay
 
     @property
     def start_offset(self) -> int:
@@ -110,79 +114,81 @@ class Knowledge:
         if self._start is None or self._start[0] is not listing:
             start_offset = log_start(self.files)
             if listing.is_embedded:
-                start_offset = max(start_offset, self._own_offset(LOG_START_CHECKPOINT_NAME))
+                start_offset = max(
+                    start_offset, self._checkpointed_offset(LOG_START_CHECKPOINT_NAME)
+                )
             self._start = listing, start_offset
         return self._start[1]
 
     @property
     def end_offset(self) -> int:
         """Where the log ends (exclusive)."""
-        return max(self.outline().end_offset, self.start_offset)
+        return max(self.log_end().end_offset, self.start_offset)
 
-    def stable_end(self, end_offset: int) -> int:
+    def last_stable_offset(self, end_offset: int) -> int:
         """The last stable offset if the log ended at ``end_offset`` (a batch boundary)."""
-        history = self.history()
+        replay = self.replay()
         start_offset = log_start(self.files)
-        if history is None or end_offset <= start_offset:
+        if replay is None or end_offset <= start_offset:
             return end_offset
-        if end_offset < history.book.complete_from:
-            history = self._begin(before_offset=end_offset)
-            history.follow(end_offset)
+        if end_offset < replay.transactions.complete_from:
+            replay = self._begin(before_offset=end_offset)
+            replay.follow(end_offset)
         # A transaction may have begun in a segment that is gone, and never ended.
-        return max(history.book.stable_end(end_offset), start_offset)
+        return max(replay.transactions.last_stable_offset(end_offset), start_offset)
 
-    def sound_end(self, start_offset: int, end_offset: int) -> int:
+    def valid_end(self, start_offset: int, end_offset: int) -> int:
         """How far the range is known to be free of damage: ``end_offset`` if none is known in it.
 
         Raises the damage if the range begins with it.
         """
-        history = self.history()
-        if history is None or history.damage is None:
+        replay = self.replay()
+        if replay is None or replay.damage is None:
             return end_offset
-        if not history.start_offset <= start_offset <= history.next_offset < end_offset:
+        if not replay.start_offset <= start_offset <= replay.next_offset < end_offset:
             return end_offset
-        if history.next_offset == start_offset:
-            raise history.damage
-        return history.next_offset
+        if replay.next_offset == start_offset:
+            raise replay.damage
+        return replay.next_offset
 
     def spans(
         self, start_offset: int, end_offset: int, isolation: Isolation
     ) -> tuple[TransactionSpan, ...]:
         is_metadata = self._kind is LogKind.METADATA
-        if not is_metadata and isolation is Isolation.HIGH_WATERMARK:
+        if not is_metadata and isolation is Isolation.READ_UNCOMMITTED:
             return ()
-        history = self.covering(start_offset, end_offset)
-        if history is None:
+        replay = self.covering(start_offset, end_offset)
+        if replay is None:
             return ()
         if isolation is Isolation.READ_COMMITTED:
-            if history.damage is not None and history.next_offset < end_offset:
-                raise history.damage  # it hides which transactions the range belongs to
-            problem = history.book.first_problem(start_offset, end_offset)
+            if replay.damage is not None and replay.next_offset < end_offset:
+                raise replay.damage  # it hides which transactions the range belongs to
+            problem = replay.transactions.first_problem(start_offset, end_offset)
             if problem is not None:
                 raise problem
-        return history.book.spans(start_offset, end_offset, with_committed=is_metadata)
+        return replay.transactions.spans(start_offset, end_offset, with_committed=is_metadata)
 
-    def covering(self, start_offset: int, end_offset: int) -> History | None:
+    def covering(self, start_offset: int, end_offset: int) -> LogReplay | None:
         """A history that knows every transaction that touches the range, if damage lets it.
 
         None for a log without segments.
         """
-        history = self.history()
-        if history is None or _knows_from(history, start_offset):
-            return history
-        for _ in range(_BEGINNINGS_MAX):
+        replay = self.replay()
+        if replay is None or _covers(replay, start_offset):
+            return replay
+        for _ in range(_RESTARTS_MAX):
             backlog = self._backlog
-            if backlog is None or not _knows_from(backlog, start_offset):
+            if backlog is None or not _covers(backlog, start_offset):
                 backlog = self._backlog = self._begin(before_offset=start_offset)
-                backlog.book.keep_all(with_committed=self._kind is LogKind.METADATA)
-            backlog.book.forget_ended_before(start_offset)
+                backlog.transactions.retain_all(with_committed=self._kind is LogKind.METADATA)
+            backlog.transactions.drop_ended_before(start_offset)
             try:
                 backlog.follow(end_offset)
                 settled = end_offset
-                while settled < self.end_offset and backlog.book.opened_before(end_offset):
+                while settled < self.end_offset and backlog.transactions.opened_before(end_offset):
                     settled = min(settled + _SETTLE_STEP, self.end_offset)
                     backlog.follow(settled)
-            except (LogRewritten, DataLossError, SegmentVanishedError):
+            except (LogTruncated, DataLossError, SegmentVanishedError):
                 self._backlog = None
                 self.files.refresh()
                 continue
@@ -191,17 +197,17 @@ class Knowledge:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _look_at_end(self) -> Outline:
+    def _find_log_end(self) -> LogEnd:
         published = self._published()
         if published is None:
-            found = self._look_at_segments()
+            found = self._find_end_in_segments()
             # Whoever appends has published before: if it was begun meanwhile, that tells where.
             published = self._published()
             if published is None:
                 return found
         return published
 
-    def _published(self) -> Outline | None:
+    def _published(self) -> LogEnd | None:
         """The end that an embedded log's writers have told since the machine started."""
         storage = self.files.storage
         if not self.files.listing.is_embedded or not isinstance(storage, WritableStorage):
@@ -210,68 +216,70 @@ class Knowledge:
         if published is None:
             return None
         path = self.files.segment_path(published.segment_base_offset)
-        tail = Tail(path, published.file_position, 0)
-        return Outline(published.end_offset, published.epoch, tail)
+        tail = LogTail(path, published.file_position, 0)
+        return LogEnd(published.end_offset, published.epoch, tail)
 
-    def _look_at_segments(self) -> Outline:
-        for _ in range(_BEGINNINGS_MAX):
+    def _find_end_in_segments(self) -> LogEnd:
+        for _ in range(_RESTARTS_MAX):
             if not self.files.listing.segments:
                 start_offset = log_start(self.files)
-                return Outline(start_offset, None, Tail(self.files.path, 0, 0))
+                return LogEnd(start_offset, None, LogTail(self.files.path, 0, 0))
             try:
-                outline = self._torn_outline() or read_outline(
+                log_end = self._durable_log_end() or find_log_end(
                     self.files, contiguous=self._kind is LogKind.METADATA
                 )
             except SegmentVanishedError:
                 self.files.refresh()
                 continue
             is_alone = len(self.files.listing.segments) == 1 and not self.files.listing.snapshots
-            if outline.tail.error is not None and outline.epoch is None and is_alone:
-                raise outline.tail.error
-            return outline
+            if log_end.tail.error is not None and log_end.epoch is None and is_alone:
+                raise log_end.tail.error
+            return log_end
         raise SegmentVanishedError(path=self.files.path)
 
-    def _torn_outline(self) -> Outline | None:
+    def _durable_log_end(self) -> LogEnd | None:
         """The end of a log of ours that no writer has opened since the machine started."""
         if not self.files.listing.is_embedded:
             return None
-        return read_durable_outline(self.files, self._own_offset(RECOVERY_POINT_CHECKPOINT_NAME))
+        return find_durable_log_end(
+            self.files, self._checkpointed_offset(RECOVERY_POINT_CHECKPOINT_NAME)
+        )
 
-    def _own_offset(self, name: str) -> int:
+    def _checkpointed_offset(self, name: str) -> int:
         """The offset in a checkpoint of a log of ours; 0 if it is not known, as for its writers."""
         path = self.files.storage.join(self.files.directory, name)
         with contextlib.suppress(CorruptFileError):
             data = self.files.read_small(name)
-            return 0 if data is None else parse_own_offset(data, path)
+            return 0 if data is None else parse_single_offset(data, path)
         return 0
 
-    def _follow(self) -> History | None:
+    def _follow(self) -> LogReplay | None:
         is_embedded = self.files.listing.is_embedded
-        for _ in range(_BEGINNINGS_MAX):
+        for _ in range(_RESTARTS_MAX):
             if not self.files.listing.segments:
                 return None
             try:
-                if self._history is None:
-                    self.outline()  # raises if it is no log at all
-                    self._history = self._begin()
-                history = self._history
-                history.follow(self.outline().end_offset if is_embedded else None)
-            except (LogRewritten, DataLossError, SegmentVanishedError):
-                self._history = self._backlog = self._lineage = None
+                if self._replay is None:
+                    self.log_end()  # raises if it is no log at all
+                    self._replay = self._begin()
+                replay = self._replay
+                replay.follow(self.log_end().end_offset if is_embedded else None)
+            except (LogTruncated, DataLossError, SegmentVanishedError):
+                self._replay = self._backlog = self._leader_epochs = None
                 self.files.refresh()
                 continue
-            if history.damage is None and history.tail is not None:
-                latest = history.epochs.latest_epoch
-                self._outline = Outline(history.next_offset, latest, history.tail)
-            return history
+            if replay.damage is None and replay.tail is not None:
+                latest = replay.epochs.latest_epoch
+                self._log_end = LogEnd(replay.next_offset, latest, replay.tail)
+            return replay
         raise SegmentVanishedError(path=self.files.path)
 
-    def _begin(self, before_offset: int | None = None) -> History:
+    def _begin(self, before_offset: int | None = None) -> LogReplay:
         if self._kind is LogKind.PARTITION:
-            return producer_history(self.files, before_offset)
-        history = metadata_history(self.files, before_offset)
-        history.voters = self._snapshot_voters(history.start_offset)
-        return history
+            return partition_replay(self.files, before_offset)
+        replay = metadata_replay(self.files, before_offset)
+        replay.voters = self._snapshot_voters(replay.start_offset)
+        return replay
 
     def _snapshot_voters(self, end_offset: int) -> VoterSet | None:
         for snapshot_id in self.files.listing.snapshots:
@@ -283,7 +291,7 @@ class Knowledge:
                 return None if voters is None else VoterSet(end_offset - 1, replica_keys(voters))
         return None
 
-    def _with_older_epochs(self, cache: EpochCache) -> EpochCache:
+    def _with_checkpointed_epochs(self, cache: EpochCache) -> EpochCache:
         """Add epochs that ended before the first batch on disk, as the checkpoint tells them."""
         try:
             checkpoint = self.epoch_checkpoint
@@ -303,7 +311,7 @@ class Knowledge:
         return EpochCache((*older, *rest))
 
 
-def _knows_from(history: History, offset: int) -> bool:
+def _covers(replay: LogReplay, offset: int) -> bool:
     """Whether a history knows every transaction that ends at ``offset`` or behind it."""
-    is_whole = history.damage is None or history.next_offset > offset
-    return is_whole and history.book.complete_from <= offset
+    is_whole = replay.damage is None or replay.next_offset > offset
+    return is_whole and replay.transactions.complete_from <= offset

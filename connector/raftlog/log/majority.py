@@ -38,7 +38,7 @@ from .epoch_cache import EpochCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class ReplicaLogState:
     """One node's copy of the log, as it was looked at.
 
     ``known_epoch``: the latest epoch that the node is known to have taken part in, read after its
@@ -72,7 +72,7 @@ class MajorityEnd:
     explanation: str
 
 
-def is_voter(copy: Copy, voters: Iterable[ReplicaKey]) -> bool:
+def is_voter(copy: ReplicaLogState, voters: Iterable[ReplicaKey]) -> bool:
     """Whether a copy is that of a voter: by node id, and by directory where both are known.
 
     A node whose disk was replaced has another directory, and is no voter until it is added again
@@ -85,7 +85,7 @@ def is_voter(copy: Copy, voters: Iterable[ReplicaKey]) -> bool:
     )
 
 
-def most_up_to_date(copies: Sequence[Copy]) -> Copy:
+def most_up_to_date(copies: Sequence[ReplicaLogState]) -> ReplicaLogState:
     """The copy that wins an election among these: by last epoch, then by length.
 
     Among copies of a majority it holds every committed record.
@@ -93,7 +93,7 @@ def most_up_to_date(copies: Sequence[Copy]) -> Copy:
     return max(copies, key=lambda copy: (copy.last_epoch, copy.log_end_offset))
 
 
-def agreed_end(one: Copy, other: Copy) -> int:
+def agreed_end(one: ReplicaLogState, other: ReplicaLogState) -> int:
     """The offset up to which two logs are equal (exclusive); 0 if they cannot be compared."""
     common = {entry.epoch for entry in one.epochs.entries} & {
         entry.epoch for entry in other.epochs.entries
@@ -109,12 +109,12 @@ def agreed_end(one: Copy, other: Copy) -> int:
     return min(ends)
 
 
-def majority_end(copies: Sequence[Copy], voters: tuple[ReplicaKey, ...]) -> MajorityEnd:
+def majority_end(copies: Sequence[ReplicaLogState], voters: tuple[ReplicaKey, ...]) -> MajorityEnd:
     """The end up to which a majority of ``voters`` holds the log, and nothing can take it back.
 
     Copies of observers are not counted, but may contradict. Raises ``TooFewVotersError``.
     """
-    counted = _one_each([copy for copy in copies if is_voter(copy, voters)])
+    counted = _one_per_voter([copy for copy in copies if is_voter(copy, voters)])
     needed = len(voters) // 2 + 1
     if len(counted) < needed:
         raise TooFewVotersError(
@@ -123,8 +123,8 @@ def majority_end(copies: Sequence[Copy], voters: tuple[ReplicaKey, ...]) -> Majo
         )
     newest = most_up_to_date(counted)
     held = sorted((agreed_end(newest, copy) for copy in counted), reverse=True)
-    offset = _without_contradiction(held[needed - 1], newest, copies)
-    words = _words(counted, voters)
+    offset = _exclude_contradicted(held[needed - 1], newest, copies)
+    words = _describe_counted(counted, voters)
     if not _is_certain(offset, newest, counted, copies, voters):
         words += (
             f"; up to offset {offset} they agree, but a leader of an epoch that none of these logs "
@@ -140,7 +140,7 @@ def majority_end(copies: Sequence[Copy], voters: tuple[ReplicaKey, ...]) -> Majo
     return MajorityEnd(offset, tuple(copy.node_id for copy in counted), words)
 
 
-def common_end(copies: Sequence[Copy]) -> MajorityEnd:
+def common_end(copies: Sequence[ReplicaLogState]) -> MajorityEnd:
     """The end up to which all copies agree: replicas of a partition that has no voters.
 
     What all in-sync replicas hold is committed (Kafka's high watermark).
@@ -160,9 +160,9 @@ def common_end(copies: Sequence[Copy]) -> MajorityEnd:
     return MajorityEnd(offset, tuple(copy.node_id for copy in copies), words)
 
 
-def _one_each(copies: list[Copy]) -> list[Copy]:
+def _one_per_voter(copies: list[ReplicaLogState]) -> list[ReplicaLogState]:
     """One copy a voter; of two that claim to be the same voter's, the one that is behind."""
-    chosen: dict[int, Copy] = {}
+    chosen: dict[int, ReplicaLogState] = {}
     for copy in copies:
         known = chosen.get(copy.node_id)
         chosen[copy.node_id] = (
@@ -171,7 +171,9 @@ def _one_each(copies: list[Copy]) -> list[Copy]:
     return [chosen[node_id] for node_id in sorted(chosen)]
 
 
-def _without_contradiction(offset: int, newest: Copy, copies: Sequence[Copy]) -> int:
+def _exclude_contradicted(
+    offset: int, newest: ReplicaLogState, copies: Sequence[ReplicaLogState]
+) -> int:
     """Go back until every log with a later epoch than the last record's holds that record."""
     while offset > newest.log_start_offset:
         epoch = newest.epochs.epoch_at(offset - 1) or 0
@@ -188,9 +190,9 @@ def _without_contradiction(offset: int, newest: Copy, copies: Sequence[Copy]) ->
 
 def _is_certain(
     offset: int,
-    newest: Copy,
-    counted: Sequence[Copy],
-    copies: Sequence[Copy],
+    newest: ReplicaLogState,
+    counted: Sequence[ReplicaLogState],
+    copies: Sequence[ReplicaLogState],
     voters: tuple[ReplicaKey, ...],
 ) -> bool:
     """Whether no leader that we have not seen can lack the record before ``offset``."""
@@ -208,7 +210,7 @@ def _is_certain(
     return len(seen) == max(latest - epoch - 1, 0)
 
 
-def _words(counted: Sequence[Copy], voters: tuple[ReplicaKey, ...]) -> str:
+def _describe_counted(counted: Sequence[ReplicaLogState], voters: tuple[ReplicaKey, ...]) -> str:
     given = ", ".join(str(copy.node_id) for copy in counted)
     all_of_them = ", ".join(str(node_id) for node_id in sorted(voter.node_id for voter in voters))
     return f"what a majority of the voters ({all_of_them}) holds, by the logs of {given}: committed"

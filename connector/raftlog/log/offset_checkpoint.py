@@ -53,7 +53,7 @@ def parse_offset_checkpoint(data: bytes, path: str) -> dict[TopicPartition, int]
     return offsets
 
 
-def parse_own_offset(data: bytes, path: str) -> int:
+def parse_single_offset(data: bytes, path: str) -> int:
     """The offset in a checkpoint that lies in a log's own directory and names nothing else.
 
     Raises ``CorruptFileError``. The name is not looked at: a directory may be renamed.

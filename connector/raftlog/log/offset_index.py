@@ -53,11 +53,11 @@ def parse_offset_index(data: bytes, base_offset: int) -> OffsetIndex:
 
 def ascending_count(*columns: tuple[npt.NDArray[np.int64], int]) -> int:
     """How many leading elements ascend strictly in every column, from above a given number."""
-    sound = np.ones(len(columns[0][0]), np.bool_)
+    valid = np.ones(len(columns[0][0]), np.bool_)
     for column, above in columns:
-        sound[1:] &= column[1:] > column[:-1]
-        sound[:1] &= column[:1] > above
-    return len(sound) if sound.all() else int(np.argmin(sound))
+        valid[1:] &= column[1:] > column[:-1]
+        valid[:1] &= column[:1] > above
+    return len(valid) if valid.all() else int(np.argmin(valid))
 
 
 def read_entries(file: ReadableFile, entry_bytes: int) -> bytes:

@@ -15,8 +15,9 @@ from raftlog.limits import DECOMPRESSED_BYTES_MAX
 from raftlog.storage.protocol import ReadableFile, Storage
 from raftlog.types import SnapshotId
 
+from .directory_log import DirectoryLog
 from .files import LogFiles, read_batch_at
-from .foreign import refuse_foreign
+from .foreign import check_segment_format
 from .identity import METADATA_PARTITION, identify, identify_checkpoint
 from .names import (
     CHECKPOINT_SUFFIX,
@@ -28,7 +29,6 @@ from .names import (
     read_listing,
 )
 from .reads import LogKind, SourceKind
-from .single import SingleLog
 
 _NAMES_SHOWN: Final = 5
 
@@ -39,7 +39,7 @@ def open_log(
     *,
     kind: LogKind | None = None,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
-) -> SingleLog:
+) -> DirectoryLog:
     """Open a log's directory, a node's log directory, a segment or a checkpoint.
 
     ``kind`` is what the caller knows its records to be; None: find out. Of a batch that expands to
@@ -51,7 +51,7 @@ def open_log(
     return log
 
 
-def _open(storage: Storage, path: str, kind: LogKind | None) -> SingleLog:
+def _open(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
     if storage.is_directory(path):
         return _open_directory(storage, path, kind)
     _, name = storage.split(path)
@@ -63,7 +63,7 @@ def _open(storage: Storage, path: str, kind: LogKind | None) -> SingleLog:
     raise NotALogError(path=path, reason="it is a file of another kind")
 
 
-def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> SingleLog:
+def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
     names = storage.list_names(path)
     listing = read_listing(names)
     if listing.segments or listing.snapshots:
@@ -83,10 +83,12 @@ def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> Single
     raise NotALogError(path=path, reason="it holds neither a segment nor a checkpoint")
 
 
-def _directory_log(storage: Storage, path: str, directory: str, kind: LogKind | None) -> SingleLog:
+def _directory_log(
+    storage: Storage, path: str, directory: str, kind: LogKind | None
+) -> DirectoryLog:
     files = LogFiles.of_directory(storage, directory)
     topic_partition, kind = identify(files, storage.split(directory)[1], kind)
-    return SingleLog(
+    return DirectoryLog(
         files,
         path=path,
         topic_partition=topic_partition,
@@ -95,19 +97,19 @@ def _directory_log(storage: Storage, path: str, directory: str, kind: LogKind | 
     )
 
 
-def _open_segment(storage: Storage, path: str, name: str, kind: LogKind | None) -> SingleLog:
+def _open_segment(storage: Storage, path: str, name: str, kind: LogKind | None) -> DirectoryLog:
     with storage.open_file(path) as file:
         if file.byte_count() == 0:
             raise NotALogError(path=path, reason="the file is empty")
         base_offset = parse_offset_name(name, LOG_SUFFIX)
         first = read_batch_at(file, 0)
         if first is None:
-            refuse_foreign(file, base_offset)
+            check_segment_format(file, base_offset)
     if base_offset is None:
         base_offset = 0 if first is None else first.base_offset
     files = LogFiles.of_segment(storage, path, base_offset)
     topic_partition, kind = identify(files, storage.split(files.directory)[1], kind)
-    return SingleLog(
+    return DirectoryLog(
         files,
         path=path,
         topic_partition=topic_partition,
@@ -116,14 +118,14 @@ def _open_segment(storage: Storage, path: str, name: str, kind: LogKind | None) 
     )
 
 
-def _open_checkpoint(storage: Storage, path: str, name: str, kind: LogKind | None) -> SingleLog:
+def _open_checkpoint(storage: Storage, path: str, name: str, kind: LogKind | None) -> DirectoryLog:
     with storage.open_file(path) as file:
         if file.byte_count() == 0:
             raise NotALogError(path=path, reason="the file is empty")
         snapshot_id = parse_checkpoint_name(name) or _unnamed_snapshot(file)
     files = LogFiles.of_checkpoint(storage, path, snapshot_id)
     topic_partition, kind = identify_checkpoint(files, storage.split(files.directory)[1], kind)
-    return SingleLog(
+    return DirectoryLog(
         files,
         path=path,
         topic_partition=topic_partition,

@@ -19,9 +19,9 @@ from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import Column, Scan
 from raftlog.types import SnapshotId
 
-from .cursor import Tail
+from .aborted_transactions import AbortedTransactions
+from .cursor import LogTail
 from .epoch_cache import EpochCache
-from .outcomes import Outcomes
 from .reads import Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
 from .small_files import MetaProperties, QuorumState
 from .snapshot import SnapshotReader
@@ -54,7 +54,7 @@ class LogReader(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def is_ours(self) -> bool:
+    def is_raftlog(self) -> bool:
         """Whether raftlog writes it: headers whose names begin with ``raftlog.`` are then its own.
 
         Elsewhere they are whatever a user called so.
@@ -75,7 +75,7 @@ class LogReader(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def tail(self) -> Tail | None:
+    def tail(self) -> LogTail | None:
         """What lies behind the last sound batch: a torn one, zeros, or damage (``tail.error``)."""
 
     @property
@@ -174,19 +174,19 @@ class LogReader(abc.ABC):
         end_offset: int,
         *,
         isolation: Isolation,
-        max_slices: int = 1,
-        max_records_per_slice: int | None = None,
+        max_splits: int = 1,
+        max_records_per_split: int | None = None,
         with_producers: bool = True,
     ) -> ReadPlan:
-        """Split a range into about ``max_slices`` slices, more if one would be too long.
+        """Divide a range into about ``max_splits`` splits, more if one would be too long.
 
-        A slice is cut between batches, so one batch may be longer than ``max_records_per_slice``.
+        A split is cut between batches, so one batch may be longer than ``max_records_per_split``.
         The range must lie on disk: ``OffsetOutOfRangeError`` beyond its end, ``DataLossError``
         below its start. With READ_COMMITTED raises ``TransactionMarkerError`` if the transactions
         in the range contradict each other.
 
         In an ordinary partition naming the transactions means to read all headers of the range.
-        Without ``with_producers`` none are named there: ``outcomes`` tells them to each reader.
+        Without ``with_producers`` none are named there: ``aborted_transactions`` names them.
         """
 
     @abc.abstractmethod
@@ -235,7 +235,7 @@ class LogReader(abc.ABC):
         """The batches that overlap the range, one object each: for tools. Errors as ``scan``."""
 
     @abc.abstractmethod
-    def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         """Which transactions of [start_offset, end_offset) are not committed, in a partition.
 
         For the range of one scan after another: reads headers ahead as far as it must, and none of

@@ -39,12 +39,12 @@ class Isolation(enum.Enum):
 
     READ_COMMITTED = "read_committed"
     """Nothing of a transaction that is not decided; aborted ones are told apart."""
-    HIGH_WATERMARK = "high_watermark"
+    READ_UNCOMMITTED = "high_watermark"
     """Every record that is replicated, whatever becomes of its transaction."""
 
 
-READ_UNCOMMITTED: Final = "read_uncommitted"
-"""Kafka's name of ``HIGH_WATERMARK`` (``isolation.level``)."""
+READ_UNCOMMITTED_NAME: Final = "read_uncommitted"
+"""Kafka's name of ``READ_UNCOMMITTED`` (``isolation.level``)."""
 
 
 class EndBasis(enum.Enum):
@@ -92,7 +92,7 @@ class ReadEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetSlice:
+class Split:
     """Offsets [start_offset, end_offset), both at batch boundaries where the plan could choose.
 
     ``spans``: every transaction that touches them. In an ordinary partition only aborted and open
@@ -106,8 +106,8 @@ class OffsetSlice:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """A range, split into slices that lie one behind the other and cover it."""
+    """A range, divided into splits that lie one behind the other and cover it."""
 
     start_offset: int
     end_offset: int
-    slices: tuple[OffsetSlice, ...]
+    splits: tuple[Split, ...]

@@ -54,7 +54,7 @@ _ATTRIBUTES_MAX: Final = 0x7F
 """Kafka's readers look at seven bits and its writers set no other."""
 
 
-def find_sound_batch(file: ReadableFile, position: int, next_offset: int | None) -> int | None:
+def find_valid_batch(file: ReadableFile, position: int, next_offset: int | None) -> int | None:
     """The position of the first sound batch behind the one at ``position``, or None.
 
     ``next_offset`` is the least offset that it may have; None if nobody knows.
@@ -71,7 +71,7 @@ def find_sound_batch(file: ReadableFile, position: int, next_offset: int | None)
             candidates = _candidates(buffer, at, file.byte_count(), next_offset)
             found.append(candidates.chosen(unreadable.may_end_at(candidates.starts)))
             at += _CHUNK_BYTES
-        for start in _sound(file, _joined(found)):
+        for start in _valid_positions(file, _joined(found)):
             if read_batch_at(file, start) is not None:
                 return start
         chunk_count *= 2
@@ -101,7 +101,7 @@ def _joined(found: list[_Candidates]) -> _Candidates:
     )
 
 
-def _sound(file: ReadableFile, candidates: _Candidates) -> list[int]:
+def _valid_positions(file: ReadableFile, candidates: _Candidates) -> list[int]:
     """Where the candidates begin whose CRC holds, ascending: one sweep over their bytes."""
     if not len(candidates):
         return []
@@ -111,8 +111,8 @@ def _sound(file: ReadableFile, candidates: _Candidates) -> list[int]:
     begin_crcs = prefixes[np.searchsorted(positions, begins)]
     end_crcs = prefixes[np.searchsorted(positions, candidates.ends)]
     crcs = range_crcs(begin_crcs, end_crcs, candidates.ends - begins)
-    sound: list[int] = candidates.starts[crcs == candidates.crcs].tolist()
-    return sound
+    valid: list[int] = candidates.starts[crcs == candidates.crcs].tolist()
+    return valid
 
 
 class _Prefixes:
@@ -148,7 +148,7 @@ class _Unreadable:
     def __init__(self, file: ReadableFile, position: int) -> None:
         self._claimed_end = position
         self._prefixes = _Prefixes(file, position + CRC_START)
-        self._least_end = position + CRC_START
+        self._min_end = position + CRC_START
         self._crc = 0
         head = file.read_at(position, BATCH_HEADER_BYTES)
         if len(head) == BATCH_HEADER_BYTES:
@@ -163,7 +163,7 @@ class _Unreadable:
         inside = starts[~allowed]
         if len(inside):
             allowed[~allowed] = (self._prefixes.crcs(inside) == self._crc) & (
-                inside >= self._least_end
+                inside >= self._min_end
             )
         return allowed
 

@@ -34,8 +34,8 @@ from raftlog.records.control import (
 )
 from raftlog.types import SnapshotId
 
+from .chunks import BatchDecoder, ChunkDecoder, ColumnDecoder, P, read_chunks
 from .files import LogFiles, read_batch_at
-from .pieces import P, ReadBatches, Reading, ReadScans, pieces
 
 
 class SnapshotReader:
@@ -90,33 +90,35 @@ class SnapshotReader:
         Raises ``CorruptSnapshotError`` behind what was whole: for damage, and if the footer is
         missing.
         """
-        return self._read(ReadScans(columns, chunk_bytes, self._files.decompressed_bytes_max))
+        return self._read(ColumnDecoder(columns, chunk_bytes, self._files.decompressed_bytes_max))
 
     def batches(self) -> Iterator[RecordBatch]:
         """The same, one object a batch."""
-        for piece in self._read(ReadBatches(READ_CHUNK_BYTES)):
-            yield from piece.objects
+        for chunk in self._read(BatchDecoder(READ_CHUNK_BYTES)):
+            yield from chunk.objects
 
-    def _read(self, reading: Reading[P]) -> Iterator[P]:
+    def _read(self, decoder: ChunkDecoder[P]) -> Iterator[P]:
         self._header()
         expected_offset = last_position = end_position = 0
         with self._files.open(self.path) as file:
-            for position, piece in pieces(file, 0, reading, start_offset=None, end_offset=None):
-                batches = piece.batches
+            for position, chunk in read_chunks(
+                file, 0, decoder, start_offset=None, end_offset=None
+            ):
+                batches = chunk.batches
                 count = batches.in_order_count(expected_offset)
                 self._check_epochs(batches[:count])
                 if count:
                     last_position = int(batches.position[count - 1])
                     expected_offset = int(batches.last_offset[count - 1]) + 1
-                    yield piece if count == len(batches) else reading.first(piece, count)
+                    yield chunk if count == len(batches) else decoder.first(chunk, count)
                 if count < len(batches):
                     raise self._damaged(
                         int(batches.position[count]),
                         f"offset {int(batches.base_offset[count])} follows {expected_offset - 1}",
                     )
                 end_position = position
-                if piece.error is not None:
-                    raise self._of_batch(piece.error, end_position) from None
+                if chunk.error is not None:
+                    raise self._of_batch(chunk.error, end_position) from None
             left = file.byte_count() - end_position
             if left > 0:
                 raise self._damaged(end_position, f"its last {left} bytes are no whole batch")

@@ -16,14 +16,14 @@ import numpy as np
 
 from raftlog.records.columns import BatchColumns, Scan
 
+from .chunks import HeaderDecoder, read_chunks
 from .cursor import LogCursor
 from .files import LogFiles
-from .pieces import ReadHeaders, pieces
 
 INT64_MAX: Final = 2**63 - 1
 
 
-def first_not_older(scan: Scan, timestamp_ms: int) -> int | None:
+def offset_for_timestamp(scan: Scan, timestamp_ms: int) -> int | None:
     """The first offset among the records of a scan with a timestamp at or behind ``timestamp_ms``.
 
     It has both columns. None if there is none.
@@ -35,7 +35,7 @@ def first_not_older(scan: Scan, timestamp_ms: int) -> int | None:
     return int(records.offset[int(late[0])].as_py()) if len(late) else None
 
 
-def first_batch_after(
+def find_batch_after_timestamp(
     files: LogFiles,
     timestamp_ms: int,
     *,
@@ -55,23 +55,25 @@ def first_batch_after(
         if end <= start_offset:
             continue
         start = max(start_offset, base_offset)
-        if not files.was_read_up_to(start, base_offset):
-            start = max(start, _older_below(files, base_offset, timestamp_ms))
+        if not files.was_read_to(start, base_offset):
+            start = max(start, _lower_bound_by_time_index(files, base_offset, timestamp_ms))
         if start >= end_offset:
             return None
         cursor = LogCursor(files, start, contiguous=contiguous)
-        for piece in cursor.read(ReadHeaders(), end):
-            claimed_ms = piece.batches.max_timestamp_ms
+        for chunk in cursor.read(HeaderDecoder(), end):
+            claimed_ms = chunk.batches.max_timestamp_ms
             found = np.flatnonzero((claimed_ms > timestamp_ms) & (claimed_ms <= timestamp_ms_max))
             if len(found):
-                batch = piece.batches[found[:1]]
+                batch = chunk.batches[found[:1]]
                 # The next look for a later time goes on here.
-                files.remember(int(batch.base_offset[0]), base_offset, int(batch.position[0]))
+                files.remember_position(
+                    int(batch.base_offset[0]), base_offset, int(batch.position[0])
+                )
                 return batch
     return None
 
 
-def _older_below(files: LogFiles, base_offset: int, timestamp_ms: int) -> int:
+def _lower_bound_by_time_index(files: LogFiles, base_offset: int, timestamp_ms: int) -> int:
     """An offset below which the segment holds nothing later, by a true entry of its time index."""
     index = files.time_index(base_offset)
     ordinal = index.entry_before(timestamp_ms + 1)
@@ -80,12 +82,12 @@ def _older_below(files: LogFiles, base_offset: int, timestamp_ms: int) -> int:
     last_offset = int(index.last_offsets[ordinal])
     with files.open(files.segment_path(base_offset)) as file:
         position = files.find(file, base_offset, last_offset)
-        for _, piece in pieces(
-            file, position, ReadHeaders(), start_offset=last_offset, end_offset=last_offset + 1
+        for _, chunk in read_chunks(
+            file, position, HeaderDecoder(), start_offset=last_offset, end_offset=last_offset + 1
         ):
-            if len(piece.batches):
-                is_true = int(piece.batches.last_offset[0]) == last_offset and int(
-                    piece.batches.max_timestamp_ms[0]
+            if len(chunk.batches):
+                is_valid = int(chunk.batches.last_offset[0]) == last_offset and int(
+                    chunk.batches.max_timestamp_ms[0]
                 ) == int(index.timestamps_ms[ordinal])
-                return last_offset + 1 if is_true else base_offset
+                return last_offset + 1 if is_valid else base_offset
     return base_offset

@@ -64,27 +64,27 @@ class TransactionSpan:
 
     def touches(self, start_offset: int, end_offset: int) -> bool:
         """Whether any offset in [start_offset, end_offset) may belong to it."""
-        return self.first_offset < end_offset and not self.is_over_before(start_offset)
+        return self.first_offset < end_offset and not self.ended_before(start_offset)
 
-    def is_over_before(self, offset: int) -> bool:
+    def ended_before(self, offset: int) -> bool:
         """Whether its marker lies below ``offset``."""
         return self.marker_offset is not None and self.marker_offset < offset
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _RetainedSpan:
     """A span and where the batch that holds its first record begins: a micro-batch ends there."""
 
     span: TransactionSpan
     batch_base_offset: int
 
 
-class TransactionBook:
+class TransactionIndex:
     """The open transactions of a log, and its latest ended ones, as the log is read on.
 
     ``complete_from``: every transaction whose marker lies there or behind is known; the oldest
-    ended ones are dropped beyond ``kept_max``. Producers' committed ones are dropped at once if
-    ``keeps_committed`` is false: then ``stable_end`` has no answer for the past.
+    ended ones are dropped beyond ``retained_max``. Producers' committed ones are dropped at once if
+    ``retains_committed`` is false: then ``last_stable_offset`` has no answer for the past.
     """
 
     def __init__(
@@ -92,36 +92,36 @@ class TransactionBook:
         path: str,
         *,
         complete_from: int,
-        kept_max: int | None,
-        keeps_committed: bool = True,
+        retained_max: int | None,
+        retains_committed: bool = True,
     ) -> None:
         self.path = path
         self.complete_from = complete_from
         self.problems: list[TransactionMarkerError] = []
-        self._kept_max = kept_max
-        self._keeps_committed = keeps_committed
-        self._open: dict[int, _Kept] = {}
-        self._ended: deque[_Kept] = deque()
-        self._begins_inside_until_marker = False
+        self._retained_max = retained_max
+        self._retains_committed = retains_committed
+        self._open: dict[int, _RetainedSpan] = {}
+        self._ended: deque[_RetainedSpan] = deque()
+        self._may_be_open_until_marker = False
 
-    def begin_where_history_is_gone(self, start_offset: int) -> None:
+    def assume_open_transaction_at(self, start_offset: int) -> None:
         """Say that a metadata transaction may be open at the log's start: nobody knows."""
         self.complete_from = start_offset
-        self._begins_inside_until_marker = True
+        self._may_be_open_until_marker = True
 
-    def copy(self) -> TransactionBook:
+    def copy(self) -> TransactionIndex:
         """A book that goes on by itself from here."""
-        twin = TransactionBook(
+        copied = TransactionIndex(
             self.path,
             complete_from=self.complete_from,
-            kept_max=self._kept_max,
-            keeps_committed=self._keeps_committed,
+            retained_max=self._retained_max,
+            retains_committed=self._retains_committed,
         )
-        twin.problems = self.problems.copy()
-        twin._open = self._open.copy()
-        twin._ended = self._ended.copy()
-        twin._begins_inside_until_marker = self._begins_inside_until_marker
-        return twin
+        copied.problems = self.problems.copy()
+        copied._open = self._open.copy()
+        copied._ended = self._ended.copy()
+        copied._may_be_open_until_marker = self._may_be_open_until_marker
+        return copied
 
     # --- what the log says ------------------------------------------------------------------------
 
@@ -129,12 +129,12 @@ class TransactionBook:
         """A batch of an ordinary transaction: its first one opens it."""
         if producer_id not in self._open:
             span = TransactionSpan(first_offset, None, Outcome.OPEN, producer_id)
-            self._open[producer_id] = _Kept(span, first_offset)
+            self._open[producer_id] = _RetainedSpan(span, first_offset)
 
     def end_transaction(self, producer_id: int, marker_offset: int, *, commit: bool) -> None:
         """A control batch. One that ends nothing is normal: its transaction wrote elsewhere."""
         kept = self._open.pop(producer_id, None)
-        if kept is not None and (self._keeps_committed or not commit):
+        if kept is not None and (self._retains_committed or not commit):
             outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
             self._end(kept, marker_offset, outcome)
 
@@ -142,15 +142,15 @@ class TransactionBook:
         self, marker: Marker, offset: int, *, batch_base_offset: int, name: str | None = None
     ) -> None:
         """A Begin, End or Abort of a metadata log."""
-        inside_since_start = self._begins_inside_until_marker
-        self._begins_inside_until_marker = False
+        inside_since_start = self._may_be_open_until_marker
+        self._may_be_open_until_marker = False
         is_open = METADATA_PRODUCER_ID in self._open
         if marker is Marker.BEGIN:
             if is_open:
                 self._problem(offset, "a transaction begins inside another one")
                 return
             span = TransactionSpan(offset, None, Outcome.OPEN, METADATA_PRODUCER_ID, name)
-            self._open[METADATA_PRODUCER_ID] = _Kept(span, batch_base_offset)
+            self._open[METADATA_PRODUCER_ID] = _RetainedSpan(span, batch_base_offset)
             return
         outcome = Outcome.COMMITTED if marker is Marker.END else Outcome.ABORTED
         if is_open:
@@ -158,7 +158,7 @@ class TransactionBook:
         elif inside_since_start:
             start = self.complete_from
             span = TransactionSpan(start, None, Outcome.OPEN, METADATA_PRODUCER_ID)
-            self._end(_Kept(span, start), offset, outcome)
+            self._end(_RetainedSpan(span, start), offset, outcome)
         else:
             self._problem(offset, f"a transaction ends ({marker.name}) where none is open")
 
@@ -188,7 +188,7 @@ class TransactionBook:
         ]
         return tuple(sorted(found, key=lambda span: (span.first_offset, span.producer_id)))
 
-    def stable_end(self, end_offset: int) -> int:
+    def last_stable_offset(self, end_offset: int) -> int:
         """The last stable offset of a log whose end is ``end_offset`` (exclusive).
 
         Nothing below it belongs to a transaction that is undecided below ``end_offset``. In a
@@ -210,39 +210,39 @@ class TransactionBook:
         inside = (error for error in self.problems if start_offset <= error.offset < end_offset)
         return next(inside, None)
 
-    def keep_all(self, *, with_committed: bool) -> None:
-        """Drop no ended transaction from here on, but by ``forget_ended_before``."""
-        self._kept_max = None
-        self._keeps_committed = with_committed
+    def retain_all(self, *, with_committed: bool) -> None:
+        """Drop no ended transaction from here on, but by ``drop_ended_before``."""
+        self._retained_max = None
+        self._retains_committed = with_committed
 
-    def forget_ended_before(self, offset: int) -> None:
+    def drop_ended_before(self, offset: int) -> None:
         """Drop the transactions that were over before ``offset``."""
-        while self._ended and self._ended[0].span.is_over_before(offset):
+        while self._ended and self._ended[0].span.ended_before(offset):
             self._ended.popleft()
         self.complete_from = max(self.complete_from, offset)
 
-    def take_ended(self) -> list[TransactionSpan]:
+    def drain_ended(self) -> list[TransactionSpan]:
         """Hand over the ended transactions, by their markers, and keep none of them."""
         taken = [kept.span for kept in self._ended]
         self._ended.clear()
         return taken
 
-    def _undecided(self, end_offset: int) -> list[_Kept]:
+    def _undecided(self, end_offset: int) -> list[_RetainedSpan]:
         """What began below ``end_offset`` and did not end there. Markers ascend: few are seen."""
         return [kept for kept in self._all_from(end_offset) if kept.span.first_offset < end_offset]
 
-    def _all_from(self, offset: int) -> Iterator[_Kept]:
+    def _all_from(self, offset: int) -> Iterator[_RetainedSpan]:
         """The open transactions, and the ended ones whose markers are not below ``offset``."""
         yield from self._open.values()
         for kept in reversed(self._ended):
-            if kept.span.is_over_before(offset):
+            if kept.span.ended_before(offset):
                 return
             yield kept
 
-    def _end(self, kept: _Kept, marker_offset: int, outcome: Outcome) -> None:
+    def _end(self, kept: _RetainedSpan, marker_offset: int, outcome: Outcome) -> None:
         span = replace(kept.span, marker_offset=marker_offset, outcome=outcome)
         self._ended.append(replace(kept, span=span))
-        if self._kept_max is not None and len(self._ended) > self._kept_max:
+        if self._retained_max is not None and len(self._ended) > self._retained_max:
             dropped = self._ended.popleft().span.marker_offset
             assert dropped is not None, "an ended transaction has a marker"
             self.complete_from = max(self.complete_from, dropped + 1)
@@ -251,7 +251,7 @@ class TransactionBook:
         self.problems.append(TransactionMarkerError(path=self.path, offset=offset, reason=reason))
 
 
-def spread(
+def spans_by_range(
     spans: Sequence[TransactionSpan], ranges: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[TransactionSpan, ...]]:
     """Those of ``spans`` that touch each of ``ranges``; both ascend, and no range overlaps another.

@@ -30,7 +30,7 @@ from raftlog.errors import (
     LogLockedError,
     RaftlogError,
 )
-from raftlog.log.writing.sync_state import SyncTicket
+from raftlog.log.writing.sync_state import PendingSync
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
@@ -375,13 +375,13 @@ class Driver:
                 self._hear(outgoing)
         return False
 
-    def _run_sync(self, ticket: SyncTicket) -> None:
+    def _run_sync(self, ticket: PendingSync) -> None:
         assert self._syncing is None, "one sync at a time"
         self.sync_count += 1
         self._syncing = self._loop.run_in_executor(self._sync_thread, ticket.run)
         self._syncing.add_done_callback(lambda done: self._synced(ticket, done))
 
-    def _synced(self, ticket: SyncTicket, done: asyncio.Future[None]) -> None:
+    def _synced(self, ticket: PendingSync, done: asyncio.Future[None]) -> None:
         self._syncing = None
         error = done.exception()
         if error is None:

@@ -38,14 +38,14 @@ from raftlog.log.small_files import (
     encode_meta_properties,
     parse_meta_properties,
 )
-from raftlog.log.writing.log_directory import LogDirectory
-from raftlog.log.writing.raw_snapshot_writer import PART_SUFFIX, SNAPSHOT_LOCK_NAME
-from raftlog.log.writing.replacing import (
+from raftlog.log.writing.atomic_files import (
     CHECKSUMS_NAME,
     TEMPORARY_SUFFIX,
     read_checked,
     replace_checked,
 )
+from raftlog.log.writing.log_directory import LogDirectory
+from raftlog.log.writing.raw_snapshot_writer import PART_SUFFIX, SNAPSHOT_LOCK_NAME
 from raftlog.log.writing.snapshot_writer import SnapshotWriter
 from raftlog.quorum.voters import VoterSet
 from raftlog.records.compression import Compression

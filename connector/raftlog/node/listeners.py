@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from raftlog.log.snapshot import SnapshotReader
-from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.quorum.effects import LeaderChanged
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 
@@ -152,7 +152,7 @@ class _Progress:
 
 
 def committed_batches(
-    log: ReplicaLog, start_offset: int, end_offset: int, byte_count_max: int
+    log: QuorumLog, start_offset: int, end_offset: int, byte_count_max: int
 ) -> tuple[RecordBatch, ...]:
     """The batches from one boundary up to another, at least one, and no more than so many bytes."""
     data, position = log.read_bytes(start_offset, byte_count_max), 0

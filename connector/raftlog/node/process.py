@@ -24,7 +24,7 @@ from raftlog import __version__
 from raftlog.client.clock import Clock
 from raftlog.errors import ConfigError, DiskFullError, LogLockedError, NodeRunningError
 from raftlog.log.small_files import MetaProperties
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
@@ -35,7 +35,7 @@ from raftlog.quorum.effects import (
 from raftlog.quorum.events import Event
 from raftlog.quorum.roles import Leader
 from raftlog.quorum.voters import VoterSet
-from raftlog.storage.spare_descriptors import SparingLocalStorage
+from raftlog.storage.spare_descriptors import ReservedDescriptorStorage
 from raftlog.types import TopicPartition
 from raftlog.wire import LogIdentity
 
@@ -71,14 +71,14 @@ def run_node(config: NodeConfig, *, is_counting: bool = False) -> int:
     """
     lines = LogLines(sys.stderr, config.node_id)
     raise_descriptor_limit(config)
-    storage = SparingLocalStorage()
+    storage = ReservedDescriptorStorage()
     meta = read_identity(config, storage)
     with _locked(storage, config), storage, asyncio_lines(lines):
         return asyncio.run(_run(config, meta, storage, lines, is_counting=is_counting))
 
 
 @contextlib.contextmanager
-def _locked(storage: SparingLocalStorage, config: NodeConfig) -> Iterator[None]:
+def _locked(storage: ReservedDescriptorStorage, config: NodeConfig) -> Iterator[None]:
     lock = storage.try_lock(storage.join(config.directory, NODE_LOCK_NAME))
     if lock is None:
         raise NodeRunningError(path=config.directory)
@@ -89,7 +89,7 @@ def _locked(storage: SparingLocalStorage, config: NodeConfig) -> Iterator[None]:
 async def _run(
     config: NodeConfig,
     meta: MetaProperties,
-    storage: SparingLocalStorage,
+    storage: ReservedDescriptorStorage,
     lines: LogLines,
     *,
     is_counting: bool,
@@ -157,7 +157,7 @@ class Node:
         self,
         config: NodeConfig,
         meta: MetaProperties,
-        storage: SparingLocalStorage,
+        storage: ReservedDescriptorStorage,
         *,
         tls: TlsContexts,
         lines: LogLines,
@@ -233,12 +233,12 @@ class Node:
             log_start_offset=log.log_start_offset,
             end_offset=log.end_offset,
         )
-        reason = log.withdrawn_reason()
+        reason = log.out_of_election_reason()
         if reason is not None:
             self._lines.say("withdrawn", level="error", reason=reason, path=log.path)
-        for cut in log.report.cut:
+        for cut in log.report.truncated:
             self._lines.say("cut", level="warning", path=cut.path, saved_as=cut.saved_as)
-        for path in log.report.forgotten:
+        for path in log.report.deleted_backups:
             self._lines.say("old copy deleted", level="warning", path=path)
         self._warn_of_retention()
         self.driver.start()

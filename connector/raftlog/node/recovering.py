@@ -20,7 +20,7 @@ from raftlog.errors import CorruptFileError, NodeRunningError
 from raftlog.limits import EPOCH_MAX, EPOCH_RESERVED_FROM, EPOCH_STEP_MAX
 from raftlog.log.small_files import QuorumState
 from raftlog.log.writing.log_directory import LogDirectory
-from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.quorum.effects import ElectionState
 from raftlog.storage.local_writing import PrivateLocalStorage
 from raftlog.storage.protocol import WritableStorage
@@ -35,14 +35,14 @@ class NodeRecovery:
     """What keeps a node from voting. ``new_epoch``: what its quorum-state must begin again with."""
 
     end_offset: int
-    withdrawn_reason: str | None
+    out_of_election_reason: str | None
     election_problem: str | None
     new_epoch: int | None
 
     @property
     def votes(self) -> bool:
         """Whether nothing keeps it from voting."""
-        return self.withdrawn_reason is None and self.election_problem is None
+        return self.out_of_election_reason is None and self.election_problem is None
 
 
 def recover_node(config: NodeConfig, *, allows_data_loss: bool) -> NodeRecovery:
@@ -65,13 +65,13 @@ def recover_node(config: NodeConfig, *, allows_data_loss: bool) -> NodeRecovery:
 
 
 def _look(files: WritableStorage, path: str) -> NodeRecovery:
-    log = ReplicaLog.open(files, path, now_ms=time.time_ns() // 1_000_000, is_single=False)
+    log = QuorumLog.open(files, path, now_ms=time.time_ns() // 1_000_000, is_single=False)
     try:
         if log.report.read_only is not None:
             raise log.report.read_only
         election, problem = None, None
         try:
-            election = log.read_election()
+            election = log.read_election_state()
         except CorruptFileError as error:
             problem = error.sentence()
         if election is None and problem is None and log.last_fetched_epoch:
@@ -81,7 +81,7 @@ def _look(files: WritableStorage, path: str) -> NodeRecovery:
         new_epoch = min(log.last_fetched_epoch + EPOCH_STEP_MAX // 2, EPOCH_MAX)
         return NodeRecovery(
             end_offset=log.end_offset,
-            withdrawn_reason=log.withdrawn_reason(),
+            out_of_election_reason=log.out_of_election_reason(),
             election_problem=problem,
             new_epoch=None if problem is None else new_epoch,
         )
@@ -100,4 +100,4 @@ def _epoch_problem(election: QuorumState, last_epoch: int) -> str | None:
 def _recover(directory: LogDirectory, found: NodeRecovery) -> None:
     if found.new_epoch is not None:
         directory.write_quorum_state(quorum_state(ElectionState(epoch=found.new_epoch)))
-    directory.rejoin()
+    directory.rejoin_election()

@@ -34,9 +34,9 @@ from raftlog.errors import (
 from raftlog.log.names import QUORUM_STATE_NAME
 from raftlog.log.writing.bootstrap import bootstrap_voters
 from raftlog.log.writing.properties import LogConfig
-from raftlog.log.writing.replica_log import ReplicaLog
+from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.snapshot_writer import SnapshotWriter
-from raftlog.log.writing.sync_state import SyncTicket
+from raftlog.log.writing.sync_state import PendingSync
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.effects import (
@@ -99,7 +99,7 @@ STANDSTILL_RETRY_MS: Final = 500
 class RunSync:
     """Run the ticket, in any thread; then ``Replica.complete_sync`` or ``fail_sync``."""
 
-    ticket: SyncTicket
+    ticket: PendingSync
 
 
 Outgoing: TypeAlias = (
@@ -120,7 +120,7 @@ class Replica:
 
     core_type: ClassVar[type[QuorumCore]] = QuorumCore
 
-    def __init__(self, core: QuorumCore, log: ReplicaLog) -> None:
+    def __init__(self, core: QuorumCore, log: QuorumLog) -> None:
         self.core: Final = core
         self.log: Final = log
         self._events: deque[Event] = deque()
@@ -157,7 +157,7 @@ class Replica:
         ``LogReadOnlyError`` or, in front of what recovery looks at, ``CorruptBatchError``. Raises
         ``CorruptFileError`` if nobody knows any more whom this replica voted for.
         """
-        log = ReplicaLog.open_or_create(
+        log = QuorumLog.open_or_create(
             storage, directory, config=log_config, topic_id=topic_id, now_ms=time_ms
         )
         formatted = bootstrap_voters(storage, directory)
@@ -169,7 +169,7 @@ class Replica:
             try:
                 history = _voter_history(log, voters, kraft_version)
             except CorruptBatchError as error:  # in front of what recovery looked at
-                damage, end_offset = error, log.sound_end_offset()
+                damage, end_offset = error, log.valid_end_offset()
         if damage is not None:
             is_alone = _voters_left(log, voters, kraft_version).node_ids == (
                 local_voter.key.node_id,
@@ -177,7 +177,7 @@ class Replica:
             log.close()
             if is_alone:
                 raise damage  # nobody else has what is gone
-            log = ReplicaLog.open_damaged(
+            log = QuorumLog.open_damaged(
                 storage,
                 directory,
                 end_offset=end_offset,
@@ -196,7 +196,7 @@ class Replica:
             config=config,
             jitter_ms=jitter_ms,
             bootstrap=bootstrap,
-            is_recovering=log.is_withdrawn,
+            is_recovering=log.is_out_of_election,
         )
         return cls(cls.core_type(initial_state, now_ms=now_ms), log)
 
@@ -305,7 +305,7 @@ class Replica:
         self._carry_out(StartSync())
         return self.step(Appended(), now_ms=now_ms, time_ms=time_ms)
 
-    def complete_sync(self, ticket: SyncTicket, *, now_ms: int, time_ms: int) -> list[Outgoing]:
+    def complete_sync(self, ticket: PendingSync, *, now_ms: int, time_ms: int) -> list[Outgoing]:
         """A sync that ``RunSync`` asked for has ended well."""
         self._is_syncing = False
         self.log.complete_sync(ticket)
@@ -314,7 +314,7 @@ class Replica:
             self._carry_out(StartSync())
         return self.step(SyncCompleted(), now_ms=now_ms, time_ms=time_ms)
 
-    def fail_sync(self, ticket: SyncTicket, error: LogError) -> None:
+    def fail_sync(self, ticket: PendingSync, error: LogError) -> None:
         """It has failed: the log is closed, and this replica is over."""
         self.log.fail_sync(ticket, error)
 
@@ -336,9 +336,9 @@ class Replica:
                 log.advance_high_watermark(offset)
                 self._outgoing.append(effect)
             case PersistElection(state):
-                log.write_election(quorum_state(state))
+                log.write_election_state(quorum_state(state))
             case RejoinElections():
-                log.rejoin()
+                log.rejoin_election()
             case ReplyWithRecords():
                 records = log.read_bytes(effect.start_offset, effect.max_bytes)
                 response = replace(effect.response, records=records)
@@ -391,7 +391,7 @@ class Replica:
             self._note_appended()
 
     def _note_appended(self) -> None:
-        self._events.append(Appended(tuple(voters_in(self.log.take_control_records()))))
+        self._events.append(Appended(tuple(voters_in(self.log.drain_control_records()))))
 
     def _store_snapshot_bytes(self, effect: StoreSnapshotBytes) -> None:
         try:
@@ -430,7 +430,7 @@ class Replica:
             self._outgoing.append(RunSync(self.log.start_sync()))
 
 
-def _voter_history(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> VoterSetHistory:
+def _voter_history(log: QuorumLog, voters: VoterSet, kraft_version: int) -> VoterSetHistory:
     """What the log says of voters, snapshot first; before that what configuration says."""
     history = VoterSetHistory(voters, kraft_version)
     head = log.snapshot_voters()
@@ -445,9 +445,9 @@ def _voter_history(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> Vot
     return history
 
 
-def _stored_election(log: ReplicaLog, path: str) -> ElectionState:
+def _stored_election(log: QuorumLog, path: str) -> ElectionState:
     """Epoch and vote of this replica. Raises ``CorruptFileError`` if they are not known."""
-    written = log.read_election()
+    written = log.read_election_state()
     if written is not None:
         return election_state(written)
     if log.last_fetched_epoch:
@@ -459,7 +459,7 @@ def _stored_election(log: ReplicaLog, path: str) -> ElectionState:
     return ElectionState(epoch=0)
 
 
-def _voters_left(log: ReplicaLog, voters: VoterSet, kraft_version: int) -> VoterSet:
+def _voters_left(log: QuorumLog, voters: VoterSet, kraft_version: int) -> VoterSet:
     """Who votes, as far as a damaged log still says it."""
     try:
         return _voter_history(log, voters, kraft_version).latest

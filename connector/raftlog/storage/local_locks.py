@@ -69,7 +69,7 @@ class LocalLock:
             _unlock_descriptor(descriptor)
         os.close(descriptor)
 
-    def leave_to_parent(self) -> None:
+    def close_in_child(self) -> None:
         """Close a forked child's share, which leaves its parent's lock alone."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
@@ -90,9 +90,9 @@ class LocalLock:
 _held: Final[weakref.WeakSet[LocalLock]] = weakref.WeakSet()
 
 
-def _leave_all_to_parent() -> None:
+def _close_all_in_child() -> None:
     for lock in list(_held):
-        lock.leave_to_parent()
+        lock.close_in_child()
 
 
-os.register_at_fork(after_in_child=_leave_all_to_parent)
+os.register_at_fork(after_in_child=_close_all_in_child)

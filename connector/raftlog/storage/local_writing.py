@@ -75,12 +75,12 @@ class WritableLocalFile(LocalFile):
     def is_in_place(self) -> bool:
         """Whether the path still leads to the file that is open."""
         try:
-            there, ours = os.stat(self.path), os.fstat(self._open_descriptor())
+            at_path, opened = os.stat(self.path), os.fstat(self._open_descriptor())
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             raise _translated(self.path, error) from None
-        return os.path.samestat(there, ours)
+        return os.path.samestat(at_path, opened)
 
     def sync(self) -> None:
         """Flush bytes and length to the device; whatever goes wrong is ``DiskFailedError``."""
@@ -159,14 +159,14 @@ class WritableLocalStorage(LocalStorage):
     def try_lock(self, path: str) -> LocalLock | None:
         """Lock a file, made if need be; None if somebody holds it."""
         descriptor = self._create(path, os.O_CREAT)
-        is_ours = False
+        is_locked = False
         try:
             with _errors_of(path):
-                is_ours = lock_descriptor(descriptor)
+                is_locked = lock_descriptor(descriptor)
         finally:
-            if not is_ours:
+            if not is_locked:
                 os.close(descriptor)
-        return LocalLock(descriptor) if is_ours else None
+        return LocalLock(descriptor) if is_locked else None
 
     def _create(self, path: str, flags: int) -> int:
         """Open a file that is created if need be, with the rights that its directory allows."""

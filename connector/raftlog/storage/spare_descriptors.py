@@ -22,7 +22,7 @@ NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _T = TypeVar("_T")
 
 
-class SparingLocalStorage(PrivateLocalStorage, Closing):
+class ReservedDescriptorStorage(PrivateLocalStorage, Closing):
     """Files of this machine, with descriptors in reserve from the first ``refill`` on."""
 
     def __init__(self, count: int = SPARE_DESCRIPTORS) -> None:

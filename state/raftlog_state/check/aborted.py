@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from raftlog.client import Isolation, Outcome
 from raftlog.client.inspection import (
     TXN_INDEX_SUFFIX,
-    SingleLog,
+    DirectoryLog,
     parse_txn_index,
     read_small_file,
 )
@@ -20,7 +20,7 @@ from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, S
 from .findings import Finding, Kind, damage, note
 
 
-def unknown_aborts(log: SingleLog) -> Iterator[Finding]:
+def unknown_aborts(log: DirectoryLog) -> Iterator[Finding]:
     """Aborted transactions of the log that no index names. Says nothing of a damaged log."""
     try:
         plan = log.plan(
@@ -29,7 +29,7 @@ def unknown_aborts(log: SingleLog) -> Iterator[Finding]:
     except (CorruptBatchError, DataLossError, SegmentVanishedError):
         return
     known: dict[int, set[tuple[int, int]] | None] = {}
-    spans = dict.fromkeys(span for one in plan.slices for span in one.spans)
+    spans = dict.fromkeys(span for one in plan.splits for span in one.spans)
     for span in spans:
         if span.outcome is not Outcome.ABORTED or span.marker_offset is None:
             continue
@@ -51,7 +51,7 @@ def unknown_aborts(log: SingleLog) -> Iterator[Finding]:
         )
 
 
-def _named(log: SingleLog, path: str) -> set[tuple[int, int]] | None:
+def _named(log: DirectoryLog, path: str) -> set[tuple[int, int]] | None:
     """Producers and their abort markers in an index; None: it is not there, or was told of."""
     try:
         data = read_small_file(log.files.storage, path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from raftlog.client import EndBasis, Isolation
-from raftlog.client.inspection import Divergence, VotersLog, first_divergence
+from raftlog.client.inspection import Divergence, QuorumCopies, first_divergence
 from raftlog.errors import CorruptBatchError, CorruptFileError, TooFewVotersError
 
 from .findings import Finding, Kind, damage, note
 
 
-def divergences(log: VotersLog) -> Iterator[Finding]:
+def divergences(log: QuorumCopies) -> Iterator[Finding]:
     """Where copies differ.
 
     It is damage, except in offsets that a quorum has not committed: a node that led without a
@@ -42,10 +42,10 @@ def _has_epochs(found: Divergence) -> bool:
     return found.one.leader_epoch != found.other.leader_epoch
 
 
-def _committed_end(log: VotersLog) -> int | None:
+def _committed_end(log: QuorumCopies) -> int | None:
     """What a majority of the voters holds, None if that is not known."""
     try:
-        end = log.read_end(isolation=Isolation.HIGH_WATERMARK)
+        end = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
     except (TooFewVotersError, CorruptFileError):
         return None
     return end.offset if end.basis is EndBasis.MAJORITY else None

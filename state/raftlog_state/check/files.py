@@ -10,12 +10,12 @@ from raftlog.client.inspection import (
     EPOCH_CHECKPOINT_NAME,
     INDEX_SUFFIX,
     META_PROPERTIES_NAME,
+    OUT_OF_ELECTION_NAME,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
     QUORUM_STATE_NAME,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    WITHDRAWN_NAME,
     LogFiles,
     parse_epoch_checkpoint,
     parse_meta_properties,
@@ -63,7 +63,7 @@ def small_files(files: LogFiles) -> Iterator[Finding]:
         (join(here, QUORUM_STATE_NAME), parse_quorum_state),
         (epochs_path(files), parse_epoch_checkpoint),
         (join(here, PARTITION_METADATA_NAME), parse_partition_metadata),
-        (join(here, WITHDRAWN_NAME), _withdrawn),
+        (join(here, OUT_OF_ELECTION_NAME), _withdrawn),
     ]
     for offset in files.listing.producer_snapshots:
         path = files.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)

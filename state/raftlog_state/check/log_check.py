@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from raftlog.client import LogKind, LogReader, SourceKind, open_path
 from raftlog.client.inspection import (
+    DirectoryLog,
     LogFiles,
+    QuorumCopies,
     ReadableFile,
-    SingleLog,
-    VotersLog,
     embedded_marks,
 )
 from raftlog.errors import (
@@ -50,11 +50,11 @@ class LogCheck:
         decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     ) -> None:
         log = _opened(path, kind, decompressed_bytes_max)
-        self._voters: VotersLog | None = None
-        if isinstance(log, VotersLog):
+        self._voters: QuorumCopies | None = None
+        if isinstance(log, QuorumCopies):
             self._voters, self._copies = log, log.logs
         else:
-            assert isinstance(log, SingleLog), "the client opens no other logs"
+            assert isinstance(log, DirectoryLog), "the client opens no other logs"
             self._copies = (log,)
         self._on_progress = on_progress
         self._checks: list[_CopyCheck] = []
@@ -130,7 +130,7 @@ def _counted(facts: dict[str, int], name: str) -> str:
 class _CopyCheck:
     """The check of one copy of a log."""
 
-    def __init__(self, log: SingleLog, on_progress: OnProgress) -> None:
+    def __init__(self, log: DirectoryLog, on_progress: OnProgress) -> None:
         self._log = log
         self._files: LogFiles = log.files
         self._on_progress = on_progress

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
-from raftlog.client.inspection import SingleLog
+from raftlog.client.inspection import DirectoryLog
 from raftlog.errors import (
     CorruptBatchError,
     CorruptSnapshotError,
@@ -40,7 +40,7 @@ class ReplayCheck:
     ``on_progress`` is called with offsets done and offsets in all.
     """
 
-    log: SingleLog
+    log: DirectoryLog
     log_start_offset: int
     log_end_offset: int
     on_progress: Callable[[int, int], None]

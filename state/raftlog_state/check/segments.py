@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from raftlog.client.inspection import (
+    ColumnDecoder,
     ReadableFile,
-    ReadScans,
-    find_sound_batch,
-    pieces,
+    find_valid_batch,
     read_batch_at,
+    read_chunks,
 )
 from raftlog.errors import CorruptBatchError, DecompressionLimitError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_CHUNK_BYTES
@@ -56,8 +56,8 @@ class SegmentCheck:
         byte_count = max(self.file.byte_count(), 1)
         while True:
             stop, error = Stop.END, None
-            reading = ReadScans(Column.NONE, READ_CHUNK_BYTES, self.decompressed_bytes_max)
-            for position, scan in pieces(
+            reading = ColumnDecoder(Column.NONE, READ_CHUNK_BYTES, self.decompressed_bytes_max)
+            for position, scan in read_chunks(
                 self.file, self.position, reading, start_offset=None, end_offset=None
             ):
                 yield from self._see(scan.batches)
@@ -111,7 +111,7 @@ class SegmentCheck:
                 self.position = position + unread.byte_count
                 self._skip(self.position, unread.next_offset)
                 return True, [of_error(error, path)]
-        found = find_sound_batch(self.file, position, expected)
+        found = find_valid_batch(self.file, position, expected)
         batch = None if found is None else read_batch_at(self.file, found)
         if batch is not None:
             finding = of_error(error, path) if error else self._hit(position, expected)

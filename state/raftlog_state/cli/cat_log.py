@@ -145,7 +145,7 @@ def _range(
 ) -> tuple[int, int]:
     """The offsets to print. Raises ``OffsetOutOfRangeError``."""
     log_start_offset = log.log_start_offset
-    look = log.read_end(isolation=Isolation.HIGH_WATERMARK)
+    look = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
     log_end_offset = look.offset
     if end_offset is None:
         console.say(f"up to offset {log_end_offset} (exclusive): {look.explanation}")

@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     allows_data_loss: bool = arguments.allow_data_loss
     found = recover_node(read_config(arguments.config), allows_data_loss=allows_data_loss)
     output.line(f"the log ends at offset {found.end_offset} (exclusive)")
-    if found.withdrawn_reason is not None:
-        output.line(f"does not vote: {found.withdrawn_reason}")
+    if found.out_of_election_reason is not None:
+        output.line(f"does not vote: {found.out_of_election_reason}")
     if found.election_problem is not None:
         output.line(f"does not start or vote: {found.election_problem}")
     if found.votes:

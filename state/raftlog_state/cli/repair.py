@@ -11,7 +11,7 @@ from .parser import Parser, offset
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from raftlog.client.repairing import CutTail, RecoveryReport
+    from raftlog.client.repairing import RecoveryReport, TruncatedTail
 
 ABOUT = """
 Open a log that `raftlog.open` made as its next writer would, mend what a crash left, and tell what
@@ -50,9 +50,9 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     path = arguments.path
     if arguments.cut_at is not None:
         repaired = repair_log(path, cut_at=arguments.cut_at)
-        _tell_cut(repaired.cut, output)
+        _tell_cut(repaired.truncated, output)
         output.lines(f"set aside {name}" for name in repaired.set_aside)
-        _tell_forgotten(repaired.forgotten, output)
+        _tell_forgotten(repaired.deleted_backups, output)
         first, end = repaired.first_lost_offset, repaired.end_offset_before
         lost = f"offsets {first} to {end - 1} are given up" if end > first else "no offset was lost"
         output.line(lost)
@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
 
 
 def _tell(report: RecoveryReport, output: Output) -> None:
-    output.lines(f"found {anomaly.sentence}" for anomaly in report.anomalies)
-    _tell_cut(report.cut, output)
-    _tell_forgotten(report.forgotten, output)
+    output.lines(f"found {anomaly.description}" for anomaly in report.anomalies)
+    _tell_cut(report.truncated, output)
+    _tell_forgotten(report.deleted_backups, output)
     output.lines(f"built {name} anew" for name in report.rebuilt)
 
 
@@ -77,7 +77,7 @@ def _tell_forgotten(paths: Iterable[str], output: Output) -> None:
     output.lines(f"deleted {path}, the oldest saved copy: only so many are kept" for path in paths)
 
 
-def _tell_cut(cut: Iterable[CutTail], output: Output) -> None:
+def _tell_cut(cut: Iterable[TruncatedTail], output: Output) -> None:
     for one in cut:
         saved = "" if one.saved_as is None else f", saved as {one.saved_as}"
         output.line(

@@ -23,7 +23,7 @@ from raftlog.errors import (
     StaleCommitError,
     UnexpectedEndOffsetError,
 )
-from raftlog.log.writing.batch_facts import CommitName, ValueKind
+from raftlog.log.writing.batch_metadata import CommitName, ValueKind
 from raftlog.log.writing.commits import LastCommit
 from raftlog.records.batch import RecordBatch, read_batch
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from raftlog.errors import CorruptBatchError, DataLossError, LogGapError, QuorumUnavailableError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_BATCH_BYTES_MAX
-from raftlog.log.pieces import P, Piece, Reading
+from raftlog.log.chunks import Chunk, ChunkDecoder, P
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
 
 from .quorum import Fetched, Quorum
@@ -26,7 +26,7 @@ PAUSE_MS: Final = 50
 
 
 def read_pieces(
-    quorum: Quorum, reading: Reading[P], start_offset: int, end_offset: int
+    quorum: Quorum, reading: ChunkDecoder[P], start_offset: int, end_offset: int
 ) -> Iterator[P]:
     """The batches that overlap [start_offset, end_offset), which must be committed.
 
@@ -37,7 +37,7 @@ def read_pieces(
     next_offset, is_first = start_offset, True
     while next_offset < end_offset:
         fetched = fetches.take(next_offset)
-        piece = reading.read(
+        piece = reading.decode(
             fetched.data,
             path=quorum.path,
             file_position=0,
@@ -138,7 +138,7 @@ def _truncated(quorum: Quorum, offset: int, end_offset: int) -> DataLossError:
 
 
 def _in_order(
-    piece: Piece, next_offset: int, path: str, *, is_first: bool
+    piece: Chunk, next_offset: int, path: str, *, is_first: bool
 ) -> tuple[int, LogGapError | None]:
     """How many leading batches follow each other, and what is wrong with the next one."""
     batches = piece.batches

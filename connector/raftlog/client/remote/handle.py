@@ -23,7 +23,7 @@ from raftlog.client.clock import Clock
 from raftlog.client.log_handle import TIMEOUT_MS_DEFAULT, LogHandle
 from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import NotRemoteError, OptionError
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.commits import Commits, LastCommit
 from raftlog.records.compression import Compression
 from raftlog.types import SnapshotId

@@ -11,9 +11,9 @@ Rules of this file:
 from __future__ import annotations
 
 from raftlog.limits import READ_CHUNK_BYTES
-from raftlog.log.markers import MARKER_COLUMNS, note_metadata_markers
-from raftlog.log.pieces import ReadScans
-from raftlog.log.transactions import TransactionBook
+from raftlog.log.chunks import ColumnDecoder
+from raftlog.log.transaction_markers import MARKER_COLUMNS, add_metadata_markers
+from raftlog.log.transactions import TransactionIndex
 
 from .fetching import read_pieces
 from .quorum import Quorum
@@ -38,11 +38,11 @@ class MarkerHistory:
         kept_max: int | None,
         decompressed_bytes_max: int,
     ) -> None:
-        self.book = TransactionBook(quorum.path, complete_from=start_offset, kept_max=kept_max)
+        self.book = TransactionIndex(quorum.path, complete_from=start_offset, retained_max=kept_max)
         if is_gone_before:
-            self.book.begin_where_history_is_gone(start_offset)
+            self.book.assume_open_transaction_at(start_offset)
         self._quorum = quorum
-        self._reading = ReadScans(
+        self._reading = ColumnDecoder(
             MARKER_COLUMNS, READ_CHUNK_BYTES, decompressed_bytes_max, whole_batches=True
         )
         self._start_offset = start_offset
@@ -57,7 +57,7 @@ class MarkerHistory:
         if self._next_offset >= end_offset:
             return
         for piece in read_pieces(self._quorum, self._reading, self._next_offset, end_offset):
-            note_metadata_markers(piece, self.book, from_offset=self._start_offset)
+            add_metadata_markers(piece, self.book, from_offset=self._start_offset)
             self._next_offset = int(piece.batches.next_offset[-1])
 
     def settle(self, end_offset: int, high_watermark: int) -> None:

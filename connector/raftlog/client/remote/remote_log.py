@@ -19,12 +19,11 @@ import numpy as np
 
 from raftlog.errors import QuorumUnavailableError
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, READ_CHUNK_BYTES
-from raftlog.log.cursor import Tail
-from raftlog.log.ends import Placed, not_before, words_of
+from raftlog.log.aborted_transactions import AbortedTransactions
+from raftlog.log.chunks import BatchDecoder, ColumnDecoder, HeaderDecoder
+from raftlog.log.cursor import LogTail
+from raftlog.log.ends import LogExtent, describe_end, not_below_previous
 from raftlog.log.epoch_cache import EpochCache
-from raftlog.log.history import ENDED_KEPT_MAX
-from raftlog.log.outcomes import Outcomes
-from raftlog.log.pieces import ReadBatches, ReadHeaders, ReadScans
 from raftlog.log.reader import LogReader
 from raftlog.log.reads import (
     EndBasis,
@@ -34,12 +33,13 @@ from raftlog.log.reads import (
     ReadPlan,
     SourceKind,
 )
-from raftlog.log.slices import plan_range
+from raftlog.log.replay import ENDED_RETAINED_MAX
 from raftlog.log.small_files import MetaProperties, QuorumState
 from raftlog.log.snapshot import SnapshotReader
-from raftlog.log.times import first_not_older
+from raftlog.log.splits import plan_range
+from raftlog.log.times import offset_for_timestamp
 from raftlog.log.transactions import TransactionSpan
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import BatchColumns, Column, Scan
 from raftlog.types import SnapshotId
@@ -53,7 +53,7 @@ from .snapshot_files import snapshot_files
 
 _LOOKS_MAX: Final = 100
 _LOOK_WAIT_MS: Final = 100
-_ONE_BATCH: Final = ReadHeaders(chunk_bytes=1)
+_ONE_BATCH: Final = HeaderDecoder(chunk_bytes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class RemoteLog(LogReader):
         return self._extent().high_watermark
 
     @property
-    def is_ours(self) -> bool:
+    def is_raftlog(self) -> bool:
         return not self._identity.is_controller
 
     @property
@@ -128,7 +128,7 @@ class RemoteLog(LogReader):
         return self._epochs
 
     @property
-    def tail(self) -> Tail | None:
+    def tail(self) -> LogTail | None:
         return None
 
     @property
@@ -200,7 +200,7 @@ class RemoteLog(LogReader):
         del holdback_ms, now_ms  # nothing is held back: what is committed is known
         extent = self._extent()
         offset = extent.high_watermark
-        words = [words_of(EndBasis.HIGH_WATERMARK, None)]
+        words = [describe_end(EndBasis.HIGH_WATERMARK, None)]
         if isolation is Isolation.READ_COMMITTED:
             stable = min(self._stable_end(extent), offset)
             if stable < offset:
@@ -209,8 +209,8 @@ class RemoteLog(LogReader):
         found = ReadEnd(
             offset, self.epoch_before(offset), EndBasis.HIGH_WATERMARK, "; ".join(words)
         )
-        placed = Placed(self.path, extent.start_offset, extent.high_watermark, self.epochs)
-        return not_before(found, previous, placed)
+        placed = LogExtent(self.path, extent.start_offset, extent.high_watermark, self.epochs)
+        return not_below_previous(found, previous, placed)
 
     def _stable_end(self, extent: _Extent) -> int:
         if not self._identity.is_controller:
@@ -220,9 +220,9 @@ class RemoteLog(LogReader):
             return end_offset
         history = self._history
         if history is None or not history.knows_from(end_offset):
-            history = self._history = self._begin(end_offset, kept_max=ENDED_KEPT_MAX)
+            history = self._history = self._begin(end_offset, kept_max=ENDED_RETAINED_MAX)
         history.follow(end_offset)
-        return max(history.book.stable_end(end_offset), extent.start_offset)
+        return max(history.book.last_stable_offset(end_offset), extent.start_offset)
 
     def plan(
         self,
@@ -230,8 +230,8 @@ class RemoteLog(LogReader):
         end_offset: int,
         *,
         isolation: Isolation,
-        max_slices: int = 1,
-        max_records_per_slice: int | None = None,
+        max_splits: int = 1,
+        max_records_per_split: int | None = None,
         with_producers: bool = True,
     ) -> ReadPlan:
         del with_producers  # rule 3
@@ -244,8 +244,8 @@ class RemoteLog(LogReader):
             end_offset,
             spans,
             self._find_batch,
-            max_slices=max_slices,
-            max_records=max_records_per_slice,
+            max_splits=max_splits,
+            max_records=max_records_per_split,
         )
 
     def next_boundary(
@@ -270,7 +270,7 @@ class RemoteLog(LogReader):
 
     def _within_bytes(self, start_offset: int, end_offset: int, max_bytes: int) -> int:
         boundary, left = start_offset, max_bytes
-        reading = ReadHeaders(chunk_bytes=READ_CHUNK_BYTES)
+        reading = HeaderDecoder(chunk_bytes=READ_CHUNK_BYTES)
         for piece in read_pieces(self._quorum, reading, start_offset, end_offset):
             fits = np.cumsum(piece.batches.byte_count, dtype=np.int64) <= left
             if fits.any():
@@ -285,13 +285,13 @@ class RemoteLog(LogReader):
         if self.kind is LogKind.PARTITION:
             return boundary
         book = self._covering(start_offset, boundary).book
-        stable = book.stable_end(boundary)
+        stable = book.last_stable_offset(boundary)
         if stable > start_offset:
             return stable
         for span in book.spans(start_offset, boundary, with_committed=True):
             if span.marker_offset is not None and span.first_offset < boundary:
                 after = self._find_batch(span.marker_offset)[1]
-                if book.stable_end(after) >= after:
+                if book.last_stable_offset(after) >= after:
                     return min(after, end_offset)
         return end_offset
 
@@ -300,7 +300,7 @@ class RemoteLog(LogReader):
             return self._quorum.offset_at(max(timestamp_ms, 0))
         columns = Column.OFFSET | Column.TIMESTAMP
         for piece in self.scan(self.log_start_offset, self.log_end_offset, columns=columns):
-            found = first_not_older(piece, timestamp_ms)
+            found = offset_for_timestamp(piece, timestamp_ms)
             if found is not None:
                 return found
         return None
@@ -315,16 +315,16 @@ class RemoteLog(LogReader):
         columns: Column = Column.ALL_BUT_HEADERS,
         chunk_bytes: int = READ_CHUNK_BYTES,
     ) -> Iterator[Scan]:
-        reading = ReadScans(columns, chunk_bytes, self._decompressed_bytes_max)
+        reading = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)
         yield from read_pieces(self._quorum, reading, start_offset, end_offset)
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        reading = ReadBatches(READ_CHUNK_BYTES)
+        reading = BatchDecoder(READ_CHUNK_BYTES)
         for piece in read_pieces(self._quorum, reading, start_offset, end_offset):
             yield from piece.objects
 
-    def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
-        return Outcomes((), end_offset)
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
+        return AbortedTransactions((), end_offset)
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         files = snapshot_files(self._quorum, snapshot_id, self._decompressed_bytes_max)
@@ -362,7 +362,7 @@ class RemoteLog(LogReader):
         backlog = self._backlog
         if backlog is None or not backlog.knows_from(start_offset):
             backlog = self._backlog = self._begin(start_offset, kept_max=None)
-        backlog.book.forget_ended_before(start_offset)
+        backlog.book.drop_ended_before(start_offset)
         backlog.settle(end_offset, self.log_end_offset)
         return backlog
 

@@ -35,7 +35,7 @@ from raftlog.errors import (
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import MIB
-from raftlog.log.writing.batch_facts import ValueKind
+from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.records.builder import NO_PRODUCER, BatchBuilder, ProducerStamp
 from raftlog.records.compression import Compression
 from raftlog.records.encoding import RecordToAppend

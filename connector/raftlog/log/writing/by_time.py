@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from raftlog.records.record import Record
 
-from .log_store import LogStore
+from .segments import LogSegments
 
 
-def first_record_since(
-    store: LogStore, timestamp_ms: int, *, start_offset: int, end_offset: int
+def record_for_timestamp(
+    segments: LogSegments, timestamp_ms: int, *, start_offset: int, end_offset: int
 ) -> Record | None:
     """The first record in [start_offset, end_offset) whose time is ``timestamp_ms`` or later.
 
     ``end_offset`` is a batch boundary. Raises what reading raises.
     """
     from raftlog.log.files import LogFiles  # with what it needs for columns
-    from raftlog.log.times import first_batch_after
+    from raftlog.log.times import find_batch_after_timestamp
 
-    files = LogFiles.of_directory(store.directory.storage, store.directory.path)
+    files = LogFiles.of_directory(segments.directory.storage, segments.directory.path)
     while start_offset < end_offset:
-        found = first_batch_after(
+        found = find_batch_after_timestamp(
             files,
             timestamp_ms - 1,
             start_offset=start_offset,
@@ -35,7 +35,7 @@ def first_record_since(
         if found is None:
             return None
         base_offset, next_offset = int(found.base_offset[0]), int(found.next_offset[0])
-        for batch in store.batches(base_offset, next_offset):
+        for batch in segments.batches(base_offset, next_offset):
             for record in batch.records():
                 if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
                     return record
@@ -43,7 +43,7 @@ def first_record_since(
     return None
 
 
-def newest_time_ms(store: LogStore) -> int:
+def max_timestamp_ms(segments: LogSegments) -> int:
     """The greatest time of any batch on disk; -1 for none."""
-    sealed = (segment.max_timestamp_ms for segment in store.old_segments())
-    return max(store.active.max_timestamp_ms, *sealed, -1)
+    sealed = (segment.max_timestamp_ms for segment in segments.retention_segments())
+    return max(segments.active.max_timestamp_ms, *sealed, -1)

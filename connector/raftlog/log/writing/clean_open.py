@@ -19,43 +19,47 @@ from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.storage.protocol import ReadableFile, Storage
 
 from .batch_headers import header_at, iter_headers
-from .clean_marker import CleanMarker
-from .index_rules import OFFSET_ENTRY
-from .marks import Marks
-from .memory import LogMemory
-from .memory_source import newest_memory
-from .recovered import RecoveredLog, RecoveryReport, SegmentFacts
+from .checkpoint_files import CheckpointFiles
+from .clean_shutdown import CleanShutdown
+from .indexer import OFFSET_ENTRY
+from .producer_state_manager import ProducerStateManager
+from .producer_state_source import newest_producer_state
+from .recovered import RecoveredLog, RecoveryReport, SegmentMetadata
 
 _CHAIN_MAX: Final = 65_536
 """So many batches behind the last index entry: then the index is not what was left there."""
 
 
-def open_clean(storage: Storage, directory: str, marks: Marks) -> RecoveredLog | None:
+def open_clean(
+    storage: Storage, directory: str, checkpoints: CheckpointFiles
+) -> RecoveredLog | None:
     """The log as its last writer closed it, or None if it may not be that any more."""
-    clean, epochs, bases = marks.clean, marks.epochs, marks.listing.segments
-    if clean is None or epochs is None or marks.damaged or not bases:
+    clean, epochs, bases = checkpoints.clean, checkpoints.epochs, checkpoints.listing.segments
+    if clean is None or epochs is None or checkpoints.damaged or not bases:
         return None
-    if bases[-1] != clean.segment_base_offset or marks.log_start_offset > clean.end_offset:
+    if bases[-1] != clean.segment_base_offset or checkpoints.log_start_offset > clean.end_offset:
         return None
     if bases[0] < clean.end_offset and epochs != epochs.without_from(clean.end_offset):
         return None  # an epoch was begun since, and no record of it is there
-    if not _ends_as_left(storage, directory, clean, epochs):
+    if not _ends_where_closed(storage, directory, clean, epochs):
         return None
-    memory, _ = newest_memory(storage, directory, marks.listing, clean.end_offset)
-    if memory is None or memory.end_offset != clean.end_offset:
+    producer_state, _ = newest_producer_state(
+        storage, directory, checkpoints.listing, clean.end_offset
+    )
+    if producer_state is None or producer_state.end_offset != clean.end_offset:
         return None
-    return _as_left(storage, directory, marks, clean, memory, epochs)
+    return _load_if_unchanged(storage, directory, checkpoints, clean, producer_state, epochs)
 
 
-def _as_left(
+def _load_if_unchanged(
     storage: Storage,
     directory: str,
-    marks: Marks,
-    clean: CleanMarker,
-    memory: LogMemory,
+    checkpoints: CheckpointFiles,
+    clean: CleanShutdown,
+    producer_state: ProducerStateManager,
     epochs: EpochCache,
 ) -> RecoveredLog | None:
-    bases = marks.listing.segments
+    bases = checkpoints.listing.segments
     segments = []
     for base, end in zip(bases, (*bases[1:], clean.end_offset), strict=True):
         try:
@@ -63,20 +67,22 @@ def _as_left(
                 byte_count = file.byte_count()
         except LogNotFoundError:  # a cleaner's .swap, which no log of ours has
             return None
-        segments.append(SegmentFacts(base_offset=base, end_offset=end, byte_count=byte_count))
+        segments.append(SegmentMetadata(base_offset=base, end_offset=end, byte_count=byte_count))
     return RecoveredLog(
         segments=tuple(segments),
-        log_start_offset=max(marks.log_start_offset, bases[0]),
+        log_start_offset=max(checkpoints.log_start_offset, bases[0]),
         end_offset=clean.end_offset,
         epochs=epochs,
-        memory=memory,
+        producer_state=producer_state,
         recovery_point=clean.end_offset,
         was_clean=True,
         report=RecoveryReport(was_clean=True),
     )
 
 
-def _ends_as_left(storage: Storage, directory: str, clean: CleanMarker, epochs: EpochCache) -> bool:
+def _ends_where_closed(
+    storage: Storage, directory: str, clean: CleanShutdown, epochs: EpochCache
+) -> bool:
     base = clean.segment_base_offset
     try:
         with storage.open_file(storage.join(directory, offset_name(base, LOG_SUFFIX))) as file:
@@ -85,7 +91,7 @@ def _ends_as_left(storage: Storage, directory: str, clean: CleanMarker, epochs: 
             if not clean.byte_count:
                 return base == clean.end_offset
             position = _last_indexed(storage, directory, base, file)
-            return _is_sound(file, position, clean, epochs)
+            return _is_chain_valid(file, position, clean, epochs)
     except (CorruptBatchError, LogNotFoundError):
         return False
 
@@ -107,7 +113,9 @@ def _last_indexed(storage: Storage, directory: str, base: int, file: ReadableFil
     return int(position) if header.last_offset == base + delta else 0
 
 
-def _is_sound(file: ReadableFile, position: int, clean: CleanMarker, epochs: EpochCache) -> bool:
+def _is_chain_valid(
+    file: ReadableFile, position: int, clean: CleanShutdown, epochs: EpochCache
+) -> bool:
     """Whether whole batches lie from ``position`` to the end, each behind the other."""
     next_offset = clean.segment_base_offset if position == 0 else None
     for count, header in enumerate(iter_headers(file, position, clean.byte_count)):

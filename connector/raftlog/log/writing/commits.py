@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from raftlog.errors import ForeignCommitError, StaleCommitError
 from raftlog.limits import COMMITS_MAX
 
-from .batch_facts import CommitName
+from .batch_metadata import CommitName
 from .producers import Duplicate
 
 
@@ -52,9 +52,9 @@ class Commits:
         return self._last.get(application_id)
 
     def copy(self) -> Commits:
-        twin = Commits()
-        twin._last = self._last.copy()
-        return twin
+        copied = Commits()
+        copied._last = self._last.copy()
+        return copied
 
     def check(self, name: CommitName, *, take_over_from: str | None = None) -> Duplicate | None:
         """Whether a commit may be appended: None, or the offsets that it has already.

@@ -21,7 +21,7 @@ from raftlog.log.time_index import parse_time_index
 from raftlog.log.txn_index import AbortedTransaction, encode_aborted
 from raftlog.records.columns import BatchColumns, Bools, Int64s
 
-from .index_rules import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
+from .indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 
 _ENTRIES_MISSING_MAX: Final = 2
 
@@ -51,10 +51,10 @@ class IndexRebuild:
             return
         if self.first_timestamp_ms is None:
             self.first_timestamp_ms = int(batches.max_timestamp_ms[0])
-        greatest = np.maximum.accumulate(
+        largest = np.maximum.accumulate(
             np.concatenate(([self.max_timestamp_ms], batches.max_timestamp_ms))
         )
-        rose = np.where(greatest[1:] > greatest[:-1], np.arange(len(batches)), -1)
+        rose = np.where(largest[1:] > largest[:-1], np.arange(len(batches)), -1)
         where = np.maximum.accumulate(rose)
         # Of plain memory: a bisection there costs a tenth of one that numpy is asked for.
         position, last_offset = batches.position.data, batches.last_offset.data
@@ -66,11 +66,11 @@ class IndexRebuild:
             self._entry_position = position[due]
             delta = last_offset[due] - self.base_offset
             self._offset_entries += OFFSET_ENTRY.pack(delta, self._entry_position)
-            self._rise(batches, int(greatest[due + 1]), int(where[due]))
+            self._rise(batches, int(largest[due + 1]), int(where[due]))
             self._note_time()
-        self._rise(batches, int(greatest[-1]), int(where[-1]))
+        self._rise(batches, int(largest[-1]), int(where[-1]))
 
-    def note_aborted(self, aborted: AbortedTransaction) -> None:
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
         """An abort marker lies in this segment."""
         self._aborted += encode_aborted(aborted)
 
@@ -122,45 +122,45 @@ class IndexCheck:
         self._is_whole = _ends_there(
             offset_index, len(self._offsets) * OFFSET_ENTRY.size
         ) and _ends_there(time_index, len(self._times) * TIME_ENTRY.size)
-        self._true_offsets = 0
-        self._true_times = 0
+        self._expected_offsets = 0
+        self._expected_times = 0
         self._max_timestamp_ms = NO_TIMESTAMP_MS
 
     def note(self, batches: BatchColumns) -> None:
         """Sound batches that follow those noted before."""
         if not len(batches):
             return
-        greatest = np.maximum.accumulate(
+        largest = np.maximum.accumulate(
             np.concatenate(([self._max_timestamp_ms], batches.max_timestamp_ms))
         )
-        rose = greatest[1:] > greatest[:-1]
-        self._max_timestamp_ms = int(greatest[-1])
+        rose = largest[1:] > largest[:-1]
+        self._max_timestamp_ms = int(largest[-1])
         offsets, positions = self._offsets.last_offsets, self._offsets.positions
-        at, is_there = _looked_up(batches.last_offset, offsets)
-        self._true_offsets += int(np.sum(is_there & (batches.position[at] == positions)))
-        at, is_there = _looked_up(batches.last_offset, self._times.last_offsets)
+        at, exists = _lookup(batches.last_offset, offsets)
+        self._expected_offsets += int(np.sum(exists & (batches.position[at] == positions)))
+        at, exists = _lookup(batches.last_offset, self._times.last_offsets)
         is_time = (batches.max_timestamp_ms[at] == self._times.timestamps_ms) & rose[at]
-        self._true_times += int(np.sum(is_there & is_time))
+        self._expected_times += int(np.sum(exists & is_time))
 
-    def is_as_good_as(self, rebuilt: IndexRebuild) -> bool:
+    def is_valid_for(self, rebuilt: IndexRebuild) -> bool:
         """Whether both files say nothing that is not so, and nearly everything that is.
 
         Zeros behind their entries are room for more.
         """
         return (
             self._is_whole
-            and self._true_offsets == len(self._offsets)
-            and self._true_times == len(self._times)
+            and self._expected_offsets == len(self._offsets)
+            and self._expected_times == len(self._times)
             and len(self._offsets) >= rebuilt.offset_entry_count - _ENTRIES_MISSING_MAX
             and len(self._times) >= rebuilt.time_entry_count - _ENTRIES_MISSING_MAX
         )
 
 
-def _looked_up(sorted_values: Int64s, wanted: Int64s) -> tuple[Int64s, Bools]:
+def _lookup(sorted_values: Int64s, wanted: Int64s) -> tuple[Int64s, Bools]:
     """Where in ascending values each wanted one is, and whether it is there at all."""
     at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
-    is_there: Bools = sorted_values[at] == wanted
-    return at, is_there
+    exists: Bools = sorted_values[at] == wanted
+    return at, exists
 
 
 def _ends_there(data: bytes, byte_count: int) -> bool:

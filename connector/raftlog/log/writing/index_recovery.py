@@ -20,14 +20,14 @@ from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offse
 from raftlog.storage.protocol import ReadableFile, WritableStorage
 
 from .batch_headers import header_at, iter_headers
-from .index_rules import OFFSET_ENTRY, TIME_ENTRY
-from .recovered import ScanEnd, SegmentFacts
+from .indexer import OFFSET_ENTRY, TIME_ENTRY
+from .recovered import ScanEnd, SegmentMetadata
 
 
-def rebuild_unfit_indexes(
+def rebuild_invalid_indexes(
     storage: WritableStorage,
     directory: str,
-    segments: Sequence[SegmentFacts],
+    segments: Sequence[SegmentMetadata],
     *,
     interval_bytes: int,
     log_start_offset: int,
@@ -40,7 +40,7 @@ def rebuild_unfit_indexes(
     for segment, following in pairwise(segments):
         if following.base_offset <= log_start_offset:
             continue  # it is forgotten
-        if not _do_indexes_fit(storage, directory, segment, interval_bytes):
+        if not _are_indexes_valid(storage, directory, segment, interval_bytes):
             with contextlib.suppress(DiskFullError):  # an index is a hint: the next opening tries
                 rebuilt += rebuild_indexes(storage, directory, segment.base_offset, interval_bytes)
     return tuple(rebuilt)
@@ -51,7 +51,7 @@ def rebuild_indexes(
 ) -> tuple[str, ...]:
     """Read a segment that no writer has open, and write its indexes again if they are not true."""
     from .index_rebuild import IndexCheck, IndexRebuild  # these need numpy
-    from .segment_scan import Place, ScanRules, SegmentEnd, scan_segment
+    from .segment_recovery import ScanPosition, ScanRules, SegmentEnd, recover_segment
 
     names = [offset_name(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
     paths = [storage.join(directory, name) for name in names]
@@ -59,25 +59,25 @@ def rebuild_indexes(
     indexes = IndexRebuild(base_offset, interval_bytes=interval_bytes)
     check = IndexCheck(base_offset, *(content or b"" for content in contents))
     with storage.open_file(storage.join(directory, offset_name(base_offset, LOG_SUFFIX))) as log:
-        scan = scan_segment(log, Place(position=0, next_offset=base_offset), ScanRules())
+        scan = recover_segment(log, ScanPosition(position=0, next_offset=base_offset), ScanRules())
         while True:
             try:
-                piece = next(scan)
+                chunk = next(scan)
             except StopIteration as stop:
                 end: SegmentEnd = stop.value
                 break
-            indexes.note(piece.batches)
-            check.note(piece.batches)
+            indexes.note(chunk.batches)
+            check.note(chunk.batches)
     indexes.close()
-    is_true = None not in contents and check.is_as_good_as(indexes)
-    if end.end is not ScanEnd.END or is_true:
+    is_valid = None not in contents and check.is_valid_for(indexes)
+    if end.end is not ScanEnd.END or is_valid:
         return ()
     rebuilt = [
         path
         for path, old, new in zip(
             paths, contents, (indexes.offset_index, indexes.time_index), strict=True
         )
-        if old != new and _write(storage, path, new, is_there=old is not None)
+        if old != new and _write(storage, path, new, exists=old is not None)
     ]
     storage.sync_directory(directory)
     return tuple(rebuilt)
@@ -91,8 +91,8 @@ def _content(storage: WritableStorage, path: str) -> bytes | None:
         return None
 
 
-def _write(storage: WritableStorage, path: str, data: bytes, *, is_there: bool) -> bool:
-    opened = storage.open_for_writing if is_there else storage.create_file
+def _write(storage: WritableStorage, path: str, data: bytes, *, exists: bool) -> bool:
+    opened = storage.open_for_writing if exists else storage.create_file
     with opened(path) as file:
         file.truncate(len(data))
         file.write_at(0, data)
@@ -100,8 +100,8 @@ def _write(storage: WritableStorage, path: str, data: bytes, *, is_there: bool) 
     return True
 
 
-def _do_indexes_fit(
-    storage: WritableStorage, directory: str, segment: SegmentFacts, interval_bytes: int
+def _are_indexes_valid(
+    storage: WritableStorage, directory: str, segment: SegmentMetadata, interval_bytes: int
 ) -> bool:
     base_offset, end_offset = segment.base_offset, segment.end_offset
     paths = [
@@ -118,7 +118,7 @@ def _do_indexes_fit(
                 header = header_at(log, position, segment.byte_count)
                 if header.last_offset != base_offset + delta:
                     return False
-            elif _is_entry_due(log, segment.byte_count, interval_bytes):
+            elif _has_entry_due(log, segment.byte_count, interval_bytes):
                 return False
             entry = _last_entry(storage, paths[2], TIME_ENTRY.size)
             if entry:
@@ -142,6 +142,6 @@ def _last_entry(storage: WritableStorage, path: str, entry_bytes: int) -> bytes:
         return index.read_at(max(0, byte_count - entry_bytes), entry_bytes)
 
 
-def _is_entry_due(log: ReadableFile, byte_count: int, interval_bytes: int) -> bool:
+def _has_entry_due(log: ReadableFile, byte_count: int, interval_bytes: int) -> bool:
     """Whether any batch has an entry in the offset index."""
     return any(one.position > interval_bytes for one in iter_headers(log, 0, byte_count))

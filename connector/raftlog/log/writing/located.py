@@ -20,12 +20,12 @@ from raftlog.records.header import BATCH_HEADER, INT64_MAX, LENGTH_MIN
 from raftlog.storage.protocol import ReadableFile, Storage
 
 from .batch_headers import BatchHeader, header_at, iter_headers
-from .index_rules import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
+from .indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 
 _CHUNK_BYTES: Final = 1 * MIB
 
 
-def boundary_at_or_below(
+def floor_boundary(
     storage: Storage, directory: str, base_offset: int, byte_count: int, offset: int
 ) -> tuple[int, int, BatchHeader | None]:
     """The last batch boundary of a segment that is not above ``offset``.
@@ -35,7 +35,7 @@ def boundary_at_or_below(
     """
     path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
     with storage.open_file(path) as file:
-        position = _position_below(storage, directory, base_offset, file, byte_count, offset)
+        position = _floor_position(storage, directory, base_offset, file, byte_count, offset)
         before = None
         next_offset = base_offset if position == 0 else None
         for header in iter_headers(file, position, byte_count):
@@ -64,7 +64,7 @@ def check_base_offset(
         )
 
 
-def chained_bytes(data: bytes, offset: int, path: str, position: int) -> bytes:
+def contiguous_bytes(data: bytes, offset: int, path: str, position: int) -> bytes:
     """The first bytes of ``data`` whose batches follow each other from ``offset`` on.
 
     Raises ``CorruptBatchError`` if not even the first of them is the one at ``offset``.
@@ -80,7 +80,9 @@ def chained_bytes(data: bytes, offset: int, path: str, position: int) -> bytes:
     return data
 
 
-def greatest_time_ms(storage: Storage, directory: str, base_offset: int, byte_count: int) -> int:
+def largest_timestamp_ms(
+    storage: Storage, directory: str, base_offset: int, byte_count: int
+) -> int:
     """The greatest time of a sealed segment's batches, by which it may be deleted; -1 for none.
 
     The last entry of its time index says it, and is believed if the batch that it names has that
@@ -91,7 +93,7 @@ def greatest_time_ms(storage: Storage, directory: str, base_offset: int, byte_co
         if found is not None:
             time_ms, offset = found
             named, last = (
-                boundary_at_or_below(storage, directory, base_offset, byte_count, end)[2]
+                floor_boundary(storage, directory, base_offset, byte_count, end)[2]
                 for end in (offset + 1, INT64_MAX)
             )
             if (
@@ -154,7 +156,7 @@ def read_batches(
         position += at
 
 
-def _position_below(
+def _floor_position(
     storage: Storage,
     directory: str,
     base_offset: int,

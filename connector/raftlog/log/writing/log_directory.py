@@ -17,11 +17,11 @@ from raftlog.errors import LogNotFoundError
 from raftlog.log.epoch_cache import EpochCache, encode_epoch_checkpoint
 from raftlog.log.names import (
     EPOCH_CHECKPOINT_NAME,
+    OUT_OF_ELECTION_NAME,
     PARTITION_METADATA_NAME,
     PRODUCER_SNAPSHOT_SUFFIX,
     QUORUM_STATE_NAME,
     RAFTLOG_PROPERTIES_NAME,
-    WITHDRAWN_NAME,
     Listing,
     offset_name,
     parse_partition_name,
@@ -44,10 +44,10 @@ from raftlog.log.text_files import read_small_file
 from raftlog.storage.protocol import WritableFile, WritableStorage
 from raftlog.types import TopicPartition
 
-from .clean_marker import CLEAN_MARKER_NAME, CleanMarker, encode_clean_marker
-from .memory import LogMemory
+from .atomic_files import read_checked, replace_checked, replace_file
+from .clean_shutdown import CLEAN_SHUTDOWN_NAME, CleanShutdown, encode_clean_shutdown
+from .producer_state_manager import ProducerStateManager
 from .properties import LogProperties, encode_log_properties, parse_log_properties
-from .replacing import read_checked, replace_checked, replace_file
 
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
 """What a log is called whose directory is not named after a partition."""
@@ -134,38 +134,38 @@ class LogDirectory:
         """Replace ``quorum-state``: durable before a vote or an epoch is spoken of."""
         self._replace(QUORUM_STATE_NAME, encode_quorum_state(state))
 
-    def is_withdrawn(self) -> bool:
+    def is_out_of_election(self) -> bool:
         """Whether this replica has lost what it vouched for, and has not caught up since."""
-        return self.has(WITHDRAWN_NAME)
+        return self.has(OUT_OF_ELECTION_NAME)
 
-    def read_withdrawn(self) -> str | None:
+    def read_out_of_election_reason(self) -> str | None:
         """Return why this replica does not vote; None if it does."""
-        data = read_small_file(self.storage, self.file(WITHDRAWN_NAME))
+        data = read_small_file(self.storage, self.file(OUT_OF_ELECTION_NAME))
         return None if data is None else data.decode("utf-8", errors="replace").strip()
 
-    def withdraw(self, reason: str) -> None:
+    def leave_election(self, reason: str) -> None:
         """Note that it has. Durable before anything is cut."""
-        replace_file(self.storage, self.file(WITHDRAWN_NAME), reason.encode())
+        replace_file(self.storage, self.file(OUT_OF_ELECTION_NAME), reason.encode())
 
-    def rejoin(self) -> None:
+    def rejoin_election(self) -> None:
         """It has caught up. Durable on return."""
-        if self.unlink([WITHDRAWN_NAME]):
+        if self.unlink([OUT_OF_ELECTION_NAME]):
             self.sync()
 
-    def write_producer_snapshot(self, memory: LogMemory) -> None:
+    def write_producer_snapshot(self, producer_state: ProducerStateManager) -> None:
         """Write ``<end offset>.snapshot``."""
-        name = offset_name(memory.end_offset, PRODUCER_SNAPSHOT_SUFFIX)
-        replace_file(self.storage, self.file(name), memory.encode_snapshot())
+        name = offset_name(producer_state.end_offset, PRODUCER_SNAPSHOT_SUFFIX)
+        replace_file(self.storage, self.file(name), producer_state.encode_snapshot())
 
-    def write_clean_marker(self, marker: CleanMarker) -> None:
+    def write_clean_shutdown(self, marker: CleanShutdown) -> None:
         """Say that the log was closed in order."""
-        replace_file(self.storage, self.file(CLEAN_MARKER_NAME), encode_clean_marker(marker))
+        replace_file(self.storage, self.file(CLEAN_SHUTDOWN_NAME), encode_clean_shutdown(marker))
         self._may_have_marker = True
 
-    def remove_clean_marker(self) -> None:
+    def remove_clean_shutdown(self) -> None:
         """Take the marker away, before the first write after an open. Durable on return."""
         if self._may_have_marker:
-            if self.unlink([CLEAN_MARKER_NAME]):
+            if self.unlink([CLEAN_SHUTDOWN_NAME]):
                 self.sync()
             self._may_have_marker = False
 

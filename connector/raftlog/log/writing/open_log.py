@@ -36,14 +36,14 @@ from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.published import SYNCED_NAME, Published
 from raftlog.types import SnapshotId
 
-from .batch_facts import BatchFacts
-from .clean_marker import CleanMarker
+from .batch_metadata import BatchMetadata
+from .clean_shutdown import CleanShutdown
 from .log_directory import LogDirectory
-from .log_store import LogStore
-from .memory import LogMemory
+from .producer_state_manager import ProducerStateManager
 from .properties import LogConfig
 from .recovered import RecoveredLog, RecoveryReport
-from .sync_state import SyncState, SyncTicket
+from .segments import LogSegments
+from .sync_state import PendingSync, SyncState
 
 
 class OpenLog:
@@ -56,9 +56,9 @@ class OpenLog:
         if not is_single:
             directory.published_name = SYNCED_NAME
         self._directory = directory
-        self._store = LogStore(directory, config)
+        self._segments = LogSegments(directory, config)
         self._is_single = is_single
-        self._memory = LogMemory(directory.path)
+        self._producer_state = ProducerStateManager(directory.path)
         self._sync = SyncState(0, 0)
         self._end_offset = 0
         self._high_watermark = 0
@@ -75,15 +75,15 @@ class OpenLog:
         self._install(recover(self._directory.storage, self._directory.path, config=self.config))
 
     def _install(self, recovered: RecoveredLog) -> None:
-        self._store.install(recovered)
+        self._segments.install(recovered)
         self.report = recovered.report
-        self._memory = recovered.memory
+        self._producer_state = recovered.producer_state
         self._end_offset = recovered.end_offset
         self._is_changed = not recovered.was_clean
         self._is_roll_due = False
         self._high_watermark = max(self._high_watermark, recovered.log_start_offset)
         if not self.is_read_only:
-            self._sync = SyncState(recovered.end_offset, self._store.active.byte_count)
+            self._sync = SyncState(recovered.end_offset, self._segments.active.byte_count)
             self._publish()
 
     # --- what it is -------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class OpenLog:
     @property
     def log_start_offset(self) -> int:
         """The first offset that belongs to the log; its file may begin earlier."""
-        return self._store.log_start_offset
+        return self._segments.log_start_offset
 
     @property
     def end_offset(self) -> int:
@@ -121,102 +121,102 @@ class OpenLog:
     @property
     def last_stable_offset(self) -> int:
         """Below it no transaction is undecided."""
-        return self._memory.last_stable_offset(self.high_watermark)
+        return self._producer_state.last_stable_offset(self.high_watermark)
 
     @property
     def epoch(self) -> int:
         """The newest epoch; 0 before the first."""
-        return self._store.epochs.latest_epoch or 0
+        return self._segments.epochs.latest_epoch or 0
 
     @property
     def epochs(self) -> EpochCache:
-        return self._store.epochs
+        return self._segments.epochs
 
     @property
-    def memory(self) -> LogMemory:
+    def producer_state(self) -> ProducerStateManager:
         """What the log remembers, as of ``end_offset``. Copy it to try appends on."""
-        return self._memory
+        return self._producer_state
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
         """The snapshots as of the last look at the directory, ascending."""
-        return self._store.snapshots
+        return self._segments.snapshots
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _append(self, batches: Sequence[tuple[bytes | memoryview, BatchFacts]]) -> int:
+    def _append(self, batches: Sequence[tuple[bytes | memoryview, BatchMetadata]]) -> int:
         """Write batches that continue the log, one whole one after the other; the new end."""
         if batches:
             with self._changing():
-                for data, facts in batches:
-                    self._append_one(data, facts)
+                for data, metadata in batches:
+                    self._append_one(data, metadata)
         return self._end_offset
 
-    def _append_one(self, data: bytes | memoryview, facts: BatchFacts) -> None:
-        active = self._store.active
-        if self._is_roll_due or active.must_roll(
-            len(data), facts.last_offset, facts.max_timestamp_ms
+    def _append_one(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
+        active = self._segments.active
+        if self._is_roll_due or active.should_roll(
+            len(data), metadata.last_offset, metadata.max_timestamp_ms
         ):
             self._roll()
-            active = self._store.active
-        epochs = self._store.epochs
-        if self._store.must_note_epoch(facts.leader_epoch):
-            self._store.begin_epoch(facts.leader_epoch, facts.base_offset)
+            active = self._segments.active
+        epochs = self._segments.epochs
+        if self._segments.is_new_epoch(metadata.leader_epoch):
+            self._segments.begin_epoch(metadata.leader_epoch, metadata.base_offset)
         try:
-            active.append(data, facts)
+            active.append(data, metadata)
         except DiskFullError:
-            self._store.take_back_epoch(epochs)
+            self._segments.revert_epoch(epochs)
             raise
-        active.append_aborted(self._memory.apply(facts))
-        self._end_offset = facts.next_offset
+        active.append_aborted(self._producer_state.apply(metadata))
+        self._end_offset = metadata.next_offset
 
     def _roll(self) -> None:
         """Seal the active segment, say so, and begin the next one."""
         self._is_roll_due = True  # until it is done: the next segment may be there half made
-        active = self._store.active
+        active = self._segments.active
         active.seal()
         self._sync.note(self._end_offset, active.byte_count)
         self._publish()
-        self._store.roll(self._end_offset, self._memory)
+        self._segments.roll(self._end_offset, self._producer_state)
         self._sync.roll()
         self._is_roll_due = False
 
     # --- making durable ---------------------------------------------------------------------------
 
-    def start_sync(self) -> SyncTicket:
+    def start_sync(self) -> PendingSync:
         """Begin to make durable what was appended so far: run the ticket, then tell how it went."""
         self._check_writable()
-        return self._sync.start(self._store.active, self._end_offset)
+        return self._sync.start(self._segments.active, self._end_offset)
 
-    def complete_sync(self, ticket: SyncTicket) -> None:
+    def complete_sync(self, pending: PendingSync) -> None:
         """The ticket's run returned: what it covers is durable. A single copy tells others so.
 
         A ticket from before the log was cut says nothing. Raises ``LogClosedError`` if the log has
         failed or was closed meanwhile: then nobody may believe the sync.
         """
-        ticket.segment.end_sync()
+        pending.segment.end_sync()
         self._check_writable()
-        if ticket.state is not self._sync:
+        if pending.state is not self._sync:
             return
-        self._sync.note(ticket.end_offset, ticket.position)
+        self._sync.note(pending.end_offset, pending.position)
         with self._failing(also_full=True):  # durable, and others would take it for undone
             self._publish()
-        self._memory.forget_decided(self.high_watermark)
+        self._producer_state.drop_decided(self.high_watermark)
 
-    def fail_sync(self, ticket: SyncTicket, error: LogError) -> None:
+    def fail_sync(self, pending: PendingSync, error: LogError) -> None:
         """The ticket's run raised: the log fails."""
-        ticket.segment.end_sync()
+        pending.segment.end_sync()
         self._fail(error)
 
     def flush(self) -> int:
         """Make durable what was appended; the synced end offset. Raises ``DiskFailedError``."""
-        ticket = self.start_sync()
+        pending = self.start_sync()
         try:
-            ticket.run()
+            pending.run()
         except LogError as error:
-            self.fail_sync(ticket, error)
+            self.fail_sync(pending, error)
             raise
-        self.complete_sync(ticket)
+        self.complete_sync(pending)
         return self.synced_end_offset
 
     def advance_high_watermark(self, offset: int) -> None:
@@ -224,7 +224,7 @@ class OpenLog:
         assert not self._is_single, "a single copy is committed where it is synced"
         assert self._high_watermark <= offset <= self._end_offset, "a high watermark only rises"
         self._high_watermark = offset
-        self._memory.forget_decided(offset)
+        self._producer_state.drop_decided(offset)
 
     def _publish(
         self, *, next_epoch: int | None = None, next_start_offset: int | None = None
@@ -237,7 +237,7 @@ class OpenLog:
             Published(
                 boot_id=self._directory.boot_id,
                 end_offset=self._sync.end_offset,
-                segment_base_offset=self._store.active.base_offset,
+                segment_base_offset=self._segments.active.base_offset,
                 file_position=self._sync.position,
                 epoch=self.epoch if next_epoch is None else next_epoch,
                 log_start_offset=(
@@ -261,19 +261,19 @@ class OpenLog:
                 with self._failing():
                     self._close_in_order()
         finally:
-            self._give_back("its owner closed it")
+            self._release("its owner closed it")
 
     def _close_in_order(self) -> None:
-        active = self._store.active
-        self._directory.remove_clean_marker()
+        active = self._segments.active
+        self._directory.remove_clean_shutdown()
         active.seal()
         self._sync.note(self._end_offset, active.byte_count)
         self._publish()
-        self._directory.write_producer_snapshot(self._memory)
-        self._store.write_recovery_point(self._end_offset)
-        self._store.forget_stray_producer_snapshots(self._end_offset)
-        self._directory.write_clean_marker(
-            CleanMarker(
+        self._directory.write_producer_snapshot(self._producer_state)
+        self._segments.write_recovery_point(self._end_offset)
+        self._segments.delete_stray_producer_snapshots(self._end_offset)
+        self._directory.write_clean_shutdown(
+            CleanShutdown(
                 end_offset=self._end_offset,
                 segment_base_offset=active.base_offset,
                 byte_count=active.byte_count,
@@ -282,7 +282,7 @@ class OpenLog:
 
     def _is_current(self) -> bool:
         """Whether no other process has gone on from where this one knows the log to end."""
-        active = self._store.active
+        active = self._segments.active
         if not active.is_in_place() or active.file_byte_count() != active.byte_count:
             return False
         if not self._is_single:
@@ -294,9 +294,9 @@ class OpenLog:
             and published.end_offset == self._sync.end_offset
         )
 
-    def _give_back(self, reason: str) -> None:
+    def _release(self, reason: str) -> None:
         self._closed = reason
-        self._store.close()
+        self._segments.close()
         self._directory.close()
 
     # --- what may be done now ---------------------------------------------------------------------
@@ -315,7 +315,7 @@ class OpenLog:
         """Around every change of the log: checks, and the marker of a clean stop is gone."""
         self._check_writable()
         with self._failing():
-            self._directory.remove_clean_marker()
+            self._directory.remove_clean_shutdown()
             self._is_changed = True
             yield
 
@@ -342,7 +342,7 @@ class OpenLog:
             if isinstance(path, str):
                 shown: dict[str, Any] = {"path": self._directory.storage.split(path)[1]}
                 error = replace(error, **shown)
-            self._give_back(f"{cause}: {error.sentence()}")
+            self._release(f"{cause}: {error.sentence()}")
 
 
 def _cause_and_remedy(error: LogError) -> tuple[str, str]:

@@ -106,9 +106,9 @@ class Producers:
         return self._entries.get(producer_id)
 
     def copy(self) -> Producers:
-        twin = Producers()
-        twin._entries = self._entries.copy()
-        return twin
+        copied = Producers()
+        copied._entries = self._entries.copy()
+        return copied
 
     # --- before an append -------------------------------------------------------------------------
 

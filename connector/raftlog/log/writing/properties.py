@@ -24,7 +24,7 @@ from raftlog.log.small_files import encode_properties, parse_properties
 from raftlog.log.text_files import whole_number
 from raftlog.records.compression import Compression
 
-from .batch_facts import ValueKind
+from .batch_metadata import ValueKind
 
 LOG_PROPERTIES_VERSION: Final = 1
 DAY_MS: Final = 24 * 60 * 60 * 1000

@@ -15,7 +15,7 @@ from enum import StrEnum
 from raftlog.errors import LogReadOnlyError
 from raftlog.log.epoch_cache import EpochCache
 
-from .memory import LogMemory
+from .producer_state_manager import ProducerStateManager
 
 
 class ScanEnd(StrEnum):
@@ -29,12 +29,12 @@ class ScanEnd(StrEnum):
     ZEROS = "zeros"
     """Nothing but zeros follows: the file was made longer and never written."""
     DAMAGE = "damage"
-    DIP = "dip"
+    OFFSET_REGRESSION = "dip"
     """The next batch lies below the end of the one before it: the same offsets twice."""
     OVERLAP = "overlap"
     """The next batch begins below the end of the one before it and reaches behind it."""
     GAP = "gap"
-    EPOCH_FALL = "epoch fall"
+    EPOCH_REGRESSION = "epoch fall"
     """The next batch is of an older epoch than the one before it."""
     EPOCH_MISMATCH = "wrong epoch"
     """The next batch is of another epoch than its offset has by the epochs' checkpoint, or of a new
@@ -42,7 +42,7 @@ class ScanEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFacts:
+class SegmentMetadata:
     """One segment as it lies on disk after recovery.
 
     ``end_offset`` is exclusive. The times are in milliseconds, of the batches' own greatest times:
@@ -61,7 +61,7 @@ class SegmentFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CutTail:
+class TruncatedTail:
     """Bytes that were taken off the end of a segment, or a whole segment.
 
     ``first_offset`` is the first offset that the log no longer holds. ``saved_as`` is the file that
@@ -98,7 +98,7 @@ class Anomaly:
     resumes_offset: int | None = None
 
     @property
-    def sentence(self) -> str:
+    def description(self) -> str:
         """What a person reads."""
         at = "" if self.position is None else f" at byte {self.position}"
         words = f"{self.path}{at}: {self.reason}"
@@ -115,14 +115,15 @@ class RecoveryReport:
     """What a person should know of an opening.
 
     ``read_only`` is what every append must be refused with, if nothing was touched: because damage
-    is where nothing may be dropped, or because the directory is not ours. ``forgotten`` are saved
-    copies of earlier cuts that were deleted to make room for new ones.
+    is where nothing may be dropped, or because the directory is not ours.
+    ``deleted_backups`` are
+    saved copies of earlier cuts that were deleted to make room for new ones.
     """
 
     was_clean: bool
-    cut: tuple[CutTail, ...] = ()
+    truncated: tuple[TruncatedTail, ...] = ()
     rebuilt: tuple[str, ...] = ()
-    forgotten: tuple[str, ...] = ()
+    deleted_backups: tuple[str, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
     read_only: LogReadOnlyError | None = None
 
@@ -136,11 +137,11 @@ class RecoveredLog:
     synced before this opening looked.
     """
 
-    segments: tuple[SegmentFacts, ...]
+    segments: tuple[SegmentMetadata, ...]
     log_start_offset: int
     end_offset: int
     epochs: EpochCache
-    memory: LogMemory
+    producer_state: ProducerStateManager
     recovery_point: int
     was_clean: bool
     report: RecoveryReport

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 from raftlog.errors import LogReadOnlyError
 from raftlog.storage.protocol import WritableStorage
 
+from .checkpoint_files import CheckpointFiles, read_checkpoint_files
 from .clean_open import open_clean
-from .index_recovery import rebuild_unfit_indexes
-from .marks import Marks, read_marks
+from .index_recovery import rebuild_invalid_indexes
 from .properties import LogConfig
 from .recovered import RecoveredLog, RecoveryReport
 
 if TYPE_CHECKING:
-    from .log_scan import LogScan
+    from .log_loader import LoadedLog
 
 __all__ = ["RecoveredLog", "RecoveryReport", "recover"]
 
@@ -39,40 +39,40 @@ def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> R
     Raises ``LogNotFoundError`` and ``LogAccessError``; ``DiskFullError`` and ``DiskFailedError``
     while something is mended: nothing is lost then, and the next opening begins anew.
     """
-    marks = read_marks(storage, directory)
-    recovered = open_clean(storage, directory, marks) if marks.is_ours else None
+    checkpoints = read_checkpoint_files(storage, directory)
+    recovered = open_clean(storage, directory, checkpoints) if checkpoints.is_raftlog else None
     if recovered is None:
-        recovered = _mended(storage, directory, config, marks)
+        recovered = _recover_scanned(storage, directory, config, checkpoints)
     if recovered.report.read_only is None:
         recovered = _with_fitting_indexes(storage, directory, config, recovered)
     return recovered
 
 
-def _mended(
-    storage: WritableStorage, directory: str, config: LogConfig, marks: Marks
+def _recover_scanned(
+    storage: WritableStorage, directory: str, config: LogConfig, checkpoints: CheckpointFiles
 ) -> RecoveredLog:
-    from .log_scan import LogScanner  # needs numpy
-    from .mending import Mender
+    from .log_loader import LogLoader  # needs numpy
+    from .recovery_actions import RecoveryActions
 
-    scan = LogScanner(storage, directory, config, marks).scan()
-    read_only = _read_only(directory, scan, marks)
-    mender = Mender(storage, directory, marks)
+    loaded = LogLoader(storage, directory, config, checkpoints).load()
+    read_only = _read_only(directory, loaded, checkpoints)
+    actions = RecoveryActions(storage, directory, checkpoints)
     if read_only is None:
-        mender.mend(scan)
+        actions.apply(loaded)
     return RecoveredLog(
-        segments=scan.segments,
-        log_start_offset=scan.log_start_offset,
-        end_offset=scan.end_offset,
-        epochs=scan.epochs,
-        memory=scan.memory,
-        recovery_point=scan.end_offset if read_only is None else marks.recovery_point,
+        segments=loaded.segments,
+        log_start_offset=loaded.log_start_offset,
+        end_offset=loaded.end_offset,
+        epochs=loaded.epochs,
+        producer_state=loaded.producer_state,
+        recovery_point=loaded.end_offset if read_only is None else checkpoints.recovery_point,
         was_clean=False,
         report=RecoveryReport(
             was_clean=False,
-            cut=tuple(mender.cut),
-            rebuilt=tuple(mender.rebuilt),
-            forgotten=mender.forgotten,
-            anomalies=tuple(scan.anomalies),
+            truncated=tuple(actions.truncated),
+            rebuilt=tuple(actions.rebuilt),
+            deleted_backups=actions.deleted_backups,
+            anomalies=tuple(loaded.anomalies),
             read_only=read_only,
         ),
     )
@@ -82,7 +82,7 @@ def _with_fitting_indexes(
     storage: WritableStorage, directory: str, config: LogConfig, recovered: RecoveredLog
 ) -> RecoveredLog:
     """Rebuild indexes of sealed segments that do not fit them."""
-    rebuilt = rebuild_unfit_indexes(
+    rebuilt = rebuild_invalid_indexes(
         storage,
         directory,
         recovered.segments,
@@ -95,35 +95,37 @@ def _with_fitting_indexes(
     return replace(recovered, report=report)
 
 
-def _read_only(directory: str, scan: LogScan, marks: Marks) -> LogReadOnlyError | None:
+def _read_only(
+    directory: str, loaded: LoadedLog, checkpoints: CheckpointFiles
+) -> LogReadOnlyError | None:
     """Why the log must not be written, or None."""
-    if not marks.is_ours:
+    if not checkpoints.is_raftlog:
         return LogReadOnlyError(
             path=directory,
             reason="it has no raftlog.properties, so it is Kafka's and not ours to write",
             remedy="make a log of your own elsewhere",
         )
-    if not scan.is_damaged:
+    if not loaded.is_damaged:
         return None
-    if scan.is_contradicted:
-        assert scan.stop is not None, "that is where it was seen"
+    if loaded.is_contradicted:
+        assert loaded.stop is not None, "that is where it was seen"
         return LogReadOnlyError(
-            path=scan.stop.path,
-            offset=scan.stop.found_base_offset,
-            reason=f"{scan.stop.reason}, and both were synced",
+            path=loaded.stop.path,
+            offset=loaded.stop.found_base_offset,
+            reason=f"{loaded.stop.reason}, and both were synced",
             remedy="look with `raftlog check`, and move the segment away that is not of this log",
         )
-    lost = f"offsets {scan.end_offset} to {scan.durable_offset - 1}, which were synced once,"
-    if scan.stop is None:
+    lost = f"offsets {loaded.end_offset} to {loaded.durable_offset - 1}, which were synced once,"
+    if loaded.stop is None:
         path, position, reason = directory, None, f"{lost} are gone"
     else:
-        path, position = scan.stop.path, scan.stop.place.position
-        reason = f"{lost} are hurt or gone: {scan.stop.reason}"
+        path, position = loaded.stop.path, loaded.stop.scan_position.position
+        reason = f"{lost} are hurt or gone: {loaded.stop.reason}"
     return LogReadOnlyError(
         path=path,
         position=position,
-        offset=scan.end_offset,
+        offset=loaded.end_offset,
         reason=reason,
         remedy="restore the file from a copy, or look with `raftlog check` and give up what lies "
-        f"behind with `raftlog repair --cut-at {scan.end_offset}`, which saves it aside",
+        f"behind with `raftlog repair --cut-at {loaded.end_offset}`, which saves it aside",
     )

@@ -30,14 +30,19 @@ from raftlog.log.names import (
 from raftlog.log.published import PUBLISHED_NAME, SYNCED_NAME
 from raftlog.storage.protocol import WritableStorage
 
-from .clean_marker import CLEAN_MARKER_NAME
-from .cutting import cut, forget_old_copies, next_ordinal, saved_name
+from .checkpoint_files import CheckpointFiles, read_checkpoint_files
+from .clean_shutdown import CLEAN_SHUTDOWN_NAME
 from .log_directory import LogDirectory
-from .marks import Marks, read_marks
 from .properties import LogConfig
-from .recovered import CutTail, RecoveredLog
+from .recovered import RecoveredLog, TruncatedTail
 from .recovery import recover
-from .segment_scan import Place, ScanRules, SegmentEnd, scan_segment
+from .segment_recovery import ScanPosition, ScanRules, SegmentEnd, recover_segment
+from .truncate_with_backup import (
+    backup_name,
+    delete_old_backups,
+    next_backup_ordinal,
+    truncate_with_backup,
+)
 
 _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
@@ -49,18 +54,18 @@ class Repaired:
 
     ``first_lost_offset`` up to, not including, ``end_offset_before`` is what was given up, as far
     as the length of the log is known. ``set_aside`` are snapshots after the cut,
-    ``forgotten`` saved copies of earlier cuts that were deleted to make room.
+    ``deleted_backups`` saved copies of earlier cuts that were deleted to make room.
     """
 
     first_lost_offset: int
     end_offset_before: int
-    cut: tuple[CutTail, ...]
+    truncated: tuple[TruncatedTail, ...]
     set_aside: tuple[str, ...]
-    forgotten: tuple[str, ...]
+    deleted_backups: tuple[str, ...]
     recovered: RecoveredLog
 
 
-def cut_log_at(
+def truncate_log_at(
     storage: WritableStorage, directory: str, *, offset: int, config: LogConfig
 ) -> Repaired:
     """Cut a log of ours before the batch that holds ``offset``, or at its end, and open it.
@@ -69,130 +74,134 @@ def cut_log_at(
     offset that the log does not hold soundly, ``LogReadOnlyError`` for a directory that is not
     ours, and what ``recover`` raises.
     """
-    first_copy = next_ordinal(storage.list_names(directory))
-    marks = read_marks(storage, directory)
-    if not marks.is_ours:
+    first_backup = next_backup_ordinal(storage.list_names(directory))
+    checkpoints = read_checkpoint_files(storage, directory)
+    if not checkpoints.is_raftlog:
         raise LogReadOnlyError(
             path=directory,
             reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is Kafka's and not ours to write",
             remedy="let its node recover it",
         )
-    base, place = _place_of_cut(storage, directory, marks, offset)
-    repair = _Repair(LogDirectory(storage, directory), marks)
-    repair.forget_later_marks(place.next_offset)
-    repair.cut_segments(base, place)
-    repair.forget_later_state(place.next_offset)
+    base, scan_position = _find_truncation(storage, directory, checkpoints, offset)
+    repair = _Repair(LogDirectory(storage, directory), checkpoints)
+    repair.delete_later_checkpoints(scan_position.next_offset)
+    repair.truncate_segments(base, scan_position)
+    repair.truncate_state(scan_position.next_offset)
     recovered = recover(storage, directory, config=config)
-    forgotten = forget_old_copies(storage, directory, before=first_copy)
+    deleted = delete_old_backups(storage, directory, before=first_backup)
     return Repaired(
-        first_lost_offset=place.next_offset,
-        end_offset_before=max(repair.end_offset_before, place.next_offset),
-        cut=(*repair.cut, *recovered.report.cut),
+        first_lost_offset=scan_position.next_offset,
+        end_offset_before=max(repair.end_offset_before, scan_position.next_offset),
+        truncated=(*repair.truncated, *recovered.report.truncated),
         set_aside=tuple(repair.set_aside),
-        forgotten=(*recovered.report.forgotten, *forgotten),
+        deleted_backups=(*recovered.report.deleted_backups, *deleted),
         recovered=recovered,
     )
 
 
-def _place_of_cut(
-    storage: WritableStorage, directory: str, marks: Marks, offset: int
-) -> tuple[int, Place]:
+def _find_truncation(
+    storage: WritableStorage, directory: str, checkpoints: CheckpointFiles, offset: int
+) -> tuple[int, ScanPosition]:
     """The segment to cut and where in it."""
-    bases = [base for base in marks.listing.segments if base <= offset]
-    first = max(marks.log_start_offset, min(marks.listing.segments, default=0))
+    bases = [base for base in checkpoints.listing.segments if base <= offset]
+    first = max(checkpoints.log_start_offset, min(checkpoints.listing.segments, default=0))
     if not bases or offset < first:
         raise OptionError(option="cut-at", reason=f"the log begins at offset {first}")
     base = bases[-1]
     with storage.open_file(storage.join(directory, offset_name(base, LOG_SUFFIX))) as file:
-        start = Place(position=0, next_offset=base)
-        scan = scan_segment(file, start, ScanRules(epochs=marks.epochs))
-        place = start
+        start = ScanPosition(position=0, next_offset=base)
+        scan = recover_segment(file, start, ScanRules(epochs=checkpoints.epochs))
+        scan_position = start
         while True:
             try:
-                piece = next(scan)
+                chunk = next(scan)
             except StopIteration as stop:
                 end: SegmentEnd = stop.value
                 break
-            batches = piece.batches
+            batches = chunk.batches
             below = int((batches.last_offset < offset).sum())
             if below < len(batches):
                 at = int(batches.position[below])
-                return base, Place(position=at, next_offset=int(batches.base_offset[below]))
-            place = Place(position=piece.behind, next_offset=int(batches.last_offset[-1]) + 1)
-    if place.next_offset < offset:
+                return base, ScanPosition(position=at, next_offset=int(batches.base_offset[below]))
+            scan_position = ScanPosition(
+                position=chunk.next_position, next_offset=int(batches.last_offset[-1]) + 1
+            )
+    if scan_position.next_offset < offset:
         raise OptionError(
             option="cut-at",
-            reason=f"the log is sound only up to offset {place.next_offset}: {end.sentence}; "
-            "cut there, or lower",
+            reason=f"the log is sound only up to offset {scan_position.next_offset}: "
+            f"{end.description}; cut there, or lower",
         )
-    return base, place
+    return base, scan_position
 
 
 class _Repair:
     """The steps, each of them durable before the next."""
 
-    def __init__(self, directory: LogDirectory, marks: Marks) -> None:
-        self.cut: list[CutTail] = []
+    def __init__(self, directory: LogDirectory, checkpoints: CheckpointFiles) -> None:
+        self.truncated: list[TruncatedTail] = []
         self.set_aside: list[str] = []
         self._directory = directory
-        self._marks = marks
-        published = 0 if marks.published is None else marks.published.end_offset
-        clean = 0 if marks.clean is None else marks.clean.end_offset
+        self._checkpoints = checkpoints
+        published = 0 if checkpoints.published is None else checkpoints.published.end_offset
+        clean = 0 if checkpoints.clean is None else checkpoints.clean.end_offset
         self.end_offset_before = max(
-            marks.recovery_point,
+            checkpoints.recovery_point,
             published,
             clean,
-            max(marks.listing.segments, default=0),
-            max((one.end_offset for one in marks.listing.snapshots), default=0),
+            max(checkpoints.listing.segments, default=0),
+            max((one.end_offset for one in checkpoints.listing.snapshots), default=0),
         )
 
-    def forget_later_marks(self, end_offset: int) -> None:
+    def delete_later_checkpoints(self, end_offset: int) -> None:
         """Take back what says that the log is longer."""
         directory = self._directory
-        directory.unlink([CLEAN_MARKER_NAME, PUBLISHED_NAME, SYNCED_NAME])
+        directory.unlink([CLEAN_SHUTDOWN_NAME, PUBLISHED_NAME, SYNCED_NAME])
         names = set(directory.storage.list_names(directory.path))
-        for snapshot_id in self._marks.listing.snapshots:
+        for snapshot_id in self._checkpoints.listing.snapshots:
             if snapshot_id.end_offset > end_offset:
                 name = checkpoint_name(snapshot_id)
-                path = directory.file(saved_name(name, 0, names))
+                path = directory.file(backup_name(name, 0, names))
                 directory.storage.rename(directory.file(name), path)
                 self.set_aside.append(path)
         directory.sync()
-        if self._marks.recovery_point > end_offset:
+        if self._checkpoints.recovery_point > end_offset:
             directory.write_recovery_point(end_offset)
 
-    def cut_segments(self, base: int, place: Place) -> None:
+    def truncate_segments(self, base: int, scan_position: ScanPosition) -> None:
         """Set whole segments aside, the newest first, and cut the one that the cut lies in."""
         for later in reversed(self._later(base)):
-            self._set_segment_aside(later)
+            self._rename_segment_aside(later)
         directory = self._directory
         path = directory.file(offset_name(base, LOG_SUFFIX))
         with directory.storage.open_file(path) as file:
-            byte_count = file.byte_count() - place.position
+            byte_count = file.byte_count() - scan_position.position
         if byte_count > 0:
-            saved_as = cut(directory.storage, path, place.position)
-            self._note(path, place.position, byte_count, place.next_offset, saved_as)
+            saved_as = truncate_with_backup(directory.storage, path, scan_position.position)
+            self._note(
+                path, scan_position.position, byte_count, scan_position.next_offset, saved_as
+            )
 
-    def forget_later_state(self, end_offset: int) -> None:
+    def truncate_state(self, end_offset: int) -> None:
         """Forget epochs and producers behind the cut."""
         directory = self._directory
-        gone = [at for at in self._marks.listing.producer_snapshots if at > end_offset]
-        directory.unlink(offset_name(at, PRODUCER_SNAPSHOT_SUFFIX) for at in gone)
+        deleted = [at for at in self._checkpoints.listing.producer_snapshots if at > end_offset]
+        directory.unlink(offset_name(at, PRODUCER_SNAPSHOT_SUFFIX) for at in deleted)
         directory.sync()
-        epochs = (self._marks.epochs or EpochCache()).without_from(end_offset)
-        if epochs.entries and epochs != self._marks.epochs:
+        epochs = (self._checkpoints.epochs or EpochCache()).without_from(end_offset)
+        if epochs.entries and epochs != self._checkpoints.epochs:
             directory.write_epochs(epochs)
 
     def _later(self, base: int) -> tuple[int, ...]:
-        return tuple(other for other in self._marks.listing.segments if other > base)
+        return tuple(other for other in self._checkpoints.listing.segments if other > base)
 
-    def _set_segment_aside(self, base: int) -> None:
+    def _rename_segment_aside(self, base: int) -> None:
         directory = self._directory
         name = offset_name(base, LOG_SUFFIX)
         with directory.storage.open_file(directory.file(name)) as file:
             byte_count = file.byte_count()
         names = set(directory.storage.list_names(directory.path))
-        saved_as = directory.file(saved_name(name, 0, names))
+        saved_as = directory.file(backup_name(name, 0, names))
         directory.storage.rename(directory.file(name), saved_as)
         directory.unlink(offset_name(base, suffix) for suffix in _INDEX_SUFFIXES)
         directory.sync()
@@ -201,8 +210,8 @@ class _Repair:
     def _note(
         self, path: str, position: int, byte_count: int, offset: int, saved_as: str | None
     ) -> None:
-        self.cut.append(
-            CutTail(
+        self.truncated.append(
+            TruncatedTail(
                 path=path,
                 position=position,
                 byte_count=byte_count,

@@ -42,16 +42,16 @@ from raftlog.records.record import NewRecord, Record
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch
 
-from .batch_facts import BatchFacts, ValueKind, batch_facts
-from .by_time import first_record_since, newest_time_ms
-from .lineage_answers import Lineage
+from .active_segment import ActiveSegment
+from .batch_metadata import BatchMetadata, ValueKind, batch_metadata
+from .by_time import max_timestamp_ms, record_for_timestamp
+from .epoch_validation import EpochValidation
 from .located import read_batches
 from .log_directory import LogDirectory
 from .open_log import OpenLog
 from .properties import LogConfig, LogProperties
-from .segment import ActiveSegment
 from .snapshot_writer import SnapshotWriter
-from .upkeep import VotersAt, begin_behind, begin_snapshot, check_snapshot_id, clean
+from .upkeep import VotersAt, begin_snapshot, check_snapshot_id, clean, delete_before_snapshot
 
 _VOTERS = (LeaderChangeVoter(1),)
 _LEADER_CHANGE: Final = (LeaderChange(leader_id=1, voters=_VOTERS, granting_voters=_VOTERS),)
@@ -89,7 +89,7 @@ class ReplicatedLog(OpenLog):
         properties = LogProperties(topic_id=topic_id, config=config)
         log = cls(files, config, is_single=is_single)
         files.write_identity(properties, EpochCache())
-        log._store.make_first_segment(0)
+        log._segments.create_first_segment(0)
         if epoch is not None:
             log._begin_epoch(epoch, _LEADER_CHANGE, now_ms)
         log.flush()
@@ -125,7 +125,7 @@ class ReplicatedLog(OpenLog):
         if is_single and not log.is_read_only and not log.end_offset:
             log._begin_epoch(max(1, log.epoch), _LEADER_CHANGE, now_ms)  # made, unfinished
             log.flush()
-        log._abort_what_was_left(now_ms)
+        log._abort_open_transaction(now_ms)
         return log
 
     # --- appending --------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class ReplicatedLog(OpenLog):
         other offsets, ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``: then
         ``end_offset`` says how many of the batches were appended.
         """
-        found: list[tuple[bytes | memoryview, BatchFacts]] = []
+        found: list[tuple[bytes | memoryview, BatchMetadata]] = []
         expected = self._end_offset
         for data in batches:
             batch = read_batch(data)
@@ -152,7 +152,7 @@ class ReplicatedLog(OpenLog):
                 raise InvalidAppendError(
                     reason=f"its batch begins at offset {batch.base_offset}, and {expected} is next"
                 )
-            found.append((data, batch_facts(batch, self.config.values)))
+            found.append((data, batch_metadata(batch, self.config.values)))
             expected = batch.next_offset
         return self._append(found)
 
@@ -165,7 +165,7 @@ class ReplicatedLog(OpenLog):
         ``FutureEpochError`` if one is of a later epoch than the leader's, ``CorruptBatchError``,
         and as ``append_as_leader``.
         """
-        found: list[tuple[bytes | memoryview, BatchFacts]] = []
+        found: list[tuple[bytes | memoryview, BatchMetadata]] = []
         expected, epoch, position = self._end_offset, self.epoch, 0
         while not isinstance(batch := read_batch(data, position), TornTail):
             if batch.base_offset != expected:
@@ -186,7 +186,7 @@ class ReplicatedLog(OpenLog):
             if batch.leader_epoch > leader_epoch:
                 raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=leader_epoch)
             view = memoryview(data)[position : position + batch.byte_count]
-            found.append((view, batch_facts(batch, self.config.values)))
+            found.append((view, batch_metadata(batch, self.config.values)))
             expected, epoch = batch.next_offset, batch.leader_epoch
             position += batch.byte_count
         return self._append(found)
@@ -212,17 +212,17 @@ class ReplicatedLog(OpenLog):
         with self._changing(), self._failing(also_full=True):
             if self._end_offset:
                 self._publish(next_epoch=epoch)
-            self._store.begin_epoch(epoch, self._end_offset)
+            self._segments.begin_epoch(epoch, self._end_offset)
             self._append_control(head, now_ms)
-            if self._memory.open_transaction is not None:
+            if self._producer_state.open_transaction is not None:
                 self._append_abort(now_ms)
 
-    def _abort_what_was_left(self, now_ms: int) -> None:
+    def _abort_open_transaction(self, now_ms: int) -> None:
         """Abort a metadata transaction of an earlier epoch: who began this one died before that.
 
         A single copy's matter. In a quorum whoever leads next begins an epoch of his own.
         """
-        opened = self._memory.open_transaction
+        opened = self._producer_state.open_transaction
         if opened is None or self.is_read_only or not self._is_single:
             return
         epoch = self.epochs.epoch_at(opened.first_offset)
@@ -259,21 +259,21 @@ class ReplicatedLog(OpenLog):
         if self.is_read_only:
             return False
         published = self._directory.published()
-        if published is None or not self._can_follow(published):
+        if published is None or not self._is_in_active_segment(published):
             self._reload(now_ms)
             return True
-        is_end_new = published.end_offset != self._end_offset
-        is_followed = not is_end_new or self._follow(self._store.active, published)
+        has_advanced = published.end_offset != self._end_offset
+        is_followed = not has_advanced or self._follow(self._segments.active, published)
         if not is_followed or published.epoch != self.epoch:  # somebody died at beginning one
             self._reload(now_ms)
             return True
-        if is_end_new:
-            self._abort_what_was_left(now_ms)
-        return is_end_new
+        if has_advanced:
+            self._abort_open_transaction(now_ms)
+        return has_advanced
 
-    def _can_follow(self, published: Published) -> bool:
+    def _is_in_active_segment(self, published: Published) -> bool:
         """Whether what others did lies in the file that this process writes, and nothing else."""
-        active = self._store.active
+        active = self._segments.active
         return (
             active.is_in_place()
             and published.segment_base_offset == active.base_offset
@@ -286,7 +286,7 @@ class ReplicatedLog(OpenLog):
     def _has_next_segment(self, published: Published) -> bool:
         """Whether somebody died between making the next segment and saying so."""
         end_offset = published.end_offset
-        if end_offset == self._store.active.base_offset:
+        if end_offset == self._segments.active.base_offset:
             return False
         return self._directory.has(offset_name(end_offset, LOG_SUFFIX))
 
@@ -296,31 +296,33 @@ class ReplicatedLog(OpenLog):
             for batch in read_batches(active.file, active.byte_count, published.file_position):
                 if batch.base_offset != self._end_offset or batch.leader_epoch < self.epoch:
                     return False
-                self._take_in(active, batch)
+                self._apply_batch(active, batch)
         except CorruptBatchError:
             return False
         self._is_changed = True
         self._sync.note(self._end_offset, active.byte_count)
         return self._end_offset == published.end_offset
 
-    def _take_in(self, active: ActiveSegment, batch: RecordBatch) -> None:
-        facts = batch_facts(batch, self.config.values)
-        active.note_written(batch.byte_count, facts)
-        self._memory.apply(facts)
-        self._store.epochs = self._store.epochs.assign(facts.leader_epoch, facts.base_offset)
-        self._end_offset = facts.next_offset
+    def _apply_batch(self, active: ActiveSegment, batch: RecordBatch) -> None:
+        metadata = batch_metadata(batch, self.config.values)
+        active.note_written(batch.byte_count, metadata)
+        self._producer_state.apply(metadata)
+        self._segments.epochs = self._segments.epochs.assign(
+            metadata.leader_epoch, metadata.base_offset
+        )
+        self._end_offset = metadata.next_offset
 
     def _reload(self, now_ms: int) -> None:
-        self._store.close()
+        self._segments.close()
         with self._failing(also_full=True):
             self._recover()
-        self._abort_what_was_left(now_ms)
+        self._abort_open_transaction(now_ms)
 
     # --- lineage ----------------------------------------------------------------------------------
 
     @property
-    def _lineage(self) -> Lineage:
-        return Lineage(
+    def _lineage(self) -> EpochValidation:
+        return EpochValidation(
             log_start_offset=self.log_start_offset,
             log_end_offset=self._end_offset,
             epochs=self.epochs,
@@ -355,25 +357,25 @@ class ReplicatedLog(OpenLog):
         with self._changing(), self._failing(also_full=True):
             if not self._is_single:
                 self._directory.unpublish()
-            self._store.cut_from(offset)
+            self._segments.truncate_to(offset)
             self._recover()
 
     # --- looking up -------------------------------------------------------------------------------
 
     def base_offset_at(self, offset: int) -> int:
         """The base offset of the batch that holds ``offset``, which lies in the log."""
-        return self._store.boundary_at(offset)
+        return self._segments.boundary_at(offset)
 
-    def first_record_since(self, timestamp_ms: int, *, end_offset: int) -> Record | None:
+    def record_for_timestamp(self, timestamp_ms: int, *, end_offset: int) -> Record | None:
         """The first record below ``end_offset`` (a batch boundary) that is not older."""
         start_offset = self.log_start_offset
-        return first_record_since(
-            self._store, timestamp_ms, start_offset=start_offset, end_offset=end_offset
+        return record_for_timestamp(
+            self._segments, timestamp_ms, start_offset=start_offset, end_offset=end_offset
         )
 
-    def newest_time_ms(self) -> int:
+    def max_timestamp_ms(self) -> int:
         """The greatest time of any batch; -1 for none."""
-        return newest_time_ms(self._store)
+        return max_timestamp_ms(self._segments)
 
     # --- snapshots and retention ------------------------------------------------------------------
 
@@ -395,19 +397,19 @@ class ReplicatedLog(OpenLog):
         """
         self._check_writable()
         if not check_snapshot_id(
-            self._store,
+            self._segments,
             snapshot_id,
             end_offset=self._end_offset,
             high_watermark=self.high_watermark,
         ):
             return None
-        memory = self._memory
+        producer_state = self._producer_state
         if snapshot_id.end_offset != self._end_offset:
-            memory = self._store.memory_at(snapshot_id.end_offset)
+            producer_state = self._segments.producer_state_at(snapshot_id.end_offset)
         return begin_snapshot(
-            self._store,
+            self._segments,
             snapshot_id,
-            memory,
+            producer_state,
             now_ms=now_ms,
             last_contained_log_timestamp_ms=last_contained_log_timestamp_ms,
             kraft_version=kraft_version,
@@ -424,11 +426,11 @@ class ReplicatedLog(OpenLog):
         Segments go that lie wholly below (Kafka: ``KafkaRaftLog.deleteBeforeSnapshot``).
         """
         with self._changing():
-            return begin_behind(
-                self._store,
+            return delete_before_snapshot(
+                self._segments,
                 snapshot_id,
                 high_watermark=self.high_watermark,
-                tell=self._publish_start,
+                publish_start=self._publish_start,
             )
 
     def clean(self, *, now_ms: int, voters_at: VotersAt | None = None) -> bool:
@@ -438,13 +440,13 @@ class ReplicatedLog(OpenLog):
         a quorum holds of voters. Raises ``LogLockedError`` while a snapshot is being written.
         """
         with self._changing():
-            if self._is_all_too_old(now_ms):
+            if self._is_active_segment_expired(now_ms):
                 self._roll()
             return clean(
-                self._store,
+                self._segments,
                 high_watermark=self.high_watermark,
                 now_ms=now_ms,
-                tell=self._publish_start,
+                publish_start=self._publish_start,
                 voters_at=voters_at,
             )
 
@@ -452,8 +454,8 @@ class ReplicatedLog(OpenLog):
         """Tell other processes where the log is about to begin: whoever dies at it is found out."""
         self._publish(next_start_offset=offset)
 
-    def _is_all_too_old(self, now_ms: int) -> bool:
-        retention_ms, newest_ms = self.config.retention_ms, self._store.active.max_timestamp_ms
+    def _is_active_segment_expired(self, now_ms: int) -> bool:
+        retention_ms, newest_ms = self.config.retention_ms, self._segments.active.max_timestamp_ms
         return (
             retention_ms is not None
             and self.config.values is not ValueKind.KRAFT
@@ -465,8 +467,8 @@ class ReplicatedLog(OpenLog):
 
 def _check_is_free(files: LogDirectory) -> None:
     listing = files.listing()
-    is_ours = files.read_properties() is not None
-    if is_ours and listing.segments:
+    is_raftlog = files.read_properties() is not None
+    if is_raftlog and listing.segments:
         raise FileExistsLogError(path=files.path)
-    if not is_ours and (listing.segments or listing.snapshots):
+    if not is_raftlog and (listing.segments or listing.snapshots):
         raise NotALogError(path=files.path, reason="Kafka's own log is there, not ours to write")

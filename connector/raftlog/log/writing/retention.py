@@ -18,7 +18,7 @@ from raftlog.types import SnapshotId
 
 
 @dataclass(frozen=True, slots=True)
-class OldSegment:
+class RetentionSegment:
     """A sealed segment. ``max_timestamp_ms`` -1: its records have no time, and never grow old."""
 
     end_offset: int
@@ -27,7 +27,7 @@ class OldSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class OldSnapshot:
+class RetentionSnapshot:
     """A snapshot, its size, and the log time of the last record that it contains."""
 
     snapshot_id: SnapshotId
@@ -36,7 +36,7 @@ class OldSnapshot:
 
 
 def start_after_retention(
-    sealed: Sequence[OldSegment],
+    sealed: Sequence[RetentionSegment],
     *,
     active_bytes: int,
     high_watermark: int,
@@ -66,8 +66,8 @@ def start_after_retention(
     return start
 
 
-def snapshot_to_start_behind(
-    snapshots: Sequence[OldSnapshot],
+def snapshot_to_start_after(
+    snapshots: Sequence[RetentionSnapshot],
     *,
     log_bytes: int,
     now_ms: int,

@@ -59,7 +59,7 @@ class SnapshotReceiver:
         """Delete what was received. Twice is allowed."""
         self._writer.close()
 
-    def give_back(self) -> None:
+    def abandon(self) -> None:
         """Close the file where the storage may have failed; the next writer deletes it."""
         self._writer.abandon()
 

@@ -32,12 +32,12 @@ from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
 
 from .log_directory import LogDirectory
-from .memory import LogMemory
+from .producer_state_manager import ProducerStateManager
 from .raw_snapshot_writer import RawSnapshotWriter
 
 
 def snapshot_head(
-    memory: LogMemory,
+    producer_state: ProducerStateManager,
     *,
     last_contained_log_timestamp_ms: int,
     kraft_version: int | None,
@@ -50,7 +50,7 @@ def snapshot_head(
     head: list[ControlRecord] = [
         SnapshotHeader(
             last_contained_log_timestamp_ms=last_contained_log_timestamp_ms,
-            tagged_fields=(memory.to_header_field(),),
+            tagged_fields=(producer_state.to_header_field(),),
         )
     ]
     if kraft_version:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .segment import ActiveSegment
+from .active_segment import ActiveSegment
 
 
 class SyncState:
@@ -23,10 +23,10 @@ class SyncState:
         self.end_offset = end_offset
         self.position = position
 
-    def start(self, segment: ActiveSegment, end_offset: int) -> SyncTicket:
+    def start(self, segment: ActiveSegment, end_offset: int) -> PendingSync:
         """Everything that was appended so far is to become durable."""
         segment.begin_sync()
-        return SyncTicket(end_offset, segment.byte_count, segment, self)
+        return PendingSync(end_offset, segment.byte_count, segment, self)
 
     def note(self, end_offset: int, position: int) -> None:
         """Everything up to here is durable. What was known already may have been rolled since."""
@@ -39,7 +39,7 @@ class SyncState:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SyncTicket:
+class PendingSync:
     """A sync that was started: all below ``end_offset`` (exclusive) is to become durable.
 
     ``run`` does it, in any thread; then ``complete_sync`` or ``fail_sync`` is told, once.

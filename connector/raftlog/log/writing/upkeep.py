@@ -26,11 +26,11 @@ from raftlog.records.batch import TornTail, read_batch
 from raftlog.records.control import KRaftVoters, SnapshotHeader, decode_control
 from raftlog.types import SnapshotId
 
-from .batch_facts import ValueKind
 from .batch_headers import header_at
-from .log_store import LogStore
-from .memory import LogMemory
-from .retention import OldSnapshot, snapshot_to_start_behind, start_after_retention
+from .batch_metadata import ValueKind
+from .producer_state_manager import ProducerStateManager
+from .retention import RetentionSnapshot, snapshot_to_start_after, start_after_retention
+from .segments import LogSegments
 from .snapshot_writer import SnapshotWriter, snapshot_head
 
 VotersAt: TypeAlias = Callable[[int], "tuple[int, KRaftVoters | None] | None"]
@@ -38,29 +38,29 @@ VotersAt: TypeAlias = Callable[[int], "tuple[int, KRaftVoters | None] | None"]
 
 
 def check_snapshot_id(
-    store: LogStore, snapshot_id: SnapshotId, *, end_offset: int, high_watermark: int
+    segments: LogSegments, snapshot_id: SnapshotId, *, end_offset: int, high_watermark: int
 ) -> bool:
     """Whether this snapshot is wanted: False if it is there, or if the log begins behind it.
 
     Raises ``SnapshotRefusedError`` for an end that is not committed, lies inside a batch or is of
     another epoch.
     """
-    store.look_for_snapshots()
-    if snapshot_id in store.snapshots or snapshot_id.end_offset < store.log_start_offset:
+    segments.list_snapshots()
+    if snapshot_id in segments.snapshots or snapshot_id.end_offset < segments.log_start_offset:
         return False
     if snapshot_id.end_offset == 0:
         return False
     reason = None
-    epoch = store.epochs.epoch_at(snapshot_id.end_offset - 1)
+    epoch = segments.epochs.epoch_at(snapshot_id.end_offset - 1)
     if snapshot_id.end_offset > high_watermark:
         reason = f"the log is committed up to offset {high_watermark}"
     elif epoch not in (None, snapshot_id.epoch):
         reason = f"the record before it is of epoch {epoch}"
-    elif not store.is_boundary(snapshot_id.end_offset, end_offset):
+    elif not segments.is_boundary(snapshot_id.end_offset, end_offset):
         reason = "it lies inside a batch"
     if reason is not None:
         raise SnapshotRefusedError(
-            path=store.directory.path,
+            path=segments.directory.path,
             end_offset=snapshot_id.end_offset,
             epoch=snapshot_id.epoch,
             reason=reason,
@@ -69,9 +69,9 @@ def check_snapshot_id(
 
 
 def begin_snapshot(
-    store: LogStore,
+    segments: LogSegments,
     snapshot_id: SnapshotId,
-    memory: LogMemory,
+    producer_state: ProducerStateManager,
     *,
     now_ms: int,
     last_contained_log_timestamp_ms: int | None = None,
@@ -80,65 +80,69 @@ def begin_snapshot(
 ) -> SnapshotWriter:
     """Begin a checkpoint whose id was checked, of what the log remembers at its end."""
     if last_contained_log_timestamp_ms is None:
-        last_contained_log_timestamp_ms = memory.log_time_ms
+        last_contained_log_timestamp_ms = producer_state.log_time_ms
     head = snapshot_head(
-        memory,
+        producer_state,
         last_contained_log_timestamp_ms=last_contained_log_timestamp_ms,
         kraft_version=kraft_version,
         voters=voters,
     )
     return SnapshotWriter(
-        store.directory,
+        segments.directory,
         snapshot_id,
         head,
         now_ms=now_ms,
-        batch_bytes_max=store.config.batch_bytes_max,
-        compression=store.config.compression,
-        on_frozen=lambda _: store.look_for_snapshots(),
+        batch_bytes_max=segments.config.batch_bytes_max,
+        compression=segments.config.compression,
+        on_frozen=lambda _: segments.list_snapshots(),
     )
 
 
-def begin_behind(
-    store: LogStore, snapshot_id: SnapshotId, *, high_watermark: int, tell: Callable[[int], None]
+def delete_before_snapshot(
+    segments: LogSegments,
+    snapshot_id: SnapshotId,
+    *,
+    high_watermark: int,
+    publish_start: Callable[[int], None],
 ) -> bool:
     """Begin the log behind a snapshot and forget older ones; whether there was anything to do.
 
-    ``tell`` is given the new start before anything is done about it.
+    ``publish_start`` is given the new start before anything is done about it.
     """
-    store.look_for_snapshots()
-    if snapshot_id not in store.snapshots or snapshot_id.end_offset > high_watermark:
+    segments.list_snapshots()
+    if snapshot_id not in segments.snapshots or snapshot_id.end_offset > high_watermark:
         return False
-    if snapshot_id == store.snapshots[0] and snapshot_id.end_offset <= store.log_start_offset:
+    if snapshot_id == segments.snapshots[0] and snapshot_id.end_offset <= segments.log_start_offset:
         return False
-    tell(max(store.log_start_offset, snapshot_id.end_offset))
-    store.advance_start(snapshot_id.end_offset)
-    store.forget_snapshots_before(snapshot_id)
+    publish_start(max(segments.log_start_offset, snapshot_id.end_offset))
+    segments.advance_start(snapshot_id.end_offset)
+    segments.delete_snapshots_before(snapshot_id)
     return True
 
 
 def clean(
-    store: LogStore,
+    segments: LogSegments,
     *,
     high_watermark: int,
     now_ms: int,
-    tell: Callable[[int], None],
+    publish_start: Callable[[int], None],
     voters_at: VotersAt | None = None,
 ) -> bool:
-    """Forget what retention does not keep; whether there was anything. ``tell`` as above.
+    """Forget what retention does not keep; whether there was anything. ``publish_start`` as above.
 
     What goes may hold the records that say who votes, so a quorum's log says it by ``voters_at`` in
     the snapshot that it begins behind. Where nobody knows, nothing goes.
     """
-    config = store.config
+    config = segments.config
     if config.retention_ms is None and config.retention_bytes is None:
         return False
     if config.values is ValueKind.KRAFT:
-        return _clean_behind_snapshots(
-            store, high_watermark=high_watermark, now_ms=now_ms, tell=tell
+        return _clean_by_snapshots(
+            segments, high_watermark=high_watermark, now_ms=now_ms, publish_start=publish_start
         )
     start = start_after_retention(
-        store.old_segments(),
-        active_bytes=store.active.byte_count,
+        segments.retention_segments(),
+        active_bytes=segments.active.byte_count,
         high_watermark=high_watermark,
         now_ms=now_ms,
         retention_ms=config.retention_ms,
@@ -146,47 +150,55 @@ def clean(
     )
     if start is None:
         return False
-    snapshot_id = SnapshotId(epoch=store.epochs.epoch_at(start - 1) or 0, end_offset=start)
-    store.look_for_snapshots()
-    if snapshot_id not in store.snapshots:
-        said = (None, None) if voters_at is None else voters_at(start)
-        if said is None:
+    snapshot_id = SnapshotId(epoch=segments.epochs.epoch_at(start - 1) or 0, end_offset=start)
+    segments.list_snapshots()
+    if snapshot_id not in segments.snapshots:
+        kraft = (None, None) if voters_at is None else voters_at(start)
+        if kraft is None:
             return False
-        kraft_version, voters = said
+        kraft_version, voters = kraft
         with begin_snapshot(
-            store,
+            segments,
             snapshot_id,
-            store.memory_at(start),
+            segments.producer_state_at(start),
             now_ms=now_ms,
             kraft_version=kraft_version,
             voters=voters,
         ) as writer:
             writer.freeze()
-    return begin_behind(store, snapshot_id, high_watermark=high_watermark, tell=tell)
+    return delete_before_snapshot(
+        segments, snapshot_id, high_watermark=high_watermark, publish_start=publish_start
+    )
 
 
-def _clean_behind_snapshots(
-    store: LogStore, *, high_watermark: int, now_ms: int, tell: Callable[[int], None]
+def _clean_by_snapshots(
+    segments: LogSegments, *, high_watermark: int, now_ms: int, publish_start: Callable[[int], None]
 ) -> bool:
-    store.look_for_snapshots()
-    snapshot_id = snapshot_to_start_behind(
-        [one for name in store.snapshots if (one := _old_snapshot(store, name)) is not None],
-        log_bytes=sum(one.byte_count for one in store.sealed) + store.active.byte_count,
+    segments.list_snapshots()
+    snapshot_id = snapshot_to_start_after(
+        [
+            one
+            for name in segments.snapshots
+            if (one := _retention_snapshot(segments, name)) is not None
+        ],
+        log_bytes=sum(one.byte_count for one in segments.sealed) + segments.active.byte_count,
         now_ms=now_ms,
-        retention_ms=store.config.retention_ms,
-        retention_bytes=store.config.retention_bytes,
+        retention_ms=segments.config.retention_ms,
+        retention_bytes=segments.config.retention_bytes,
     )
     if snapshot_id is None:
         return False
-    return begin_behind(store, snapshot_id, high_watermark=high_watermark, tell=tell)
+    return delete_before_snapshot(
+        segments, snapshot_id, high_watermark=high_watermark, publish_start=publish_start
+    )
 
 
-def _old_snapshot(store: LogStore, snapshot_id: SnapshotId) -> OldSnapshot | None:
+def _retention_snapshot(segments: LogSegments, snapshot_id: SnapshotId) -> RetentionSnapshot | None:
     """Size and log time of a snapshot; None if it is gone, or is not one that a log may begin
     after because its header is damaged."""
-    path = store.directory.file(checkpoint_name(snapshot_id))
+    path = segments.directory.file(checkpoint_name(snapshot_id))
     try:
-        with store.directory.storage.open_file(path) as file:
+        with segments.directory.storage.open_file(path) as file:
             byte_count = file.byte_count()
             head = header_at(file, 0, byte_count)
             batch = read_batch(file.read_at(0, head.byte_count), path=file.path)
@@ -195,7 +207,9 @@ def _old_snapshot(store: LogStore, snapshot_id: SnapshotId) -> OldSnapshot | Non
         for record in batch.records():
             control = decode_control(record.key, record.value)
             if isinstance(control, SnapshotHeader):
-                return OldSnapshot(snapshot_id, byte_count, control.last_contained_log_timestamp_ms)
+                return RetentionSnapshot(
+                    snapshot_id, byte_count, control.last_contained_log_timestamp_ms
+                )
     except (LogNotFoundError, CorruptBatchError, CorruptFileError):
         pass
     return None

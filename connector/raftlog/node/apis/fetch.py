@@ -227,7 +227,7 @@ def _divergence(
 def _readable_end(view: ClusterView, isolation_level: int) -> int:
     if isolation_level != _READ_COMMITTED:
         return view.high_watermark
-    return view.node.replica.log.memory.last_stable_offset(view.high_watermark)
+    return view.node.replica.log.producer_state.last_stable_offset(view.high_watermark)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def _partition(question: Question[latest_schemas.FetchRequest], part: _Part) -> 
             epoch=int32(part.diverging.epoch), end_offset=int64(part.diverging.offset)
         )
     log = view.node.replica.log
-    stable = log.memory.last_stable_offset(view.high_watermark) if is_known else -1
+    stable = log.producer_state.last_stable_offset(view.high_watermark) if is_known else -1
     return told.PartitionData(
         partition_index=part.asked.partition,
         error_code=part.error,

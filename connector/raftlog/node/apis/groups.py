@@ -168,7 +168,7 @@ def _access_error(question: _Q, group: latest_schemas.OffsetFetchGroup) -> Error
 
 def _last_commit(question: _Q, application_id: str) -> _Commit:
     log = question.view.node.replica.log
-    last = log.memory.last_commit(application_id)
+    last = log.producer_state.last_commit(application_id)
     if last is None:
         return _Commit()
     epoch = log.epochs.epoch_at(last.base_offset)

@@ -123,7 +123,7 @@ def _end(question: _Q) -> int:
     view = question.view
     if question.request.isolation_level != _READ_COMMITTED:
         return view.high_watermark
-    return view.node.replica.log.memory.last_stable_offset(view.high_watermark)
+    return view.node.replica.log.producer_state.last_stable_offset(view.high_watermark)
 
 
 def _by_time(question: _Q, timestamp: int, end_offset: int) -> _Found:
@@ -131,10 +131,10 @@ def _by_time(question: _Q, timestamp: int, end_offset: int) -> _Found:
     log = view.node.replica.log
     wanted_ms = timestamp
     if timestamp == MAX_TIMESTAMP:
-        wanted_ms = log.newest_time_ms()
+        wanted_ms = log.max_timestamp_ms()
         if wanted_ms < 0:
             return _Found()
-    record = log.first_record_since(wanted_ms, end_offset=log.end_offset)
+    record = log.record_for_timestamp(wanted_ms, end_offset=log.end_offset)
     if record is None:
         return _Found()
     if record.offset >= end_offset:

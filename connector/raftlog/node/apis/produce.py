@@ -210,7 +210,7 @@ def _commit_refusal(
             f"{caller.name!r} may not commit under application id {name!r}: no pattern in "
             "[access.commits] of the nodes gives it",
         )
-    memory, commits = question.view.node.replica.log.memory, caller.commits
+    memory, commits = question.view.node.replica.log.producer_state, caller.commits
     if commits is None or memory.last_commit(name) is not None:
         return None
     own = (one for one in reversed(memory.commits) if commits.owns(one.name.application_id))

@@ -24,13 +24,13 @@ from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.control import SnapshotHeader, decode_control
 from raftlog.storage.protocol import Storage
 
-from .memory import LogMemory
+from .producer_state_manager import ProducerStateManager
 from .recovered import Anomaly
 
 
-def newest_memory(
+def newest_producer_state(
     storage: Storage, directory: str, listing: Listing, offset_max: int
-) -> tuple[LogMemory | None, tuple[Anomaly, ...]]:
+) -> tuple[ProducerStateManager | None, tuple[Anomaly, ...]]:
     """The memory of the newest sound source at or below ``offset_max``, and what was wrong."""
     anomalies: list[Anomaly] = []
     for offset, is_checkpoint, name in _sources(listing, offset_max):
@@ -38,17 +38,17 @@ def newest_memory(
         try:
             with storage.open_file(path) as file:
                 if is_checkpoint:
-                    memory = _of_checkpoint(file.read_at(0, BATCH_BYTES_MAX), path, offset)
+                    producer_state = _of_checkpoint(file.read_at(0, BATCH_BYTES_MAX), path, offset)
                 else:
                     data = file.read_at(0, file.byte_count())
-                    memory = LogMemory.decode_snapshot(data, path, offset)
+                    producer_state = ProducerStateManager.decode_snapshot(data, path, offset)
         except CorruptFileError as error:
             anomalies.append(
                 Anomaly(kind=None, path=path, position=error.position, reason=error.reason)
             )
             continue
-        if memory is not None:
-            return memory, tuple(anomalies)
+        if producer_state is not None:
+            return producer_state, tuple(anomalies)
     return None, tuple(anomalies)
 
 
@@ -63,7 +63,7 @@ def _sources(listing: Listing, offset_max: int) -> Iterator[tuple[int, bool, str
     return (source for source in found if source[0] <= offset_max)
 
 
-def _of_checkpoint(data: bytes, path: str, offset: int) -> LogMemory | None:
+def _of_checkpoint(data: bytes, path: str, offset: int) -> ProducerStateManager | None:
     """The memory in a checkpoint's header; None if Kafka wrote it. Raises ``CorruptFileError``."""
     try:
         batch = read_batch(data, path=path) if len(data) > LOG_OVERHEAD_BYTES else None
@@ -75,4 +75,4 @@ def _of_checkpoint(data: bytes, path: str, offset: int) -> LogMemory | None:
         raise CorruptFileError(path=path, position=0, reason=error.reason) from None
     if not isinstance(header, SnapshotHeader):
         raise CorruptFileError(path=path, reason="it does not begin with a SnapshotHeader record")
-    return LogMemory.from_header_field(header.tagged_fields, path, offset)
+    return ProducerStateManager.from_header_field(header.tagged_fields, path, offset)

@@ -29,34 +29,34 @@ from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import BatchColumns, Column, Scan
 from raftlog.types import SnapshotId, TopicPartition
 
-from .cursor import LogCursor, Tail
-from .ends import Placed, not_before, words_of
+from .aborted_transactions import AbortedTransactions, AbortedTransactionsReader
+from .chunks import BatchDecoder, ChunkDecoder, ColumnDecoder, HeaderDecoder, P
+from .cursor import LogCursor, LogTail
+from .ends import LogExtent, describe_end, not_below_previous
 from .epoch_cache import EpochCache
 from .files import LogFiles
 from .knowledge import Knowledge
-from .lineage import wrong_epochs
-from .markers import MARKER_COLUMNS, VoterSet, last_voters
+from .leader_epochs import epoch_mismatches
 from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME, RAFTLOG_PROPERTIES_NAME
-from .outcomes import OutcomeFinder, Outcomes
-from .pieces import P, ReadBatches, ReadHeaders, Reading, ReadScans
 from .reader import LogReader
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
-from .slices import plan_range
 from .small_files import MetaProperties, QuorumState, parse_meta_properties, parse_quorum_state
 from .snapshot import SnapshotReader
+from .splits import plan_range
 from .text_files import read_small_file
-from .times import first_batch_after, first_not_older
+from .times import find_batch_after_timestamp, offset_for_timestamp
+from .transaction_markers import MARKER_COLUMNS, VoterSet, last_voters
 from .transactions import TransactionSpan
 
-_ONE_BATCH: Final = ReadHeaders(chunk_bytes=16 * 1024)
+_ONE_BATCH: Final = HeaderDecoder(chunk_bytes=16 * 1024)
 _INT64_MAX: Final = 2**63 - 1
-_LOOKS_MAX: Final = 5
+_ATTEMPTS_MAX: Final = 5
 """How often a question is asked while its answer's segments vanish."""
 
 T = TypeVar("T")
 
 
-class SingleLog(LogReader):
+class DirectoryLog(LogReader):
     """One copy of a log."""
 
     def __init__(
@@ -77,8 +77,8 @@ class SingleLog(LogReader):
         self.known = Knowledge(files, kind)
         self._is_contiguous = kind is LogKind.METADATA or files.listing.is_embedded
         self._meta_properties: MetaProperties | None = None
-        self._knows_owner = False
-        self._finder: OutcomeFinder | None = None
+        self._is_owner_known = False
+        self._aborted_reader: AbortedTransactionsReader | None = None
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class SingleLog(LogReader):
         return self.known.end_offset
 
     @property
-    def is_ours(self) -> bool:
+    def is_raftlog(self) -> bool:
         if self.source is SourceKind.DIRECTORY:
             return self.files.listing.is_embedded
         return self.files.read_small(RAFTLOG_PROPERTIES_NAME) is not None
@@ -101,13 +101,13 @@ class SingleLog(LogReader):
         return self.files.listing.snapshots
 
     @property
-    def tail(self) -> Tail | None:
-        return self.known.outline().tail if self.files.listing.segments else None
+    def tail(self) -> LogTail | None:
+        return self.known.log_end().tail if self.files.listing.segments else None
 
     @property
     def meta_properties(self) -> MetaProperties | None:
         """``meta.properties`` of the log directory above, or of this one if it was copied there."""
-        if not self._knows_owner:
+        if not self._is_owner_known:
             storage = self.files.storage
             above, _ = storage.split(self.files.directory)
             for directory in (above, self.files.directory):
@@ -116,7 +116,7 @@ class SingleLog(LogReader):
                 if data is not None:  # one that is gone since says nothing new
                     self._meta_properties = parse_meta_properties(data, path)
                     break
-            self._knows_owner = True
+            self._is_owner_known = True
         return self._meta_properties
 
     @property
@@ -134,19 +134,19 @@ class SingleLog(LogReader):
 
         Raises ``CorruptBatchError`` if that record does not parse.
         """
-        history = self.known.history()
-        if history is None:
+        replay = self.known.replay()
+        if replay is None:
             return None
-        if history.voters_damage is not None:
-            raise history.voters_damage
-        return history.voters or self._static_voters()
+        if replay.voters_damage is not None:
+            raise replay.voters_damage
+        return replay.voters or self._static_voters()
 
     # --- what happened meanwhile ------------------------------------------------------------------
 
     def refresh(self) -> None:
         self.known.refresh()
-        self._knows_owner = False
-        self._finder = None
+        self._is_owner_known = False
+        self._aborted_reader = None
 
     # --- planning ---------------------------------------------------------------------------------
 
@@ -159,36 +159,36 @@ class SingleLog(LogReader):
         previous: ReadEnd | None = None,
     ) -> ReadEnd:
         is_committed_only = isolation is Isolation.READ_COMMITTED
-        history = self.known.history() if is_committed_only else None
+        replay = self.known.replay() if is_committed_only else None
         offset = self.log_end_offset
         is_file = self.source in (SourceKind.SEGMENT, SourceKind.CHECKPOINT)
         basis = EndBasis.FILE if is_file else EndBasis.DIRECTORY
-        if self.files.listing.is_embedded and not self._is_of_a_quorum():
+        if self.files.listing.is_embedded and not self._is_quorum_replica():
             basis, holdback_ms = EndBasis.EMBEDDED, 0
-        words = [words_of(basis, self.tail)]
+        reasons = [describe_end(basis, self.tail)]
         if holdback_ms > 0:
             assert now_ms is not None, "holding back needs a clock"
             end_offset, now = offset, now_ms
-            offset = self._looked_at_again(
-                lambda: self._old_end(end_offset, now, holdback_ms, previous)
+            offset = self._retry_on_deletion(
+                lambda: self._end_before_holdback(end_offset, now, holdback_ms, previous)
             )
             basis = EndBasis.HOLDBACK
-            words = [words_of(basis, self.tail, holdback_ms=holdback_ms)]
-        if history is not None:
-            stable = self.known.stable_end(offset)
+            reasons = [describe_end(basis, self.tail, holdback_ms=holdback_ms)]
+        if replay is not None:
+            stable = self.known.last_stable_offset(offset)
             if stable < offset:
-                words.append(f"the transaction that begins at offset {stable} is not decided")
+                reasons.append(f"the transaction that begins at offset {stable} is not decided")
             offset = stable
-        found = ReadEnd(offset, self.epoch_before(offset), basis, "; ".join(words))
-        return not_before(found, previous, self.placed())
+        found = ReadEnd(offset, self.epoch_before(offset), basis, "; ".join(reasons))
+        return not_below_previous(found, previous, self.extent())
 
-    def _is_of_a_quorum(self) -> bool:
+    def _is_quorum_replica(self) -> bool:
         """Whether a node of a quorum writes this copy: what it has synced may not be committed."""
         return self.files.read_small(QUORUM_STATE_NAME) is not None
 
-    def placed(self) -> Placed:
+    def extent(self) -> LogExtent:
         """Where this copy lies, to compare an earlier end with."""
-        return Placed(self.path, self.log_start_offset, self.log_end_offset, self.epochs)
+        return LogExtent(self.path, self.log_start_offset, self.log_end_offset, self.epochs)
 
     def plan(
         self,
@@ -196,8 +196,8 @@ class SingleLog(LogReader):
         end_offset: int,
         *,
         isolation: Isolation,
-        max_slices: int = 1,
-        max_records_per_slice: int | None = None,
+        max_splits: int = 1,
+        max_records_per_split: int | None = None,
         with_producers: bool = True,
     ) -> ReadPlan:
         if start_offset >= end_offset:
@@ -211,8 +211,8 @@ class SingleLog(LogReader):
             end_offset,
             spans,
             self._find_batch,
-            max_slices=max_slices,
-            max_records=max_records_per_slice,
+            max_splits=max_splits,
+            max_records=max_records_per_split,
         )
 
     def next_boundary(
@@ -226,20 +226,20 @@ class SingleLog(LogReader):
         if start_offset >= end_offset:
             return end_offset
         self.check_range(start_offset, end_offset)
-        sound_end = self.known.sound_end(start_offset, end_offset)
-        if max_records is None and max_bytes is None and sound_end == end_offset:
+        valid_end = self.known.valid_end(start_offset, end_offset)
+        if max_records is None and max_bytes is None and valid_end == end_offset:
             return end_offset
         records_left = _INT64_MAX if max_records is None else max_records
         bytes_left = _INT64_MAX if max_bytes is None else max_bytes
         cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
         boundary = start_offset
         try:
-            for piece in cursor.read(ReadHeaders(), sound_end):
-                batches = piece.batches
+            for chunk in cursor.read(HeaderDecoder(), valid_end):
+                batches = chunk.batches
                 count = np.cumsum(batches.record_count, dtype=np.int64)
                 byte_count = np.cumsum(batches.byte_count, dtype=np.int64)
                 fits = (count <= records_left) & (byte_count <= bytes_left)
-                allowed = batches.next_offset[self._are_outside(batches, start_offset)]
+                allowed = batches.next_offset[self._are_outside_transactions(batches, start_offset)]
                 within = allowed[allowed <= batches.next_offset[fits][-1]] if fits.any() else []
                 if len(within):
                     boundary = int(within[-1])
@@ -254,18 +254,18 @@ class SingleLog(LogReader):
             if boundary == start_offset:
                 raise
             return boundary
-        if sound_end < end_offset and boundary > start_offset:
+        if valid_end < end_offset and boundary > start_offset:
             return boundary
         return end_offset
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
-        return self._looked_at_again(lambda: self._first_not_older(timestamp_ms))
+        return self._retry_on_deletion(lambda: self._offset_for_timestamp(timestamp_ms))
 
-    def _first_not_older(self, timestamp_ms: int) -> int | None:
+    def _offset_for_timestamp(self, timestamp_ms: int) -> int | None:
         end_offset = self.log_end_offset
         start_offset = self.log_start_offset
         while True:
-            batch = first_batch_after(
+            batch = find_batch_after_timestamp(
                 self.files,
                 timestamp_ms - 1,
                 start_offset=start_offset,
@@ -277,7 +277,7 @@ class SingleLog(LogReader):
             base_offset, next_offset = int(batch.base_offset[0]), int(batch.next_offset[0])
             columns = Column.OFFSET | Column.TIMESTAMP
             for scan in self.scan(base_offset, next_offset, columns=columns):
-                found = first_not_older(scan, timestamp_ms)
+                found = offset_for_timestamp(scan, timestamp_ms)
                 if found is not None:
                     return found
             start_offset = next_offset  # a batch may claim a time that none of its records has
@@ -292,34 +292,34 @@ class SingleLog(LogReader):
         columns: Column = Column.ALL_BUT_HEADERS,
         chunk_bytes: int = READ_CHUNK_BYTES,
     ) -> Iterator[Scan]:
-        reading = ReadScans(columns, chunk_bytes, self.files.decompressed_bytes_max)
-        yield from self._read(reading, start_offset, end_offset)
+        decoder = ColumnDecoder(columns, chunk_bytes, self.files.decompressed_bytes_max)
+        yield from self._read(decoder, start_offset, end_offset)
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        for piece in self._read(ReadBatches(READ_CHUNK_BYTES), start_offset, end_offset):
-            yield from piece.objects
+        for chunk in self._read(BatchDecoder(READ_CHUNK_BYTES), start_offset, end_offset):
+            yield from chunk.objects
 
-    def _read(self, reading: Reading[P], start_offset: int, end_offset: int) -> Iterator[P]:
+    def _read(self, decoder: ChunkDecoder[P], start_offset: int, end_offset: int) -> Iterator[P]:
         """Pieces of [start_offset, end_offset), each batch of the epoch that it must have."""
         if start_offset >= end_offset:
             return
         epochs = self._durable_epochs()
         cursor = LogCursor(self.files, start_offset, contiguous=self._is_contiguous)
-        for piece in cursor.read(reading, end_offset):
-            wrong, _ = wrong_epochs(piece.batches, epochs)
+        for chunk in cursor.read(decoder, end_offset):
+            wrong, _ = epoch_mismatches(chunk.batches, epochs)
             if wrong.any():
                 at = int(np.argmax(wrong))
                 if at:
-                    yield reading.first(piece, at)
-                base_offset = int(piece.batches.base_offset[at])
+                    yield decoder.first(chunk, at)
+                base_offset = int(chunk.batches.base_offset[at])
                 raise CorruptBatchError(
-                    reason=f"its epoch is {int(piece.batches.leader_epoch[at])}, and that of its "
+                    reason=f"its epoch is {int(chunk.batches.leader_epoch[at])}, and that of its "
                     f"offset is {epochs.epoch_at(base_offset)}",
                     path=self.files.segment_path(cursor.segment),
-                    position=int(piece.batches.position[at]),
+                    position=int(chunk.batches.position[at]),
                     offset=base_offset,
                 )
-            yield piece
+            yield chunk
 
     def _durable_epochs(self) -> EpochCache:
         """What an embedded log noted of its epochs before it wrote a batch of them.
@@ -331,18 +331,18 @@ class SingleLog(LogReader):
                 return self.known.epoch_checkpoint or EpochCache()
         return EpochCache()
 
-    def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         if self.kind is LogKind.METADATA:
-            return Outcomes((), end_offset)
-        if self._finder is None or not self._finder.may_go_on_at(start_offset):
+            return AbortedTransactions((), end_offset)
+        if self._aborted_reader is None or not self._aborted_reader.can_continue_at(start_offset):
             is_embedded = self.files.listing.is_embedded
-            self._finder = OutcomeFinder(
+            self._aborted_reader = AbortedTransactionsReader(
                 self.files,
                 start_offset,
                 contiguous=self._is_contiguous,
                 log_end_offset=self.log_end_offset if is_embedded else None,
             )
-        return self._finder.outcomes(start_offset, end_offset)
+        return self._aborted_reader.aborted_transactions(start_offset, end_offset)
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         return SnapshotReader(self.files, snapshot_id)
@@ -359,12 +359,12 @@ class SingleLog(LogReader):
             return last_voters(scan, None, self.path)
         return None
 
-    def _looked_at_again(self, ask: Callable[[], T]) -> T:
+    def _retry_on_deletion(self, ask: Callable[[], T]) -> T:
         """Ask until the node deletes nothing that the answer needs: it may trim the log meanwhile.
 
         Raises ``SegmentVanishedError`` if that does not end.
         """
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             start_offset = self.log_start_offset
             try:
                 return ask()
@@ -375,7 +375,7 @@ class SingleLog(LogReader):
                     raise
         raise SegmentVanishedError(path=self.path)
 
-    def _old_end(
+    def _end_before_holdback(
         self, end_offset: int, now_ms: int, holdback_ms: int, previous: ReadEnd | None
     ) -> int:
         """Where the young tail begins.
@@ -386,7 +386,7 @@ class SingleLog(LogReader):
         if previous is not None:
             start_offset = max(start_offset, min(previous.offset, end_offset))
         try:
-            young = first_batch_after(
+            young = find_batch_after_timestamp(
                 self.files,
                 now_ms - holdback_ms,
                 start_offset=start_offset,
@@ -398,18 +398,20 @@ class SingleLog(LogReader):
             return end_offset  # nothing before the damage is young, and nobody reads beyond it
         return end_offset if young is None else max(int(young.base_offset[0]), start_offset)
 
-    def _are_outside(self, batches: BatchColumns, start_offset: int) -> npt.NDArray[np.bool_]:
+    def _are_outside_transactions(
+        self, batches: BatchColumns, start_offset: int
+    ) -> npt.NDArray[np.bool_]:
         """Behind which batches a micro-batch may end. (Producers' transactions may be cut.)"""
         ends = batches.next_offset
         outside = np.ones(len(ends), np.bool_)
         if self.kind is LogKind.PARTITION:
             return outside
         last = int(ends[-1])
-        history = self.known.covering(start_offset, last)
+        replay = self.known.covering(start_offset, last)
         spans = (
             ()
-            if history is None
-            else history.book.spans(start_offset, last + 1, with_committed=True)
+            if replay is None
+            else replay.transactions.spans(start_offset, last + 1, with_committed=True)
         )
         for span in spans:
             marker_offset = _INT64_MAX if span.marker_offset is None else span.marker_offset
@@ -419,6 +421,6 @@ class SingleLog(LogReader):
     def _find_batch(self, offset: int) -> tuple[int, int]:
         """Base and next offset of the batch that holds ``offset``, or of the next one."""
         cursor = LogCursor(self.files, offset, contiguous=self._is_contiguous)
-        for piece in cursor.read(_ONE_BATCH, self.log_end_offset):
-            return int(piece.batches.base_offset[0]), int(piece.batches.next_offset[0])
+        for chunk in cursor.read(_ONE_BATCH, self.log_end_offset):
+            return int(chunk.batches.base_offset[0]), int(chunk.batches.next_offset[0])
         return offset, self.log_end_offset

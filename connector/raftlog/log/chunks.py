@@ -37,7 +37,7 @@ HEADER_CHUNK_BYTES: Final = 128 * 1024
 """How much is read at once where only headers are wanted: larger batches are jumped over."""
 
 
-class Piece(Protocol):
+class Chunk(Protocol):
     """Whole batches of a chunk, and where and why they end (``Scan``, ``HeaderScan``, ...)."""
 
     @property
@@ -50,10 +50,10 @@ class Piece(Protocol):
     def error(self) -> CorruptBatchError | None: ...
 
 
-P = TypeVar("P", bound=Piece)
+P = TypeVar("P", bound=Chunk)
 
 
-class Reading(Protocol[P]):
+class ChunkDecoder(Protocol[P]):
     """One way to make pieces of a chunk."""
 
     @property
@@ -61,7 +61,7 @@ class Reading(Protocol[P]):
         """How much is read at once, if no batch is larger."""
         ...
 
-    def read(
+    def decode(
         self,
         buffer: bytes,
         *,
@@ -73,7 +73,7 @@ class Reading(Protocol[P]):
         """The batches of ``buffer`` that overlap the range; ``end_position`` is the buffer's."""
         ...
 
-    def jump(
+    def decode_header(
         self,
         buffer: bytes,
         *,
@@ -84,13 +84,13 @@ class Reading(Protocol[P]):
         """The first batch of ``buffer`` by its header alone, or None if it must be read whole."""
         ...
 
-    def first(self, piece: P, count: int) -> P:
+    def first(self, chunk: P, count: int) -> P:
         """The first ``count`` batches of a piece."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class ReadScans:
+class ColumnDecoder:
     """Records as columns: CRCs checked, everything decoded that was asked for.
 
     ``decompressed_bytes_max`` is the limit of each compressed batch.
@@ -103,7 +103,7 @@ class ReadScans:
     decompressed_bytes_max: int
     whole_batches: bool = False
 
-    def read(
+    def decode(
         self,
         buffer: bytes,
         *,
@@ -129,7 +129,7 @@ class ReadScans:
         next_offset = int(found.batches.next_offset[-1])
         return found if next_offset <= end_offset else scanned(next_offset)
 
-    def jump(
+    def decode_header(
         self,
         buffer: bytes,
         *,
@@ -139,12 +139,12 @@ class ReadScans:
     ) -> None:
         return None
 
-    def first(self, piece: Scan, count: int) -> Scan:
-        records = piece.records
+    def first(self, chunk: Scan, count: int) -> Scan:
+        records = chunk.records
         kept = int(np.searchsorted(records.batch_ordinal, count))
         return replace(
-            piece,
-            batches=piece.batches[:count],
+            chunk,
+            batches=chunk.batches[:count],
             records=RecordColumns(
                 batch_ordinal=records.batch_ordinal[:kept],
                 is_control=records.is_control[:kept],
@@ -159,7 +159,7 @@ class ReadScans:
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderPiece:
+class HeaderChunk:
     """Headers, and of the control batches among them (by their place) the batches themselves."""
 
     batches: BatchColumns
@@ -170,7 +170,7 @@ class HeaderPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadHeaders:
+class HeaderDecoder:
     """Headers alone.
 
     CRCs are checked of control batches, and of the last batch of each chunk: so the last batch of
@@ -180,7 +180,7 @@ class ReadHeaders:
     chunk_bytes: int = HEADER_CHUNK_BYTES
     check_all: bool = False
 
-    def read(
+    def decode(
         self,
         buffer: bytes,
         *,
@@ -188,7 +188,7 @@ class ReadHeaders:
         file_position: int,
         start_offset: int | None,
         end_offset: int | None,
-    ) -> HeaderPiece:
+    ) -> HeaderChunk:
         walk = scan_headers(
             buffer,
             path=path,
@@ -215,16 +215,16 @@ class ReadHeaders:
             assert isinstance(batch, RecordBatch), "the walk saw that it is whole"
             if batch.is_control:
                 control.append((ordinal, batch))
-        return HeaderPiece(walk.batches, walk.end_position, walk.stop, walk.error, tuple(control))
+        return HeaderChunk(walk.batches, walk.end_position, walk.stop, walk.error, tuple(control))
 
-    def jump(
+    def decode_header(
         self,
         buffer: bytes,
         *,
         file_position: int,
         start_offset: int | None,
         end_offset: int | None,
-    ) -> HeaderPiece | None:
+    ) -> HeaderChunk | None:
         headers = np.frombuffer(buffer[:BATCH_HEADER_BYTES], HEADER_DTYPE)
         if self.check_all or damaged_headers(headers)[0]:
             return None
@@ -234,11 +234,11 @@ class ReadHeaders:
         batches = batch_columns(located, file_position)
         if batches.is_control.any():
             return None
-        return HeaderPiece(batches, located.end_position, located.stop, None)
+        return HeaderChunk(batches, located.end_position, located.stop, None)
 
-    def first(self, piece: HeaderPiece, count: int) -> HeaderPiece:
-        control = tuple((at, batch) for at, batch in piece.control if at < count)
-        return replace(piece, batches=piece.batches[:count], control=control)
+    def first(self, chunk: HeaderChunk, count: int) -> HeaderChunk:
+        control = tuple((at, batch) for at, batch in chunk.control if at < count)
+        return replace(chunk, batches=chunk.batches[:count], control=control)
 
 
 def _damaged(
@@ -247,12 +247,12 @@ def _damaged(
     position: int,
     error: CorruptBatchError,
     control: tuple[tuple[int, RecordBatch], ...],
-) -> HeaderPiece:
-    return HeaderPiece(walk.batches[:ordinal], position, Stop.DAMAGED, error, control)
+) -> HeaderChunk:
+    return HeaderChunk(walk.batches[:ordinal], position, Stop.DAMAGED, error, control)
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPiece:
+class BatchChunk:
     """Batches as objects, beside their headers as columns."""
 
     batches: BatchColumns
@@ -263,12 +263,12 @@ class BatchPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBatches:
+class BatchDecoder:
     """One object a batch: for tools, not for speed."""
 
     chunk_bytes: int
 
-    def read(
+    def decode(
         self,
         buffer: bytes,
         *,
@@ -276,7 +276,7 @@ class ReadBatches:
         file_position: int,
         start_offset: int | None,
         end_offset: int | None,
-    ) -> BatchPiece:
+    ) -> BatchChunk:
         walk = scan_headers(
             buffer,
             path=path,
@@ -291,12 +291,12 @@ class ReadBatches:
                 batch = read_batch(buffer, position, path=path, file_position=file_position)
             except CorruptBatchError as error:
                 whole = walk.batches[: len(objects)]
-                return BatchPiece(whole, position, Stop.DAMAGED, error, tuple(objects))
+                return BatchChunk(whole, position, Stop.DAMAGED, error, tuple(objects))
             assert isinstance(batch, RecordBatch), "the walk saw that it is whole"
             objects.append(batch)
-        return BatchPiece(walk.batches, walk.end_position, walk.stop, walk.error, tuple(objects))
+        return BatchChunk(walk.batches, walk.end_position, walk.stop, walk.error, tuple(objects))
 
-    def jump(
+    def decode_header(
         self,
         buffer: bytes,
         *,
@@ -306,14 +306,14 @@ class ReadBatches:
     ) -> None:
         return None
 
-    def first(self, piece: BatchPiece, count: int) -> BatchPiece:
-        return replace(piece, batches=piece.batches[:count], objects=piece.objects[:count])
+    def first(self, chunk: BatchChunk, count: int) -> BatchChunk:
+        return replace(chunk, batches=chunk.batches[:count], objects=chunk.objects[:count])
 
 
-def pieces(
+def read_chunks(
     file: ReadableFile,
     position: int,
-    reading: Reading[P],
+    decoder: ChunkDecoder[P],
     *,
     start_offset: int | None,
     end_offset: int | None,
@@ -324,26 +324,26 @@ def pieces(
     follow: END and TORN mean the end of the file as it is now. ``start_offset`` is looked at until
     the first batch is found that reaches it.
     """
-    wanted = reading.chunk_bytes
+    wanted = decoder.chunk_bytes
     while True:
         buffer = file.read_at(position, wanted)
         at_end = len(buffer) < wanted
-        piece = reading.read(
+        chunk = decoder.decode(
             buffer,
             path=file.path,
             file_position=position,
             start_offset=start_offset,
             end_offset=end_offset,
         )
-        if piece.stop is Stop.TORN and piece.end_position == 0 and not at_end:
+        if chunk.stop is Stop.TORN and chunk.end_position == 0 and not at_end:
             byte_count = _first_batch_bytes(buffer)
             left = file.byte_count() - position
             if byte_count is None or byte_count > left:
-                yield position, piece
+                yield position, chunk
                 return
             jumped = None
             if byte_count < left:  # whether a file's last batch is sound must be seen
-                jumped = reading.jump(
+                jumped = decoder.decode_header(
                     buffer,
                     file_position=position,
                     start_offset=start_offset,
@@ -352,15 +352,15 @@ def pieces(
             if jumped is None:
                 wanted = byte_count
                 continue
-            piece = jumped
-        position += piece.end_position
-        wanted = reading.chunk_bytes
-        if len(piece.batches):
+            chunk = jumped
+        position += chunk.end_position
+        wanted = decoder.chunk_bytes
+        if len(chunk.batches):
             start_offset = None
-        yield position, piece
-        if piece.stop in (Stop.DAMAGED, Stop.END_OFFSET):
+        yield position, chunk
+        if chunk.stop in (Stop.DAMAGED, Stop.END_OFFSET):
             return
-        if at_end and piece.stop is not Stop.FULL:
+        if at_end and chunk.stop is not Stop.FULL:
             return
 
 

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 
 from raftlog.errors import CorruptBatchError, DataLossError, LogError, LogGapError
 
+from .chunks import HeaderDecoder
 from .cursor import LogCursor
 from .files import LogFiles
-from .markers import note_producers
-from .pieces import ReadHeaders
-from .transactions import TransactionBook, TransactionSpan
+from .transaction_markers import add_producer_transactions
+from .transactions import TransactionIndex, TransactionSpan
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class AbortedTransactions:
     """What is not committed in a range, and how far that is known.
 
     ``spans`` are complete below ``known_end`` (exclusive), which is the range's end unless
@@ -40,7 +40,7 @@ class Outcomes:
     error: LogError | None = None
 
 
-class OutcomeFinder:
+class AbortedTransactionsReader:
     """Reads ahead from ``start_offset``, as far as it must. Not shared between threads."""
 
     def __init__(
@@ -51,63 +51,65 @@ class OutcomeFinder:
         self._log_end_offset = log_end_offset
         self._cursor = LogCursor(files, start_offset, contiguous=contiguous)
         self._damage: LogError | None = None
-        self._asked_from = start_offset
-        self._book = TransactionBook(
-            files.path, complete_from=start_offset, kept_max=None, keeps_committed=False
+        self._requested_from = start_offset
+        self._transactions = TransactionIndex(
+            files.path, complete_from=start_offset, retained_max=None, retains_committed=False
         )
         self._ahead: list[tuple[int, int, TransactionSpan]] = []
         self._here: list[TransactionSpan] = []
 
-    def may_go_on_at(self, start_offset: int) -> bool:
+    def can_continue_at(self, start_offset: int) -> bool:
         """Whether nothing was forgotten that is needed from there on, and nothing skipped."""
-        return self._asked_from <= start_offset <= self._cursor.next_offset
+        return self._requested_from <= start_offset <= self._cursor.next_offset
 
-    def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         """What is not committed of the batches that overlap [start_offset, end_offset).
 
         Raises what keeps the files from being read; damage is told, not raised.
         """
-        assert self.may_go_on_at(start_offset), "ranges ascend, or another one begins"
-        self._asked_from = start_offset
+        assert self.can_continue_at(start_offset), "ranges ascend, or another one begins"
+        self._requested_from = start_offset
         try:
             self._read_on(end_offset)
         except (CorruptBatchError, LogGapError) as error:
             self._damage = error
         aborted = self._aborted(start_offset, end_offset)
-        undecided = self._book.spans(start_offset, end_offset, with_committed=False)
+        undecided = self._transactions.spans(start_offset, end_offset, with_committed=False)
         known_end = min(
             [end_offset, self._cursor.next_offset, *(span.first_offset for span in undecided)]
         )
         if known_end >= end_offset:
-            return Outcomes(aborted, end_offset)
+            return AbortedTransactions(aborted, end_offset)
         tail = self._cursor.tail
         why = self._damage or (tail.error if tail is not None else None)
-        return Outcomes(aborted, known_end, why or self._ends_early(known_end))
+        return AbortedTransactions(aborted, known_end, why or self._truncated_error(known_end))
 
     def _aborted(self, start_offset: int, end_offset: int) -> tuple[TransactionSpan, ...]:
         """Those that touch a range. Each is looked at where it lies, however far ahead others are.
 
         They come in the order of their markers, and ranges ask for them in that of their records.
         """
-        for span in self._book.take_ended():
+        for span in self._transactions.drain_ended():
             heapq.heappush(self._ahead, (span.first_offset, span.producer_id, span))
         while self._ahead and self._ahead[0][0] < end_offset:
             self._here.append(heapq.heappop(self._ahead)[2])
-        self._here = [span for span in self._here if not span.is_over_before(start_offset)]
+        self._here = [span for span in self._here if not span.ended_before(start_offset)]
         return tuple(self._here)
 
     def _read_on(self, end_offset: int) -> None:
         if self._damage is not None or self._is_decided(end_offset):
             return
-        for piece in self._cursor.read(ReadHeaders(), self._log_end_offset):
-            note_producers(piece, self._book, from_offset=self._start_offset)
+        for chunk in self._cursor.read(HeaderDecoder(), self._log_end_offset):
+            add_producer_transactions(chunk, self._transactions, from_offset=self._start_offset)
             if self._is_decided(end_offset):
                 return
 
     def _is_decided(self, end_offset: int) -> bool:
-        return self._cursor.next_offset >= end_offset and not self._book.opened_before(end_offset)
+        return self._cursor.next_offset >= end_offset and not self._transactions.opened_before(
+            end_offset
+        )
 
-    def _ends_early(self, offset: int) -> DataLossError:
+    def _truncated_error(self, offset: int) -> DataLossError:
         return DataLossError(
             path=self._files.path,
             condition="LOG_TRUNCATED",

@@ -32,22 +32,22 @@ from raftlog.records.control import ControlRecord, KRaftVoters
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
-from .batch_facts import BatchFacts, batch_facts, control_of
+from .batch_metadata import BatchMetadata, batch_metadata, control_of
 from .log_directory import LogDirectory
 from .properties import LogConfig
-from .recent_batches import RecentBatches
-from .repair import cut_log_at
+from .repair import truncate_log_at
 from .replicated_log import ReplicatedLog
 from .snapshot_receiver import SnapshotReceiver
+from .tail_cache import TailCache
 
 
-class ReplicaLog(ReplicatedLog):
+class QuorumLog(ReplicatedLog):
     """A partition's directory on one node of a quorum. Not shared between threads."""
 
     def __init__(self, directory: LogDirectory, config: LogConfig, *, is_single: bool) -> None:
         super().__init__(directory, config, is_single=is_single)
         self._receiver: SnapshotReceiver | None = None
-        self._recent = RecentBatches()
+        self._tail_cache = TailCache()
         self._control: list[tuple[int, ControlRecord]] = []
 
     @classmethod
@@ -73,7 +73,7 @@ class ReplicaLog(ReplicatedLog):
                 epoch=None,
                 is_single=False,
             )
-        log._begin_behind_newest_snapshot()
+        log._truncate_to_latest_snapshot()
         return log
 
     @classmethod
@@ -83,10 +83,10 @@ class ReplicaLog(ReplicatedLog):
         """Cut a copy where it is damaged, saving what goes, and open it.
 
         First it is written down that this replica has lost what it vouched for: it must not vote
-        until it has caught up. Raises what ``cut_log_at`` raises.
+        until it has caught up. Raises what ``truncate_log_at`` raises.
         """
         files = LogDirectory(storage, directory)
-        files.withdraw(f"the log was damaged and cut at offset {end_offset}: {reason}\n")
+        files.leave_election(f"the log was damaged and cut at offset {end_offset}: {reason}\n")
         log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
         if end_offset <= log.log_start_offset > 0:  # nothing is left: begin behind a snapshot
             if not log.snapshots or log.snapshots[-1].end_offset < log.log_start_offset:
@@ -96,14 +96,14 @@ class ReplicaLog(ReplicatedLog):
                     reason="it is damaged where it begins, and no snapshot stands in front of it",
                     remedy="give this node an empty directory: the others have what is gone",
                 )
-            log._begin_anew(log.snapshots[-1], is_damaged=True)
+            log._truncate_fully_and_start_at(log.snapshots[-1], is_damaged=True)
             return log
         log.close()
         properties = files.read_properties()
         assert properties is not None, "the log is ours"
-        cut_log_at(storage, directory, offset=end_offset, config=properties.config)
+        truncate_log_at(storage, directory, offset=end_offset, config=properties.config)
         log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
-        log._begin_behind_newest_snapshot()
+        log._truncate_to_latest_snapshot()
         return log
 
     # --- what a replica asks ----------------------------------------------------------------------
@@ -132,13 +132,13 @@ class ReplicaLog(ReplicatedLog):
         no more than ``byte_count_max`` if that is less. Nothing at the end of the log."""
         if offset >= self._end_offset:
             return b""
-        return self._recent.read(offset, byte_count_max) or self.read_stored_bytes(
+        return self._tail_cache.read(offset, byte_count_max) or self.read_stored_bytes(
             offset, byte_count_max
         )
 
     def read_stored_bytes(self, offset: int, byte_count_max: int) -> bytes:
         """The same, from the files."""
-        return self._store.read_bytes(offset, byte_count_max)
+        return self._segments.read_bytes(offset, byte_count_max)
 
     def open_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         """One of ``snapshots``, to be read."""
@@ -147,15 +147,15 @@ class ReplicaLog(ReplicatedLog):
         )
 
     @property
-    def is_withdrawn(self) -> bool:
+    def is_out_of_election(self) -> bool:
         """Whether this copy was damaged and has not caught up since."""
-        return self._directory.is_withdrawn()
+        return self._directory.is_out_of_election()
 
-    def withdrawn_reason(self) -> str | None:
+    def out_of_election_reason(self) -> str | None:
         """Return why this copy does not vote; None if it does."""
-        return self._directory.read_withdrawn()
+        return self._directory.read_out_of_election_reason()
 
-    def read_election(self) -> QuorumState | None:
+    def read_election_state(self) -> QuorumState | None:
         """What the replica wrote down of elections; None before the first."""
         return self._directory.read_quorum_state()
 
@@ -169,47 +169,47 @@ class ReplicaLog(ReplicatedLog):
 
     def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
         """The control records behind the newest snapshot with their offsets, in order."""
-        for batch in self._batches_behind_snapshot():
+        for batch in self._batches_after_snapshot():
             if batch.is_control:
-                yield from control_of(batch_facts(batch, self.config.values))
+                yield from control_of(batch_metadata(batch, self.config.values))
 
-    def sound_end_offset(self) -> int:
+    def valid_end_offset(self) -> int:
         """Where damage begins in what ``control_records`` reads, or the end: recovery does not look
         at what was durable long before."""
-        offset = self._offset_behind_snapshot
+        offset = self._offset_after_snapshot
         try:
-            for batch in self._batches_behind_snapshot():
+            for batch in self._batches_after_snapshot():
                 offset = batch.next_offset
         except CorruptBatchError:
             pass
         return offset
 
     @property
-    def _offset_behind_snapshot(self) -> int:
+    def _offset_after_snapshot(self) -> int:
         newest = self.snapshots[-1].end_offset if self.snapshots else 0
         return max(self.log_start_offset, newest)
 
-    def _batches_behind_snapshot(self) -> Iterator[RecordBatch]:
-        start = self._offset_behind_snapshot
+    def _batches_after_snapshot(self) -> Iterator[RecordBatch]:
+        start = self._offset_after_snapshot
         if start < self._end_offset:
-            yield from self._store.batches(start, self._end_offset)
+            yield from self._segments.batches(start, self._end_offset)
 
-    def take_control_records(self) -> list[tuple[int, ControlRecord]]:
+    def drain_control_records(self) -> list[tuple[int, ControlRecord]]:
         """The control records that were appended since the last time, with their offsets."""
         taken, self._control = self._control, []
         return taken
 
     # --- what it does -----------------------------------------------------------------------------
 
-    def write_election(self, state: QuorumState) -> None:
+    def write_election_state(self, state: QuorumState) -> None:
         """Write down of elections; durable on return. A full disk changes nothing."""
         with self._failing():
             self._directory.write_quorum_state(state)
 
-    def rejoin(self) -> None:
+    def rejoin_election(self) -> None:
         """Write down that the copy has caught up; durable on return."""
         with self._failing(also_full=True):
-            self._directory.rejoin()
+            self._directory.rejoin_election()
 
     def begin_epoch(self, epoch: int, head: Sequence[ControlRecord], *, now_ms: int) -> None:
         """Lead an epoch: its first batch is ``head``. Only the epoch itself is durable yet.
@@ -222,12 +222,12 @@ class ReplicaLog(ReplicatedLog):
             before = self.epochs
             if epoch > self.epoch:
                 try:
-                    self._store.begin_epoch(epoch, self._end_offset)
+                    self._segments.begin_epoch(epoch, self._end_offset)
                     self._append_control(head, now_ms)
                 except DiskFullError:
-                    self._store.take_back_epoch(before)
+                    self._segments.revert_epoch(before)
                     raise
-            if self._memory.open_transaction is not None:
+            if self._producer_state.open_transaction is not None:
                 self._append_abort(now_ms)
 
     def append_control(self, controls: Sequence[ControlRecord], *, now_ms: int) -> None:
@@ -279,49 +279,51 @@ class ReplicaLog(ReplicatedLog):
             except CorruptSnapshotError as error:
                 damage = error
             else:
-                self._store.look_for_snapshots()
-                self._begin_behind_newest_snapshot()
-                self._store.forget_snapshots_before(snapshot_id)
+                self._segments.list_snapshots()
+                self._truncate_to_latest_snapshot()
+                self._segments.delete_snapshots_before(snapshot_id)
                 return receiver
         raise damage
 
-    def _begin_behind_newest_snapshot(self) -> None:
+    def _truncate_to_latest_snapshot(self) -> None:
         """Begin anew if a snapshot is further than the log; not if more was known to be durable."""
         if not self.snapshots:
             return
         newest = self.snapshots[-1]
         own = SnapshotId(epoch=self.last_fetched_epoch, end_offset=self._end_offset)
-        if newest <= own or self._has_lost_more_than(newest):
+        if newest <= own or self._has_lost_records_after(newest):
             return
-        self._begin_anew(newest)
+        self._truncate_fully_and_start_at(newest)
 
-    def _has_lost_more_than(self, snapshot_id: SnapshotId) -> bool:
+    def _has_lost_records_after(self, snapshot_id: SnapshotId) -> bool:
         """Whether something that was durable is gone, and is not in the snapshot either."""
         if not self.is_read_only:
             return False
         published = self._directory.published()
         synced = 0 if published is None else published.end_offset
-        return max(self._store.recovery_point, synced) > snapshot_id.end_offset
+        return max(self._segments.recovery_point, synced) > snapshot_id.end_offset
 
-    def _begin_anew(self, snapshot_id: SnapshotId, *, is_damaged: bool = False) -> None:
+    def _truncate_fully_and_start_at(
+        self, snapshot_id: SnapshotId, *, is_damaged: bool = False
+    ) -> None:
         with self._failing(also_full=True):
-            self._directory.remove_clean_marker()
+            self._directory.remove_clean_shutdown()
             self._directory.unpublish()
-            forgotten = self._store.begin_anew(snapshot_id, is_damaged=is_damaged)
+            deleted = self._segments.truncate_fully_and_start_at(snapshot_id, is_damaged=is_damaged)
             self._recover()
-            self.report = replace(self.report, forgotten=forgotten)
+            self.report = replace(self.report, deleted_backups=deleted)
             self._high_watermark = max(self._high_watermark, snapshot_id.end_offset)
 
-    def _append_one(self, data: bytes | memoryview, facts: BatchFacts) -> None:
-        super()._append_one(data, facts)
-        self._recent.add(facts.base_offset, bytes(data))
-        self._control += control_of(facts)
+    def _append_one(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
+        super()._append_one(data, metadata)
+        self._tail_cache.add(metadata.base_offset, bytes(data))
+        self._control += control_of(metadata)
 
     def _recover(self) -> None:
-        self._recent.clear()
+        self._tail_cache.clear()
         super()._recover()
 
-    def _give_back(self, reason: str) -> None:
+    def _release(self, reason: str) -> None:
         if self._receiver is not None:
-            self._receiver.give_back()
-        super()._give_back(reason)
+            self._receiver.abandon()
+        super()._release(reason)

@@ -15,13 +15,13 @@ from raftlog.records.columns import BatchColumns, Bools
 from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC
 from raftlog.storage.protocol import ReadableFile
 
+from .chunks import HeaderDecoder, read_chunks
 from .epoch_cache import EpochCache
 from .files import LogFiles
 from .offset_index import OffsetIndex
-from .pieces import ReadHeaders, pieces
 
 
-def lineage_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> EpochCache:
+def epochs_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> EpochCache:
     """The epochs of all batches on disk below ``end_offset``.
 
     ``end_epoch`` is that of the batch at ``end_offset``, if there is one. A segment that is damaged
@@ -43,7 +43,7 @@ def lineage_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> Ep
     return EpochCache.of(found)
 
 
-def wrong_epochs(batches: BatchColumns, epochs: EpochCache) -> tuple[Bools, Bools]:
+def epoch_mismatches(batches: BatchColumns, epochs: EpochCache) -> tuple[Bools, Bools]:
     """Which batches are of another epoch than their offsets have, and of which that is known.
 
     A batch's epoch lies outside its CRC. Where a checkpoint of epochs may be believed it tells.
@@ -99,7 +99,7 @@ def _last_of_epoch(
     while low < high:
         middle = (low + high) // 2
         at = int(index.positions[middle])
-        head = _header_at(file, at) if files.is_entry_true(file, index, middle) else None
+        head = _header_at(file, at) if files.is_entry_valid(file, index, middle) else None
         if head is not None and head[0] == epoch:
             position, low = at, middle + 1
         else:
@@ -111,13 +111,15 @@ def _next_change(
     file: ReadableFile, position: int, epoch: int, end_offset: int
 ) -> tuple[int, int, int] | None:
     """Epoch, base offset and position of the first batch behind that has another epoch."""
-    for _, piece in pieces(file, position, ReadHeaders(), start_offset=None, end_offset=end_offset):
-        other = np.flatnonzero(piece.batches.leader_epoch != epoch)
+    for _, chunk in read_chunks(
+        file, position, HeaderDecoder(), start_offset=None, end_offset=end_offset
+    ):
+        other = np.flatnonzero(chunk.batches.leader_epoch != epoch)
         if len(other):
             at = other[0]
             return (
-                int(piece.batches.leader_epoch[at]),
-                int(piece.batches.base_offset[at]),
-                int(piece.batches.position[at]),
+                int(chunk.batches.leader_epoch[at]),
+                int(chunk.batches.base_offset[at]),
+                int(chunk.batches.position[at]),
             )
     return None

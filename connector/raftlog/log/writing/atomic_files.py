@@ -38,7 +38,7 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 _FIRST_LINE: Final = "raftlog checksums 1\n"
 _LINE: Final = re.compile(r"([^ \n]+)((?: [0-9a-f]{8})+)")
-_LOOKS_MAX: Final = 100
+_ATTEMPTS_MAX: Final = 100
 """How often a reader looks again at a file that changes under its eyes."""
 
 Checksums = Mapping[str, tuple[int, ...]]
@@ -51,7 +51,7 @@ def replace_file(storage: WritableStorage, path: str, data: bytes) -> None:
     Raises ``DiskFullError`` and ``LogAccessError`` (the old file is untouched) and
     ``DiskFailedError`` (it is the old or the new one, and nobody knows which will stay).
     """
-    _put_in_place(storage, path, data)
+    _write_and_rename(storage, path, data)
     storage.sync_directory(storage.split(path)[0])
 
 
@@ -69,8 +69,8 @@ def replace_checked(storage: WritableStorage, directory: str, files: Mapping[str
         old = _content(storage, storage.join(directory, name))
         old_crc = None if old is None else crc32c(old)
         # A damaged file must not become a sound one by being listed.
-        is_sound = old_crc is not None and (name not in before or old_crc in before[name])
-        allowed = {crc32c(data), old_crc} if is_sound else {crc32c(data)}
+        is_valid = old_crc is not None and (name not in before or old_crc in before[name])
+        allowed = {crc32c(data), old_crc} if is_valid else {crc32c(data)}
         checksums[name] = tuple(sorted(crc for crc in allowed if crc is not None))
     if checksums != before:
         # What was read may be in memory only, renamed by a writer that was killed. Once the sidecar
@@ -78,7 +78,7 @@ def replace_checked(storage: WritableStorage, directory: str, files: Mapping[str
         storage.sync_directory(directory)
         replace_file(storage, storage.join(directory, CHECKSUMS_NAME), encode_checksums(checksums))
     for name, data in files.items():
-        _put_in_place(storage, storage.join(directory, name), data)
+        _write_and_rename(storage, storage.join(directory, name), data)
     storage.sync_directory(directory)
 
 
@@ -104,7 +104,7 @@ def read_checked(storage: Storage, path: str) -> bytes | None:
     directory, name = storage.split(path)
     sidecar_path = storage.join(directory, CHECKSUMS_NAME)
     seen: tuple[bytes | None, bytes | None] | None = None
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_ATTEMPTS_MAX):
         data = _content(storage, path)
         if data is None:
             return None
@@ -157,7 +157,7 @@ def parse_checksums(data: bytes, path: str) -> Checksums:
     return checksums
 
 
-def _put_in_place(storage: WritableStorage, path: str, data: bytes) -> None:
+def _write_and_rename(storage: WritableStorage, path: str, data: bytes) -> None:
     """Write, sync and rename; the name is not durable yet."""
     temporary = path + TEMPORARY_SUFFIX
     with contextlib.suppress(LogNotFoundError):

@@ -28,9 +28,9 @@ from raftlog.log.txn_index import AbortedTransaction, encode_aborted
 from raftlog.records.header import INT32_MAX
 from raftlog.storage.protocol import ReadableFile, WritableFile, WritableStorage
 
-from .batch_facts import BatchFacts
 from .batch_headers import header_at, iter_headers
-from .index_rules import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY, SegmentIndexer
+from .batch_metadata import BatchMetadata
+from .indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY, SegmentIndexer
 from .properties import LogConfig
 
 _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -58,7 +58,7 @@ class ActiveSegment:
         self._log, self._offset_index, self._time_index = files
         self._txn_index: WritableFile | None = None
         self._sync_count = 0
-        self._is_given_back = False
+        self._is_released = False
         self._config = config
         self._indexer = SegmentIndexer(base_offset, interval_bytes=config.index_interval_bytes)
 
@@ -76,7 +76,7 @@ class ActiveSegment:
             files = []
             for suffix in _SUFFIXES:
                 path = storage.join(directory, offset_name(base_offset, suffix))
-                files.append(opened.enter_context(_made(storage, path)))
+                files.append(opened.enter_context(_created(storage, path)))
             for file in files:
                 if file.byte_count():
                     file.truncate(0)
@@ -100,8 +100,8 @@ class ActiveSegment:
         paths = [storage.join(directory, offset_name(base_offset, suffix)) for suffix in _SUFFIXES]
         with contextlib.ExitStack() as opened:  # closes them if anything fails below
             log = opened.enter_context(storage.open_for_writing(paths[0]))
-            offset_index = opened.enter_context(_made(storage, paths[1]))
-            time_index = opened.enter_context(_made(storage, paths[2]))
+            offset_index = opened.enter_context(_created(storage, paths[1]))
+            time_index = opened.enter_context(_created(storage, paths[2]))
             segment = cls(storage, directory, base_offset, (log, offset_index, time_index), config)
             segment.byte_count = byte_count
             if byte_count:
@@ -139,7 +139,7 @@ class ActiveSegment:
         """The file of the log, to be read."""
         return self._log
 
-    def must_roll(self, byte_count: int, last_offset: int, max_timestamp_ms: int) -> bool:
+    def should_roll(self, byte_count: int, last_offset: int, max_timestamp_ms: int) -> bool:
         """Whether a batch belongs in the next segment (Kafka: ``LogSegment.shouldRoll``).
 
         An empty segment takes any batch: the next one would have its name.
@@ -160,7 +160,7 @@ class ActiveSegment:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def append(self, data: bytes | memoryview, facts: BatchFacts) -> None:
+    def append(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
         """Write one batch and the index entries that are due. Nothing is durable yet.
 
         Raises ``DiskFullError``: then the segment is as it was.
@@ -168,20 +168,20 @@ class ActiveSegment:
         mark = self._indexer.mark()
         try:
             self._log.write_at(self.byte_count, data)
-            self._note(len(data), facts)
+            self._note(len(data), metadata)
             self._write_entries()
         except DiskFullError:
             self._indexer.restore(mark)
             self._log.truncate(self.byte_count)
-            self._cut_indexes()
+            self._truncate_indexes()
             raise
-        self._count(len(data), facts)
+        self._count(len(data), metadata)
 
-    def note_written(self, byte_count: int, facts: BatchFacts) -> None:
+    def note_written(self, byte_count: int, metadata: BatchMetadata) -> None:
         """Another process appended this batch here, and wrote the index entries that it gave."""
-        self._note(byte_count, facts)
+        self._note(byte_count, metadata)
         self._indexer.take()
-        self._count(byte_count, facts)
+        self._count(byte_count, metadata)
 
     def append_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
         """Name transactions whose abort markers lie in this segment in its ``.txnindex``.
@@ -194,24 +194,24 @@ class ActiveSegment:
         try:
             if self._txn_index is None:
                 name = offset_name(self.base_offset, TXN_INDEX_SUFFIX)
-                self._txn_index = _made(self._storage, self._storage.join(self._directory, name))
+                self._txn_index = _created(self._storage, self._storage.join(self._directory, name))
             byte_count = self._txn_index.byte_count()
             self._txn_index.write_at(byte_count, b"".join(map(encode_aborted, aborted)))
         except DiskFullError:
             if self._txn_index is not None and byte_count is not None:
                 self._txn_index.truncate(byte_count)
 
-    def _note(self, byte_count: int, facts: BatchFacts) -> None:
+    def _note(self, byte_count: int, metadata: BatchMetadata) -> None:
         self._indexer.note(
             position=self.byte_count,
             byte_count=byte_count,
-            last_offset=facts.last_offset,
-            max_timestamp_ms=facts.max_timestamp_ms,
+            last_offset=metadata.last_offset,
+            max_timestamp_ms=metadata.max_timestamp_ms,
         )
 
-    def _count(self, byte_count: int, facts: BatchFacts) -> None:
+    def _count(self, byte_count: int, metadata: BatchMetadata) -> None:
         if not self.byte_count:
-            self.first_timestamp_ms = facts.max_timestamp_ms
+            self.first_timestamp_ms = metadata.max_timestamp_ms
         self.byte_count += byte_count
 
     def _write_entries(self) -> None:
@@ -222,7 +222,7 @@ class ActiveSegment:
             if new.time_entries:
                 self._time_index.write_at(new.time_position, new.time_entries)
 
-    def _cut_indexes(self) -> None:
+    def _truncate_indexes(self) -> None:
         """Let the index files end behind their last entries."""
         for index, byte_count in (
             (self._offset_index, self._indexer.offset_index_bytes),
@@ -248,9 +248,9 @@ class ActiveSegment:
             self._write_entries()
         except DiskFullError:
             self._indexer.restore(mark)
-            self._cut_indexes()
+            self._truncate_indexes()
             raise
-        self._cut_indexes()
+        self._truncate_indexes()
         for file in (self._log, self._offset_index, self._time_index):
             file.sync()
         if self._txn_index is not None:
@@ -264,12 +264,12 @@ class ActiveSegment:
         """It has ended."""
         assert self._sync_count > 0, "each sync ends once"
         self._sync_count -= 1
-        if self._is_given_back:
+        if self._is_released:
             self.close()
 
     def close(self) -> None:
         """Give the files back, as they are, as soon as no sync is on its way."""
-        self._is_given_back = True
+        self._is_released = True
         if self._sync_count:
             return
         for file in (self._log, self._offset_index, self._time_index, self._txn_index):
@@ -294,7 +294,7 @@ class ActiveSegment:
             self.base_offset, interval_bytes=self._config.index_interval_bytes
         )
         self._note_from(0)
-        self._cut_indexes()
+        self._truncate_indexes()
 
     def _note_from(self, position: int) -> None:
         """Note the batches from ``position`` on; the first one has its entry, or none is due."""
@@ -328,7 +328,7 @@ class ActiveSegment:
             entry = self._offset_index.read_at(offset_bytes - OFFSET_ENTRY.size, OFFSET_ENTRY.size)
             delta, position = OFFSET_ENTRY.unpack(entry)
             last_offset = self.base_offset + delta
-            if not self._is_true(position, last_offset):
+            if not self._is_entry_valid(position, last_offset):
                 return None
         times = self._time_index.read_at(max(0, time_bytes - 2 * TIME_ENTRY.size), time_bytes)
         entry = times[-TIME_ENTRY.size :]
@@ -346,13 +346,13 @@ class ActiveSegment:
         )
         return position
 
-    def _is_true(self, position: int, last_offset: int) -> bool:
+    def _is_entry_valid(self, position: int, last_offset: int) -> bool:
         if not 0 < position < self.byte_count:
             return False
         return header_at(self._log, position, self.byte_count).last_offset == last_offset
 
 
-def _made(storage: WritableStorage, path: str) -> WritableFile:
+def _created(storage: WritableStorage, path: str) -> WritableFile:
     try:
         return storage.open_for_writing(path)
     except LogNotFoundError:

@@ -18,25 +18,25 @@ from dataclasses import dataclass, field
 from raftlog.errors import CorruptBatchError, SegmentVanishedError
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.files import LogFiles
-from raftlog.log.lineage import lineage_below
+from raftlog.log.leader_epochs import epochs_below
 from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.records.header import INT64_MAX
 from raftlog.storage.protocol import ReadableFile, Storage
 
+from .checkpoint_files import CheckpointFiles
 from .index_rebuild import IndexCheck, IndexRebuild
-from .located import boundary_at_or_below
-from .marks import Marks
-from .memory import LogMemory
-from .memory_source import newest_memory
+from .located import floor_boundary
+from .producer_state_manager import ProducerStateManager
+from .producer_state_replay import replay
+from .producer_state_source import newest_producer_state
 from .properties import LogConfig
-from .recovered import Anomaly, ScanEnd, SegmentFacts
-from .remembering import remember
-from .segment_scan import (
+from .recovered import Anomaly, ScanEnd, SegmentMetadata
+from .segment_recovery import (
     EPOCH_UNKNOWN,
-    Place,
+    ScanPosition,
     ScanRules,
     SegmentEnd,
-    scan_segment,
+    recover_segment,
     survey_segment,
 )
 
@@ -45,14 +45,14 @@ from .segment_scan import (
 class ScannedSegment:
     """One segment that was read. ``end`` says what lies behind its last sound batch."""
 
-    facts: SegmentFacts
+    metadata: SegmentMetadata
     end: SegmentEnd
     indexes: IndexRebuild
-    has_true_indexes: bool
+    has_valid_indexes: bool
 
 
 @dataclass(slots=True, kw_only=True)
-class LogScan:
+class LoadedLog:
     """What stands of a log, and where it does not go on.
 
     ``below`` are the segments that were not read. ``unpublished`` and ``overlapping`` are segments
@@ -63,10 +63,10 @@ class LogScan:
     """
 
     log_start_offset: int
-    below: tuple[SegmentFacts, ...]
+    below: tuple[SegmentMetadata, ...]
     scanned: list[ScannedSegment]
     unpublished: tuple[int, ...]
-    memory: LogMemory
+    producer_state: ProducerStateManager
     epochs: EpochCache
     end_offset: int
     durable_offset: int
@@ -76,8 +76,8 @@ class LogScan:
     anomalies: list[Anomaly] = field(default_factory=list)
 
     @property
-    def segments(self) -> tuple[SegmentFacts, ...]:
-        return (*self.below, *(one.facts for one in self.scanned))
+    def segments(self) -> tuple[SegmentMetadata, ...]:
+        return (*self.below, *(one.metadata for one in self.scanned))
 
     @property
     def is_damaged(self) -> bool:
@@ -85,60 +85,66 @@ class LogScan:
         return self.end_offset < self.durable_offset or self.is_contradicted
 
 
-class LogScanner:
+class LogLoader:
     """One pass over the end of a log."""
 
-    def __init__(self, storage: Storage, directory: str, config: LogConfig, marks: Marks) -> None:
+    def __init__(
+        self, storage: Storage, directory: str, config: LogConfig, checkpoints: CheckpointFiles
+    ) -> None:
         self._storage = storage
         self._directory = directory
         self._config = config
-        self._marks = marks
-        self._bases, self._unpublished = _split_unpublished(marks)
-        self._log_start = max(marks.log_start_offset, min(self._bases, default=0))
+        self._checkpoints = checkpoints
+        self._bases, self._unpublished = _exclude_unpublished(checkpoints)
+        self._log_start = max(checkpoints.log_start_offset, min(self._bases, default=0))
 
-    def scan(self) -> LogScan:
+    def load(self) -> LoadedLog:
         """Read what must be read. Raises what the storage raises."""
-        memory, anomalies = self._memory()
-        start = self._first_base(memory)
-        if memory is None:
-            memory = LogMemory(self._directory, end_offset=start, is_whole=start == 0)
-        result = LogScan(
+        producer_state, anomalies = self._producer_state()
+        start = self._first_base(producer_state)
+        if producer_state is None:
+            producer_state = ProducerStateManager(
+                self._directory, end_offset=start, is_whole=start == 0
+            )
+        result = LoadedLog(
             log_start_offset=self._log_start,
             below=self._below(start),
             scanned=[],
             unpublished=self._unpublished,
-            memory=memory,
+            producer_state=producer_state,
             epochs=EpochCache(),
             end_offset=start,
-            durable_offset=self._marks.durable_offset,
-            anomalies=[*self._marks.anomalies, *anomalies],
+            durable_offset=self._checkpoints.durable_offset,
+            anomalies=[*self._checkpoints.anomalies, *anomalies],
         )
-        place = Place(position=0, next_offset=start, epoch=self._epoch_before(start))
+        scan_position = ScanPosition(position=0, next_offset=start, epoch=self._epoch_before(start))
         for base in [base for base in self._bases if base >= start]:
-            if base != place.next_offset:
-                self._note_hole(base, place, result)
+            if base != scan_position.next_offset:
+                self._note_gap(base, scan_position, result)
                 break
-            place = self._scan_segment(base, place, result)
+            scan_position = self._recover_segment(base, scan_position, result)
             if result.stop is not None:
                 break
-        result.end_offset = place.next_offset
+        result.end_offset = scan_position.next_offset
         result.epochs = self._epochs(result)
         return result
 
     # --- where to begin ---------------------------------------------------------------------------
 
-    def _memory(self) -> tuple[LogMemory | None, tuple[Anomaly, ...]]:
+    def _producer_state(self) -> tuple[ProducerStateManager | None, tuple[Anomaly, ...]]:
         """The newest memory of what is surely of this history."""
-        known = max(self._marks.recovery_point, self._log_start)
-        return newest_memory(self._storage, self._directory, self._marks.listing, known)
+        known = max(self._checkpoints.recovery_point, self._log_start)
+        return newest_producer_state(
+            self._storage, self._directory, self._checkpoints.listing, known
+        )
 
-    def _first_base(self, memory: LogMemory | None) -> int:
+    def _first_base(self, producer_state: ProducerStateManager | None) -> int:
         """The base of the first segment to read."""
-        wanted = max(self._marks.recovery_point, self._log_start)
-        if memory is None:
+        wanted = max(self._checkpoints.recovery_point, self._log_start)
+        if producer_state is None:
             wanted = self._log_start
-        elif memory.end_offset < wanted:
-            wanted = max(memory.end_offset, self._log_start)
+        elif producer_state.end_offset < wanted:
+            wanted = max(producer_state.end_offset, self._log_start)
         fitting = [base for base in self._bases if base <= wanted]
         if not fitting:
             return min(self._bases, default=self._log_start)
@@ -156,94 +162,102 @@ class LogScanner:
         with self._open(base, LOG_SUFFIX) as file:
             byte_count = file.byte_count()
         try:
-            position, found, _ = boundary_at_or_below(
+            position, found, _ = floor_boundary(
                 self._storage, self._directory, base, byte_count, INT64_MAX
             )
         except CorruptBatchError:
             return False
         return (position, found) == (byte_count, end_offset)
 
-    def _below(self, start: int) -> tuple[SegmentFacts, ...]:
+    def _below(self, start: int) -> tuple[SegmentMetadata, ...]:
         """The segments below, without those wholly below the log's start."""
         found = []
         for base, end in zip(self._bases, self._bases[1:], strict=False):
             if base < start and end > self._log_start:
                 with self._open(base, LOG_SUFFIX) as file:
                     byte_count = file.byte_count()
-                found.append(SegmentFacts(base_offset=base, end_offset=end, byte_count=byte_count))
+                found.append(
+                    SegmentMetadata(base_offset=base, end_offset=end, byte_count=byte_count)
+                )
         return tuple(found)
 
     def _epoch_before(self, offset: int) -> int:
-        epochs = self._marks.epochs
+        epochs = self._checkpoints.epochs
         epoch = None if epochs is None else epochs.epoch_at(offset - 1)
         return EPOCH_UNKNOWN if epoch is None else epoch
 
     # --- one segment after the other --------------------------------------------------------------
 
-    def _scan_segment(self, base: int, place: Place, result: LogScan) -> Place:
+    def _recover_segment(
+        self, base: int, scan_position: ScanPosition, result: LoadedLog
+    ) -> ScanPosition:
         indexes = IndexRebuild(base, interval_bytes=self._config.index_interval_bytes)
         check = IndexCheck(base, *map(self._bytes, (base, base), (INDEX_SUFFIX, TIME_INDEX_SUFFIX)))
         rules = self._rules()
         with self._open(base, LOG_SUFFIX) as file:
-            scan = scan_segment(file, Place(position=0, next_offset=base, epoch=place.epoch), rules)
+            scan = recover_segment(
+                file, ScanPosition(position=0, next_offset=base, epoch=scan_position.epoch), rules
+            )
             while True:
                 try:
-                    piece = next(scan)
+                    chunk = next(scan)
                 except StopIteration as stop:
                     end: SegmentEnd = stop.value
                     break
-                indexes.note(piece.batches)
-                check.note(piece.batches)
-                aborted, anomalies = remember(result.memory, piece, self._config.values)
+                indexes.note(chunk.batches)
+                check.note(chunk.batches)
+                aborted, anomalies = replay(result.producer_state, chunk, self._config.values)
                 result.anomalies += anomalies
                 for one in aborted:
-                    indexes.note_aborted(one)
+                    indexes.add_aborted(one)
             self._note_end(file, end, rules, result)
         indexes.close()
         scanned = ScannedSegment(
-            facts=_facts(base, end, indexes),
+            metadata=_facts(base, end, indexes),
             end=end,
             indexes=indexes,
-            has_true_indexes=check.is_as_good_as(indexes),
+            has_valid_indexes=check.is_valid_for(indexes),
         )
         result.scanned.append(scanned)
         following = self._base_after(base)
-        if not end.is_clean and following != end.place.next_offset:
+        if not end.is_clean and following != end.scan_position.next_offset:
             result.stop = end
-        return end.place
+        return end.scan_position
 
     def _rules(self) -> ScanRules:
-        published = self._marks.published
+        published = self._checkpoints.published
         limit = None
         if published is not None:
             limit = max(published.end_offset, max(self._bases, default=0))
-        return ScanRules(epochs=self._marks.epochs, end_offset=limit)
+        return ScanRules(epochs=self._checkpoints.epochs, end_offset=limit)
 
     def _note_end(
-        self, file: ReadableFile, end: SegmentEnd, rules: ScanRules, result: LogScan
+        self, file: ReadableFile, end: SegmentEnd, rules: ScanRules, result: LoadedLog
     ) -> None:
         """Name every place behind the end where something is wrong."""
         if end.end is ScanEnd.END or end.end is ScanEnd.LIMIT:
             return
-        result.anomalies += map(_anomaly, survey_segment(file, end.place, rules))
+        result.anomalies += map(_anomaly, survey_segment(file, end.scan_position, rules))
 
-    def _note_hole(self, base: int, place: Place, result: LogScan) -> None:
+    def _note_gap(self, base: int, scan_position: ScanPosition, result: LoadedLog) -> None:
         """The next segment does not begin where the log ends."""
-        result.stop = self._hole(base, place)
+        result.stop = self._gap(base, scan_position)
         result.anomalies.append(_anomaly(result.stop))
-        if base < place.next_offset:
+        if base < scan_position.next_offset:
             result.overlapping = tuple(other for other in self._bases if other >= base)
-            result.is_contradicted = self._marks.recovery_point > base
+            result.is_contradicted = self._checkpoints.recovery_point > base
 
-    def _hole(self, base: int, place: Place) -> SegmentEnd:
+    def _gap(self, base: int, scan_position: ScanPosition) -> SegmentEnd:
         path = self._path(base, LOG_SUFFIX)
-        end = ScanEnd.GAP if base > place.next_offset else ScanEnd.OVERLAP
+        end = ScanEnd.GAP if base > scan_position.next_offset else ScanEnd.OVERLAP
         what = "are missing" if end is ScanEnd.GAP else "lie in two segments"
-        first, behind = sorted((base, place.next_offset))
+        first, behind = sorted((base, scan_position.next_offset))
         return SegmentEnd(
             end=end,
             path=path,
-            place=Place(position=0, next_offset=place.next_offset, epoch=place.epoch),
+            scan_position=ScanPosition(
+                position=0, next_offset=scan_position.next_offset, epoch=scan_position.epoch
+            ),
             byte_count=0,
             reason=f"offsets {first} to {behind - 1} {what}",
             found_base_offset=base,
@@ -254,7 +268,7 @@ class LogScanner:
 
     # --- epochs -----------------------------------------------------------------------------------
 
-    def _epochs(self, result: LogScan) -> EpochCache:
+    def _epochs(self, result: LoadedLog) -> EpochCache:
         """The checkpoint's epochs up to the end, or those of the batches if there is none.
 
         An epoch that begins at the end has no batch yet and is forgotten (Kafka does so too), but
@@ -263,13 +277,13 @@ class LogScanner:
         """
         first = min((one.base_offset for one in result.segments), default=self._log_start)
         is_all_deleted = 0 < first == result.end_offset
-        newest = self._marks.listing.snapshots[-1:]
+        newest = self._checkpoints.listing.snapshots[-1:]
         if is_all_deleted and [one.end_offset for one in newest] == [result.end_offset]:
             return EpochCache.of([(newest[0].epoch, result.end_offset)])
-        epochs = self._marks.epochs
+        epochs = self._checkpoints.epochs
         if epochs is None:
-            files = LogFiles(self._storage, self._directory, self._marks.listing)
-            epochs = lineage_below(files, result.end_offset, None)
+            files = LogFiles(self._storage, self._directory, self._checkpoints.listing)
+            epochs = epochs_below(files, result.end_offset, None)
         return epochs.without_from(result.end_offset + is_all_deleted).without_before(first)
 
     # --- files ------------------------------------------------------------------------------------
@@ -281,7 +295,7 @@ class LogScanner:
         return self._storage.open_file(self._path(base, suffix))
 
     def _bytes(self, base: int, suffix: str) -> bytes:
-        files = LogFiles(self._storage, self._directory, self._marks.listing)
+        files = LogFiles(self._storage, self._directory, self._checkpoints.listing)
         try:
             with files.open(self._path(base, suffix)) as file:
                 return file.read_at(0, file.byte_count())
@@ -289,22 +303,22 @@ class LogScanner:
             return b""
 
 
-def _split_unpublished(marks: Marks) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _exclude_unpublished(checkpoints: CheckpointFiles) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The segments that are the log's, and those behind the last one that was published in."""
-    bases = marks.listing.segments
-    if marks.published is None:
+    bases = checkpoints.listing.segments
+    if checkpoints.published is None:
         return bases, ()
-    last = marks.published.segment_base_offset
+    last = checkpoints.published.segment_base_offset
     unpublished = tuple(base for base in bases if base > last)
     return bases[: len(bases) - len(unpublished)], unpublished
 
 
-def _facts(base: int, end: SegmentEnd, indexes: IndexRebuild) -> SegmentFacts:
+def _facts(base: int, end: SegmentEnd, indexes: IndexRebuild) -> SegmentMetadata:
     has_batches = indexes.first_timestamp_ms is not None
-    return SegmentFacts(
+    return SegmentMetadata(
         base_offset=base,
-        end_offset=end.place.next_offset,
-        byte_count=end.place.position,
+        end_offset=end.scan_position.next_offset,
+        byte_count=end.scan_position.position,
         first_timestamp_ms=indexes.first_timestamp_ms,
         max_timestamp_ms=indexes.max_timestamp_ms if has_batches else None,
         max_timestamp_offset=indexes.max_timestamp_offset if has_batches else None,
@@ -315,10 +329,10 @@ def _anomaly(end: SegmentEnd) -> Anomaly:
     return Anomaly(
         kind=end.end,
         path=end.path,
-        position=end.place.position,
+        position=end.scan_position.position,
         reason=end.reason,
         byte_count=end.byte_count,
-        expected_offset=end.place.next_offset,
+        expected_offset=end.scan_position.next_offset,
         found_base_offset=end.found_base_offset,
         found_last_offset=end.found_last_offset,
         found_epoch=end.found_epoch,

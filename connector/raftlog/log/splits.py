@@ -1,4 +1,4 @@
-"""Split a range of offsets into slices: arithmetic, with one question to the log.
+"""Divide a range of offsets into splits: arithmetic, with one question to the log.
 
 Rules of this file:
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .reads import OffsetSlice, ReadPlan
-from .transactions import TransactionSpan, spread
+from .reads import ReadPlan, Split
+from .transactions import TransactionSpan, spans_by_range
 
 FindBatch = Callable[[int], tuple[int, int]]
 """Gives base offset and next offset of the batch that holds an offset, or of the next one."""
@@ -23,18 +23,18 @@ def plan_range(
     spans: Sequence[TransactionSpan],
     find_batch: FindBatch,
     *,
-    max_slices: int,
+    max_splits: int,
     max_records: int | None,
 ) -> ReadPlan:
-    """The slices of a range as ``split_range`` cuts it, each with the transactions it touches."""
+    """The splits of a range as ``split_range`` cuts it, each with the transactions it touches."""
     ranges = split_range(
-        start_offset, end_offset, find_batch, max_slices=max_slices, max_records=max_records
+        start_offset, end_offset, find_batch, max_splits=max_splits, max_records=max_records
     )
-    slices = tuple(
-        OffsetSlice(start, end, touching)
-        for (start, end), touching in zip(ranges, spread(spans, ranges), strict=True)
+    splits = tuple(
+        Split(start, end, touching)
+        for (start, end), touching in zip(ranges, spans_by_range(spans, ranges), strict=True)
     )
-    return ReadPlan(start_offset, end_offset, slices)
+    return ReadPlan(start_offset, end_offset, splits)
 
 
 def split_range(
@@ -42,17 +42,17 @@ def split_range(
     end_offset: int,
     find_batch: FindBatch,
     *,
-    max_slices: int,
+    max_splits: int,
     max_records: int | None,
 ) -> list[tuple[int, int]]:
-    """Cut [start_offset, end_offset) into about ``max_slices`` slices of like many offsets.
+    """Cut [start_offset, end_offset) into about ``max_splits`` splits of like many offsets.
 
-    More slices than that only where ``max_records`` asks for it. One batch is never cut.
+    More splits than that only where ``max_records`` asks for it. One batch is never cut.
     """
-    slices: list[tuple[int, int]] = []
+    splits: list[tuple[int, int]] = []
     start = start_offset
     while start < end_offset:
-        left = max(max_slices - len(slices), 1)
+        left = max(max_splits - len(splits), 1)
         wanted = -(-(end_offset - start) // left)
         if max_records is not None:
             wanted = min(wanted, max_records)
@@ -60,6 +60,6 @@ def split_range(
         if start + wanted < end_offset:
             base_offset, next_offset = find_batch(start + wanted)
             end = base_offset if base_offset > start else min(next_offset, end_offset)
-        slices.append((start, end))
+        splits.append((start, end))
         start = end
-    return slices
+    return splits

@@ -27,29 +27,29 @@ from raftlog.records.batch import RecordBatch
 from raftlog.records.columns import Column, Scan
 from raftlog.types import ReplicaKey, SnapshotId
 
-from .cursor import Tail
-from .ends import Placed, not_before
+from .aborted_transactions import AbortedTransactions
+from .cursor import LogTail
+from .directory_log import DirectoryLog
+from .ends import LogExtent, not_below_previous
 from .epoch_cache import EpochCache
-from .majority import Copy, agreed_end, common_end, majority_end, most_up_to_date
+from .majority import ReplicaLogState, agreed_end, common_end, majority_end, most_up_to_date
 from .names import META_PROPERTIES_NAME
-from .outcomes import Outcomes
 from .reader import LogReader
-from .reads import EndBasis, Isolation, LogKind, OffsetSlice, ReadEnd, ReadPlan, SourceKind
-from .single import SingleLog
+from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind, Split
 from .small_files import MetaProperties, QuorumState
 from .snapshot import SnapshotReader
 
 
-class VotersLog(LogReader):
+class QuorumCopies(LogReader):
     """One log, read from the directories of several of its nodes."""
 
-    def __init__(self, path: str, logs: Sequence[SingleLog]) -> None:
+    def __init__(self, path: str, logs: Sequence[DirectoryLog]) -> None:
         self.path = path
         self.kind = logs[0].kind
         self.source = SourceKind.VOTERS
         self.topic, self.partition = logs[0].topic, logs[0].partition
         self.logs = tuple(logs)
-        self._copies: tuple[Copy, ...] | None = None
+        self._copies: tuple[ReplicaLogState, ...] | None = None
         self._check_same_log()
 
     # --- what it is -------------------------------------------------------------------------------
@@ -71,8 +71,8 @@ class VotersLog(LogReader):
         return self._newest().log_end_offset
 
     @property
-    def is_ours(self) -> bool:
-        return self.newest_log().is_ours
+    def is_raftlog(self) -> bool:
+        return self.newest_log().is_raftlog
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
@@ -83,7 +83,7 @@ class VotersLog(LogReader):
         return self._newest().epochs
 
     @property
-    def tail(self) -> Tail | None:
+    def tail(self) -> LogTail | None:
         return self.newest_log().tail
 
     @property
@@ -116,16 +116,16 @@ class VotersLog(LogReader):
             basis, majority = EndBasis.MAJORITY, majority_end(self.copies(), voters)
         else:
             basis, majority = EndBasis.REPLICAS, common_end(self.copies())
-        offset, words = min(majority.offset, self.log_end_offset), majority.explanation
+        offset, reasons = min(majority.offset, self.log_end_offset), majority.explanation
         if isolation is Isolation.READ_COMMITTED:
-            stable = log.known.stable_end(offset)
+            stable = log.known.last_stable_offset(offset)
             if stable < offset:
-                words += f"; the transaction that begins at offset {stable} is not decided"
+                reasons += f"; the transaction that begins at offset {stable} is not decided"
             offset = stable
-        found = ReadEnd(offset, log.epoch_before(offset), basis, words)
+        found = ReadEnd(offset, log.epoch_before(offset), basis, reasons)
         newest = self._newest()
-        placed = Placed(self.path, newest.log_start_offset, newest.log_end_offset, newest.epochs)
-        return not_before(found, previous, placed)
+        extent = LogExtent(self.path, newest.log_start_offset, newest.log_end_offset, newest.epochs)
+        return not_below_previous(found, previous, extent)
 
     def voters(self) -> tuple[ReplicaKey, ...]:
         """Return the voters, as the most up-to-date of all copies says; none in Kafka's partitions.
@@ -153,25 +153,25 @@ class VotersLog(LogReader):
         end_offset: int,
         *,
         isolation: Isolation,
-        max_slices: int = 1,
-        max_records_per_slice: int | None = None,
+        max_splits: int = 1,
+        max_records_per_split: int | None = None,
         with_producers: bool = True,
     ) -> ReadPlan:
-        slices: list[OffsetSlice] = []
-        left = max(max_slices, 1)
-        for log, start, end in self._stretches(start_offset, end_offset):
+        splits: list[Split] = []
+        left = max(max_splits, 1)
+        for log, start, end in self._split_by_copy(start_offset, end_offset):
             plan = log.plan(
                 start,
                 end,
                 isolation=isolation,
-                max_slices=max(1, left * (end - start) // max(end_offset - start, 1)),
-                max_records_per_slice=max_records_per_slice,
+                max_splits=max(1, left * (end - start) // max(end_offset - start, 1)),
+                max_records_per_split=max_records_per_split,
                 with_producers=with_producers,
             )
-            slices += plan.slices
-            left = max(left - len(plan.slices), 1)
-        end = max(start_offset, end_offset) if slices else start_offset
-        return ReadPlan(start_offset, end, tuple(slices))
+            splits += plan.splits
+            left = max(left - len(plan.splits), 1)
+        end = max(start_offset, end_offset) if splits else start_offset
+        return ReadPlan(start_offset, end, tuple(splits))
 
     def next_boundary(
         self,
@@ -183,15 +183,15 @@ class VotersLog(LogReader):
     ) -> int:
         if start_offset >= end_offset or (max_records is None and max_bytes is None):
             return end_offset
-        log, start, end = next(self._stretches(start_offset, end_offset))
+        log, start, end = next(self._split_by_copy(start_offset, end_offset))
         boundary = log.next_boundary(
             start, end_offset=end, max_records=max_records, max_bytes=max_bytes
         )
         if boundary < end or end == end_offset or self.kind is LogKind.PARTITION:
             return boundary
         # Another copy goes on where the newest one begins, which may be inside a transaction.
-        history = log.known.covering(start, end)
-        stable = end if history is None else history.book.stable_end(end)
+        replay = log.known.covering(start, end)
+        stable = end if replay is None else replay.transactions.last_stable_offset(end)
         return (
             stable
             if stable > start
@@ -199,7 +199,7 @@ class VotersLog(LogReader):
         )
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
-        for log, start, _ in self._stretches(self.log_start_offset, self.log_end_offset):
+        for log, start, _ in self._split_by_copy(self.log_start_offset, self.log_end_offset):
             found = log.offset_for_timestamp(timestamp_ms)
             if found is not None:
                 return max(found, start)
@@ -215,18 +215,18 @@ class VotersLog(LogReader):
         columns: Column = Column.ALL_BUT_HEADERS,
         chunk_bytes: int = READ_CHUNK_BYTES,
     ) -> Iterator[Scan]:
-        for log, start, end in self._stretches(start_offset, end_offset):
+        for log, start, end in self._split_by_copy(start_offset, end_offset):
             yield from log.scan(start, end, columns=columns, chunk_bytes=chunk_bytes)
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        for log, start, end in self._stretches(start_offset, end_offset):
+        for log, start, end in self._split_by_copy(start_offset, end_offset):
             yield from log.batches(start, end)
 
-    def outcomes(self, start_offset: int, end_offset: int) -> Outcomes:
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         if self.kind is LogKind.METADATA:
-            return Outcomes((), end_offset)
-        log, _, _ = next(self._stretches(start_offset, end_offset))
-        return log.outcomes(start_offset, end_offset)
+            return AbortedTransactions((), end_offset)
+        log, _, _ = next(self._split_by_copy(start_offset, end_offset))
+        return log.aborted_transactions(start_offset, end_offset)
 
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         for log in (self.newest_log(), *self.logs):
@@ -236,7 +236,7 @@ class VotersLog(LogReader):
 
     # --- the copies -------------------------------------------------------------------------------
 
-    def copies(self) -> tuple[Copy, ...]:
+    def copies(self) -> tuple[ReplicaLogState, ...]:
         """The facts of each copy, as they were looked at since the last ``refresh``.
 
         Raises ``WrongClusterError`` if a directory holds another cluster's log by now.
@@ -244,7 +244,7 @@ class VotersLog(LogReader):
         if self._copies is None:
             self._check_same_log()
             before = [_known_epoch(log) for log in self.logs]
-            looked_at = [_copy(log, at) for at, log in enumerate(self.logs)]
+            found = [_copy(log, at) for at, log in enumerate(self.logs)]
             after = [_known_epoch(log) for log in self.logs]
             self._copies = tuple(
                 replace(
@@ -252,25 +252,23 @@ class VotersLog(LogReader):
                     known_epoch=max(known_epoch, copy.last_epoch),
                     is_quiet=known_epoch == known_epoch_before,
                 )
-                for copy, known_epoch_before, known_epoch in zip(
-                    looked_at, before, after, strict=True
-                )
+                for copy, known_epoch_before, known_epoch in zip(found, before, after, strict=True)
             )
         return self._copies
 
-    def _newest(self) -> Copy:
+    def _newest(self) -> ReplicaLogState:
         return most_up_to_date(self.copies())
 
-    def newest_log(self) -> SingleLog:
+    def newest_log(self) -> DirectoryLog:
         """The most up-to-date copy."""
         return self._log_of(self._newest())
 
-    def _log_of(self, copy: Copy) -> SingleLog:
+    def _log_of(self, copy: ReplicaLogState) -> DirectoryLog:
         return self.logs[self.copies().index(copy)]
 
-    def _stretches(
+    def _split_by_copy(
         self, start_offset: int, end_offset: int
-    ) -> Iterator[tuple[SingleLog, int, int]]:
+    ) -> Iterator[tuple[DirectoryLog, int, int]]:
         """Which copy to read for which part of a range; usually the newest for all of it."""
         newest = self._newest()
         while start_offset < end_offset:
@@ -327,12 +325,12 @@ class VotersLog(LogReader):
             expected = properties.cluster_id
 
 
-def _copy(log: SingleLog, ordinal: int) -> Copy:
+def _copy(log: DirectoryLog, ordinal: int) -> ReplicaLogState:
     """What a look at the end of one copy tells; its epochs are looked at separately.
 
     A copy of an unknown node, which is no voter, is known by where it was named.
     """
-    return Copy(
+    return ReplicaLogState(
         path=log.path,
         node_id=-1 - ordinal if log.node_id is None else log.node_id,
         directory_id=log.directory_id,
@@ -345,7 +343,7 @@ def _copy(log: SingleLog, ordinal: int) -> Copy:
     )
 
 
-def _known_epoch(log: SingleLog) -> int:
+def _known_epoch(log: DirectoryLog) -> int:
     """The latest epoch that a node has written down. Unknown is as if it were none."""
     state = log.quorum_state
     return 0 if state is None else state.leader_epoch

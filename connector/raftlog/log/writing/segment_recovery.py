@@ -20,11 +20,11 @@ import numpy as np
 
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import MIB
+from raftlog.log.chunks import read_chunks
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.files import read_batch_at
-from raftlog.log.lineage import wrong_epochs
-from raftlog.log.pieces import pieces
-from raftlog.log.resync import find_sound_batch
+from raftlog.log.leader_epochs import epoch_mismatches
+from raftlog.log.resync import find_valid_batch
 from raftlog.records.batch import RecordBatch, read_batch
 from raftlog.records.batch_index import batch_columns, damaged_headers, index_batches
 from raftlog.records.columns import BatchColumns, Bools, Int64s, Stop
@@ -38,12 +38,12 @@ SCAN_CHUNK_BYTES: Final = 1 * MIB
 EPOCH_UNKNOWN: Final = -1
 ANOMALIES_MAX: Final = 100
 """A log that is worse than this is not explained further."""
-_DIP_MAX: Final = 2**30
+_OFFSET_REGRESSION_MAX: Final = 2**30
 """How far below the end a batch behind damage may lie to be taken for one of this log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ScanPosition:
     """Where in a segment a batch begins, the offset that it must have, and the epoch before it."""
 
     position: int
@@ -67,7 +67,7 @@ class ScanRules:
 
 
 @dataclass(frozen=True, slots=True)
-class SoundPiece:
+class ValidChunk:
     """Sound batches that lie one behind the other, and the bytes that they are in."""
 
     batches: BatchColumns
@@ -79,7 +79,7 @@ class SoundPiece:
     buffer_position: int
 
     @property
-    def behind(self) -> int:
+    def next_position(self) -> int:
         """The position in the file behind the last of the batches, of which there is one."""
         return int(self.batches.position[-1]) + int(self.batches.byte_count[-1])
 
@@ -92,14 +92,14 @@ class SoundPiece:
         assert isinstance(batch, RecordBatch), "its CRC held"
         return batch
 
-    def first(self, count: int) -> SoundPiece:
+    def first(self, count: int) -> ValidChunk:
         """The first ``count`` batches."""
         return replace(self, batches=self.batches[:count])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnd:
-    """Where what is sound ends: ``place`` is behind the last sound batch.
+    """Where what is sound ends: ``scan_position`` is behind the last sound batch.
 
     ``byte_count`` is what the file holds behind it. ``found_*`` tell of the batch there, if a whole
     one with a CRC that holds lies there; ``reason`` is the damage if none does. ``resumes_*`` is
@@ -108,7 +108,7 @@ class SegmentEnd:
 
     end: ScanEnd
     path: str
-    place: Place
+    scan_position: ScanPosition
     byte_count: int
     reason: str
     found_base_offset: int | None = None
@@ -122,18 +122,18 @@ class SegmentEnd:
         return self.end in (ScanEnd.END, ScanEnd.LIMIT)
 
     @property
-    def sentence(self) -> str:
+    def description(self) -> str:
         """What a person reads."""
-        return f"{self.path} at byte {self.place.position}: {self.reason}"
+        return f"{self.path} at byte {self.scan_position.position}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadSound:
+class _ValidDecoder:
     """Headers as columns behind CRCs that held."""
 
     chunk_bytes: int
 
-    def read(
+    def decode(
         self,
         buffer: bytes,
         *,
@@ -141,7 +141,7 @@ class _ReadSound:
         file_position: int,
         start_offset: int | None,
         end_offset: int | None,
-    ) -> SoundPiece:
+    ) -> ValidChunk:
         view = memoryview(buffer)
         located = index_batches(view, path, file_position)
         bad = first_bad_crc(view, located)
@@ -151,7 +151,7 @@ class _ReadSound:
         if bad is not None:
             error = _damage_at(buffer, int(located.position[bad]), path, file_position)
             located = located.cut(bad, Stop.DAMAGED, error)
-        return SoundPiece(
+        return ValidChunk(
             batches=batch_columns(located, file_position),
             end_position=located.end_position,
             stop=located.stop,
@@ -161,7 +161,7 @@ class _ReadSound:
             buffer_position=file_position,
         )
 
-    def jump(
+    def decode_header(
         self,
         buffer: bytes,
         *,
@@ -171,8 +171,8 @@ class _ReadSound:
     ) -> None:
         return None
 
-    def first(self, piece: SoundPiece, count: int) -> SoundPiece:
-        return piece.first(count)
+    def first(self, chunk: ValidChunk, count: int) -> ValidChunk:
+        return chunk.first(count)
 
 
 def _damage_at(buffer: bytes, position: int, path: str, file_position: int) -> CorruptBatchError:
@@ -186,30 +186,34 @@ def _damage_at(buffer: bytes, position: int, path: str, file_position: int) -> C
 # --- one segment ----------------------------------------------------------------------------------
 
 
-def scan_segment(
-    file: ReadableFile, place: Place, rules: ScanRules
-) -> Generator[SoundPiece, None, SegmentEnd]:
-    """Give the sound batches of a segment from ``place`` on; return where and why they end.
+def recover_segment(
+    file: ReadableFile, scan_position: ScanPosition, rules: ScanRules
+) -> Generator[ValidChunk, None, SegmentEnd]:
+    """Give the sound batches of a segment from ``scan_position`` on; return where and why they end.
 
     Raises only what the storage raises.
     """
-    for _, piece in pieces(
-        file, place.position, _ReadSound(rules.chunk_bytes), start_offset=None, end_offset=None
+    for _, chunk in read_chunks(
+        file,
+        scan_position.position,
+        _ValidDecoder(rules.chunk_bytes),
+        start_offset=None,
+        end_offset=None,
     ):
-        count, end, reason = _in_order(piece.batches, place, rules)
+        count, end, reason = _in_order(chunk.batches, scan_position, rules)
         if count:
-            place = _behind(piece.batches, count - 1)
-            yield piece if count == len(piece.batches) else piece.first(count)
+            scan_position = _position_after(chunk.batches, count - 1)
+            yield chunk if count == len(chunk.batches) else chunk.first(count)
         if end is not None:
-            return _stopped_before(file, piece.batches, count, place, end, reason)
-        if piece.stop is Stop.DAMAGED:
-            assert piece.error is not None, "that is what DAMAGED says"
-            return _stopped(file, place, ScanEnd.DAMAGE, piece.error.reason)
-    return _file_ended(file, place)
+            return _ended_by_batch(file, chunk.batches, count, scan_position, end, reason)
+        if chunk.stop is Stop.DAMAGED:
+            assert chunk.error is not None, "that is what DAMAGED says"
+            return _ended(file, scan_position, ScanEnd.DAMAGE, chunk.error.reason)
+    return _file_ended(file, scan_position)
 
 
-def _behind(batches: BatchColumns, ordinal: int) -> Place:
-    return Place(
+def _position_after(batches: BatchColumns, ordinal: int) -> ScanPosition:
+    return ScanPosition(
         position=int(batches.position[ordinal]) + int(batches.byte_count[ordinal]),
         next_offset=int(batches.last_offset[ordinal]) + 1,
         epoch=int(batches.leader_epoch[ordinal]),
@@ -217,19 +221,19 @@ def _behind(batches: BatchColumns, ordinal: int) -> Place:
 
 
 def _in_order(
-    batches: BatchColumns, place: Place, rules: ScanRules
+    batches: BatchColumns, scan_position: ScanPosition, rules: ScanRules
 ) -> tuple[int, ScanEnd | None, str]:
-    """How many batches continue the log at ``place``, and what the next one does instead."""
+    """How many batches continue the log at a position, and what the next one does instead."""
     if not len(batches):
         return 0, None, ""
-    expected = np.concatenate(([place.next_offset], batches.next_offset[:-1]))
-    previous = np.concatenate(([place.epoch], batches.leader_epoch[:-1]))
-    if place.epoch == EPOCH_UNKNOWN:
+    expected = np.concatenate(([scan_position.next_offset], batches.next_offset[:-1]))
+    previous = np.concatenate(([scan_position.epoch], batches.leader_epoch[:-1]))
+    if scan_position.epoch == EPOCH_UNKNOWN:
         previous[0] = batches.leader_epoch[0]
     wrong = (
         (batches.base_offset != expected)
         | (batches.leader_epoch < previous)
-        | _wrong_epoch(batches, previous, rules.epochs)
+        | _epoch_mismatch(batches, previous, rules.epochs)
     )
     if rules.end_offset is not None:
         wrong |= expected >= rules.end_offset
@@ -239,20 +243,20 @@ def _in_order(
     at = int(bad[0])
     if rules.end_offset is not None and int(expected[at]) >= rules.end_offset:
         return at, ScanEnd.LIMIT, f"the log ends at offset {rules.end_offset}"
-    return at, *_what_is_wrong(batches, at, int(expected[at]), int(previous[at]), rules)
+    return at, *_describe_violation(batches, at, int(expected[at]), int(previous[at]), rules)
 
 
-def _wrong_epoch(batches: BatchColumns, previous: Int64s, epochs: EpochCache | None) -> Bools:
+def _epoch_mismatch(batches: BatchColumns, previous: Int64s, epochs: EpochCache | None) -> Bools:
     """Batches whose epoch is not that of their offsets, as far as that can be known."""
     unannounced: Bools = (batches.leader_epoch != previous) & ~batches.is_control
     if epochs is None:
         return unannounced
-    is_other, is_known = wrong_epochs(batches, epochs)
+    is_other, is_known = epoch_mismatches(batches, epochs)
     wrong: Bools = np.where(is_known, is_other, unannounced)
     return wrong
 
 
-def _what_is_wrong(
+def _describe_violation(
     batches: BatchColumns, at: int, expected: int, previous: int, rules: ScanRules
 ) -> tuple[ScanEnd, str]:
     base, last = int(batches.base_offset[at]), int(batches.last_offset[at])
@@ -265,9 +269,9 @@ def _what_is_wrong(
     if base < expected <= last:
         return ScanEnd.OVERLAP, f"{what}: it begins inside what came before and reaches behind it"
     if base < expected:
-        return ScanEnd.DIP, f"{what}: offsets go back"
+        return ScanEnd.OFFSET_REGRESSION, f"{what}: offsets go back"
     if epoch < previous:
-        return ScanEnd.EPOCH_FALL, f"{what}: epochs go back"
+        return ScanEnd.EPOCH_REGRESSION, f"{what}: epochs go back"
     known = None if rules.epochs is None else rules.epochs.epoch_at(base)
     if known is None or rules.epochs is None:
         return ScanEnd.EPOCH_MISMATCH, f"{what}: no leader began that epoch"
@@ -279,11 +283,16 @@ def _what_is_wrong(
     )
 
 
-def _stopped_before(
-    file: ReadableFile, batches: BatchColumns, at: int, place: Place, end: ScanEnd, reason: str
+def _ended_by_batch(
+    file: ReadableFile,
+    batches: BatchColumns,
+    at: int,
+    scan_position: ScanPosition,
+    end: ScanEnd,
+    reason: str,
 ) -> SegmentEnd:
     """A sound batch lies where the scan ended, and does not belong there."""
-    stopped = _stopped(file, place, end, reason)
+    stopped = _ended(file, scan_position, end, reason)
     return replace(
         stopped,
         found_base_offset=int(batches.base_offset[at]),
@@ -292,29 +301,31 @@ def _stopped_before(
     )
 
 
-def _stopped(file: ReadableFile, place: Place, end: ScanEnd, reason: str) -> SegmentEnd:
+def _ended(
+    file: ReadableFile, scan_position: ScanPosition, end: ScanEnd, reason: str
+) -> SegmentEnd:
     return SegmentEnd(
         end=end,
         path=file.path,
-        place=place,
-        byte_count=max(0, file.byte_count() - place.position),
+        scan_position=scan_position,
+        byte_count=max(0, file.byte_count() - scan_position.position),
         reason=reason,
     )
 
 
-def _file_ended(file: ReadableFile, place: Place) -> SegmentEnd:
+def _file_ended(file: ReadableFile, scan_position: ScanPosition) -> SegmentEnd:
     """The file ends: behind a batch, inside one, or with zeros."""
-    left = file.byte_count() - place.position
+    left = file.byte_count() - scan_position.position
     if left <= 0:
-        return _stopped(file, place, ScanEnd.END, "the file ends behind a whole batch")
-    zeros = _zero_bytes(file, place.position)
+        return _ended(file, scan_position, ScanEnd.END, "the file ends behind a whole batch")
+    zeros = _zero_bytes(file, scan_position.position)
     if zeros == left:
-        return _stopped(file, place, ScanEnd.ZEROS, f"{left} zeros follow and nothing else")
-    head = file.read_at(place.position, 12)
+        return _ended(file, scan_position, ScanEnd.ZEROS, f"{left} zeros follow and nothing else")
+    head = file.read_at(scan_position.position, 12)
     if zeros >= len(head):  # a length of zero, and the file goes on
         reason = f"{zeros} zeros follow, and other bytes behind them"
-        return _stopped(file, place, ScanEnd.DAMAGE, reason)
-    return _stopped(file, place, ScanEnd.TORN, f"the file ends {left} bytes into a batch")
+        return _ended(file, scan_position, ScanEnd.DAMAGE, reason)
+    return _ended(file, scan_position, ScanEnd.TORN, f"the file ends {left} bytes into a batch")
 
 
 def _zero_bytes(file: ReadableFile, position: int) -> int:
@@ -330,7 +341,9 @@ def _zero_bytes(file: ReadableFile, position: int) -> int:
 # --- what lies behind -----------------------------------------------------------------------------
 
 
-def survey_segment(file: ReadableFile, place: Place, rules: ScanRules) -> Iterator[SegmentEnd]:
+def survey_segment(
+    file: ReadableFile, scan_position: ScanPosition, rules: ScanRules
+) -> Iterator[SegmentEnd]:
     """Every place of a segment where the log does not continue, up to ``ANOMALIES_MAX``.
 
     Behind an anomaly the survey goes on with what is there: from a batch that does not belong, as
@@ -338,7 +351,7 @@ def survey_segment(file: ReadableFile, place: Place, rules: ScanRules) -> Iterat
     overlap and gap of a log such as those of KAFKA-3919, and what is left whole behind damage.
     """
     for _ in range(ANOMALIES_MAX):
-        end = _finish(scan_segment(file, place, rules))
+        end = _finish(recover_segment(file, scan_position, rules))
         if end.is_clean:
             return
         following = _resume(file, end)
@@ -352,12 +365,12 @@ def survey_segment(file: ReadableFile, place: Place, rules: ScanRules) -> Iterat
                 resumes_offset=following.next_offset,
             )
         yield end
-        place = following
+        scan_position = following
         if end.found_base_offset is not None:  # what follows is of another history
             rules = replace(rules, epochs=None)
 
 
-def _finish(scan: Generator[SoundPiece, None, SegmentEnd]) -> SegmentEnd:
+def _finish(scan: Generator[ValidChunk, None, SegmentEnd]) -> SegmentEnd:
     while True:
         try:
             next(scan)
@@ -366,22 +379,22 @@ def _finish(scan: Generator[SoundPiece, None, SegmentEnd]) -> SegmentEnd:
             return end
 
 
-def _resume(file: ReadableFile, end: SegmentEnd) -> Place | None:
+def _resume(file: ReadableFile, end: SegmentEnd) -> ScanPosition | None:
     """Where the survey goes on behind an anomaly: at a batch that is taken as it is."""
-    position: int | None = end.place.position
+    position: int | None = end.scan_position.position
     if end.found_base_offset is None:
         if end.end is ScanEnd.ZEROS:
             return None
-        least_offset = max(0, end.place.next_offset - _DIP_MAX)
-        position = find_sound_batch(file, end.place.position, least_offset)
+        min_offset = max(0, end.scan_position.next_offset - _OFFSET_REGRESSION_MAX)
+        position = find_valid_batch(file, end.scan_position.position, min_offset)
     if position is None:
         return None
     batch = read_batch_at(file, position)
     if batch is None:
         return None
     if end.found_base_offset is None:
-        return Place(position=position, next_offset=batch.base_offset)
-    return Place(
+        return ScanPosition(position=position, next_offset=batch.base_offset)
+    return ScanPosition(
         position=position + batch.byte_count,
         next_offset=batch.next_offset,
         epoch=batch.leader_epoch,

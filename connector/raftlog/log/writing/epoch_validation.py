@@ -23,7 +23,7 @@ from raftlog.types import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
+class EpochValidation:
     """A log as far as such answers need it. Snapshots ascend, without the bootstrap's."""
 
     log_start_offset: int
@@ -69,12 +69,12 @@ class Lineage:
             return Valid()
         first = self._first_snapshot
         if first is not None:
-            is_gone = (
+            is_deleted = (
                 offset < self.log_start_offset
                 or (offset == self.log_start_offset and epoch != first.epoch)
                 or epoch < first.epoch
             )
-            if is_gone:
+            if is_deleted:
                 return SnapshotNeeded(self.snapshots[-1])
         end = self.end_offset_for_epoch(epoch)
         if end.epoch != epoch or end.offset < offset:

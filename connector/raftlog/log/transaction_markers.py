@@ -28,9 +28,9 @@ from raftlog.records.control import (
 )
 from raftlog.types import ReplicaKey
 
+from .chunks import HeaderChunk
 from .marker_values import FRAME_VERSION, transaction_name
-from .pieces import HeaderPiece
-from .transactions import Marker, TransactionBook
+from .transactions import Marker, TransactionIndex
 
 MARKER_COLUMNS: Final = Column.OFFSET | Column.KEY | Column.VALUE
 """What a scan must hold for its markers and voters to be found."""
@@ -44,9 +44,9 @@ class VoterSet:
     voters: tuple[ReplicaKey, ...]
 
 
-def note_metadata_markers(piece: Scan, book: TransactionBook, *, from_offset: int) -> None:
+def add_metadata_markers(chunk: Scan, transactions: TransactionIndex, *, from_offset: int) -> None:
     """Enter the transaction markers of a metadata log's scan, from ``from_offset`` on."""
-    records = piece.records
+    records = chunk.records
     assert records.offset is not None, "MARKER_COLUMNS were read"
     assert records.value is not None, "MARKER_COLUMNS were read"
     api_keys = _api_keys(records.value)
@@ -59,61 +59,63 @@ def note_metadata_markers(piece: Scan, book: TransactionBook, *, from_offset: in
         name = None
         if marker is Marker.BEGIN:
             name = transaction_name(records.value[row].as_py())
-        book.metadata_marker(
+        transactions.metadata_marker(
             marker,
             offset,
-            batch_base_offset=int(piece.batches.base_offset[records.batch_ordinal[row]]),
+            batch_base_offset=int(chunk.batches.base_offset[records.batch_ordinal[row]]),
             name=name,
         )
 
 
-def note_producers(piece: HeaderPiece, book: TransactionBook, *, from_offset: int) -> None:
+def add_producer_transactions(
+    chunk: HeaderChunk, transactions: TransactionIndex, *, from_offset: int
+) -> None:
     """Enter what the headers of an ordinary partition say of producers' transactions."""
-    batches = piece.batches
-    control = dict(piece.control)
+    batches = chunk.batches
+    control = dict(chunk.control)
     chosen = batches.is_transactional & (batches.last_offset >= from_offset)
     for ordinal in np.flatnonzero(chosen).tolist():
         producer_id = int(batches.producer_id[ordinal])
         batch = control.get(ordinal)
         if batch is None:
-            book.open_transaction(producer_id, int(batches.base_offset[ordinal]))
+            transactions.open_transaction(producer_id, int(batches.base_offset[ordinal]))
             continue
         for record in batch.records():
             marker = decode_control(record.key, record.value)
             if isinstance(marker, EndTransactionMarker):
                 commit = marker.control_type is ControlType.COMMIT
-                book.end_transaction(producer_id, record.offset, commit=commit)
+                transactions.end_transaction(producer_id, record.offset, commit=commit)
 
 
-def last_voters(piece: Scan, known: VoterSet | None, path: str) -> VoterSet | None:
+def last_voters(chunk: Scan, known: VoterSet | None, path: str) -> VoterSet | None:
     """The voters after a scan of a metadata log, given those before it.
 
     A leader change names voters without their directories: it counts where nothing better is known
     of the same voters. Raises ``CorruptBatchError`` for a control record that does not parse.
     """
-    if not piece.records.is_control.any():
+    if not chunk.records.is_control.any():
         return known
-    for row in _last_rows(piece):
-        match _control_at(piece, row, path):
+    for row in _last_rows(chunk):
+        match _control_at(chunk, row, path):
             case KRaftVoters() as control:
-                known = VoterSet(_offset_at(piece, row), replica_keys(control))
+                known = VoterSet(_offset_at(chunk, row), replica_keys(control))
             case LeaderChange() as control:
                 voters = tuple(
                     ReplicaKey(voter.voter_id, voter.voter_directory_id) for voter in control.voters
                 )
                 if known is None or _node_ids(known.voters) != _node_ids(voters):
-                    known = VoterSet(_offset_at(piece, row), voters)
+                    known = VoterSet(_offset_at(chunk, row), voters)
             case _:
                 pass
     return known
 
 
-def _last_rows(piece: Scan) -> list[int]:
+def _last_rows(chunk: Scan) -> list[int]:
     """The rows that decide: the last set of voters, and the last leader change if behind it."""
-    assert piece.records.key is not None, "MARKER_COLUMNS were read"
+    assert chunk.records.key is not None, "MARKER_COLUMNS were read"
     last: dict[bytes, int] = {}
-    for row in np.flatnonzero(piece.records.is_control).tolist():
-        key = piece.records.key[row].as_py() or b""
+    for row in np.flatnonzero(chunk.records.is_control).tolist():
+        key = chunk.records.key[row].as_py() or b""
         last[key[2:4]] = row
     voters = last.get(_type_bytes(ControlType.KRAFT_VOTERS), -1)
     leader = last.get(_type_bytes(ControlType.LEADER_CHANGE), -1)
@@ -124,22 +126,22 @@ def _type_bytes(control_type: ControlType) -> bytes:
     return int(control_type).to_bytes(2, "big")
 
 
-def _offset_at(piece: Scan, row: int) -> int:
-    assert piece.records.offset is not None, "MARKER_COLUMNS were read"
-    offset: int = piece.records.offset[row].as_py()
+def _offset_at(chunk: Scan, row: int) -> int:
+    assert chunk.records.offset is not None, "MARKER_COLUMNS were read"
+    offset: int = chunk.records.offset[row].as_py()
     return offset
 
 
-def _control_at(piece: Scan, row: int, path: str) -> ControlRecord:
-    records = piece.records
+def _control_at(chunk: Scan, row: int, path: str) -> ControlRecord:
+    records = chunk.records
     assert records.key is not None, "MARKER_COLUMNS were read"
     assert records.value is not None, "MARKER_COLUMNS were read"
     try:
         return decode_control(records.key[row].as_py(), records.value[row].as_py())
     except CorruptBatchError as error:
-        position = int(piece.batches.position[records.batch_ordinal[row]])
+        position = int(chunk.batches.position[records.batch_ordinal[row]])
         raise CorruptBatchError(
-            reason=error.reason, path=path, position=position, offset=_offset_at(piece, row)
+            reason=error.reason, path=path, position=position, offset=_offset_at(chunk, row)
         ) from None
 
 

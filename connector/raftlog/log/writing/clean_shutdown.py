@@ -17,11 +17,11 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-CLEAN_MARKER_NAME: Final = ".kafka_cleanshutdown"
+CLEAN_SHUTDOWN_NAME: Final = ".kafka_cleanshutdown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanMarker:
+class CleanShutdown:
     """The log ends (exclusive) at ``end_offset``, ``byte_count`` bytes into its last segment."""
 
     end_offset: int
@@ -29,7 +29,7 @@ class CleanMarker:
     byte_count: int
 
 
-def encode_clean_marker(marker: CleanMarker) -> bytes:
+def encode_clean_shutdown(marker: CleanShutdown) -> bytes:
     """The bytes of the marker."""
     fields = {
         "version": 0,
@@ -41,7 +41,7 @@ def encode_clean_marker(marker: CleanMarker) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode("ascii")
 
 
-def parse_clean_marker(data: bytes) -> CleanMarker | None:
+def parse_clean_shutdown(data: bytes) -> CleanShutdown | None:
     """What the marker says, or None: then it is as if it were not there."""
     try:
         fields = json.loads(data)
@@ -54,7 +54,7 @@ def parse_clean_marker(data: bytes) -> CleanMarker | None:
             "segment": int(segment_base_offset),
             "position": int(byte_count),
         } if 0 <= segment_base_offset <= end_offset and byte_count >= 0:
-            return CleanMarker(
+            return CleanShutdown(
                 end_offset=end_offset,
                 segment_base_offset=segment_base_offset,
                 byte_count=byte_count,

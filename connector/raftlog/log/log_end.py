@@ -4,7 +4,7 @@ Rules of this file:
 
 1. The end is behind the last sound batch of the last segment, whatever damage lies before it: who
    reads up to there meets the damage and reports it. An end before the damage would hide it.
-2. A last batch whose CRC does not hold is not there yet (``Tail.error`` says so).
+2. A last batch whose CRC does not hold is not there yet (``LogTail.error`` says so).
 3. In a log of ours damage above the recovery point is a torn tail, sound batches behind it or not:
    who writes next cuts it there, so that for readers too the log ends there.
 """
@@ -20,10 +20,10 @@ import numpy as np
 from raftlog.records.columns import BatchColumns
 from raftlog.storage.protocol import ReadableFile
 
-from .cursor import Tail
+from .chunks import HeaderChunk, HeaderDecoder, read_chunks
+from .cursor import LogTail
 from .files import LogFiles
-from .pieces import HeaderPiece, ReadHeaders, pieces
-from .resync import find_sound_batch
+from .resync import find_valid_batch
 
 _ZEROS_BYTES: Final = 4096
 _ENTRIES_TRIED: Final = 8
@@ -31,7 +31,7 @@ _ENTRIES_TRIED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class LogEnd:
     """The end of a log (exclusive), the epoch of its last batch, and what lies behind it.
 
     ``epoch`` is None if the last segment holds no batch.
@@ -39,10 +39,10 @@ class Outline:
 
     end_offset: int
     epoch: int | None
-    tail: Tail
+    tail: LogTail
 
 
-def read_outline(files: LogFiles, *, contiguous: bool) -> Outline:
+def find_log_end(files: LogFiles, *, contiguous: bool) -> LogEnd:
     """Look at the end of a log that has a segment. Raises ``SegmentVanishedError``."""
     base_offset = files.listing.segments[-1]
     with files.open(files.segment_path(base_offset)) as file:
@@ -51,21 +51,21 @@ def read_outline(files: LogFiles, *, contiguous: bool) -> Outline:
         follows = position == 0
         while True:
             error = None
-            for behind, piece in _pieces_from(file, position):
-                if len(piece.batches):
+            for batch_end, chunk in _chunks_from(file, position):
+                if len(chunk.batches):
                     is_chained = contiguous and follows
-                    end_offset = _end_behind(piece.batches, end_offset, is_chained=is_chained)
-                    epoch = int(piece.batches.leader_epoch[-1])
+                    end_offset = _end_after(chunk.batches, end_offset, is_chained=is_chained)
+                    epoch = int(chunk.batches.leader_epoch[-1])
                     follows = True
-                position, error = behind, piece.error
-            sound = _sound_behind(file, position, end_offset)
-            if sound is None:
-                tail = Tail(file.path, position, max(file.byte_count() - position, 0), error)
-                return Outline(end_offset, epoch, tail)
-            position, follows = sound, False
+                position, error = batch_end, chunk.error
+            valid = _find_valid_after(file, position, end_offset)
+            if valid is None:
+                tail = LogTail(file.path, position, max(file.byte_count() - position, 0), error)
+                return LogEnd(end_offset, epoch, tail)
+            position, follows = valid, False
 
 
-def read_durable_outline(files: LogFiles, recovery_point: int) -> Outline | None:
+def find_durable_log_end(files: LogFiles, recovery_point: int) -> LogEnd | None:
     """Look at the end of a log of ours of which no writer has told anything.
 
     None if the log ends below its recovery point: then it is damaged, and not merely torn. Raises
@@ -76,8 +76,8 @@ def read_durable_outline(files: LogFiles, recovery_point: int) -> Outline | None
         end_position = files.find(file, base_offset, max(recovery_point, base_offset))
         end_offset = base_offset if end_position == 0 else None
         epoch, error = None, None
-        for behind, piece in _pieces_from(file, end_position):
-            batches = piece.batches
+        for batch_end, chunk in _chunks_from(file, end_position):
+            batches = chunk.batches
             if end_offset is None and len(batches):
                 end_offset = int(batches.base_offset[0])
             count = 0 if end_offset is None else _chained_count(batches, end_offset)
@@ -87,11 +87,11 @@ def read_durable_outline(files: LogFiles, recovery_point: int) -> Outline | None
             if count < len(batches):
                 end_position = int(batches.position[count])
                 break
-            end_position, error = behind, piece.error
+            end_position, error = batch_end, chunk.error
         if end_offset is None or end_offset < recovery_point:
             return None
         left = max(file.byte_count() - end_position, 0)
-        return Outline(end_offset, epoch, Tail(file.path, end_position, left, error))
+        return LogEnd(end_offset, epoch, LogTail(file.path, end_position, left, error))
 
 
 def _chained_count(batches: BatchColumns, next_offset: int) -> int:
@@ -101,7 +101,7 @@ def _chained_count(batches: BatchColumns, next_offset: int) -> int:
     return min(count, int(falls[0]) + 1) if len(falls) else count
 
 
-def _end_behind(batches: BatchColumns, end_offset: int, *, is_chained: bool) -> int:
+def _end_after(batches: BatchColumns, end_offset: int, *, is_chained: bool) -> int:
     """The offset behind some batches, where ``end_offset`` is that behind those before them.
 
     ``is_chained``: the batches must follow it without a gap. A base offset lies outside the CRC, so
@@ -113,20 +113,20 @@ def _end_behind(batches: BatchColumns, end_offset: int, *, is_chained: bool) -> 
     return max(end_offset, int(batches.last_offset[-1]) + 1)
 
 
-def _pieces_from(file: ReadableFile, position: int) -> Iterator[tuple[int, HeaderPiece]]:
-    reading = ReadHeaders(check_all=True)
-    return pieces(file, position, reading, start_offset=None, end_offset=None)
+def _chunks_from(file: ReadableFile, position: int) -> Iterator[tuple[int, HeaderChunk]]:
+    decoder = HeaderDecoder(check_all=True)
+    return read_chunks(file, position, decoder, start_offset=None, end_offset=None)
 
 
 def _last_known_position(files: LogFiles, file: ReadableFile, base_offset: int) -> int:
     index = files.offset_index(base_offset)
     for ordinal in range(len(index) - 1, max(len(index) - _ENTRIES_TRIED, 0) - 1, -1):
-        if files.is_entry_true(file, index, ordinal):
+        if files.is_entry_valid(file, index, ordinal):
             return int(index.positions[ordinal])
     return 0
 
 
-def _sound_behind(file: ReadableFile, position: int, next_offset: int) -> int | None:
+def _find_valid_after(file: ReadableFile, position: int, next_offset: int) -> int | None:
     if not any(file.read_at(position, _ZEROS_BYTES)):
         return None
-    return find_sound_batch(file, position, next_offset)
+    return find_valid_batch(file, position, next_offset)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from raftlog.errors import CorruptBatchError, DataLossError, LogGapError, SegmentVanishedError
 from raftlog.records.batch import RecordBatch
 
-from .single import SingleLog
+from .directory_log import DirectoryLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Divergence:
         return f"{_described(self.one)}; {_described(self.other)}"
 
 
-def first_divergence(one: SingleLog, other: SingleLog) -> Divergence | None:
+def first_divergence(one: DirectoryLog, other: DirectoryLog) -> Divergence | None:
     """Return where two copies differ first, in the offsets that both have; None if they agree."""
     start_offset = max(one.log_start_offset, other.log_start_offset)
     end_offset = min(one.log_end_offset, other.log_end_offset)
@@ -53,7 +53,7 @@ def first_divergence(one: SingleLog, other: SingleLog) -> Divergence | None:
     return None
 
 
-def _whole_batches(log: SingleLog, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
+def _whole_batches(log: DirectoryLog, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
     """The batches of a range that compaction did not touch, up to damage."""
     try:
         for batch in log.batches(start_offset, end_offset):

@@ -111,7 +111,7 @@ TransactionMarker: TypeAlias = MetadataMarker | ProducerMarker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFacts:
+class BatchMetadata:
     """A batch as the log remembers it. Offsets first to last are inclusive; ids are -1 for none."""
 
     base_offset: int
@@ -135,7 +135,7 @@ class BatchFacts:
         return self.last_offset + 1
 
 
-def batch_facts(batch: RecordBatch, values: ValueKind) -> BatchFacts:
+def batch_metadata(batch: RecordBatch, values: ValueKind) -> BatchMetadata:
     """The facts of a batch of a log whose values are ``values``.
 
     Raises ``CorruptBatchError`` for a control record that does not parse, and
@@ -151,7 +151,7 @@ def batch_facts(batch: RecordBatch, values: ValueKind) -> BatchFacts:
         markers, commit = framing, _commit_of_transaction(batch, framing)
     else:
         commit = _commit_of_header(batch)
-    return BatchFacts(
+    return BatchMetadata(
         base_offset=batch.base_offset,
         last_offset=batch.last_offset,
         leader_epoch=batch.leader_epoch,
@@ -169,9 +169,9 @@ def batch_facts(batch: RecordBatch, values: ValueKind) -> BatchFacts:
     )
 
 
-def control_of(facts: BatchFacts) -> Iterator[tuple[int, ControlRecord]]:
+def control_of(metadata: BatchMetadata) -> Iterator[tuple[int, ControlRecord]]:
     """The control records of a batch with their offsets."""
-    return enumerate(facts.control, facts.base_offset)
+    return enumerate(metadata.control, metadata.base_offset)
 
 
 # --- the name of a commit, both ways --------------------------------------------------------------

@@ -7,7 +7,7 @@ Rules of this file:
    From there on nothing is read twice: ``follow`` goes on where it stopped.
 2. A node may truncate what a reader has seen and write other records there. So the last batch that
    was read is looked at again each time: is it still the same? If not, all that was learned is void
-   (``LogRewritten``).
+   (``LogTruncated``).
 3. Damage ends it: what lies behind is not learned, and ``damage`` says why.
 """
 
@@ -28,39 +28,39 @@ from raftlog.errors import (
 from raftlog.limits import BATCH_HEADER_BYTES, READ_CHUNK_BYTES
 from raftlog.records.columns import BatchColumns
 
-from .cursor import LogCursor, Tail
+from .chunks import ColumnDecoder, HeaderDecoder
+from .cursor import LogCursor, LogTail
 from .epoch_cache import EpochCache
 from .files import LogFiles
-from .markers import (
-    MARKER_COLUMNS,
-    VoterSet,
-    last_voters,
-    note_metadata_markers,
-    note_producers,
-)
 from .names import PRODUCER_SNAPSHOT_SUFFIX
-from .pieces import ReadHeaders, ReadScans
 from .producer_snapshot import ProducerState, parse_producer_snapshot
 from .text_files import read_small_file
-from .transactions import TransactionBook
+from .transaction_markers import (
+    MARKER_COLUMNS,
+    VoterSet,
+    add_metadata_markers,
+    add_producer_transactions,
+    last_voters,
+)
+from .transactions import TransactionIndex
 
-ENDED_KEPT_MAX: Final = 65_536
+ENDED_RETAINED_MAX: Final = 65_536
 """How many ended transactions are remembered; older ones are read again if needed."""
 
 
-class LogRewritten(Exception):  # noqa: N818 - not an error: the reader begins again
+class LogTruncated(Exception):  # noqa: N818 - not an error: the reader begins again
     """The node truncated records that were read, and may have written others in their place."""
 
 
-class History:
+class LogReplay:
     """One forward reading of a log. Not shared between threads."""
 
     def __init__(self, files: LogFiles, start_offset: int, *, is_metadata: bool) -> None:
         self.start_offset = start_offset
-        self.book = TransactionBook(
+        self.transactions = TransactionIndex(
             files.path,
             complete_from=start_offset,
-            kept_max=ENDED_KEPT_MAX,
+            retained_max=ENDED_RETAINED_MAX,
         )
         self.epochs = EpochCache()
         self.voters: VoterSet | None = None
@@ -77,7 +77,7 @@ class History:
         return self._cursor.next_offset
 
     @property
-    def tail(self) -> Tail | None:
+    def tail(self) -> LogTail | None:
         """What lies behind it, if reading came to the end of the log."""
         return self._cursor.tail
 
@@ -89,7 +89,7 @@ class History:
     def follow(self, end_offset: int | None = None) -> None:
         """Read on to ``end_offset`` (exclusive, a batch boundary) or to the end of the log.
 
-        Raises ``LogRewritten``, and whatever keeps the files from being read. Damage is not
+        Raises ``LogTruncated``, and whatever keeps the files from being read. Damage is not
         raised but kept.
         """
         if self.damage is not None:
@@ -106,20 +106,20 @@ class History:
 
     def _follow_records(self, end_offset: int | None) -> None:
         limit = self._files.decompressed_bytes_max
-        reading = ReadScans(MARKER_COLUMNS, READ_CHUNK_BYTES, limit, whole_batches=True)
-        for piece in self._cursor.read(reading, end_offset):
-            self._note_batches(piece.batches)
-            note_metadata_markers(piece, self.book, from_offset=self.start_offset)
+        decoder = ColumnDecoder(MARKER_COLUMNS, READ_CHUNK_BYTES, limit, whole_batches=True)
+        for chunk in self._cursor.read(decoder, end_offset):
+            self._note_batches(chunk.batches)
+            add_metadata_markers(chunk, self.transactions, from_offset=self.start_offset)
             try:
-                self.voters = last_voters(piece, self.voters, self._files.path)
+                self.voters = last_voters(chunk, self.voters, self._files.path)
                 self.voters_damage = None
             except CorruptBatchError as error:
                 self.voters_damage = error  # it keeps nobody from reading the records
 
     def _follow_headers(self, end_offset: int | None) -> None:
-        for piece in self._cursor.read(ReadHeaders(), end_offset):
-            self._note_batches(piece.batches)
-            note_producers(piece, self.book, from_offset=self.start_offset)
+        for chunk in self._cursor.read(HeaderDecoder(), end_offset):
+            self._note_batches(chunk.batches)
+            add_producer_transactions(chunk, self.transactions, from_offset=self.start_offset)
 
     def _note_batches(self, batches: BatchColumns) -> None:
         epoch = batches.leader_epoch
@@ -141,9 +141,9 @@ class History:
         segment, position, header = self._last_batch
         if segment in self._files.listing.segments:
             if self._header_at(segment, position) != header:
-                raise LogRewritten
+                raise LogTruncated
         elif not self._files.listing.segments or segment > self._files.listing.segments[0]:
-            raise LogRewritten  # gone, but not because the log was trimmed from its start
+            raise LogTruncated  # gone, but not because the log was trimmed from its start
 
     def _header_at(self, segment: int, position: int) -> bytes:
         with self._files.open(self._files.segment_path(segment)) as file:
@@ -153,7 +153,7 @@ class History:
 # --- where to begin -------------------------------------------------------------------------------
 
 
-def metadata_history(files: LogFiles, before_offset: int | None = None) -> History:
+def metadata_replay(files: LogFiles, before_offset: int | None = None) -> LogReplay:
     """Begin a history of a metadata log: behind the newest snapshot that the log reaches.
 
     With ``before_offset``: behind the newest whose end offset is at most that.
@@ -164,14 +164,14 @@ def metadata_history(files: LogFiles, before_offset: int | None = None) -> Histo
         if before_offset is not None and end_offset > before_offset:
             continue
         if end_offset >= start_offset and holds_boundary(files, end_offset, contiguous=True):
-            return History(files, end_offset, is_metadata=True)
-    history = History(files, start_offset, is_metadata=True)
+            return LogReplay(files, end_offset, is_metadata=True)
+    replay = LogReplay(files, start_offset, is_metadata=True)
     if start_offset > 0:
-        history.book.begin_where_history_is_gone(start_offset)
-    return history
+        replay.transactions.assume_open_transaction_at(start_offset)
+    return replay
 
 
-def producer_history(files: LogFiles, before_offset: int | None = None) -> History:
+def partition_replay(files: LogFiles, before_offset: int | None = None) -> LogReplay:
     """Begin a history of an ordinary partition: behind the newest producer snapshot that is sound.
 
     With ``before_offset``: behind the newest whose offset is at most that.
@@ -182,14 +182,14 @@ def producer_history(files: LogFiles, before_offset: int | None = None) -> Histo
             continue
         if offset < start_offset or not holds_boundary(files, offset, contiguous=False):
             continue
-        history = History(files, offset, is_metadata=False)
+        replay = LogReplay(files, offset, is_metadata=False)
         for producer in producers:
             if producer.open_transaction_first_offset is not None:
-                history.book.open_transaction(
+                replay.transactions.open_transaction(
                     producer.producer_id, producer.open_transaction_first_offset
                 )
-        return history
-    return History(files, start_offset, is_metadata=False)
+        return replay
+    return LogReplay(files, start_offset, is_metadata=False)
 
 
 def log_start(files: LogFiles) -> int:
@@ -206,7 +206,7 @@ def holds_boundary(files: LogFiles, offset: int, *, contiguous: bool) -> bool:
         return segment is not None
     cursor = LogCursor(files, offset - 1, contiguous=contiguous)
     try:
-        return any(len(piece.batches) for piece in cursor.read(ReadHeaders(), offset))
+        return any(len(chunk.batches) for chunk in cursor.read(HeaderDecoder(), offset))
     except (CorruptBatchError, LogGapError, DataLossError):
         return False
 

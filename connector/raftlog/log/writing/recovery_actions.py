@@ -36,13 +36,18 @@ from raftlog.log.names import (
 from raftlog.log.offset_checkpoint import LOG_START_CHECKPOINT_NAME, RECOVERY_POINT_CHECKPOINT_NAME
 from raftlog.storage.protocol import WritableStorage
 
-from .cutting import cut, forget_old_copies, next_ordinal, save_aside
+from .atomic_files import CHECKSUMS_NAME, TEMPORARY_SUFFIX, rebuild_checksums
+from .checkpoint_files import CheckpointFiles
 from .log_directory import LogDirectory
-from .log_scan import LogScan, ScannedSegment
-from .marks import Marks
+from .log_loader import LoadedLog, ScannedSegment
 from .raw_snapshot_writer import delete_unfinished_snapshots
-from .recovered import CutTail, ScanEnd
-from .replacing import CHECKSUMS_NAME, TEMPORARY_SUFFIX, rebuild_checksums
+from .recovered import ScanEnd, TruncatedTail
+from .truncate_with_backup import (
+    back_up,
+    delete_old_backups,
+    next_backup_ordinal,
+    truncate_with_backup,
+)
 
 _CHUNK_BYTES: Final = 1 * MIB
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
@@ -58,41 +63,46 @@ _CHECKED_NAMES: Final = (
 )
 
 
-class Mender:
-    """Carries out what a scan of one directory asks for. ``cut`` and ``rebuilt`` tell of it."""
+class RecoveryActions:
+    """Carries out what a scan of one directory asks for.
 
-    def __init__(self, storage: WritableStorage, directory: str, marks: Marks) -> None:
-        self.cut: list[CutTail] = []
-        self.forgotten: tuple[str, ...] = ()
+    ``truncated`` and ``rebuilt`` say what was done.
+    """
+
+    def __init__(
+        self, storage: WritableStorage, directory: str, checkpoints: CheckpointFiles
+    ) -> None:
+        self.truncated: list[TruncatedTail] = []
+        self.deleted_backups: tuple[str, ...] = ()
         self.rebuilt: list[str] = []
         self._storage = storage
         self._directory = LogDirectory(storage, directory)
-        self._marks = marks
-        self._is_this_boot = marks.published is not None
-        self._is_doubtful = not self._is_this_boot and not marks.is_after_boot
+        self._checkpoints = checkpoints
+        self._is_this_boot = checkpoints.published is not None
+        self._is_doubtful = not self._is_this_boot and not checkpoints.is_after_boot
 
-    def mend(self, scan: LogScan) -> None:
+    def apply(self, loaded: LoadedLog) -> None:
         """Do it all. Raises ``DiskFullError`` and ``DiskFailedError``: then it must be done again,
         by a process that reads everything anew."""
         self._directory.sync()
-        first_copy = next_ordinal(self._storage.list_names(self._directory.path))
+        first_backup = next_backup_ordinal(self._storage.list_names(self._directory.path))
         if not self._is_this_boot:
-            self._remove_unfinished()
-        self._remove_segments(scan.unpublished, _UNPUBLISHED)
-        self._remove_segments(scan.overlapping, _OVERLAPPING)
-        for segment in scan.scanned:
+            self._delete_unfinished()
+        self._delete_segments(loaded.unpublished, _UNPUBLISHED)
+        self._delete_segments(loaded.overlapping, _OVERLAPPING)
+        for segment in loaded.scanned:
             self._cut(segment)
-            self._mend_indexes(segment)
-        self._remove_strays(scan)
-        self._mend_checksums()
-        self._mend_epochs(scan.epochs)
-        if self._marks.log_start_offset != scan.log_start_offset:
-            self._directory.write_log_start(scan.log_start_offset)
-        if not self._is_this_boot or self.cut:
-            self._make_durable(scan)
-        if self.cut:
-            self.forgotten = forget_old_copies(
-                self._storage, self._directory.path, before=first_copy
+            self._recover_indexes(segment)
+        self._delete_strays(loaded)
+        self._recover_checksums()
+        self._recover_epochs(loaded.epochs)
+        if self._checkpoints.log_start_offset != loaded.log_start_offset:
+            self._directory.write_log_start(loaded.log_start_offset)
+        if not self._is_this_boot or self.truncated:
+            self._make_durable(loaded)
+        if self.truncated:
+            self.deleted_backups = delete_old_backups(
+                self._storage, self._directory.path, before=first_backup
             )
 
     # --- the log ----------------------------------------------------------------------------------
@@ -104,18 +114,18 @@ class Mender:
         reason = end.reason
         if end.end is ScanEnd.LIMIT:
             reason = _UNPUBLISHED
-        self.cut.append(
-            CutTail(
+        self.truncated.append(
+            TruncatedTail(
                 path=end.path,
-                position=end.place.position,
+                position=end.scan_position.position,
                 byte_count=end.byte_count,
-                first_offset=end.place.next_offset,
+                first_offset=end.scan_position.next_offset,
                 reason=reason,
-                saved_as=cut(self._storage, end.path, end.place.position),
+                saved_as=truncate_with_backup(self._storage, end.path, end.scan_position.position),
             )
         )
 
-    def _remove_segments(self, bases: tuple[int, ...], reason: str) -> None:
+    def _delete_segments(self, bases: tuple[int, ...], reason: str) -> None:
         """Take away segments in which nobody was promised anything, the last one first.
 
         Even the name of one may be lost: a directory's sync may have failed when it was made.
@@ -125,12 +135,12 @@ class Mender:
             path = self._directory.file(name)
             with self._storage.open_file(path) as file:
                 byte_count = file.byte_count()
-            saved_as = save_aside(self._storage, path, 0)
+            saved_as = back_up(self._storage, path, 0)
             self._directory.unlink([name])
             self._directory.sync()
             if byte_count:
-                self.cut.append(
-                    CutTail(
+                self.truncated.append(
+                    TruncatedTail(
                         path=path,
                         position=0,
                         byte_count=byte_count,
@@ -140,42 +150,42 @@ class Mender:
                     )
                 )
 
-    def _make_durable(self, scan: LogScan) -> None:
+    def _make_durable(self, loaded: LoadedLog) -> None:
         """Sync what stands, then say so."""
-        for segment in scan.scanned:
+        for segment in loaded.scanned:
             with self._storage.open_for_writing(segment.end.path) as file:
-                if segment is scan.scanned[-1] and self._is_doubtful:
-                    for position in range(0, segment.facts.byte_count, _CHUNK_BYTES):
-                        wanted = min(_CHUNK_BYTES, segment.facts.byte_count - position)
+                if segment is loaded.scanned[-1] and self._is_doubtful:
+                    for position in range(0, segment.metadata.byte_count, _CHUNK_BYTES):
+                        wanted = min(_CHUNK_BYTES, segment.metadata.byte_count - position)
                         file.write_at(position, file.read_at(position, wanted))
-                    file.truncate(segment.facts.byte_count)
+                    file.truncate(segment.metadata.byte_count)
                 file.sync()
         self._directory.sync()
-        if self._marks.recovery_point != scan.end_offset:
-            self._directory.write_recovery_point(scan.end_offset)
+        if self._checkpoints.recovery_point != loaded.end_offset:
+            self._directory.write_recovery_point(loaded.end_offset)
 
     # --- beside the log ---------------------------------------------------------------------------
 
-    def _mend_indexes(self, segment: ScannedSegment) -> None:
+    def _recover_indexes(self, segment: ScannedSegment) -> None:
         indexes = segment.indexes
         contents = {TXN_INDEX_SUFFIX: indexes.txn_index}
-        if not segment.has_true_indexes:
+        if not segment.has_valid_indexes:
             contents[INDEX_SUFFIX] = indexes.offset_index
             contents[TIME_INDEX_SUFFIX] = indexes.time_index
         for suffix, data in contents.items():
-            name = offset_name(segment.facts.base_offset, suffix)
+            name = offset_name(segment.metadata.base_offset, suffix)
             if self._write_index(name, data, is_needed=suffix != TXN_INDEX_SUFFIX):
                 self.rebuilt.append(self._directory.file(name))
 
     def _write_index(self, name: str, data: bytes, *, is_needed: bool) -> bool:
         """Make an index file hold this, in place; False if it does already."""
         path = self._directory.file(name)
-        is_there = self._directory.has(name)
-        if not is_there and not data and not is_needed:
+        exists = self._directory.has(name)
+        if not exists and not data and not is_needed:
             return False
-        opened = self._storage.open_for_writing if is_there else self._storage.create_file
+        opened = self._storage.open_for_writing if exists else self._storage.create_file
         with opened(path) as file:
-            if is_there and file.read_at(0, file.byte_count()) == data:
+            if exists and file.read_at(0, file.byte_count()) == data:
                 if not self._is_this_boot:
                     file.sync()  # an earlier recovery may have written it, and died before this
                 return False
@@ -185,31 +195,31 @@ class Mender:
             file.sync()
         return True
 
-    def _mend_checksums(self) -> None:
-        if CHECKSUMS_NAME in self._marks.damaged:
-            sound = [name for name in _CHECKED_NAMES if name not in self._marks.damaged]
-            rebuild_checksums(self._storage, self._directory.path, sound)
+    def _recover_checksums(self) -> None:
+        if CHECKSUMS_NAME in self._checkpoints.damaged:
+            valid = [name for name in _CHECKED_NAMES if name not in self._checkpoints.damaged]
+            rebuild_checksums(self._storage, self._directory.path, valid)
             self.rebuilt.append(self._directory.file(CHECKSUMS_NAME))
 
-    def _mend_epochs(self, epochs: EpochCache) -> None:
-        if self._marks.epochs == epochs:
+    def _recover_epochs(self, epochs: EpochCache) -> None:
+        if self._checkpoints.epochs == epochs:
             return
-        if self._marks.epochs is None:
+        if self._checkpoints.epochs is None:
             self.rebuilt.append(self._directory.file(EPOCH_CHECKPOINT_NAME))
         self._directory.write_epochs(epochs)
 
     # --- what is left over ------------------------------------------------------------------------
 
-    def _remove_unfinished(self) -> None:
+    def _delete_unfinished(self) -> None:
         """Files that were never in force under their own names."""
         names = self._storage.list_names(self._directory.path)
         self._directory.unlink(name for name in names if name.endswith(_UNFINISHED_SUFFIXES))
         delete_unfinished_snapshots(self._directory)
 
-    def _remove_strays(self, scan: LogScan) -> None:
+    def _delete_strays(self, loaded: LoadedLog) -> None:
         """Whole segments below the log's start, indexes of no segment, and producer snapshots of
         what is no more. Gone for good before anything new may get their names."""
-        bases = {segment.base_offset for segment in scan.segments}
+        bases = {segment.base_offset for segment in loaded.segments}
         strays = []
         for name in self._storage.list_names(self._directory.path):
             for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
@@ -217,7 +227,7 @@ class Mender:
                 if base is not None and base not in bases:
                     strays.append(name)
             offset = parse_offset_name(name, PRODUCER_SNAPSHOT_SUFFIX)
-            if offset is not None and offset > scan.end_offset:
+            if offset is not None and offset > loaded.end_offset:
                 strays.append(name)
         if self._directory.unlink(strays):
             self._directory.sync()

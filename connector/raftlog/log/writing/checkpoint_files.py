@@ -26,7 +26,7 @@ from raftlog.log.names import (
 from raftlog.log.offset_checkpoint import (
     LOG_START_CHECKPOINT_NAME,
     RECOVERY_POINT_CHECKPOINT_NAME,
-    parse_own_offset,
+    parse_single_offset,
 )
 from raftlog.log.published import (
     PUBLISHED_NAME,
@@ -38,16 +38,16 @@ from raftlog.log.published import (
 from raftlog.log.small_files import parse_partition_metadata
 from raftlog.storage.protocol import Storage, WritableStorage
 
-from .clean_marker import CLEAN_MARKER_NAME, CleanMarker, parse_clean_marker
+from .atomic_files import CHECKSUMS_NAME, read_checked, read_checksums
+from .clean_shutdown import CLEAN_SHUTDOWN_NAME, CleanShutdown, parse_clean_shutdown
 from .properties import parse_log_properties
 from .recovered import Anomaly
-from .replacing import CHECKSUMS_NAME, read_checked, read_checksums
 
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class CheckpointFiles:
     """``log_start_offset`` and ``recovery_point`` are 0 and ``epochs`` is None if not known.
 
     ``damaged`` are the names of the files that must be written anew. ``is_after_boot``: the log was
@@ -55,13 +55,13 @@ class Marks:
     """
 
     listing: Listing
-    is_ours: bool
+    is_raftlog: bool
     log_start_offset: int
     recovery_point: int
     epochs: EpochCache | None
     published: Published | None
     is_after_boot: bool
-    clean: CleanMarker | None
+    clean: CleanShutdown | None
     damaged: frozenset[str]
     anomalies: tuple[Anomaly, ...]
 
@@ -86,22 +86,22 @@ class Marks:
         )
 
 
-class MarkReader:
+class CheckpointReader:
     """Reads the small files of one directory, and collects what is wrong with them."""
 
-    def __init__(self, storage: Storage, directory: str, *, is_ours: bool) -> None:
+    def __init__(self, storage: Storage, directory: str, *, is_raftlog: bool) -> None:
         self.anomalies: list[Anomaly] = []
         self.damaged: set[str] = set()
         self._storage = storage
         self._directory = directory
         self._is_checked = True
         try:
-            if read_checksums(storage, directory) is None and is_ours:
+            if read_checksums(storage, directory) is None and is_raftlog:
                 path = storage.join(directory, CHECKSUMS_NAME)
                 raise CorruptFileError(path=path, reason="it is missing")
         except CorruptFileError as error:
             self._is_checked = False
-            self.note_damage(CHECKSUMS_NAME, error)
+            self.add_damage(CHECKSUMS_NAME, error)
 
     def read(self, name: str, parse: Callable[[bytes, str], V]) -> V | None:
         """What a file says; None if it is missing or damaged."""
@@ -110,10 +110,10 @@ class MarkReader:
             data = read_checked(self._storage, path) if self._is_checked else self._bytes(path)
             return None if data is None else parse(data, path)
         except CorruptFileError as error:
-            self.note_damage(name, error)
+            self.add_damage(name, error)
             return None
 
-    def note_damage(self, name: str, error: CorruptFileError) -> None:
+    def add_damage(self, name: str, error: CorruptFileError) -> None:
         """A file of the directory is damaged."""
         self.damaged.add(name)
         anomaly = Anomaly(kind=None, path=error.path, position=error.position, reason=error.reason)
@@ -127,16 +127,16 @@ class MarkReader:
             return None
 
 
-def read_marks(storage: WritableStorage, directory: str) -> Marks:
+def read_checkpoint_files(storage: WritableStorage, directory: str) -> CheckpointFiles:
     """Read what there is. Raises ``LogNotFoundError`` and ``LogAccessError`` only."""
     names = storage.list_names(directory)
     listing = read_listing(names)
-    is_ours = RAFTLOG_PROPERTIES_NAME in names
-    reader = MarkReader(storage, directory, is_ours=is_ours)
-    log_start = reader.read(LOG_START_CHECKPOINT_NAME, parse_own_offset)
-    recovery_point = reader.read(RECOVERY_POINT_CHECKPOINT_NAME, parse_own_offset)
+    is_raftlog = RAFTLOG_PROPERTIES_NAME in names
+    reader = CheckpointReader(storage, directory, is_raftlog=is_raftlog)
+    log_start = reader.read(LOG_START_CHECKPOINT_NAME, parse_single_offset)
+    recovery_point = reader.read(RECOVERY_POINT_CHECKPOINT_NAME, parse_single_offset)
     epochs = reader.read(EPOCH_CHECKPOINT_NAME, parse_epoch_checkpoint)
-    clean = reader.read(CLEAN_MARKER_NAME, lambda data, _: parse_clean_marker(data))
+    clean = reader.read(CLEAN_SHUTDOWN_NAME, lambda data, _: parse_clean_shutdown(data))
     reader.read(PARTITION_METADATA_NAME, parse_partition_metadata)
     reader.read(RAFTLOG_PROPERTIES_NAME, parse_log_properties)
     # A replica's, or a single copy's.
@@ -148,9 +148,9 @@ def read_marks(storage: WritableStorage, directory: str) -> Marks:
     last_published = [
         reader.read(name, lambda data, _: parse_published(data)) for name in names_published
     ]
-    return Marks(
+    return CheckpointFiles(
         listing=listing,
-        is_ours=is_ours,
+        is_raftlog=is_raftlog,
         log_start_offset=log_start or 0,
         recovery_point=recovery_point or 0,
         epochs=epochs if epochs is not None and epochs.entries else None,

@@ -7,7 +7,7 @@ Rules of this file:
    A group of appends is checked against a ``copy`` that is told of each one as it is placed.
 2. It is the same on every replica: a function of the batches alone. No clock is read, and no
    record's time makes it forget. Log time is the greatest time of any batch so far.
-3. It is bounded by number: ``PRODUCERS_MAX``, ``COMMITS_MAX``, and ``forget_decided`` for
+3. It is bounded by number: ``PRODUCERS_MAX``, ``COMMITS_MAX``, and ``drop_decided`` for
    transactions.
 4. It is kept in the producer snapshot (``<offset>.snapshot``), which Kafka's tools read on, and as
    the same bytes in a tagged field of a checkpoint's header.
@@ -28,15 +28,20 @@ from raftlog.log.producer_snapshot import (
 from raftlog.log.transactions import (
     METADATA_PRODUCER_ID,
     Marker,
-    TransactionBook,
+    TransactionIndex,
     TransactionSpan,
 )
 from raftlog.log.txn_index import AbortedTransaction
 from raftlog.records.fields import TaggedField
 
-from .batch_facts import BatchFacts, CommitName, MetadataMarker, ProducerMarker
+from .batch_metadata import BatchMetadata, CommitName, MetadataMarker, ProducerMarker
 from .commits import Commits, LastCommit
-from .memory_trailer import MemoryTrailer, OpenTransaction, encode_trailer, parse_trailer
+from .producer_state_trailer import (
+    OpenTransaction,
+    ProducerStateTrailer,
+    encode_trailer,
+    parse_trailer,
+)
 from .producers import (
     NO_SEQUENCE,
     Duplicate,
@@ -46,7 +51,7 @@ from .producers import (
     incremented,
 )
 
-__all__ = ["Duplicate", "LastCommit", "LogMemory"]
+__all__ = ["Duplicate", "LastCommit", "ProducerStateManager"]
 
 HEADER_FIELD_TAG: Final = 0x7266
 """The tagged field of a SnapshotHeader that holds a producer snapshot. No release of Kafka knows
@@ -56,7 +61,7 @@ ENDED_TRANSACTIONS_MAX: Final = 65_536
 _PROBLEMS_MAX: Final = 16
 
 
-class LogMemory:
+class ProducerStateManager:
     """What one log remembers, as of ``end_offset`` (exclusive). Not shared between threads.
 
     ``is_whole`` False: the log holds records below ``end_offset`` that nobody told it of, so that a
@@ -69,22 +74,22 @@ class LogMemory:
         self._log_time_ms = -1
         self._producers = Producers()
         self._commits = Commits()
-        self._book = TransactionBook(
-            path, complete_from=end_offset, kept_max=ENDED_TRANSACTIONS_MAX
+        self._transactions = TransactionIndex(
+            path, complete_from=end_offset, retained_max=ENDED_TRANSACTIONS_MAX
         )
         self._unknown_from = None if is_whole else end_offset
         if not is_whole:
-            self._book.begin_where_history_is_gone(end_offset)
+            self._transactions.assume_open_transaction_at(end_offset)
 
-    def copy(self) -> LogMemory:
+    def copy(self) -> ProducerStateManager:
         """A memory that goes on by itself from here: for appends that may not come to be."""
-        twin = LogMemory(self.path, end_offset=self._end_offset)
-        twin._log_time_ms = self._log_time_ms
-        twin._unknown_from = self._unknown_from
-        twin._producers = self._producers.copy()
-        twin._commits = self._commits.copy()
-        twin._book = self._book.copy()
-        return twin
+        copied = ProducerStateManager(self.path, end_offset=self._end_offset)
+        copied._log_time_ms = self._log_time_ms
+        copied._unknown_from = self._unknown_from
+        copied._producers = self._producers.copy()
+        copied._commits = self._commits.copy()
+        copied._transactions = self._transactions.copy()
+        return copied
 
     # --- what it knows ----------------------------------------------------------------------------
 
@@ -122,10 +127,10 @@ class LogMemory:
         """Up to where (exclusive) nothing is undecided, if the log is committed up to a batch
         boundary ``high_watermark``: as a reader of committed records sees it.
 
-        Exact unless ``forget_decided`` was told of a greater high watermark, or more than 65 536
+        Exact unless ``drop_decided`` was told of a greater high watermark, or more than 65 536
         transactions ended above this one.
         """
-        return self._book.stable_end(high_watermark)
+        return self._transactions.last_stable_offset(high_watermark)
 
     # --- before an append -------------------------------------------------------------------------
 
@@ -152,47 +157,53 @@ class LogMemory:
 
     # --- what lies in the log ---------------------------------------------------------------------
 
-    def apply(self, facts: BatchFacts) -> tuple[AbortedTransaction, ...]:
+    def apply(self, metadata: BatchMetadata) -> tuple[AbortedTransaction, ...]:
         """Take up the next batch. Gives what it aborted: the entries of a ``.txnindex``."""
-        assert facts.base_offset >= self._end_offset, "batches come in the order of the log"
-        self._log_time_ms = max(self._log_time_ms, facts.max_timestamp_ms)
+        assert metadata.base_offset >= self._end_offset, "batches come in the order of the log"
+        self._log_time_ms = max(self._log_time_ms, metadata.max_timestamp_ms)
         aborted: list[AbortedTransaction] = []
-        if facts.producer_id >= 0 and not facts.is_control:
-            self._note_producer(facts)
-        if facts.commit is not None:
+        if metadata.producer_id >= 0 and not metadata.is_control:
+            self._note_producer(metadata)
+        if metadata.commit is not None:
             self._commits.append(
-                LastCommit(facts.commit, facts.base_offset, facts.last_offset, self._log_time_ms)
+                LastCommit(
+                    metadata.commit, metadata.base_offset, metadata.last_offset, self._log_time_ms
+                )
             )
-        outside_offset = self._outside_offset(facts) if facts.markers else facts.base_offset
-        for marker in facts.markers:
+        outside_offset = (
+            self._boundary_outside_transactions(metadata)
+            if metadata.markers
+            else metadata.base_offset
+        )
+        for marker in metadata.markers:
             match marker:
                 case MetadataMarker():
                     self._note_metadata_marker(marker, outside_offset)
                 case ProducerMarker():
-                    aborted += self._end_transaction(facts, marker)
-        self._end_offset = facts.next_offset
+                    aborted += self._end_transaction(metadata, marker)
+        self._end_offset = metadata.next_offset
         return tuple(aborted)
 
-    def forget_decided(self, high_watermark: int) -> None:
+    def drop_decided(self, high_watermark: int) -> None:
         """Forget the transactions that ended below ``high_watermark``, which never goes back."""
-        self._book.forget_ended_before(high_watermark)
+        self._transactions.drop_ended_before(high_watermark)
 
-    def _note_producer(self, facts: BatchFacts) -> None:
-        offset_delta = facts.last_offset - facts.base_offset
+    def _note_producer(self, metadata: BatchMetadata) -> None:
+        offset_delta = metadata.last_offset - metadata.base_offset
         last_sequence = NO_SEQUENCE
-        if facts.base_sequence >= 0:
-            last_sequence = incremented(facts.base_sequence, offset_delta)
+        if metadata.base_sequence >= 0:
+            last_sequence = incremented(metadata.base_sequence, offset_delta)
         self._producers.append(
-            facts.producer_id,
-            facts.producer_epoch,
-            ProducerBatch(last_sequence, facts.last_offset, offset_delta),
+            metadata.producer_id,
+            metadata.producer_epoch,
+            ProducerBatch(last_sequence, metadata.last_offset, offset_delta),
             self._log_time_ms,
-            is_transactional=facts.is_transactional,
+            is_transactional=metadata.is_transactional,
         )
-        if facts.is_transactional:
-            self._book.open_transaction(facts.producer_id, facts.base_offset)
+        if metadata.is_transactional:
+            self._transactions.open_transaction(metadata.producer_id, metadata.base_offset)
 
-    def _outside_offset(self, facts: BatchFacts) -> int:
+    def _boundary_outside_transactions(self, metadata: BatchMetadata) -> int:
         """The last batch boundary, up to this batch, that is outside every metadata transaction.
 
         A batch may end one and begin the next. To go back to the beginning of the second alone
@@ -201,30 +212,35 @@ class LogMemory:
         if self._unknown_from is not None:
             return self._unknown_from
         opened = self._open_metadata_transaction()
-        return facts.base_offset if opened is None else opened[1]
+        return metadata.base_offset if opened is None else opened[1]
 
     def _note_metadata_marker(self, marker: MetadataMarker, outside_offset: int) -> None:
-        self._book.metadata_marker(
+        self._transactions.metadata_marker(
             marker.marker, marker.offset, batch_base_offset=outside_offset, name=marker.name
         )
-        del self._book.problems[_PROBLEMS_MAX:]
+        del self._transactions.problems[_PROBLEMS_MAX:]
         self._unknown_from = None
 
     def _end_transaction(
-        self, facts: BatchFacts, marker: ProducerMarker
+        self, metadata: BatchMetadata, marker: ProducerMarker
     ) -> list[AbortedTransaction]:
-        if facts.producer_id < 0:
+        if metadata.producer_id < 0:
             return []  # a marker of nobody: strangers' bytes
         first_offset = self._producers.end_transaction(
-            facts.producer_id, facts.producer_epoch, marker.coordinator_epoch, self._log_time_ms
+            metadata.producer_id,
+            metadata.producer_epoch,
+            marker.coordinator_epoch,
+            self._log_time_ms,
         )
-        self._book.end_transaction(facts.producer_id, marker.offset, commit=marker.is_commit)
+        self._transactions.end_transaction(
+            metadata.producer_id, marker.offset, commit=marker.is_commit
+        )
         if first_offset is None or marker.is_commit:
             return []
-        others = (span.first_offset for span, _ in self._book.open_now())
+        others = (span.first_offset for span, _ in self._transactions.open_now())
         return [
             AbortedTransaction(
-                producer_id=facts.producer_id,
+                producer_id=metadata.producer_id,
                 first_offset=first_offset,
                 last_offset=marker.offset,
                 last_stable_offset=min(others, default=marker.offset + 1),
@@ -232,7 +248,11 @@ class LogMemory:
         ]
 
     def _open_metadata_transaction(self) -> tuple[TransactionSpan, int] | None:
-        found = (one for one in self._book.open_now() if one[0].producer_id == METADATA_PRODUCER_ID)
+        found = (
+            one
+            for one in self._transactions.open_now()
+            if one[0].producer_id == METADATA_PRODUCER_ID
+        )
         return next(found, None)
 
     # --- through a restart ------------------------------------------------------------------------
@@ -240,7 +260,7 @@ class LogMemory:
     def encode_snapshot(self) -> bytes:
         """The bytes of ``<end_offset>.snapshot``."""
         opened = self._open_metadata_transaction()
-        trailer = MemoryTrailer(
+        trailer = ProducerStateTrailer(
             log_time_ms=self._log_time_ms,
             older_batches=tuple(entry.batches[:-1] for entry in self._producers),
             commits=tuple(self._commits),
@@ -251,7 +271,7 @@ class LogMemory:
         return encode_producer_snapshot(map(_state, self._producers), encode_trailer(trailer))
 
     @classmethod
-    def decode_snapshot(cls, data: bytes, path: str, end_offset: int) -> LogMemory:
+    def decode_snapshot(cls, data: bytes, path: str, end_offset: int) -> ProducerStateManager:
         """The memory that ``encode_snapshot`` wrote, or Kafka: then without commits, with the last
         batch of each producer, and not knowing of a metadata transaction.
 
@@ -259,21 +279,23 @@ class LogMemory:
         """
         states, trailing = split_producer_snapshot(data, path)
         trailer = parse_trailer(trailing, path, len(states))
-        memory = cls(path, end_offset=end_offset, is_whole=trailer is not None or end_offset == 0)
+        producer_state = cls(
+            path, end_offset=end_offset, is_whole=trailer is not None or end_offset == 0
+        )
         older: Iterable[tuple[ProducerBatch, ...]] = ((),) * len(states)
         if trailer is not None:
             older = trailer.older_batches
-            memory._commits = Commits(trailer.commits)
-            memory._log_time_ms = trailer.log_time_ms
-            memory._open_again(trailer.open_transaction)
-        memory._producers = Producers(map(_entry, states, older))
+            producer_state._commits = Commits(trailer.commits)
+            producer_state._log_time_ms = trailer.log_time_ms
+            producer_state._restore_transactions(trailer.open_transaction)
+        producer_state._producers = Producers(map(_entry, states, older))
         for state in states:
-            memory._log_time_ms = max(memory._log_time_ms, state.timestamp_ms)
+            producer_state._log_time_ms = max(producer_state._log_time_ms, state.timestamp_ms)
             if state.open_transaction_first_offset is not None:
-                memory._book.open_transaction(
+                producer_state._transactions.open_transaction(
                     state.producer_id, state.open_transaction_first_offset
                 )
-        return memory
+        return producer_state
 
     def to_header_field(self) -> TaggedField:
         """The field that a checkpoint of ``end_offset`` carries in its ``SnapshotHeader``."""
@@ -282,7 +304,7 @@ class LogMemory:
     @classmethod
     def from_header_field(
         cls, tagged_fields: Iterable[TaggedField], path: str, end_offset: int
-    ) -> LogMemory | None:
+    ) -> ProducerStateManager | None:
         """The memory in the tagged fields of a checkpoint's ``SnapshotHeader``; None if Kafka wrote
         it. ``path`` is the checkpoint's. Raises ``CorruptSnapshotError``.
         """
@@ -294,9 +316,9 @@ class LogMemory:
                     raise CorruptSnapshotError(path=path, reason=error.reason) from None
         return None
 
-    def _open_again(self, opened: OpenTransaction | None) -> None:
+    def _restore_transactions(self, opened: OpenTransaction | None) -> None:
         if opened is not None:
-            self._book.metadata_marker(
+            self._transactions.metadata_marker(
                 Marker.BEGIN,
                 opened.first_offset,
                 batch_base_offset=opened.batch_base_offset,

@@ -31,16 +31,16 @@ from raftlog.log.names import (
 from raftlog.records.batch import RecordBatch
 from raftlog.types import SnapshotId
 
-from .batch_facts import batch_facts
+from .active_segment import ActiveSegment
 from .batch_headers import header_at
-from .cutting import DAMAGED_SUFFIX, forget_old_copies, next_ordinal, save_aside
-from .index_rules import NO_TIMESTAMP_MS
-from .located import boundary_at_or_below, chained_bytes, greatest_time_ms, read_batches
+from .batch_metadata import batch_metadata
+from .indexer import NO_TIMESTAMP_MS
+from .located import contiguous_bytes, floor_boundary, largest_timestamp_ms, read_batches
 from .log_directory import LogDirectory
-from .memory import LogMemory
+from .producer_state_manager import ProducerStateManager
 from .properties import LogConfig
-from .retention import OldSegment
-from .segment import ActiveSegment
+from .retention import RetentionSegment
+from .truncate_with_backup import DAMAGED_SUFFIX, back_up, delete_old_backups, next_backup_ordinal
 
 if TYPE_CHECKING:
     from .recovered import RecoveredLog
@@ -61,7 +61,7 @@ class SealedSegment:
     max_timestamp_ms: int | None = None
 
 
-class LogStore:
+class LogSegments:
     """The files of one log that is open for writing. Not shared between threads."""
 
     def __init__(self, directory: LogDirectory, config: LogConfig) -> None:
@@ -72,7 +72,7 @@ class LogStore:
         self.log_start_offset = 0
         self.recovery_point = 0
         self.snapshots: tuple[SnapshotId, ...] = ()
-        self._is_epoch_taken_back = False
+        self._is_epoch_reverted = False
         self._active: ActiveSegment | None = None
 
     @property
@@ -88,7 +88,7 @@ class LogStore:
 
     # --- opening and closing ----------------------------------------------------------------------
 
-    def make_first_segment(self, base_offset: int) -> None:
+    def create_first_segment(self, base_offset: int) -> None:
         """Begin an empty log. Names are not durable yet."""
         self._active = self._created(base_offset)
 
@@ -96,10 +96,10 @@ class LogStore:
         """Go on from what recovery found."""
         self.close()
         self.epochs = recovered.epochs
-        self._is_epoch_taken_back = False  # recovery has mended the checkpoint
+        self._is_epoch_reverted = False  # recovery has mended the checkpoint
         self.log_start_offset = recovered.log_start_offset
         self.recovery_point = recovered.recovery_point
-        self.look_for_snapshots()
+        self.list_snapshots()
         is_read_only = recovered.report.read_only is not None
         self.sealed = [
             SealedSegment(one.base_offset, one.end_offset, one.byte_count, one.max_timestamp_ms)
@@ -108,7 +108,7 @@ class LogStore:
         if is_read_only:
             return
         if not recovered.segments:
-            self.directory.remove_clean_marker()
+            self.directory.remove_clean_shutdown()
             self._active = self._created(recovered.end_offset)
             self.directory.sync()
             return
@@ -127,7 +127,7 @@ class LogStore:
             self._active.close()
             self._active = None
 
-    def look_for_snapshots(self) -> None:
+    def list_snapshots(self) -> None:
         """See which snapshots there are now; the bootstrap's is none."""
         self.snapshots = self.directory.listing().snapshots
 
@@ -136,27 +136,27 @@ class LogStore:
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
         """Note where an epoch begins; durable on return."""
         epochs = self.epochs.assign(epoch, start_offset)
-        if epochs != self.epochs or self._is_epoch_taken_back:
+        if epochs != self.epochs or self._is_epoch_reverted:
             self.directory.write_epochs(epochs)
             self.epochs = epochs
-            self._is_epoch_taken_back = False
+            self._is_epoch_reverted = False
 
-    def take_back_epoch(self, epochs: EpochCache) -> None:
+    def revert_epoch(self, epochs: EpochCache) -> None:
         """An epoch was begun and its first batch found no room: ``epochs`` are those before it.
 
         The checkpoint says more until the next batch, whatever its epoch, or the next opening.
         """
-        self._is_epoch_taken_back |= epochs != self.epochs
+        self._is_epoch_reverted |= epochs != self.epochs
         self.epochs = epochs
 
-    def must_note_epoch(self, epoch: int) -> bool:
+    def is_new_epoch(self, epoch: int) -> bool:
         """Whether ``begin_epoch`` comes before a batch of this epoch."""
-        return self._is_epoch_taken_back or epoch > (self.epochs.latest_epoch or 0)
+        return self._is_epoch_reverted or epoch > (self.epochs.latest_epoch or 0)
 
-    def roll(self, end_offset: int, memory: LogMemory) -> None:
+    def roll(self, end_offset: int, producer_state: ProducerStateManager) -> None:
         """Begin a segment at ``end_offset``; the active one has been sealed."""
         old = self.active
-        self.directory.write_producer_snapshot(memory)
+        self.directory.write_producer_snapshot(producer_state)
         new = self._created(end_offset)
         try:
             self.directory.sync()
@@ -176,7 +176,7 @@ class LogStore:
             self.directory.write_recovery_point(offset)
             self.recovery_point = offset
 
-    def forget_stray_producer_snapshots(self, end_offset: int) -> None:
+    def delete_stray_producer_snapshots(self, end_offset: int) -> None:
         """Delete producer snapshots that no segment begins with, but that of ``end_offset``."""
         kept = {segment.base_offset for segment in self.sealed}
         kept |= {self.active.base_offset, end_offset}
@@ -197,9 +197,9 @@ class LogStore:
         if offset > self.log_start_offset:
             self.directory.write_log_start(offset)
             self.log_start_offset = offset
-        gone = self._drop_before(offset)
+        deleted = self._drop_before(offset)
         self.directory.write_epochs(self.epochs)
-        for segment in gone:
+        for segment in deleted:
             self._unlink_segment(segment.base_offset)
         first = self.first_base_offset
         self._unlink_producer_snapshots(lambda at: at < first)
@@ -207,14 +207,14 @@ class LogStore:
 
     def _drop_before(self, offset: int) -> list[SealedSegment]:
         """Forget the segments that end at or below an offset, and their epochs."""
-        gone = [segment for segment in self.sealed if segment.end_offset <= offset]
-        self.sealed = self.sealed[len(gone) :]
+        deleted = [segment for segment in self.sealed if segment.end_offset <= offset]
+        self.sealed = self.sealed[len(deleted) :]
         self.epochs = self.epochs.without_before(self.first_base_offset)
-        return gone
+        return deleted
 
-    def forget_snapshots_before(self, snapshot_id: SnapshotId) -> None:
+    def delete_snapshots_before(self, snapshot_id: SnapshotId) -> None:
         """Delete the snapshots that are older than this one. Durable on return."""
-        self.look_for_snapshots()
+        self.list_snapshots()
         names = [checkpoint_name(one) for one in self.snapshots if one < snapshot_id]
         if self.directory.unlink(names):
             self.directory.sync()
@@ -222,7 +222,7 @@ class LogStore:
 
     # --- forgetting the end -----------------------------------------------------------------------
 
-    def cut_from(self, offset: int) -> None:
+    def truncate_to(self, offset: int) -> None:
         """Cut off every batch that does not end below ``offset``; durable on return.
 
         What is cut is saved aside first, if the disk has room for it: it was never committed, but
@@ -236,19 +236,17 @@ class LogStore:
         kept = [one for one in segments if one[0] < offset] or segments[:1]
         base_offset, byte_count = kept[-1]
         storage, path = self.directory.storage, self.directory.path
-        position, end_offset, _ = boundary_at_or_below(
-            storage, path, base_offset, byte_count, offset
-        )
+        position, end_offset, _ = floor_boundary(storage, path, base_offset, byte_count, offset)
         if self.recovery_point > end_offset:
             self.write_recovery_point(end_offset)
-        gone = [base for base, _ in segments[len(kept) :]]
-        first_copy = next_ordinal(storage.list_names(self.directory.path))
+        deleted = [base for base, _ in segments[len(kept) :]]
+        first_backup = next_backup_ordinal(storage.list_names(self.directory.path))
         with contextlib.suppress(DiskFullError):
-            save_aside(storage, self.directory.file(offset_name(base_offset, LOG_SUFFIX)), position)
-            for base in gone:
-                save_aside(storage, self.directory.file(offset_name(base, LOG_SUFFIX)), 0)
-        forget_old_copies(storage, self.directory.path, before=first_copy)
-        self._unlink_segments(gone)
+            back_up(storage, self.directory.file(offset_name(base_offset, LOG_SUFFIX)), position)
+            for base in deleted:
+                back_up(storage, self.directory.file(offset_name(base, LOG_SUFFIX)), 0)
+        delete_old_backups(storage, self.directory.path, before=first_backup)
+        self._unlink_segments(deleted)
         self._unlink_producer_snapshots(lambda at: at > end_offset)
         self.directory.sync()
         log_path = self.directory.file(offset_name(base_offset, LOG_SUFFIX))
@@ -260,7 +258,9 @@ class LogStore:
             self.directory.write_epochs(epochs)
             self.epochs = epochs
 
-    def begin_anew(self, snapshot_id: SnapshotId, *, is_damaged: bool = False) -> tuple[str, ...]:
+    def truncate_fully_and_start_at(
+        self, snapshot_id: SnapshotId, *, is_damaged: bool = False
+    ) -> tuple[str, ...]:
         """Give up every record, and begin behind a snapshot that is further; durable on return.
 
         Segments of a damaged log are kept under other names. Returns older copies that were deleted
@@ -273,9 +273,9 @@ class LogStore:
         if self.recovery_point > snapshot_id.end_offset:
             self.write_recovery_point(snapshot_id.end_offset)  # what is given up is not missed
         listing = self.directory.listing()
-        forgotten: tuple[str, ...] = ()
+        deleted: tuple[str, ...] = ()
         if is_damaged:
-            forgotten = self._set_aside(listing.segments)
+            deleted = self._rename_aside(listing.segments)
         self._unlink_segments(listing.segments)
         self._unlink_producer_snapshots(lambda at: at != snapshot_id.end_offset)
         self.directory.sync()
@@ -284,7 +284,7 @@ class LogStore:
         self.directory.write_log_start(snapshot_id.end_offset)
         self.log_start_offset = snapshot_id.end_offset
         self.write_recovery_point(snapshot_id.end_offset)
-        return forgotten
+        return deleted
 
     # --- looking back -----------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class LogStore:
         found = self._segment_of(offset)
         assert found is not None, "it lies in the log"
         base_offset, byte_count = found
-        _, boundary, _ = boundary_at_or_below(
+        _, boundary, _ = floor_boundary(
             self.directory.storage, self.directory.path, base_offset, byte_count, offset
         )
         return boundary
@@ -310,9 +310,7 @@ class LogStore:
         offset = start_offset
         while offset < end_offset and (found := self._segment_of(offset)) is not None:
             base_offset, byte_count = found
-            position, boundary, _ = boundary_at_or_below(
-                storage, path, base_offset, byte_count, offset
-            )
+            position, boundary, _ = floor_boundary(storage, path, base_offset, byte_count, offset)
             with storage.open_file(
                 self.directory.file(offset_name(base_offset, LOG_SUFFIX))
             ) as log:
@@ -330,17 +328,17 @@ class LogStore:
             return b""
         base_offset, byte_count = found
         storage, path = self.directory.storage, self.directory.path
-        position, boundary, _ = boundary_at_or_below(storage, path, base_offset, byte_count, offset)
+        position, boundary, _ = floor_boundary(storage, path, base_offset, byte_count, offset)
         if boundary != offset or position >= byte_count:
             return b""
         with storage.open_file(self.directory.file(offset_name(base_offset, LOG_SUFFIX))) as log:
             first = header_at(log, position, byte_count)
             wanted = min(max(byte_count_max, first.byte_count), byte_count - position)
-            return chained_bytes(log.read_at(position, wanted), offset, log.path, position)
+            return contiguous_bytes(log.read_at(position, wanted), offset, log.path, position)
 
-    def memory_at(self, end_offset: int) -> LogMemory:
+    def producer_state_at(self, end_offset: int) -> ProducerStateManager:
         """What the log remembered at a batch boundary: a producer snapshot and what follows it."""
-        memory = LogMemory(
+        producer_state = ProducerStateManager(
             self.directory.path,
             end_offset=self.first_base_offset,
             is_whole=self.first_base_offset == 0,
@@ -349,17 +347,17 @@ class LogStore:
             if self.first_base_offset <= offset <= end_offset:
                 found = self._producer_snapshot(offset)
                 if found is not None:
-                    memory = found
+                    producer_state = found
                     break
-        for batch in self.batches(memory.end_offset, end_offset):
-            memory.apply(batch_facts(batch, self.config.values))
-        return memory
+        for batch in self.batches(producer_state.end_offset, end_offset):
+            producer_state.apply(batch_metadata(batch, self.config.values))
+        return producer_state
 
-    def old_segments(self) -> list[OldSegment]:
+    def retention_segments(self) -> list[RetentionSegment]:
         """The sealed segments as retention looks at them."""
         self.sealed = [self._with_time(segment) for segment in self.sealed]
         return [
-            OldSegment(
+            RetentionSegment(
                 one.end_offset,
                 one.byte_count,
                 NO_TIMESTAMP_MS if one.max_timestamp_ms is None else one.max_timestamp_ms,
@@ -370,7 +368,7 @@ class LogStore:
     def _with_time(self, segment: SealedSegment) -> SealedSegment:
         if segment.max_timestamp_ms is not None:
             return segment
-        max_ms = greatest_time_ms(
+        max_ms = largest_timestamp_ms(
             self.directory.storage, self.directory.path, segment.base_offset, segment.byte_count
         )
         return SealedSegment(segment.base_offset, segment.end_offset, segment.byte_count, max_ms)
@@ -385,25 +383,27 @@ class LogStore:
                 return segment.base_offset, segment.byte_count
         return None
 
-    def _producer_snapshot(self, offset: int) -> LogMemory | None:
+    def _producer_snapshot(self, offset: int) -> ProducerStateManager | None:
         path = self.directory.file(offset_name(offset, PRODUCER_SNAPSHOT_SUFFIX))
         try:
             with self.directory.storage.open_file(path) as file:
-                return LogMemory.decode_snapshot(file.read_at(0, file.byte_count()), path, offset)
+                return ProducerStateManager.decode_snapshot(
+                    file.read_at(0, file.byte_count()), path, offset
+                )
         except (LogNotFoundError, CorruptFileError):
             return None
 
     # --- deleting ---------------------------------------------------------------------------------
 
-    def _set_aside(self, bases: Sequence[int]) -> tuple[str, ...]:
+    def _rename_aside(self, bases: Sequence[int]) -> tuple[str, ...]:
         """Give segments another name, those at the end first; older copies that were deleted."""
         storage = self.directory.storage
-        first = next_ordinal(storage.list_names(self.directory.path))
+        first = next_backup_ordinal(storage.list_names(self.directory.path))
         for ordinal, base in enumerate(reversed(bases), first):
             path = self.directory.file(offset_name(base, LOG_SUFFIX))
             storage.rename(path, f"{path}{DAMAGED_SUFFIX}-{ordinal}")
             self.directory.sync()
-        return forget_old_copies(storage, self.directory.path, before=first)
+        return delete_old_backups(storage, self.directory.path, before=first)
 
     def _unlink_segments(self, bases: Sequence[int]) -> None:
         """Delete segments at the log's end, given in their order."""
@@ -416,6 +416,6 @@ class LogStore:
     def _unlink_segment(self, base_offset: int) -> None:
         self.directory.unlink(offset_name(base_offset, suffix) for suffix in _SEGMENT_SUFFIXES)
 
-    def _unlink_producer_snapshots(self, is_gone: Callable[[int], bool]) -> None:
-        offsets = filter(is_gone, self.directory.listing().producer_snapshots)
+    def _unlink_producer_snapshots(self, is_deleted: Callable[[int], bool]) -> None:
+        offsets = filter(is_deleted, self.directory.listing().producer_snapshots)
         self.directory.unlink(offset_name(at, PRODUCER_SNAPSHOT_SUFFIX) for at in offsets)

@@ -13,13 +13,13 @@ from typing import Final
 
 from raftlog.limits import MIB
 
-RECENT_BYTES_MAX: Final = 1 * MIB
+TAIL_CACHE_BYTES_MAX: Final = 1 * MIB
 
 
-class RecentBatches:
+class TailCache:
     """Batches in order, by the base offset of each."""
 
-    def __init__(self, byte_count_max: int = RECENT_BYTES_MAX) -> None:
+    def __init__(self, byte_count_max: int = TAIL_CACHE_BYTES_MAX) -> None:
         self._byte_count_max = byte_count_max
         self._bases: list[int] = []
         self._batches: list[bytes] = []
@@ -31,7 +31,7 @@ class RecentBatches:
         self._batches.append(data)
         self._byte_count += len(data)
         if self._byte_count > self._byte_count_max and len(self._batches) > 1:
-            self._forget()
+            self._evict()
 
     def clear(self) -> None:
         """The log is not what it was."""
@@ -53,10 +53,10 @@ class RecentBatches:
             end += 1
         return b"".join(self._batches[at:end])
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         """Let go of the oldest half, so that forgetting costs little for each batch."""
-        gone = 0
-        while gone < len(self._batches) - 1 and self._byte_count > self._byte_count_max // 2:
-            self._byte_count -= len(self._batches[gone])
-            gone += 1
-        del self._bases[:gone], self._batches[:gone]
+        count = 0
+        while count < len(self._batches) - 1 and self._byte_count > self._byte_count_max // 2:
+            self._byte_count -= len(self._batches[count])
+            count += 1
+        del self._bases[:count], self._batches[:count]

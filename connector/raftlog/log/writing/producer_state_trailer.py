@@ -28,7 +28,7 @@ from raftlog.limits import (
 )
 from raftlog.records.fields import FieldReader, array_bytes, string_bytes, tagged_bytes
 
-from .batch_facts import CommitName
+from .batch_metadata import CommitName
 from .commits import LastCommit
 from .producers import ProducerBatch
 
@@ -71,7 +71,7 @@ class OpenTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryTrailer:
+class ProducerStateTrailer:
     """``older_batches``: one tuple for each producer of the snapshot, oldest first."""
 
     log_time_ms: int
@@ -80,7 +80,7 @@ class MemoryTrailer:
     open_transaction: OpenTransaction | None
 
 
-def encode_trailer(trailer: MemoryTrailer) -> bytes:
+def encode_trailer(trailer: ProducerStateTrailer) -> bytes:
     """The bytes behind the entries of a producer snapshot."""
     opened = trailer.open_transaction
     return b"".join(
@@ -96,7 +96,7 @@ def encode_trailer(trailer: MemoryTrailer) -> bytes:
     )
 
 
-def parse_trailer(data: bytes, path: str, producer_count: int) -> MemoryTrailer | None:
+def parse_trailer(data: bytes, path: str, producer_count: int) -> ProducerStateTrailer | None:
     """Read what lies behind ``producer_count`` entries; None if it is none of ours.
 
     Raises ``CorruptFileError``.
@@ -126,7 +126,7 @@ def parse_trailer(data: bytes, path: str, producer_count: int) -> MemoryTrailer 
             reason=f"its trailer tells of {len(older_batches)} producers, not {producer_count}, "
             f"and of {len(opened)} open transactions",
         )
-    return MemoryTrailer(log_time_ms, older_batches, commits, opened[0] if opened else None)
+    return ProducerStateTrailer(log_time_ms, older_batches, commits, opened[0] if opened else None)
 
 
 def _batches_bytes(batches: Iterable[ProducerBatch]) -> bytes:

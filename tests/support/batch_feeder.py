@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from raftlog.log.transactions import Marker
 from raftlog.log.txn_index import AbortedTransaction
-from raftlog.log.writing.batch_facts import (
-    BatchFacts,
+from raftlog.log.writing.batch_metadata import (
+    BatchMetadata,
     CommitName,
     MetadataMarker,
     ProducerMarker,
 )
-from raftlog.log.writing.memory import LogMemory
+from raftlog.log.writing.producer_state_manager import ProducerStateManager
 
 
-class Teller:
+class BatchFeeder:
     """Feeds one memory. Every batch is a millisecond later than the last, unless it says."""
 
-    def __init__(self, memory: LogMemory | None = None) -> None:
-        self.memory = memory if memory is not None else LogMemory("/log")
-        self.time_ms = max(self.memory.log_time_ms, 1_000)
+    def __init__(self, producer_state: ProducerStateManager | None = None) -> None:
+        self.producer_state = (
+            producer_state if producer_state is not None else ProducerStateManager("/log")
+        )
+        self.time_ms = max(self.producer_state.log_time_ms, 1_000)
 
     @property
     def end(self) -> int:
-        return self.memory.end_offset
+        return self.producer_state.end_offset
 
     def data(
         self,
@@ -36,11 +38,11 @@ class Teller:
         markers: dict[int, Marker] | None = None,
         time_ms: int | None = None,
         name: str | None = None,
-    ) -> BatchFacts:
+    ) -> BatchMetadata:
         """A data batch. ``markers``: at which record of it which metadata marker stands."""
         has_producer = producer >= 0
         base = self.end
-        facts = BatchFacts(
+        metadata = BatchMetadata(
             base_offset=base,
             last_offset=base + count - 1,
             leader_epoch=1,
@@ -56,8 +58,8 @@ class Teller:
                 for at, marker in (markers or {}).items()
             ),
         )
-        self.memory.apply(facts)
-        return facts
+        self.producer_state.apply(metadata)
+        return metadata
 
     def end_transaction(
         self,
@@ -69,7 +71,7 @@ class Teller:
         time_ms: int | None = None,
     ) -> tuple[AbortedTransaction, ...]:
         """The control batch that ends a producer's transaction."""
-        facts = BatchFacts(
+        metadata = BatchMetadata(
             base_offset=self.end,
             last_offset=self.end,
             leader_epoch=1,
@@ -81,13 +83,15 @@ class Teller:
             is_transactional=True,
             markers=(ProducerMarker(self.end, commit, coordinator_epoch),),
         )
-        return self.memory.apply(facts)
+        return self.producer_state.apply(metadata)
 
     def _next_time(self, time_ms: int | None) -> int:
         self.time_ms += 1
         return self.time_ms if time_ms is None else time_ms
 
 
-def restarted(memory: LogMemory) -> LogMemory:
+def restarted(producer_state: ProducerStateManager) -> ProducerStateManager:
     """The memory after a restart: through the bytes of its snapshot."""
-    return LogMemory.decode_snapshot(memory.encode_snapshot(), "/log/s", memory.end_offset)
+    return ProducerStateManager.decode_snapshot(
+        producer_state.encode_snapshot(), "/log/s", producer_state.end_offset
+    )
