@@ -39,7 +39,7 @@ from tests.support.served_node import ServedNode, served_node  # noqa: E402
 import raftlog  # noqa: E402
 from pyspark_raftlog.options import RaftlogOptions  # noqa: E402
 from pyspark_raftlog.reader import RaftlogReader  # noqa: E402
-from raftlog.client.door import open_reader  # noqa: E402
+from raftlog.client.location import open_reader  # noqa: E402
 from raftlog.log.writing.replicated_log import ReplicatedLog  # noqa: E402
 from raftlog.records import NewRecord, NewRecordBatch, encode_batch  # noqa: E402
 from raftlog.storage.local_writing import WritableLocalStorage  # noqa: E402

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .client.embedded import EmbeddedLog
     from .client.embedded import open_embedded as open  # noqa: A004 - as `raftlog.open`
-    from .client.remote.following import follow
+    from .client.remote.follow import follow
     from .client.remote.handle import ConnectedLog, connect
-    from .client.repairing import repair_log as repair
+    from .client.repair import repair_log as repair
     from .client.requests import AppendResult
     from .log.writing.batch_metadata import CommitName, ValueKind
     from .log.writing.properties import LogConfig
@@ -43,9 +43,9 @@ _HOMES = {
     "LogConfig": ("raftlog.log.writing.properties", "LogConfig"),
     "ValueKind": ("raftlog.log.writing.batch_metadata", "ValueKind"),
     "connect": ("raftlog.client.remote.handle", "connect"),
-    "follow": ("raftlog.client.remote.following", "follow"),
+    "follow": ("raftlog.client.remote.follow", "follow"),
     "open": ("raftlog.client.embedded", "open_embedded"),
-    "repair": ("raftlog.client.repairing", "repair_log"),
+    "repair": ("raftlog.client.repair", "repair_log"),
 }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base_errors import LogError, place_text
+from .base_errors import LogError, location_text
 
 
 @dataclass(kw_only=True, eq=False)
@@ -47,7 +47,7 @@ class UnexpectedEndOffsetError(AppendError):
         """The offset that the last record would have got (Kafka's "next available")."""
         return self.log_end_offset + self.record_count - 1
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         if self.required_end_offset is not None:
             what = (
                 f"Wanted end offset {self.required_end_offset}, "
@@ -70,7 +70,7 @@ class NotLeaderError(AppendError):
     code: ClassVar[str] = "RAFTLOG_NOT_LEADER"
     kafka_code: ClassVar[int | None] = 6
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"Append failed because the given epoch {self.epoch} is stale. Current leader epoch = "
             f"{self.current_epoch}; read the log again and append under that epoch"
@@ -86,7 +86,7 @@ class FutureEpochError(AppendError):
     code: ClassVar[str] = "RAFTLOG_FUTURE_EPOCH"
     kafka_code: ClassVar[int | None] = 75
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"Attempt to append from epoch {self.epoch} which is larger than the current epoch "
             f"{self.current_epoch}; use the epoch that the log answered with"
@@ -104,7 +104,7 @@ class InvalidAppendError(AppendError):
     code: ClassVar[str] = "RAFTLOG_INVALID_APPEND"
     kafka_code: ClassVar[int | None] = 87
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"Append failed because {self.reason}"
 
 
@@ -121,7 +121,7 @@ class InvalidTimestampError(AppendError):
     code: ClassVar[str] = "RAFTLOG_INVALID_TIMESTAMP"
     kafka_code: ClassVar[int | None] = 32
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"Timestamp {self.timestamp_ms} of a record is out of range. The timestamp should be "
             f"at most {self.after_ms_max} ms after {self.now_ms}, the clock of the log's writer; "
@@ -138,7 +138,7 @@ class RecordBatchTooLargeError(AppendError):
     code: ClassVar[str] = "RAFTLOG_RECORD_BATCH_TOO_LARGE"
     kafka_code: ClassVar[int | None] = 10
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"The total record(s) size of {self.byte_count} exceeds the maximum allowed batch "
             f"size of {self.byte_count_max}; append fewer records at once"
@@ -154,7 +154,7 @@ class BufferAllocationError(AppendError):
     code: ClassVar[str] = "RAFTLOG_BUFFER_ALLOCATION"
     retriable: ClassVar[bool] = True
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"Append failed because we failed to allocate memory to write the batch: "
             f"{self.byte_count} more bytes would exceed the {self.byte_count_max} that may wait to "
@@ -176,7 +176,7 @@ class OutOfOrderSequenceError(AppendError):
     code: ClassVar[str] = "RAFTLOG_OUT_OF_ORDER_SEQUENCE"
     kafka_code: ClassVar[int | None] = 45
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"Out of order sequence number for producer {self.producer_id} in epoch "
             f"{self.producer_epoch}: {self.sequence} (incoming seq. number), "
@@ -195,7 +195,7 @@ class InvalidProducerEpochError(AppendError):
     code: ClassVar[str] = "RAFTLOG_INVALID_PRODUCER_EPOCH"
     kafka_code: ClassVar[int | None] = 47
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"Epoch of producer {self.producer_id} is {self.producer_epoch}, which is smaller than "
             f"the last seen epoch {self.current_producer_epoch}; a later incarnation took over, so "
@@ -213,7 +213,7 @@ class StaleCommitError(AppendError):
     last_version: int
     code: ClassVar[str] = "RAFTLOG_STALE_COMMIT"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"commit {self.version} of application {self.application_id!r} (query "
             f"{self.query_id!r}) is older than its last one, {self.last_version}; another run of "
@@ -232,7 +232,7 @@ class ForeignCommitError(AppendError):
     last_version: int
     code: ClassVar[str] = "RAFTLOG_FOREIGN_COMMIT"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"application {self.application_id!r} belongs to query {self.last_query_id!r} (last "
             f"commit {self.last_version}), and query {self.query_id!r} wants to write its commit "
@@ -256,7 +256,7 @@ class LogClosedError(AppendError):
     remedy: str | None = None
     code: ClassVar[str] = "RAFTLOG_LOG_CLOSED"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         remedy = self.remedy or "open it again"
         return f"{self.path or 'the log'} is closed: {self.reason}; {remedy}"
 
@@ -276,8 +276,8 @@ class LogReadOnlyError(AppendError):
     code: ClassVar[str] = "RAFTLOG_LOG_READ_ONLY"
     kafka_code: ClassVar[int | None] = 56
 
-    def sentence(self) -> str:
-        place = place_text(self.path, self.position, self.offset)
+    def message(self) -> str:
+        place = location_text(self.path, self.position, self.offset)
         return f"{place}: the log can only be read: {self.reason}; {self.remedy}"
 
 
@@ -290,7 +290,7 @@ class LogLockedError(AppendError):
     code: ClassVar[str] = "RAFTLOG_LOG_LOCKED"
     retriable: ClassVar[bool] = True
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} was held by another writer for {self.waited_ms} ms; retry, or look for a "
             "writer that hangs"
@@ -310,7 +310,7 @@ class AppendUnknownError(LogError):
     code: ClassVar[str] = "RAFTLOG_APPEND_UNKNOWN"
     kafka_code: ClassVar[int | None] = 7
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path}: unknown outcome of an append: {self.reason}; append again under the "
             "same commit name or producer sequence, or read the end of the log before you do"

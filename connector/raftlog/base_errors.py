@@ -16,7 +16,7 @@ def _rebuild(kind: type[RaftlogError], facts: dict[str, Any]) -> RaftlogError:
     return kind(**facts)
 
 
-def place_text(path: str | None, position: int | None = None, offset: int | None = None) -> str:
+def location_text(path: str | None, position: int | None = None, offset: int | None = None) -> str:
     """Say where: ``path at byte 61, offset 7``, leaving out what is not known."""
     words = path or "this buffer"
     if position is not None:
@@ -34,12 +34,12 @@ class RaftlogError(Exception):
     retriable: ClassVar[bool] = False
     kafka_code: ClassVar[int | None] = None
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         """What a person reads, without the code."""
         return type(self).__name__
 
     def __str__(self) -> str:
-        return f"[{self.code}] {self.sentence()}"
+        return f"[{self.code}] {self.message()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         facts = {field.name: getattr(self, field.name) for field in fields(self)}

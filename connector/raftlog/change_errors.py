@@ -43,7 +43,7 @@ class InvalidChangesError(RaftlogError):
     code: ClassVar[str] = "RAFTLOG_INVALID_CHANGES"
     kafka_code: ClassVar[int | None] = 42
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         lines = "".join(f"\n  {one}" for one in self.refused[:_SHOWN_MAX])
         more = len(self.refused) - _SHOWN_MAX
         rest = f"\n  and {more} more" if more > 0 else ""
@@ -61,7 +61,7 @@ class ChangesNotSupportedError(RaftlogError):
     code: ClassVar[str] = "RAFTLOG_CHANGES_NOT_SUPPORTED"
     kafka_code: ClassVar[int | None] = 35
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path}: changes of the metadata log of a quorum are not supported through a "
             "client; nothing was written. Apply them to a log in files, "

@@ -36,7 +36,7 @@ from .append_errors import StaleCommitError as StaleCommitError
 from .append_errors import UnexpectedEndOffsetError as UnexpectedEndOffsetError
 from .base_errors import LogError as LogError
 from .base_errors import RaftlogError as RaftlogError
-from .base_errors import place_text as _place
+from .base_errors import location_text as _place
 from .change_errors import ChangesNotSupportedError as ChangesNotSupportedError
 from .change_errors import InvalidChangesError as InvalidChangesError
 from .change_errors import RefusedChange as RefusedChange
@@ -53,11 +53,11 @@ from .remote_errors import NotRemoteError as NotRemoteError
 from .remote_errors import QuorumUnavailableError as QuorumUnavailableError
 from .remote_errors import VoterChangeError as VoterChangeError
 from .wire_errors import FrameLengthError as FrameLengthError
-from .wire_errors import InexpressibleMessageError as InexpressibleMessageError
 from .wire_errors import MalformedMessageError as MalformedMessageError
 from .wire_errors import NoCommonVersionError as NoCommonVersionError
-from .wire_errors import SilentRefusalError as SilentRefusalError
-from .wire_errors import UnservedApiError as UnservedApiError
+from .wire_errors import UnacknowledgedAppendError as UnacknowledgedAppendError
+from .wire_errors import UnsupportedApiError as UnsupportedApiError
+from .wire_errors import UnsupportedFieldError as UnsupportedFieldError
 from .wire_errors import WireError as WireError
 from .write_errors import CommitMessageError as CommitMessageError
 from .write_errors import CommitTooLargeError as CommitTooLargeError
@@ -75,7 +75,7 @@ class LogNotFoundError(LogError):
     remedy: str | None = None
     code: ClassVar[str] = "RAFTLOG_LOG_NOT_FOUND"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         remedy = self.remedy or "check the path and the host it is read on"
         return f"{self.path} does not exist; {remedy}"
 
@@ -93,7 +93,7 @@ class LogAccessError(LogError):
     remedy: str | None = None
     code: ClassVar[str] = "RAFTLOG_LOG_ACCESS"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         verb, right = ("written", "write") if self.to_write else ("read", "read")
         remedy = self.remedy or f"give this user {right} access to it"
         return f"{self.path} cannot be {verb}: {self.reason}; {remedy}"
@@ -106,7 +106,7 @@ class FileExistsLogError(LogError):
     path: str
     code: ClassVar[str] = "RAFTLOG_FILE_EXISTS"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} is there already and was to be made anew; another writer made it, or a "
             "dead one left it: open the log again"
@@ -122,7 +122,7 @@ class DiskFullError(LogError):
     code: ClassVar[str] = "RAFTLOG_DISK_FULL"
     kafka_code: ClassVar[int | None] = 56
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.path} cannot grow: {self.reason}; make room on its disk, then try again"
 
 
@@ -139,7 +139,7 @@ class DiskFailedError(LogError):
     code: ClassVar[str] = "RAFTLOG_DISK_FAILED"
     kafka_code: ClassVar[int | None] = 56
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} could not be made durable: {self.reason}; what was written since the "
             "last sync may be lost although it can still be read: close this log, see to the "
@@ -155,7 +155,7 @@ class NotALogError(LogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_NOT_A_LOG"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} is not a Kafka log: {self.reason}; give a metadata directory, a node's "
             "log directory, a partition's directory, a .log segment or a .checkpoint"
@@ -170,7 +170,7 @@ class UnknownRecordKindError(LogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_UNKNOWN_RECORD_KIND"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} is not read: whether its records are cluster metadata, whose secrets are "
             f"redacted, is not known: {self.reason}; declare it: --as metadata or --as partition, "
@@ -189,7 +189,7 @@ class CorruptBatchError(LogError):
     code: ClassVar[str] = "RAFTLOG_CORRUPT_BATCH"
     kafka_code: ClassVar[int | None] = 2
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         place = _place(self.path, self.position, self.offset)
         return (
             f"damaged record batch in {place}: {self.reason}; "
@@ -221,7 +221,7 @@ class DecompressionLimitError(CorruptBatchError):
     code: ClassVar[str] = "RAFTLOG_DECOMPRESSION_LIMIT"
     kafka_code: ClassVar[int | None] = 10
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         place = _place(self.path, self.position, self.offset)
         return (
             f"record batch in {place} is not read: {self.reason}; {self.remedy}, or read "
@@ -237,7 +237,7 @@ class HeaderLimitError(CorruptBatchError):
     code: ClassVar[str] = "RAFTLOG_HEADER_LIMIT"
     kafka_code: ClassVar[int | None] = 87
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         place = _place(self.path, self.position, self.offset)
         return f"record batch in {place} is not read: {self.reason}; read from the next batch on"
 
@@ -250,7 +250,7 @@ class MalformedVarintError(LogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_MALFORMED_VARINT"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"the varint at byte {self.position} is malformed: {self.reason}"
 
 
@@ -264,7 +264,7 @@ class LogGapError(LogError):
     offset: int
     code: ClassVar[str] = "RAFTLOG_LOG_GAP"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         place = _place(self.path, self.position)
         if self.offset < self.expected_offset:
             what = f"offset {self.offset} comes after {self.expected_offset - 1}: offsets go back"
@@ -285,7 +285,7 @@ class TransactionMarkerError(LogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_TRANSACTION_MARKER"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{_place(self.path, None, self.offset)}: {self.reason}, so what is committed from "
             "here on is not known; read with isolation level high_watermark to see it as it lies"
@@ -301,7 +301,7 @@ class CorruptFileError(LogError):
     position: int | None = None
     code: ClassVar[str] = "RAFTLOG_CORRUPT_FILE"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{_place(self.path, self.position)} is damaged: {self.reason}"
 
 
@@ -311,7 +311,7 @@ class CorruptSnapshotError(CorruptFileError):
 
     code: ClassVar[str] = "RAFTLOG_CORRUPT_SNAPSHOT"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         place = _place(self.path, self.position)
         return f"checkpoint {place} is not whole: {self.reason}; use an older one"
 
@@ -324,7 +324,7 @@ class SnapshotDecompressionLimitError(CorruptSnapshotError):
     remedy: ClassVar[str] = _RAISE_LIMIT
     code: ClassVar[str] = "RAFTLOG_SNAPSHOT_DECOMPRESSION_LIMIT"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         place = _place(self.path, self.position)
         return f"checkpoint {place} is not read: {self.reason}; {self.remedy}, or use an older one"
 
@@ -339,7 +339,7 @@ class SnapshotRefusedError(LogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_SNAPSHOT_REFUSED"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} takes no snapshot that ends at offset {self.end_offset}, epoch "
             f"{self.epoch}: {self.reason}; end it behind a committed batch, in that one's epoch"
@@ -355,7 +355,7 @@ class TruncationRefusedError(LogError):
     high_watermark: int
     code: ClassVar[str] = "RAFTLOG_TRUNCATION_REFUSED"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} is not cut at offset {self.offset}: it is committed up to "
             f"{self.high_watermark}; find out which of the copies is wrong before you go on"
@@ -373,7 +373,7 @@ class OffsetOutOfRangeError(LogError):
     code: ClassVar[str] = "RAFTLOG_OFFSET_OUT_OF_RANGE"
     kafka_code: ClassVar[int | None] = 1
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"offset {self.offset} is not in {self.path}, which holds offsets from "
             f"{self.log_start_offset} up to, not including, {self.log_end_offset}"
@@ -381,14 +381,14 @@ class OffsetOutOfRangeError(LogError):
 
 
 @dataclass(kw_only=True, eq=False)
-class SegmentVanishedError(LogError):
+class SegmentDeletedError(LogError):
     """The node deleted or rolled a file while it was read. List again and retry."""
 
     path: str
-    code: ClassVar[str] = "RAFTLOG_SEGMENT_VANISHED"
+    code: ClassVar[str] = "RAFTLOG_SEGMENT_DELETED"
     retriable: ClassVar[bool] = True
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.path} was deleted by its node while it was read; read again"
 
 
@@ -400,7 +400,7 @@ class TooFewVotersError(LogError):
     voters: tuple[int, ...]
     code: ClassVar[str] = "RAFTLOG_TOO_FEW_VOTERS"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         need = len(self.voters) // 2 + 1
         return (
             f"the directories of voters {list(self.given)} were given and {need} of the voters "
@@ -419,7 +419,7 @@ class WrongClusterError(LogError):
     code: ClassVar[str] = "RAFTLOG_WRONG_CLUSTER"
     kafka_code: ClassVar[int | None] = 104
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} belongs to cluster {self.cluster_id}, "
             f"and cluster {self.expected_cluster_id} was expected"
@@ -437,7 +437,7 @@ class DivergedLogError(LogError):
     remedy: str
     code: ClassVar[str] = "RAFTLOG_DIVERGED"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} has leader epoch {self.epoch} at offset {self.offset} where epoch "
             f"{self.expected_epoch} was read before; {self.remedy}"
@@ -459,9 +459,9 @@ class DataLossError(LogError):
     code: ClassVar[str] = "RAFTLOG_DATA_LOSS"
 
     def __str__(self) -> str:
-        return f"[{self.code}.{self.condition}] {self.sentence()}"
+        return f"[{self.code}.{self.condition}] {self.message()}"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.path}: {self.reason}; {self.remedy}"
 
 
@@ -488,7 +488,7 @@ class MetadataParseError(StateError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_METADATA_PARSE"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         version = "" if self.version is None else f" version {self.version}"
         return f"{self.record}{version}, byte {self.position}: {self.reason}"
 
@@ -506,7 +506,7 @@ class InvalidRecordError(StateError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_INVALID_RECORD"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         version = "" if self.version is None else f" version {self.version}"
         field = f", field {self.field}" if self.field else ""
         return f"{self.record}{version}{field}: {self.reason}"
@@ -522,7 +522,7 @@ class UnsupportedVersionError(StateError):
     code: ClassVar[str] = "RAFTLOG_UNSUPPORTED_VERSION"
     kafka_code: ClassVar[int | None] = 35
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.record} cannot be written in version {self.version}: {self.reason}"
 
 
@@ -535,7 +535,7 @@ class ReplayError(StateError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_REPLAY"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.record} at offset {self.offset} cannot be replayed: {self.reason}; begin at "
             "a checkpoint or at the first offset of the log"
@@ -551,7 +551,7 @@ class OffsetGapError(StateError):
     remedy: str
     code: ClassVar[str] = "RAFTLOG_OFFSET_GAP"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"offset {self.expected_offset} was expected next and {self.offset} came; "
             f"nothing was written; {self.remedy}"
@@ -570,7 +570,7 @@ class TablesError(StateError):
     def __post_init__(self) -> None:
         self.place = without_user_info(self.place)
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"tables at {self.place}: {self.reason}; {self.remedy}"
 
 
@@ -593,7 +593,7 @@ class OptionError(RaftlogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_OPTION"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"option {self.option}: {self.reason}"
 
 
@@ -605,7 +605,7 @@ class AppendOnlyError(RaftlogError):
     remedy: str
     code: ClassVar[str] = "RAFTLOG_APPEND_ONLY"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.what} is refused: a log can only be appended to, never replaced; {self.remedy}"
         )

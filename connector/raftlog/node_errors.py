@@ -27,7 +27,7 @@ class ConfigError(RaftlogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_CONFIG"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         what = "" if self.key is None else f" {self.key}:"
         return f"{self.path}:{what} {self.reason}"
 
@@ -39,7 +39,7 @@ class NotFormattedError(LogError):
     path: str
     code: ClassVar[str] = "RAFTLOG_NOT_FORMATTED"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} is not formatted: it has no meta.properties; run `raftlog node format` "
             "once, or check the directory in the configuration"
@@ -54,7 +54,7 @@ class AlreadyFormattedError(LogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_ALREADY_FORMATTED"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} is not formatted anew: {self.reason}; a node that has voted must not "
             "forget it: start it as it is, or give it another directory"
@@ -69,7 +69,7 @@ class WrongDirectoryError(LogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_WRONG_DIRECTORY"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.path} is another node's: {self.reason}; check which directory is whose"
 
 
@@ -82,7 +82,7 @@ class NodeAddressError(RaftlogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_NODE_ADDRESS"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"nobody can listen on {self.host}:{self.port}: {self.reason}; is another node running "
             "there, and is the address one of this machine's?"
@@ -97,7 +97,7 @@ class NodeRunningError(LogError):
     code: ClassVar[str] = "RAFTLOG_NODE_RUNNING"
     retriable: ClassVar[bool] = True
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} is in use: this node runs already, or its last process has not ended; "
             "stop that one first"

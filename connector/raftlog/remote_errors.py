@@ -28,7 +28,7 @@ class QuorumUnavailableError(AppendError):
     kafka_code: ClassVar[int | None] = 5
     retriable: ClassVar[bool] = True
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path}: no leader answered within {self.waited_ms} ms: {self.reason}; check "
             "that a majority of the nodes runs and that the addresses are right, then retry"
@@ -44,7 +44,7 @@ class AccessDeniedError(AppendError):
     code: ClassVar[str] = "RAFTLOG_ACCESS_DENIED"
     kafka_code: ClassVar[int | None] = 31
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} refuses: {self.reason}; check the certificates on both sides and the "
             "rights that the node's configuration gives to this name"
@@ -64,7 +64,7 @@ class NodeRefusedError(AppendError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_NODE_REFUSED"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} answered {self.api} with Kafka's error {self.error}: {self.reason}; "
             "check that the address is that of a quorum's nodes"
@@ -79,7 +79,7 @@ class NotRemoteError(RaftlogError):
     remedy: str
     code: ClassVar[str] = "RAFTLOG_NOT_REMOTE"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.what} cannot be done from a client of a quorum; {self.remedy}"
 
 
@@ -95,7 +95,7 @@ class VoterChangeError(RaftlogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_VOTER_CHANGE"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} does not change its voters: {self.reason} (Kafka's error {self.error}); "
             "look at who votes with `raftlog quorum`, then decide"

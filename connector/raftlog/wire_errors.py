@@ -4,7 +4,7 @@ Rules of this file:
 
 1. Import these from ``raftlog.errors``, whose rules hold here too.
 2. Bytes of a message are never a fact of an error: they may hold records or secrets.
-3. ``InexpressibleMessageError`` is ours, ``NoCommonVersionError`` nobody's, the others the peer's.
+3. ``UnsupportedFieldError`` is ours, ``NoCommonVersionError`` nobody's, the others the peer's.
    After one of the peer's the connection is closed, as Kafka does: what follows cannot be trusted.
 """
 
@@ -37,7 +37,7 @@ class FrameLengthError(WireError):
     code: ClassVar[str] = "RAFTLOG_FRAME_LENGTH"
     kafka_code: ClassVar[int | None] = 42
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         remedy = self.hint or "check that it speaks Kafka's protocol, or raise the limit"
         return (
             f"{self.where} announces a frame of {self.byte_count} bytes, and 0 to "
@@ -59,7 +59,7 @@ class MalformedMessageError(WireError):
     code: ClassVar[str] = "RAFTLOG_MALFORMED_MESSAGE"
     kafka_code: ClassVar[int | None] = 42
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         version = "" if self.version is None else f" version {self.version}"
         return (
             f"{self.api}{version} cannot be read at byte {self.position}: {self.reason}; close "
@@ -68,16 +68,16 @@ class MalformedMessageError(WireError):
 
 
 @dataclass(kw_only=True, eq=False)
-class UnservedApiError(WireError):
+class UnsupportedApiError(WireError):
     """A request is of a kind, or of a version, that this listener does not serve."""
 
     api_key: int
     version: int
     listener: str
-    code: ClassVar[str] = "RAFTLOG_UNSERVED_API"
+    code: ClassVar[str] = "RAFTLOG_UNSUPPORTED_API"
     kafka_code: ClassVar[int | None] = 35
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"api key {self.api_key} version {self.version} is not served on the listener for "
             f"{self.listener}; ask with ApiVersions what is"
@@ -95,7 +95,7 @@ class NoCommonVersionError(WireError):
     code: ClassVar[str] = "RAFTLOG_NO_COMMON_VERSION"
     kafka_code: ClassVar[int | None] = 35
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         theirs = "none" if self.theirs is None else f"{self.theirs[0]} to {self.theirs[1]}"
         return (
             f"{self.api}: we speak versions {self.ours[0]} to {self.ours[1]} and the peer "
@@ -104,27 +104,27 @@ class NoCommonVersionError(WireError):
 
 
 @dataclass(kw_only=True, eq=False)
-class InexpressibleMessageError(WireError):
+class UnsupportedFieldError(WireError):
     """A message of ours holds what the version that it should be written in cannot say."""
 
     api: str
     version: int
     field: str
     reason: str
-    code: ClassVar[str] = "RAFTLOG_INEXPRESSIBLE_MESSAGE"
+    code: ClassVar[str] = "RAFTLOG_UNSUPPORTED_FIELD"
     kafka_code: ClassVar[int | None] = 35
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"{self.api} version {self.version}, field {self.field}: {self.reason}"
 
 
 @dataclass(kw_only=True, eq=False)
-class SilentRefusalError(WireError):
+class UnacknowledgedAppendError(WireError):
     """An append that wanted no answer (acks 0) failed. That its connection is closed is the only
     way to tell its writer."""
 
     reason: str
-    code: ClassVar[str] = "RAFTLOG_SILENT_REFUSAL"
+    code: ClassVar[str] = "RAFTLOG_UNACKNOWLEDGED_APPEND"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"an append without an answer failed: {self.reason}; close this connection"

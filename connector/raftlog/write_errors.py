@@ -22,7 +22,7 @@ class WriteSchemaError(RaftlogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_WRITE_SCHEMA"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"column {self.column}: {self.reason}; nothing was written"
 
 
@@ -36,7 +36,7 @@ class InvalidRowError(RaftlogError):
     reason: str
     code: ClassVar[str] = "RAFTLOG_INVALID_ROW"
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return (
             f"row {self.row} of partition {self.partition}, column {self.column}: {self.reason}; "
             "nothing was written"
@@ -58,7 +58,7 @@ class CommitTooLargeError(RaftlogError):
     code: ClassVar[str] = "RAFTLOG_COMMIT_TOO_LARGE"
     kafka_code: ClassVar[int | None] = 10
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         if self.byte_count_max < self.log_byte_count_max:
             raising = "raise maxBytesPerCommit"
         else:
@@ -78,5 +78,5 @@ class CommitMessageError(RaftlogError):
     code: ClassVar[str] = "RAFTLOG_COMMIT_MESSAGE"
     retriable: ClassVar[bool] = True
 
-    def sentence(self) -> str:
+    def message(self) -> str:
         return f"rows sent by a task cannot be used: {self.reason}; nothing was written: try again"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-from raftlog.client.door import open_log as open_log_of
+from raftlog.client.location import open_log as open_log_of
 from raftlog.errors import (
     AppendUnknownError,
     CommitTooLargeError,
@@ -31,7 +31,7 @@ from .write_rows import records_of, wire_schema
 
 if TYPE_CHECKING:
     from raftlog import AppendResult, CommitName
-    from raftlog.client.door import AnyLog
+    from raftlog.client.location import AnyLog
     from raftlog.records.encoding import RecordToAppend
 
     from .write_plan import WritePlan

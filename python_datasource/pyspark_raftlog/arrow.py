@@ -216,7 +216,7 @@ class _Rows:
                 offset = offsets[row].as_py()
                 break
         path = self.builder.path
-        return CorruptBatchError(reason=error.sentence(), path=path, offset=offset)
+        return CorruptBatchError(reason=error.message(), path=path, offset=offset)
 
 
 def _timestamps(timestamp_ms: npt.NDArray[np.int64]) -> pa.Array:

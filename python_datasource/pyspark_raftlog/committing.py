@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from raftlog import AppendResult, ConnectedLog, EmbeddedLog
-    from raftlog.client.reading import LogReading
+    from raftlog.client.log_records import LogRecords
     from raftlog.client.user_records import UserRecord
 
 TRIES_MAX: Final = 20
@@ -40,7 +40,7 @@ class News:
     will be appended. ``attempt`` counts from 1.
     """
 
-    records: LogReading
+    records: LogRecords
     attempt: int
 
     @property

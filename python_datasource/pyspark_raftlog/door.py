@@ -1,4 +1,4 @@
-"""How the source and the sink reach a log: ``raftlog.client.door``, in terms of Spark's options.
+"""How the source and the sink reach a log: ``raftlog.client.location``, by Spark's options.
 
 Rules of this file:
 
@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from raftlog import ValueKind
-from raftlog.client.door import NODE_OPTIONS, PATH, PREFIX, Place, Reached, open_log, place_of
+from raftlog.client.location import (
+    NODE_OPTIONS,
+    PATH,
+    PREFIX,
+    HasLocation,
+    LogLocation,
+    open_log,
+    parse_location,
+)
 from raftlog.errors import LogNotFoundError
 
 from .option_values import Parse, text
@@ -37,22 +45,22 @@ class Settings:
     is_compressed: bool
 
 
-def take_place(given: dict[str, Any], call: str) -> Place:
+def take_place(given: dict[str, Any], call: str) -> LogLocation:
     """Where the log is, by parsed options, of which those that say so are taken out.
 
     Raises ``OptionError``; ``call`` is what a path would be given to.
     """
     names = {name for name, _ in DOOR_OPTIONS.values()}
-    return place_of({name: given.pop(name) for name in names & set(given)}, call=call)
+    return parse_location({name: given.pop(name) for name in names & set(given)}, call=call)
 
 
-def settings_of(where: Reached) -> Settings:
+def settings_of(where: HasLocation) -> Settings:
     """How the log takes records. Raises ``LogNotFoundError``, ``NotALogError``,
     ``CorruptFileError``, and what connecting raises."""
     if where.nodes is not None:
         with open_log(where) as log:
             return settings_of_open(log)
-    from raftlog.client.configuring import settings_of as settings_in
+    from raftlog.client.log_settings import read_settings as settings_in
 
     try:
         settings = settings_in(where.path)

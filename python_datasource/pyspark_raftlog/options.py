@@ -22,7 +22,7 @@ from typing import Any, Final
 from raftlog import limits
 from raftlog.client import Isolation, LogKind
 from raftlog.client.arguments import isolation_of
-from raftlog.client.door import Nodes
+from raftlog.client.location import QuorumNodes
 from raftlog.errors import OptionError
 
 from .door import DOOR_OPTIONS, take_place
@@ -61,7 +61,7 @@ class RaftlogOptions:
     """
 
     path: str
-    nodes: Nodes | None = None
+    nodes: QuorumNodes | None = None
     starting_offset: Edge | int | None = None
     starting_timestamp_ms: int | None = None
     starting_timestamp_strategy: TimestampStrategy = TimestampStrategy.ERROR

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from raftlog.client import Isolation, LogKind, LogReader
-from raftlog.client.door import open_reader
-from raftlog.errors import DataLossError, LogNotFoundError, SegmentVanishedError
+from raftlog.client.location import open_reader
+from raftlog.errors import DataLossError, LogNotFoundError, SegmentDeletedError
 from raftlog_state.records import Redactor
 
 from .arrow import CheckpointPlace, RowBuilder, rebatch
@@ -150,7 +150,7 @@ def _checkpoint_rows(
         builder = row_builder(log, options, columns, Transactions.none(), place)
         for scan in snapshot.scan(columns=builder.scan_columns()):
             yield from builder.build(scan)
-    except (LogNotFoundError, SegmentVanishedError):
+    except (LogNotFoundError, SegmentDeletedError):
         reason = f"checkpoint {snapshot_id} was planned, and is now deleted"
         _lose(options, DataLoss.SNAPSHOT_DELETED, log.path, reason)
 

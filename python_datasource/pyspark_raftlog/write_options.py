@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from raftlog import CommitName
-from raftlog.client.door import Nodes
+from raftlog.client.location import QuorumNodes
 from raftlog.errors import OptionError
 
 from .door import DOOR_OPTIONS, take_place
@@ -33,7 +33,7 @@ class WriteOptions:
     """
 
     path: str
-    nodes: Nodes | None = None
+    nodes: QuorumNodes | None = None
     required_base_offset: int | None = None
     required_end_offset: int | None = None
     required_epoch: int | None = None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from raftlog import ValueKind
-from raftlog.client.door import open_reader
+from raftlog.client.location import open_reader
 from raftlog.limits import BATCH_HEADER_BYTES, RAW_BATCH_BYTES_MAX
 
 from .commit_message import RowsMessage, pack_rows

@@ -90,7 +90,7 @@ def check_kraft(value: bytes | None) -> None:
     try:
         decoded = decode(value)
     except MetadataParseError as error:
-        raise ValueRefused("value", f"is no metadata record: {error.sentence()}") from None
+        raise ValueRefused("value", f"is no metadata record: {error.message()}") from None
     record = decoded.record
     if isinstance(record, UnknownRecord):
         what = f"type {record.api_key}, version {record.version}"
@@ -148,10 +148,10 @@ def kraft_value(
         _refuse_masks("record", decoded)
         return encode(decoded)
     except UnsupportedVersionError as error:
-        raise ValueRefused("recordVersion", error.sentence()) from None
+        raise ValueRefused("recordVersion", error.message()) from None
     except InvalidRecordError as error:
         column = "recordVersion" if error.field == "version" else "record"
-        raise ValueRefused(column, error.sentence()) from None
+        raise ValueRefused(column, error.message()) from None
 
 
 def parse_json(text: str) -> Any:

@@ -12,7 +12,7 @@ from tests.support.log_builder import data_batch
 
 import raftlog
 from pyspark_raftlog.options import RaftlogOptions
-from raftlog.client.door import place_of
+from raftlog.client.location import parse_location
 from raftlog.errors import OptionError, RaftlogError, TablesError
 from raftlog.node.log_lines import LogLines
 from raftlog.printable import printable, without_user_info
@@ -53,7 +53,7 @@ def test_a_sentence_on_the_console_is_printable() -> None:
 
 def test_a_line_of_a_node_is_printable_and_still_json() -> None:
     stream = io.StringIO()
-    LogLines(stream, 1).say("voters", host=DANGEROUS, name=HARMLESS)
+    LogLines(stream, 1).log("voters", host=DANGEROUS, name=HARMLESS)
     assert is_safe(stream.getvalue())
     assert json.loads(stream.getvalue())["host"] == DANGEROUS
 
@@ -103,7 +103,7 @@ def test_only_what_is_not_printable_is_escaped() -> None:
 def test_a_user_in_an_address_of_nodes_is_refused_and_not_shown(servers: str) -> None:
     calls = (
         lambda: raftlog.connect(servers),
-        lambda: place_of({"bootstrap.servers": servers}),
+        lambda: parse_location({"bootstrap.servers": servers}),
         lambda: RaftlogOptions.parse({"bootstrap.servers": servers}),
     )
     for call in calls:
@@ -122,7 +122,7 @@ def test_a_user_in_an_address_of_nodes_is_refused_and_not_shown(servers: str) ->
 def test_a_url_with_a_key_is_refused_and_not_shown(url: str, tmp_path: Path) -> None:
     for call in (
         lambda: raftlog.open(url),
-        lambda: place_of({"path": url}),
+        lambda: parse_location({"path": url}),
         lambda: RaftlogOptions.parse({"path": url}),
     ):
         with pytest.raises(RaftlogError) as refused:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.appender import GROUP_BYTES_MAX, Appender
 from raftlog.client.clock import Clock
-from raftlog.client.requests import Answer, AppendRequest, Done, Request, failed
+from raftlog.client.requests import AppendRequest, Done, Request, RequestResult, failed
+from raftlog.client.writer_thread import GROUP_BYTES_MAX, WriterThread
 from raftlog.errors import (
     AppendUnknownError,
     BufferAllocationError,
@@ -38,9 +38,11 @@ class Groups:
         self.gate = threading.Event()
         self.gate.set()
         self.closed = 0
-        self.answer: Callable[[Request], Answer] = Done
+        self.answer: Callable[[Request], RequestResult] = Done
 
-    def write(self, group: Sequence[Request], answer: Callable[[Request, Answer], None]) -> None:
+    def write(
+        self, group: Sequence[Request], answer: Callable[[Request, RequestResult], None]
+    ) -> None:
         self.begun.release()
         assert self.gate.wait(30)
         self.seen.append(list(group))
@@ -57,20 +59,22 @@ def groups() -> Groups:
 
 
 @pytest.fixture
-def appender(groups: Groups) -> Iterator[Appender]:
-    made = Appender("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
+def appender(groups: Groups) -> Iterator[WriterThread]:
+    made = WriterThread("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
     yield made
     groups.gate.set()
     made.close()
 
 
-def submitted(appender: Appender, *requests: AppendRequest) -> list[Future[Any]]:
+def submitted(appender: WriterThread, *requests: AppendRequest) -> list[Future[Any]]:
     for one in requests:
         appender.submit(one)
     return [one.future for one in requests]
 
 
-def test_what_gathers_during_a_group_is_the_next_group(groups: Groups, appender: Appender) -> None:
+def test_what_gathers_during_a_group_is_the_next_group(
+    groups: Groups, appender: WriterThread
+) -> None:
     groups.gate.clear()
     first, *others = [request() for _ in range(10)]
     submitted(appender, first)
@@ -82,7 +86,7 @@ def test_what_gathers_during_a_group_is_the_next_group(groups: Groups, appender:
 
 
 def test_a_group_is_bounded_so_that_other_processes_get_their_turn(
-    groups: Groups, appender: Appender
+    groups: Groups, appender: WriterThread
 ) -> None:
     groups.gate.clear()
     submitted(appender, request())
@@ -96,7 +100,7 @@ def test_a_group_is_bounded_so_that_other_processes_get_their_turn(
 
 
 def test_lingering_ends_early_when_the_log_is_closed(groups: Groups) -> None:
-    appender = Appender(
+    appender = WriterThread(
         "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, linger_ms=LONG_MS * 60
     )
     requests = [request(), request()]
@@ -107,7 +111,9 @@ def test_lingering_ends_early_when_the_log_is_closed(groups: Groups) -> None:
     assert groups.seen == [requests]
 
 
-def test_a_refusal_is_raised_to_its_own_caller_alone(groups: Groups, appender: Appender) -> None:
+def test_a_refusal_is_raised_to_its_own_caller_alone(
+    groups: Groups, appender: WriterThread
+) -> None:
     error = UnexpectedEndOffsetError(required_base_offset=3, record_count=1, log_end_offset=4)
     refused, fine = request(b"refused"), request()
     groups.answer = lambda one: failed(error) if one is refused else Done(one)
@@ -119,7 +125,7 @@ def test_a_refusal_is_raised_to_its_own_caller_alone(groups: Groups, appender: A
 
 
 def test_a_request_that_was_cancelled_in_the_queue_is_never_written(
-    groups: Groups, appender: Appender
+    groups: Groups, appender: WriterThread
 ) -> None:
     groups.gate.clear()
     submitted(appender, request())
@@ -134,7 +140,7 @@ def test_a_request_that_was_cancelled_in_the_queue_is_never_written(
         futures[0].result(0)
 
 
-def test_who_is_being_written_cannot_be_cancelled(groups: Groups, appender: Appender) -> None:
+def test_who_is_being_written_cannot_be_cancelled(groups: Groups, appender: WriterThread) -> None:
     groups.gate.clear()
     (future,) = submitted(appender, request())
     assert groups.begun.acquire(timeout=30)
@@ -142,7 +148,7 @@ def test_who_is_being_written_cannot_be_cancelled(groups: Groups, appender: Appe
 
 
 def test_what_waits_is_bounded(groups: Groups) -> None:
-    appender = Appender(
+    appender = WriterThread(
         "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1000
     )
     groups.gate.clear()
@@ -163,7 +169,7 @@ def test_what_waits_is_bounded(groups: Groups) -> None:
 
 
 def test_closing_writes_what_was_queued_and_takes_no_more(
-    groups: Groups, appender: Appender
+    groups: Groups, appender: WriterThread
 ) -> None:
     groups.gate.clear()
     futures = submitted(appender, request())
@@ -180,7 +186,7 @@ def test_closing_writes_what_was_queued_and_takes_no_more(
 
 
 def test_who_waits_for_room_is_told_when_the_log_is_closed(groups: Groups) -> None:
-    appender = Appender(
+    appender = WriterThread(
         "/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms, waiting_bytes_max=1
     )
     groups.gate.clear()
@@ -210,12 +216,12 @@ def test_nobody_waits_for_ever_if_the_thread_falls_over(
     fallen: list[type[BaseException]] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: fallen.append(args.exc_type))
 
-    def fall(one: Request) -> Answer:
+    def fall(one: Request) -> RequestResult:
         raise ZeroDivisionError
 
     groups.answer = fall
     groups.gate.clear()
-    appender = Appender("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
+    appender = WriterThread("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
     (writing,) = submitted(appender, request())
     assert groups.begun.acquire(timeout=30)
     (queued,) = submitted(appender, request())
@@ -231,13 +237,13 @@ def test_nobody_waits_for_ever_if_the_thread_falls_over(
 
 
 def test_a_log_that_was_never_written_to_is_closed_all_the_same(groups: Groups) -> None:
-    appender = Appender("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
+    appender = WriterThread("/log", groups.write, on_close=groups.close, now_ms=CLOCK.now_ms)
     assert appender.close()
     assert (groups.closed, groups.seen) == (1, [])
 
 
 def test_a_fork_of_the_process_cannot_use_it(
-    groups: Groups, appender: Appender, monkeypatch: pytest.MonkeyPatch
+    groups: Groups, appender: WriterThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)

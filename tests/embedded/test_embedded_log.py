@@ -16,8 +16,8 @@ from tests.embedded.conftest import PATH, Machine
 import raftlog
 from raftlog import client
 from raftlog.client.embedded import EmbeddedLog
+from raftlog.client.fair_lock import LOCK_NAME
 from raftlog.client.requests import AppendResult
-from raftlog.client.turns import LOCK_NAME
 from raftlog.errors import (
     ForeignCommitError,
     FutureEpochError,

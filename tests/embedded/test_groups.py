@@ -12,10 +12,17 @@ from tests.simulated_disk.simulated_tree import OperationKind
 from tests.simulated_disk.survival import Survival
 
 from raftlog.client.clock import Clock
-from raftlog.client.configuring import configure
 from raftlog.client.embedded import EmbeddedLog
-from raftlog.client.group import GroupWriter
-from raftlog.client.requests import Answer, AppendRequest, AppendResult, Done, Failed, Request
+from raftlog.client.group_committer import GroupCommitter
+from raftlog.client.log_settings import configure
+from raftlog.client.requests import (
+    AppendRequest,
+    AppendResult,
+    Done,
+    Failed,
+    Request,
+    RequestResult,
+)
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,
@@ -42,22 +49,22 @@ def request(*values: bytes, commit: int | None = None, base: int | None = None) 
     )
 
 
-def done(writer: GroupWriter, requests: Sequence[Request]) -> list[Answer]:
+def done(writer: GroupCommitter, requests: Sequence[Request]) -> list[RequestResult]:
     """The answers to a group, in the order of its requests."""
-    answers: dict[int, Answer] = {}
+    answers: dict[int, RequestResult] = {}
     writer.write(requests, lambda one, answer: answers.update({id(one): answer}))
     return [answers[id(one)] for one in requests]
 
 
-def errors(answers: Sequence[Answer]) -> list[type[Exception] | None]:
+def errors(answers: Sequence[RequestResult]) -> list[type[Exception] | None]:
     return [type(one.error) if isinstance(one, Failed) else None for one in answers]
 
 
 @pytest.fixture
-def writer(machine: Machine) -> GroupWriter:
+def writer(machine: Machine) -> GroupCommitter:
     """A writer with one record in the log already."""
     machine.open().close()
-    made = GroupWriter(machine.disk, PATH, CLOCK)
+    made = GroupCommitter(machine.disk, PATH, CLOCK)
     assert errors(done(made, [request(b"first")])) == [None]
     return made
 
@@ -67,7 +74,7 @@ def values(machine: Machine) -> list[bytes | None]:
 
 
 def test_who_has_the_log_open_is_told_how_long_to_linger(
-    machine: Machine, writer: GroupWriter
+    machine: Machine, writer: GroupCommitter
 ) -> None:
     told: list[float] = []
     writer.on_linger = told.append
@@ -85,7 +92,7 @@ def test_retention_that_cannot_be_had_is_not_who_appends_s_matter(
     config = LogConfig(segment_bytes=300, retention_bytes=600)
     machine.open(config=config).close()
     now_ms = 0.0
-    writer = GroupWriter(machine.disk, PATH, replace(CLOCK, now_ms=lambda: now_ms))
+    writer = GroupCommitter(machine.disk, PATH, replace(CLOCK, now_ms=lambda: now_ms))
     for number in range(19):
         done(writer, [request(b"%020d" % number)])
     kept = {path: data for path, data in machine.disk.files().items() if path.endswith(".log")}
@@ -106,7 +113,7 @@ def test_retention_that_cannot_be_had_is_not_who_appends_s_matter(
 
 
 def test_a_group_shares_one_batch_one_write_and_one_sync(
-    machine: Machine, writer: GroupWriter
+    machine: Machine, writer: GroupCommitter
 ) -> None:
     recording = machine.disk.record()
     answers = done(writer, [request(b"%d" % number) for number in range(64)])
@@ -117,7 +124,9 @@ def test_a_group_shares_one_batch_one_write_and_one_sync(
     assert published == [OperationKind.WRITE]
 
 
-def test_a_group_that_appends_nothing_writes_nothing(machine: Machine, writer: GroupWriter) -> None:
+def test_a_group_that_appends_nothing_writes_nothing(
+    machine: Machine, writer: GroupCommitter
+) -> None:
     done(writer, [request(b"x", commit=1)])
     recording = machine.disk.record()
     answers = done(writer, [request(b"y", base=1), request(b"x", commit=1), request(base=3)])
@@ -125,7 +134,9 @@ def test_a_group_that_appends_nothing_writes_nothing(machine: Machine, writer: G
     assert recording.operations == []
 
 
-def test_what_names_itself_stands_alone_in_its_batch(machine: Machine, writer: GroupWriter) -> None:
+def test_what_names_itself_stands_alone_in_its_batch(
+    machine: Machine, writer: GroupCommitter
+) -> None:
     done(writer, [request(b"a"), request(b"b", commit=1), request(b"c"), request(b"d", base=5)])
     log = ReplicatedLog.open(machine.disk.another_process(), PATH, now_ms=0)
     assert [one.name.version for one in log.producer_state.commits] == [1]
@@ -141,7 +152,7 @@ def test_what_names_itself_stands_alone_in_its_batch(machine: Machine, writer: G
     ]
 
 
-def test_of_rivals_in_one_group_the_first_wins(machine: Machine, writer: GroupWriter) -> None:
+def test_of_rivals_in_one_group_the_first_wins(machine: Machine, writer: GroupCommitter) -> None:
     answers = done(writer, [request(b"%d" % turn, base=2) for turn in range(3)])
     assert errors(answers) == [None, UnexpectedEndOffsetError, UnexpectedEndOffsetError]
     assert values(machine) == [b"first", b"0"]
@@ -158,7 +169,7 @@ def _batches(log: EmbeddedLog) -> list[object]:
 
 
 def test_a_failed_sync_leaves_its_group_unknown_and_the_log_closed(
-    machine: Machine, writer: GroupWriter
+    machine: Machine, writer: GroupCommitter
 ) -> None:
     machine.disk.fail_sync_once("*.log")
     asking = AppendRequest(records=(), required_base_offset=3, deadline_ms=1e12)
@@ -177,7 +188,7 @@ def test_a_failed_sync_leaves_its_group_unknown_and_the_log_closed(
 
 @pytest.mark.parametrize("pattern", ["*.log", "*/published"])
 def test_a_failed_write_leaves_its_group_unknown(
-    machine: Machine, writer: GroupWriter, pattern: str
+    machine: Machine, writer: GroupCommitter, pattern: str
 ) -> None:
     machine.disk.fail_write_once(pattern)
     (answer,) = done(writer, [request(b"lost")])
@@ -188,7 +199,7 @@ def test_a_failed_write_leaves_its_group_unknown(
 
 
 def test_on_a_full_disk_what_fits_is_appended_and_the_rest_refused(
-    machine: Machine, writer: GroupWriter
+    machine: Machine, writer: GroupCommitter
 ) -> None:
     used = sum(len(data) for data in machine.disk.files().values())
     machine.disk.full_at(used + 2000)
@@ -202,7 +213,7 @@ def test_on_a_full_disk_what_fits_is_appended_and_the_rest_refused(
 
 
 def test_who_was_written_in_part_when_the_disk_was_full_is_told_so(
-    machine: Machine, writer: GroupWriter
+    machine: Machine, writer: GroupCommitter
 ) -> None:
     used = sum(len(data) for data in machine.disk.files().values())
     machine.disk.full_at(used + 9 * 1024 * 1024)
@@ -217,7 +228,7 @@ def test_a_transaction_written_in_part_when_the_disk_was_full_is_not_refused(
     machine: Machine,
 ) -> None:
     machine.open(values="kraft").close()
-    writer = GroupWriter(machine.disk, PATH, CLOCK)
+    writer = GroupCommitter(machine.disk, PATH, CLOCK)
     done(writer, [request(b"first")])
     used = sum(len(data) for data in machine.disk.files().values())
     machine.disk.full_at(used + 9 * 1024 * 1024)
@@ -232,21 +243,23 @@ def test_a_transaction_written_in_part_when_the_disk_was_full_is_not_refused(
 
 
 def test_a_failed_write_of_a_named_append_leaves_it_unknown(
-    machine: Machine, writer: GroupWriter
+    machine: Machine, writer: GroupCommitter
 ) -> None:
     machine.disk.fail_write_once("*.log")
     answers = done(writer, [request(b"named", commit=1), request(b"later")])
     assert errors(answers) == [AppendUnknownError, DiskFailedError]
 
 
-def test_what_was_answered_survives_any_power_loss(machine: Machine, writer: GroupWriter) -> None:
+def test_what_was_answered_survives_any_power_loss(
+    machine: Machine, writer: GroupCommitter
+) -> None:
     answers = done(writer, [request(b"a", commit=1), request(b"b")])
     assert errors(answers) == [None, None]
     for survival in Survival:
         for seed in range(3):
             disk = machine.disk.copy()
             disk.crash(survival, seed)
-            log = GroupWriter(disk, PATH, CLOCK)
+            log = GroupCommitter(disk, PATH, CLOCK)
             (again, more) = done(log, [request(b"a", commit=1), request(b"c")])
             assert again == Done(AppendResult(2, 2, 1, was_duplicate=True))
             assert more == Done(AppendResult(4, 4, 1))
@@ -256,7 +269,7 @@ def test_what_was_answered_survives_any_power_loss(machine: Machine, writer: Gro
 
 
 def test_what_a_dead_writer_left_unsynced_is_saved_aside_and_never_read(
-    machine: Machine, writer: GroupWriter
+    machine: Machine, writer: GroupCommitter
 ) -> None:
     dying = machine.disk.another_process()
     log = ReplicatedLog.open(dying, PATH, now_ms=0)
@@ -272,8 +285,10 @@ def test_what_a_dead_writer_left_unsynced_is_saved_aside_and_never_read(
     assert b"unsynced" in machine.disk.files()[saved[0]]
 
 
-def test_two_writers_take_up_what_the_other_appended(machine: Machine, writer: GroupWriter) -> None:
-    other = GroupWriter(machine.disk.another_process(), PATH, CLOCK)
+def test_two_writers_take_up_what_the_other_appended(
+    machine: Machine, writer: GroupCommitter
+) -> None:
+    other = GroupCommitter(machine.disk.another_process(), PATH, CLOCK)
     for turn in range(5):
         (mine,) = done(writer, [request(b"mine", commit=2 * turn)])
         (repeat, other_s) = done(
@@ -292,13 +307,13 @@ def test_two_writers_take_up_what_the_other_appended(machine: Machine, writer: G
 
 
 def test_damage_below_what_was_acknowledged_stops_writing_and_not_reading(
-    machine: Machine, writer: GroupWriter
+    machine: Machine, writer: GroupCommitter
 ) -> None:
     done(writer, [request(b"second")])
     disk: SimulatedDisk = machine.disk
     last = disk.files()[SEGMENT].rindex(b"second")
     disk.flip_bit(SEGMENT, 8 * last)
-    other = GroupWriter(disk.another_process(), PATH, CLOCK)
+    other = GroupCommitter(disk.another_process(), PATH, CLOCK)
     answers = done(other, [request(b"x"), request(b"y", base=3)])
     assert errors(answers) == [LogReadOnlyError, LogReadOnlyError]
     assert isinstance(answers[0], Failed)

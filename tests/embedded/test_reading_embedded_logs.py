@@ -8,7 +8,7 @@ from tests.simulated_disk.survival import Survival
 from tests.support.log_builder import END, begin, control_batch, data_batch, leader_change
 
 from raftlog.client import EndBasis, Isolation, LogKind, open_path
-from raftlog.client.reading import ARROW_SCHEMA, LogReading
+from raftlog.client.log_records import ARROW_SCHEMA, LogRecords
 from raftlog.errors import UnknownRecordKindError
 from raftlog.log.names import RAFTLOG_PROPERTIES_NAME
 from raftlog.log.published import PUBLISHED_NAME, Published, encode_published
@@ -55,9 +55,9 @@ class Writer:
     def open(self) -> LogReader:
         return open_path(DIRECTORY, storage=self.disk)
 
-    def reading(self, start_offset: int = 0) -> LogReading:
+    def reading(self, start_offset: int = 0) -> LogRecords:
         end = self.open().read_end(isolation=COMMITTED)
-        return LogReading(self.open, start_offset, end.offset, COMMITTED)
+        return LogRecords(self.open, start_offset, end.offset, COMMITTED)
 
     def values(self) -> list[bytes | None]:
         return [record.value for record in self.reading()]
@@ -127,7 +127,7 @@ def test_a_reader_meets_a_writer_between_its_two_looks(writer: Writer) -> None:
     with writer.disk.open_for_writing(f"{DIRECTORY}/{PUBLISHED_NAME}") as file:
         file.write_at(0, encode_published(published))
     assert log.log_end_offset == 4
-    assert [r.value for r in LogReading(lambda: log, 0, 4, COMMITTED)] == [b"a", b"b", b"c"]
+    assert [r.value for r in LogRecords(lambda: log, 0, 4, COMMITTED)] == [b"a", b"b", b"c"]
 
 
 def test_after_another_boot_the_sound_end_counts(writer: Writer) -> None:
@@ -153,7 +153,7 @@ def test_a_log_whose_properties_are_damaged_is_read_as_what_it_is_declared(write
         writer.open()
     log = open_path(DIRECTORY, kind=LogKind.PARTITION, storage=writer.disk)
     assert log.kind is LogKind.PARTITION
-    assert [r.value for r in LogReading(lambda: log, 0, 3, COMMITTED)] == [b"a", b"b"]
+    assert [r.value for r in LogRecords(lambda: log, 0, 3, COMMITTED)] == [b"a", b"b"]
 
 
 def test_a_kraft_log_ends_before_a_transaction_that_is_open() -> None:
@@ -176,7 +176,7 @@ def test_no_record_is_given_of_what_is_aborted() -> None:
     writer.publish()
     assert writer.values() == [b"\x01\x14\x00\x01\x00"]
     assert writer.reading().to_arrow()["offset"].to_pylist() == [4]
-    everything = LogReading(writer.open, 0, 5, Isolation.READ_UNCOMMITTED)
+    everything = LogRecords(writer.open, 0, 5, Isolation.READ_UNCOMMITTED)
     assert len(list(everything)) == 4
 
 
@@ -204,8 +204,8 @@ def test_records_and_columns_are_the_same_and_headers_of_ours_are_not_shown(writ
 
 
 def test_a_reading_begins_and_ends_inside_batches(writer: Writer) -> None:
-    reading = LogReading(writer.open, 2, 3, COMMITTED)
+    reading = LogRecords(writer.open, 2, 3, COMMITTED)
     assert [record.offset for record in reading] == [2]
     assert reading.to_arrow()["value"].to_pylist() == [b"b"]
     assert list(reading) == list(reading), "it can be read twice"
-    assert list(LogReading(writer.open, 3, 1, COMMITTED)) == []
+    assert list(LogRecords(writer.open, 3, 1, COMMITTED)) == []

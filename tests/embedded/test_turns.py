@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from tests.simulated_disk.simulated import SimulatedDisk
 
-from raftlog.client.turns import LOCK_NAME, TURN_NAME, Turns
+from raftlog.client.fair_lock import LOCK_NAME, TURNSTILE_NAME, FairLock
 
 
-def turns(disk: SimulatedDisk, pause: Callable[[float], None] = lambda _: None) -> Turns:
-    return Turns(disk.another_process(), "/", pause=pause)
+def turns(disk: SimulatedDisk, pause: Callable[[float], None] = lambda _: None) -> FairLock:
+    return FairLock(disk.another_process(), "/", pause=pause)
 
 
 def always() -> bool:
@@ -24,17 +24,17 @@ def never() -> bool:
 def test_a_lock_that_is_free_is_taken_at_once() -> None:
     disk = SimulatedDisk()
     pauses: list[float] = []
-    lock = turns(disk, pauses.append).take(never)
+    lock = turns(disk, pauses.append).acquire(never)
     assert lock is not None
     assert pauses == []
-    assert turns(disk).take(never) is None
+    assert turns(disk).acquire(never) is None
     lock.release()
-    assert turns(disk).take(never) is not None
+    assert turns(disk).acquire(never) is not None
 
 
 def test_who_waits_gets_it_as_soon_as_it_is_free() -> None:
     disk = SimulatedDisk()
-    held = turns(disk).take(never)
+    held = turns(disk).acquire(never)
     assert held is not None
     pauses: list[float] = []
 
@@ -43,7 +43,7 @@ def test_who_waits_gets_it_as_soon_as_it_is_free() -> None:
         if len(pauses) == 30:
             held.release()
 
-    assert turns(disk, pause).take(always) is not None
+    assert turns(disk, pause).acquire(always) is not None
     assert len(pauses) == 30
     assert max(pauses) <= 0.005
     assert pauses == sorted(pauses)
@@ -52,33 +52,33 @@ def test_who_waits_gets_it_as_soon_as_it_is_free() -> None:
 def test_who_comes_back_waits_behind_who_waited() -> None:
     disk = SimulatedDisk()
     first = turns(disk)
-    held = first.take(never)
+    held = first.acquire(never)
     assert held is not None
     back: list[object] = []
 
     def pause(_: float) -> None:
         held.release()
-        back.append(first.take(never))
+        back.append(first.acquire(never))
 
-    second = turns(disk, pause).take(always)
+    second = turns(disk, pause).acquire(always)
     assert second is not None
     assert back == [None]
 
 
 def test_who_gives_up_stands_in_nobody_s_way() -> None:
     disk = SimulatedDisk()
-    held = turns(disk).take(never)
+    held = turns(disk).acquire(never)
     assert held is not None
-    assert turns(disk).take(never) is None
+    assert turns(disk).acquire(never) is None
     held.release()
-    assert turns(disk).take(never) is not None
+    assert turns(disk).acquire(never) is not None
 
 
 def test_the_dead_hold_nothing() -> None:
     disk = SimulatedDisk()
-    for name in (LOCK_NAME, TURN_NAME):
+    for name in (LOCK_NAME, TURNSTILE_NAME):
         other = disk.another_process()
         assert other.try_lock(f"/{name}") is not None
-        assert turns(disk).take(never) is None
+        assert turns(disk).acquire(never) is None
         other.kill()
-    assert turns(disk).take(never) is not None
+    assert turns(disk).acquire(never) is not None

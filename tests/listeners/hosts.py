@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raftlog.node.listeners import Listener
-from raftlog.node.state_log import StateLog
+from raftlog.node.raft_client import RaftClient
+from raftlog.node.raft_listeners import RaftListener
 from tests.support.one_replica import OneReplica
 from tests.support.shared_log import SharedLog
 
 
 class Host(Protocol):
     @property
-    def log(self) -> StateLog: ...
+    def log(self) -> RaftClient: ...
 
     @property
     def epoch(self) -> int: ...
@@ -23,7 +23,7 @@ class Host(Protocol):
     @property
     def end_offset(self) -> int: ...
 
-    def register(self, listener: Listener) -> None: ...
+    def register(self, listener: RaftListener) -> None: ...
 
     def elect(self) -> None:
         """Let this node lead the next epoch."""
@@ -50,7 +50,7 @@ class ReplicaHost:
         self.one = OneReplica()
 
     @property
-    def log(self) -> StateLog:
+    def log(self) -> RaftClient:
         return self.one.log
 
     @property
@@ -61,7 +61,7 @@ class ReplicaHost:
     def end_offset(self) -> int:
         return self.one.replica.log.end_offset
 
-    def register(self, listener: Listener) -> None:
+    def register(self, listener: RaftListener) -> None:
         self.one.register(listener)
 
     def elect(self) -> None:
@@ -92,7 +92,7 @@ class SharedHost:
         self.node = self.shared.node(1)
 
     @property
-    def log(self) -> StateLog:
+    def log(self) -> RaftClient:
         return self.node
 
     @property
@@ -103,7 +103,7 @@ class SharedHost:
     def end_offset(self) -> int:
         return self.shared.end_offset
 
-    def register(self, listener: Listener) -> None:
+    def register(self, listener: RaftListener) -> None:
         self.node.register(listener)
         self.shared.deliver()
 

@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.errors import FutureEpochError, NotLeaderError, UnexpectedEndOffsetError
 from raftlog.log.snapshot import SnapshotReader
-from raftlog.node.listeners import Leadership
+from raftlog.node.raft_listeners import LeaderNotification
 from raftlog.records.batch import RecordBatch
 from raftlog.types import SnapshotId
 from tests.listeners.hosts import Host, ReplicaHost, SharedHost
@@ -21,11 +21,11 @@ class Recorder:
         self.next_offset = 0
         self.values: list[bytes | None] = []
         self.control_count = 0
-        self.leaders: list[Leadership] = []
+        self.leaders: list[LeaderNotification] = []
         self.snapshots: list[SnapshotId] = []
         self.shutdown_count = 0
 
-    def commit(self, batches: Sequence[RecordBatch]) -> None:
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
         assert batches, "a piece holds something"
         assert not self.shutdown_count, "nothing is told behind the end"
         for batch in batches:
@@ -35,16 +35,16 @@ class Recorder:
             if not batch.is_control:
                 self.values += [record.value for record in batch.records()]
 
-    def load_snapshot(self, snapshot: SnapshotReader) -> None:
+    def handle_load_snapshot(self, snapshot: SnapshotReader) -> None:
         assert snapshot.snapshot_id.end_offset > self.next_offset
         self.snapshots.append(snapshot.snapshot_id)
         self.next_offset = snapshot.snapshot_id.end_offset
 
-    def change_leader(self, leadership: Leadership) -> None:
+    def handle_leader_change(self, leader: LeaderNotification) -> None:
         assert not self.shutdown_count, "nothing is told behind the end"
         if self.leaders:
-            assert leadership.epoch >= self.leaders[-1].epoch, "epochs never fall"
-        self.leaders.append(leadership)
+            assert leader.epoch >= self.leaders[-1].epoch, "epochs never fall"
+        self.leaders.append(leader)
 
     def begin_shutdown(self) -> None:
         self.shutdown_count += 1
@@ -151,7 +151,7 @@ def test_whoever_comes_late_begins_with_the_newest_snapshot(host: Host) -> None:
     assert [one.end_offset for one in late.snapshots] == [3]
     assert late.values == [b"c", b"d"]
     assert (early.values, early.snapshots) == ([b"a", b"b", b"c", b"d"], [])
-    assert late.leaders[-1] == Leadership(host.epoch, 1, host.end_offset)
+    assert late.leaders[-1] == LeaderNotification(host.epoch, 1, host.end_offset)
 
 
 def test_the_end_is_told_once_and_nothing_behind_it(host: Host) -> None:

@@ -16,8 +16,8 @@ class Pieces(Recorder):
         super().__init__()
         self.sizes: list[int] = []
 
-    def commit(self, batches: Sequence[RecordBatch]) -> None:
-        super().commit(batches)
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+        super().handle_commit(batches)
         self.sizes.append(len(batches))
 
 
@@ -27,7 +27,7 @@ def fill(one: OneReplica, count: int) -> None:
 
 
 def test_what_is_committed_comes_in_pieces_of_a_bounded_size() -> None:
-    one = OneReplica(piece_bytes_max=1_000)
+    one = OneReplica(chunk_bytes_max=1_000)
     one.elect()
     fill(one, 50)
     listener = Pieces()
@@ -42,7 +42,7 @@ def test_what_is_committed_comes_in_pieces_of_a_bounded_size() -> None:
 
 
 def test_a_batch_that_is_larger_than_a_piece_comes_alone() -> None:
-    one = OneReplica(piece_bytes_max=10)
+    one = OneReplica(chunk_bytes_max=10)
     one.elect()
     fill(one, 3)
     listener = Pieces()
@@ -51,7 +51,7 @@ def test_a_batch_that_is_larger_than_a_piece_comes_alone() -> None:
 
 
 def test_a_listener_that_the_start_of_the_log_overtakes_gets_the_snapshot() -> None:
-    one = OneReplica(piece_bytes_max=200)
+    one = OneReplica(chunk_bytes_max=200)
     one.elect()
     fill(one, 10)
     slow = Pieces()
@@ -92,8 +92,8 @@ def test_that_it_leads_no_more_is_told_even_if_it_leads_again_at_once() -> None:
 
 def test_a_listener_may_append_while_it_is_told_something() -> None:
     class Echo(Recorder):
-        def commit(self, batches: Sequence[RecordBatch]) -> None:
-            super().commit(batches)
+        def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
+            super().handle_commit(batches)
             if len(self.values) < 4:
                 one.log.append(one.replica.core.epoch, [b"echo"])
 

@@ -15,7 +15,7 @@ from raftlog.errors import (
     DataLossError,
     DivergedLogError,
     LogAccessError,
-    SegmentVanishedError,
+    SegmentDeletedError,
 )
 from raftlog.records.columns import Column
 from raftlog.types import SnapshotId
@@ -357,7 +357,7 @@ def test_a_directory_that_always_loses_what_it_listed_is_told_as_such() -> None:
     storage = Vanishing()
     storage.write("/node/__cluster_metadata-0/other", b"")
     log = open_path("/node/__cluster_metadata-0", storage=storage)
-    with pytest.raises(SegmentVanishedError) as caught:
+    with pytest.raises(SegmentDeletedError) as caught:
         log.read_end(isolation=COMMITTED)
     assert caught.value.retriable
 

@@ -21,10 +21,10 @@ from tests.simulated_disk.survival import Survival
 from tests.support.deaths import dies_after
 
 from raftlog.client.clock import Clock
-from raftlog.client.creating import find_or_create
-from raftlog.client.group import GroupWriter
-from raftlog.client.repairing import repair_log
-from raftlog.client.requests import Answer, AppendResult, Done, Failed, Operation, Request
+from raftlog.client.create import find_or_create
+from raftlog.client.group_committer import GroupCommitter
+from raftlog.client.repair import repair_log
+from raftlog.client.requests import AppendResult, Done, Failed, Operation, Request, RequestResult
 from raftlog.errors import (
     AppendUnknownError,
     DiskFailedError,
@@ -237,8 +237,8 @@ class LogMachine(RuleBasedStateMachine):
 
     # --- how --------------------------------------------------------------------------------------
 
-    def _new_writer(self, process: SimulatedDisk) -> GroupWriter:
-        return GroupWriter(process, PATH, self.clock)
+    def _new_writer(self, process: SimulatedDisk) -> GroupCommitter:
+        return GroupCommitter(process, PATH, self.clock)
 
     def _planned(
         self, intents: Sequence[Intent]
@@ -255,8 +255,8 @@ class LogMachine(RuleBasedStateMachine):
             logs.append(log)
         return requests, answers, logs
 
-    def _done(self, who: int, requests: Sequence[Request]) -> list[Answer]:
-        answers: dict[int, Answer] = {}
+    def _done(self, who: int, requests: Sequence[Request]) -> list[RequestResult]:
+        answers: dict[int, RequestResult] = {}
         self.writers[who].write(requests, lambda one, answer: answers.update({id(one): answer}))
         return [answers[id(request)] for request in requests]
 

@@ -78,9 +78,9 @@ def test_a_log_that_closed_itself_names_the_cause_and_what_to_do(
         act(disk, log)
     with pytest.raises(LogClosedError) as closed:
         append(log, b"later")
-    text = closed.value.sentence()
+    text = closed.value.message()
     assert cause in text
     assert remedy in text
-    assert failed.value.sentence().replace(f"{DIRECTORY}/", "") in text
+    assert failed.value.message().replace(f"{DIRECTORY}/", "") in text
     assert DIRECTORY not in closed.value.reason, "clients of a node are sent it"
     assert ("disk failed" in text) == (act is after_a_failed_sync)

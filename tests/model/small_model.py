@@ -144,11 +144,11 @@ class ModelNode:
         events = deque([event])
         while events:
             for effect in self.core.step(events.popleft(), now_ms=self.now_ms):
-                answer = self._carry_out(effect)
+                answer = self._execute(effect)
                 if answer is not None:
                     events.append(answer)
 
-    def _carry_out(self, effect: Effect) -> Event | None:
+    def _execute(self, effect: Effect) -> Event | None:
         records = self.log.records
         match effect:
             case PersistElection(state):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from raftlog.limits import MIB
-from raftlog.node.access import Caller, Rights
+from raftlog.node.access import Principal, Rights
 from raftlog.node.connection import Asked, Connection
 from raftlog.node.pace import Pace
 from raftlog.node.request_budget import RequestBudget
@@ -20,7 +20,7 @@ from tests.support.served_node import transport_of
 FRAME_BYTES_MAX: Final = 100 * MIB
 BUDGET_BYTES: Final = 64 * MIB
 STALLED_S: Final = 500.0
-CALLER: Final = Caller(
+CALLER: Final = Principal(
     name="somebody",
     node_id=None,
     listener=Listener.CLIENTS,
@@ -44,10 +44,10 @@ class Here:
         self.is_closed = False
         self.connection = Connection(
             where="there",
-            introduce=lambda _transport: CALLER,
+            authenticate=lambda _transport: CALLER,
             handle=lambda _connection, asked: self.asked.append(asked),
             closed=self._close,
-            hear=lambda *_: None,
+            log_event=lambda *_: None,
             frame_bytes_max=lambda _caller: FRAME_BYTES_MAX,
             in_flight_max=100,
             budget=lambda caller: self.budget.share_of(caller.name),
@@ -233,7 +233,7 @@ def test_a_connection_of_tls_may_be_ended_again_and_again(tmp_path: Path) -> Non
             here.connection.finish()
             here.connection.refuse("again")
             assert not here.connection.is_stalled(0)
-            assert not here.connection.is_judged_otherwise
+            assert not here.connection.needs_reauthentication
         here.connection.abort()
         await until(lambda: here.is_closed)
 

@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from raftlog.node.access import ANONYMOUS, Caller, Rights
+from raftlog.node.access import ANONYMOUS, Principal, Rights
 from raftlog.node.config import LimitsConfig
-from raftlog.node.connection_quotas import ConnectionQuotas, CountedConnection, Refusal
+from raftlog.node.connection_quotas import ConnectionQuotas, CountedConnection, LimitExceeded
 from raftlog.wire import ApiKey, Listener
 from tests.support.quorum_processes import free_ports
 from tests.support.served_node import RawConnection, served_node
@@ -26,14 +26,14 @@ class Quotas:
 
     def enter(
         self, listener: Listener, host: str = "10.0.0.1", now_s: float = 0
-    ) -> CountedConnection | Refusal:
+    ) -> CountedConnection | LimitExceeded:
         return self.quotas.enter(listener, host, lambda: self.closed.append(host), now_s)
 
     def let_in(
         self, listener: Listener, *, host: str = "10.0.0.1", **caller: Any
-    ) -> CountedConnection | Refusal:
+    ) -> CountedConnection | LimitExceeded:
         entered = self.enter(listener, host)
-        if isinstance(entered, Refusal):
+        if isinstance(entered, LimitExceeded):
             return entered
         refusal = self.quotas.admit(entered, caller_on(listener, **caller))
         if refusal is not None:
@@ -46,16 +46,16 @@ def caller_on(
     name: str = ANONYMOUS,
     node_id: int | None = None,
     rights: Rights = Rights.READ,
-) -> Caller:
-    return Caller(name=name, node_id=node_id, listener=listener, rights=rights)
+) -> Principal:
+    return Principal(name=name, node_id=node_id, listener=listener, rights=rights)
 
 
-def limit_of(found: CountedConnection | Refusal) -> str:
-    assert isinstance(found, Refusal), "it was let in"
+def limit_of(found: CountedConnection | LimitExceeded) -> str:
+    assert isinstance(found, LimitExceeded), "it was let in"
     return found.limit
 
 
-def counted(found: CountedConnection | Refusal) -> CountedConnection:
+def counted(found: CountedConnection | LimitExceeded) -> CountedConnection:
     assert isinstance(found, CountedConnection), found
     return found
 
@@ -176,7 +176,7 @@ def test_a_voter_is_served_while_clients_have_taken_all_their_places(tmp_path: P
                     await asyncio.sleep(0.01)
             async with await connect(clients) as refused:
                 assert await refused.next_frame() is None
-            assert server.figures.refused_connections == {"connections_max": 1}
+            assert server.metrics.refused_connections == {"connections_max": 1}
             assert "3 connections of clients are open" in node.lines("limit")[0]["reason"]
             async with await connect(voters) as voter:
                 voter.ask_versions(7)
@@ -184,7 +184,7 @@ def test_a_voter_is_served_while_clients_have_taken_all_their_places(tmp_path: P
             for one in taken:
                 one.writer.close()
             async with asyncio.timeout(20):
-                while server.figures.connections:
+                while server.metrics.connections:
                     await asyncio.sleep(0.01)
             assert (server.quotas.clients.count, server.quotas.voters.count) == (0, 0)
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from raftlog.client.requests import AppendRequest, Done
-from raftlog.errors import InexpressibleMessageError
-from raftlog.node import quorum_requests
+from raftlog.errors import UnsupportedFieldError
+from raftlog.node import raft_request_handler
 from raftlog.node.apis import ClientApis
 from raftlog.node.driver import Driver
 from raftlog.wire import ApiKey, decode_versions_response, encode_request
@@ -70,7 +70,7 @@ def test_an_answer_that_cannot_be_said_holds_up_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unsayable(*_: object) -> bytes:
-        raise InexpressibleMessageError(api="Fetch", version=17, field="f", reason="a bug")
+        raise UnsupportedFieldError(api="Fetch", version=17, field="f", reason="a bug")
 
     async def check(node: ServedNode) -> None:
         driver = node.node.driver
@@ -78,7 +78,7 @@ def test_an_answer_that_cannot_be_said_holds_up_nobody_else(
             connection.ask(ApiKey.FETCH, 17, parked_fetch(node, 60_000), 1)
             while not driver.replica.core.role.delayed_fetches:  # type: ignore[union-attr]
                 await asyncio.sleep(0)
-            monkeypatch.setattr(quorum_requests, "encode_response", unsayable)
+            monkeypatch.setattr(raft_request_handler, "encode_response", unsayable)
             answer = await driver.append(AppendRequest(records=(b"a",), deadline_ms=1e12))
             assert isinstance(answer, Done)
             await _closes(connection, node)
@@ -181,7 +181,7 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
                 assert await third.next_frame() is None
             first.ask_versions(5)
             assert (await first.answer(ApiKey.API_VERSIONS, 3))[0] == 5
-        refused = node.node.server.figures.refused_connections
+        refused = node.node.server.metrics.refused_connections
         assert refused == {"connections_per_address_max": 1}
         assert "limits.connections_per_address_max" in node.lines("limit")[0]["about"]
 

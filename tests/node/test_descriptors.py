@@ -38,7 +38,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
 try:
     raise_descriptor_limit(parse_config(sys.argv[3], "node.toml"))
 except ConfigError as error:
-    print(error.sentence())
+    print(error.message())
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 
@@ -109,11 +109,11 @@ def test_a_connection_that_is_closed_before_its_handshake_is_counted_no_more(
                 for one in peers:
                     await loop.sock_connect(one, ("127.0.0.1", node.port))  # in the backlog
                 await _until_said(node)
-            assert server.figures.closed_connections["no right"] == 1
+            assert server.metrics.closed_connections["no right"] == 1
             for one in peers:
                 one.close()
             async with asyncio.timeout(10):
-                while server.figures.connections:
+                while server.metrics.connections:
                     await asyncio.sleep(0.01)
             assert not server.connections
             assert not server.quotas.stranger_count

@@ -150,12 +150,12 @@ def test_who_waits_for_records_is_looked_at_when_there_are_some(tmp_path: Path) 
         )
         await asyncio.sleep(0)
         for _ in range(100):
-            driver.tell(TimePassed())
+            driver.handle(TimePassed())
         assert looks == [end]
         assert isinstance(await driver.append(append_of(b"a")), Done)
         assert looks == [end, end + 1]
         for _ in range(100):
-            driver.tell(TimePassed())
+            driver.handle(TimePassed())
         assert looks == [end, end + 1]
         assert isinstance(await driver.append(append_of(b"b")), Done)
         assert await waiting
@@ -166,7 +166,7 @@ def test_who_waits_for_records_is_looked_at_when_there_are_some(tmp_path: Path) 
             )
         )
         await asyncio.sleep(0)
-        driver.tell(ShutDown())
+        driver.handle(ShutDown())
         assert await far
         ever = asyncio.ensure_future(
             driver.wait_until(lambda: False, timeout_ms=20_000, after=lambda: 2**63)

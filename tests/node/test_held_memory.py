@@ -134,7 +134,7 @@ def test_answers_that_nobody_takes_leave_no_room_for_more_of_them(tmp_path: Path
             ask_fetch(reader, 7)
             assert (await reader.answer(ApiKey.FETCH, VERSION))[0] == 7
             await until(lambda: len(node.node.server.connections) == 1)
-        assert node.node.server.figures.closed_connections.total() == 2
+        assert node.node.server.metrics.closed_connections.total() == 2
         assert MIB < most.byte_count < 9 * MIB
 
     with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 400")
@@ -265,7 +265,7 @@ def test_who_holds_memory_that_others_wait_for_and_does_not_move_is_cut_off(tmp_
             assert await large.next_frame() is None
             assert len(_all(node)) >= 1, "the small one is no hindrance"
         assert "others wait" in node.lines("refused")[-1]["reason"]
-        assert node.node.server.figures.closed_connections == {"memory": 1}
+        assert node.node.server.metrics.closed_connections == {"memory": 1}
 
     with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 4000\nidle_ms = 200")
 
@@ -299,7 +299,7 @@ def test_a_connection_has_one_fetch_under_way_and_other_questions_beside_it(tmp_
 
 
 def _is_done_aside() -> bool:
-    return any(one.name.startswith("raftlog-aside") for one in threading.enumerate())
+    return any(one.name.startswith("raftlog-executor") for one in threading.enumerate())
 
 
 def test_a_large_batch_is_read_beside_the_loop_and_keeps_its_place(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.line import Line
-from raftlog.client.requests import Answer, AppendRequest, Done, Failed
+from raftlog.client.in_order_gate import InOrderGate
+from raftlog.client.requests import AppendRequest, Done, Failed, RequestResult
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,
@@ -15,7 +15,7 @@ from raftlog.errors import (
     StaleCommitError,
 )
 from raftlog.log.writing.batch_metadata import CommitName
-from raftlog.node.leader_appends import LeaderAppends
+from raftlog.node.pending_appends import PendingAppends
 from raftlog.records.builder import ProducerStamp
 from tests.support.one_replica import OneReplica
 
@@ -43,8 +43,8 @@ def test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed(
 ) -> None:
     one = OneReplica()
     one.elect()
-    told: dict[AppendRequest, Answer] = {}
-    appends = LeaderAppends(one.replica, told.__setitem__)
+    told: dict[AppendRequest, RequestResult] = {}
+    appends = PendingAppends(one.replica, told.__setitem__)
     one.is_held = True
     for request in (first, second):
         one.act(
@@ -64,8 +64,8 @@ def test_a_refusal_for_what_the_log_holds_waits_until_that_is_committed(
 def test_what_is_placed_holds_its_records_no_more_and_is_answered_as_what_it_was() -> None:
     one = OneReplica()
     one.elect()
-    told: dict[AppendRequest, Answer] = {}
-    appends = LeaderAppends(one.replica, told.__setitem__)
+    told: dict[AppendRequest, RequestResult] = {}
+    appends = PendingAppends(one.replica, told.__setitem__)
     one.is_held = True
     full = AppendRequest(records=(b"x" * 1_000,), deadline_ms=1e12)
     empty = AppendRequest(records=(), epoch=one.replica.core.epoch, deadline_ms=1e12)
@@ -86,8 +86,8 @@ class Room:
     def __init__(self) -> None:
         self.one = OneReplica()
         self.one.elect()
-        self._told: dict[AppendRequest, Answer] = {}
-        self._appends = LeaderAppends(self.one.replica, self._told.__setitem__)
+        self._told: dict[AppendRequest, RequestResult] = {}
+        self._appends = PendingAppends(self.one.replica, self._told.__setitem__)
 
     def append(self, *requests: AppendRequest) -> list[type[object]]:
         """Ask for these at one time."""
@@ -99,24 +99,26 @@ class Room:
         return [type(one.error) if isinstance(one, Failed) else Done for one in answers]
 
 
-def of_line(line: Line | None, producer_id: int | None, byte_count: int = 1) -> AppendRequest:
+def of_line(
+    gate: InOrderGate | None, producer_id: int | None, byte_count: int = 1
+) -> AppendRequest:
     stamp = None if producer_id is None else ProducerStamp(producer_id, 0, 0)
-    return AppendRequest(records=(b"x" * byte_count,), line=line, producer=stamp, deadline_ms=1e12)
+    return AppendRequest(records=(b"x" * byte_count,), gate=gate, producer=stamp, deadline_ms=1e12)
 
 
 def test_behind_what_found_no_room_nothing_of_its_line_is_placed() -> None:
-    room, line = Room(), Line()
+    room, line = Room(), InOrderGate()
     room.one.disk.leave_room(10_000)
     assert room.append(of_line(line, 1, 100_000)) == [DiskFullError]
     assert room.append(of_line(line, 2)) == [DiskFullError]
-    assert room.append(of_line(None, 3), of_line(Line(), 4)) == [Done, Done]
+    assert room.append(of_line(None, 3), of_line(InOrderGate(), 4)) == [Done, Done]
     assert room.append(of_line(line, None)) == [Done], "nobody would know it again"
     room.one.disk.full_at(None)
     assert room.append(of_line(line, 5)) == [DiskFullError], "it was under way already"
 
 
 def test_when_it_comes_again_it_is_placed_and_what_was_behind_it() -> None:
-    room, line, neighbour = Room(), Line(), Line()
+    room, line, neighbour = Room(), InOrderGate(), InOrderGate()
     room.one.disk.leave_room(10_000)
     together = (of_line(line, 1, 100_000), of_line(line, 2), of_line(neighbour, 3))
     assert room.append(*together) == [DiskFullError] * 3
@@ -129,7 +131,7 @@ def test_when_it_comes_again_it_is_placed_and_what_was_behind_it() -> None:
 
 
 def test_a_sender_who_never_comes_again_is_not_refused_for_ever() -> None:
-    room, line = Room(), Line()
+    room, line = Room(), InOrderGate()
     room.one.disk.leave_room(10_000)
     assert room.append(of_line(line, 0, 100_000)) == [DiskFullError]
     found = [room.append(of_line(line, number))[0] for number in range(1, 20)]

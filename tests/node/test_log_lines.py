@@ -28,9 +28,9 @@ class FullStream(io.StringIO):
 def test_a_line_that_finds_no_room_ends_nothing() -> None:
     stream = FullStream()
     lines = LogLines(stream, 1)
-    lines.say("role", new="leader")
+    lines.log("role", new="leader")
     stream.is_full = False
-    lines.say("leader", leader=1)
+    lines.log("leader", leader=1)
     assert '"event": "leader"' in stream.getvalue()
 
 

@@ -69,7 +69,7 @@ def test_figures_say_who_asks_and_how_much_is_held_for_them(tmp_path: Path) -> N
                     await asyncio.sleep(0.01)
             assert figures["raftlog_held_bytes", "clients"] == 0, "who comes here may vote"
             assert figures["raftlog_waiting_for_memory", "voters"] == 0
-            node.node.server.figures.closed_connections["memory"] += 3
+            node.node.server.metrics.closed_connections["memory"] += 3
             assert (await ask())["raftlog_connections_closed_total", "memory"] == 3
         async with asyncio.timeout(20):
             while (figures := await ask())["raftlog_connections",]:

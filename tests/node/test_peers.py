@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.node.peers import Peers
+from raftlog.node.network_channel import NetworkChannel
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, ResponseReceived, SendFailed
 from raftlog.quorum.messages import VersionsRequest
@@ -21,12 +21,12 @@ def test_an_address_that_cannot_be_is_a_call_in_vain(host: str, port: int) -> No
     async def run() -> None:
         told: list[Event] = []
         heard: list[str] = []
-        peers = Peers(
+        peers = NetworkChannel(
             LogIdentity(topic="t", topic_id="", cluster_id="c", listener_name="CONTROLLER"),
             client_id="test",
             software_version="1",
-            tell=told.append,
-            hear=lambda _node, reason: heard.append(reason),
+            handle=told.append,
+            log_event=lambda _node, reason: heard.append(reason),
             tls=lambda _node: None,
             frame_bytes_max=1000,
         )
@@ -50,17 +50,17 @@ def test_what_is_asked_upon_an_answer_goes_over_the_same_connection(tmp_path: Pa
             endpoint = Endpoint(node.node.log_identity.listener_name, "127.0.0.1", node.port)
             told: list[Event] = []
 
-            def tell(event: Event) -> None:
+            def handle(event: Event) -> None:
                 told.append(event)
                 if len(told) < 10:
                     peers.send(Send(len(told), 1, (endpoint,), request))
 
-            peers = Peers(
+            peers = NetworkChannel(
                 node.node.log_identity,
                 client_id="test",
                 software_version="1",
-                tell=tell,
-                hear=lambda _node, reason: None,
+                handle=handle,
+                log_event=lambda _node, reason: None,
                 tls=lambda _node: None,
                 frame_bytes_max=100_000,
             )
@@ -70,7 +70,7 @@ def test_what_is_asked_upon_an_answer_goes_over_the_same_connection(tmp_path: Pa
                     await asyncio.sleep(0.01)
             await peers.close()
             assert all(isinstance(one, ResponseReceived) for one in told)
-            asked = node.node.server.figures.requests
+            asked = node.node.server.metrics.requests
             assert (asked["FETCH"], asked["API_VERSIONS"]) == (10, 1)
 
     asyncio.run(run())

@@ -15,12 +15,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from raftlog.client.requests import Answer, AppendRequest
+from raftlog.client.requests import AppendRequest, RequestResult
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.access import Caller, Rights
+from raftlog.node.access import Principal, Rights
 from raftlog.node.apis import ClientApis, LastAnswer
-from raftlog.node.leader_appends import LeaderAppends
 from raftlog.node.origin import Origin
+from raftlog.node.pending_appends import PendingAppends
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.node.request_budget import RequestBudget
 from raftlog.quorum.config import QuorumConfig
@@ -57,11 +57,11 @@ T = TypeVar("T")
 
 def caller(
     rights: Rights = ALL_RIGHTS, listener: Listener = Listener.CLIENTS | Listener.VOTERS
-) -> Caller:
-    return Caller(name="somebody", node_id=None, listener=listener, rights=rights)
+) -> Principal:
+    return Principal(name="somebody", node_id=None, listener=listener, rights=rights)
 
 
-def origin(who: Caller | None = None) -> Origin:
+def origin(who: Principal | None = None) -> Origin:
     """A connection of somebody, with room for whatever is asked."""
     return Origin(caller() if who is None else who, RequestBudget(2**30).share_of("a test"))
 
@@ -89,7 +89,7 @@ class Node:
         self._held: list[RunSync] = []
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
-        self._futures: dict[AppendRequest, asyncio.Future[Answer]] = {}
+        self._futures: dict[AppendRequest, asyncio.Future[RequestResult]] = {}
         self._waiters: list[_Waiter] = []
         self.replica = Replica.open(
             self.disk,
@@ -104,7 +104,7 @@ class Node:
             now_ms=cluster.now_ms,
             time_ms=self.time_ms(),
         )
-        self._appends = LeaderAppends(self.replica, self._answer)
+        self._appends = PendingAppends(self.replica, self._answer)
         self.apis = ClientApis(self)
 
     # --- what answering needs ---------------------------------------------------------------------
@@ -119,8 +119,8 @@ class Node:
     def time_ms(self) -> int:
         return TIME_MS + self._cluster.now_ms
 
-    def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
+        future: asyncio.Future[RequestResult] = asyncio.get_running_loop().create_future()
         self._futures[request] = future
         self._do(lambda now, time: self._appends.submit([request], now_ms=now, time_ms=time))
         return future
@@ -197,7 +197,7 @@ class Node:
         ticket = sync.ticket
         self._do(lambda now, time: self.replica.complete_sync(ticket, now_ms=now, time_ms=time))
 
-    def _answer(self, request: AppendRequest, answer: Answer) -> None:
+    def _answer(self, request: AppendRequest, answer: RequestResult) -> None:
         future = self._futures.pop(request)
         if not future.done():
             future.set_result(answer)
@@ -224,7 +224,7 @@ class Node:
     # --- asking it --------------------------------------------------------------------------------
 
     def start(
-        self, key: ApiKey, version: int, request: Any, who: Caller | Origin
+        self, key: ApiKey, version: int, request: Any, who: Principal | Origin
     ) -> asyncio.Task[Any]:
         """Ask what a connection would ask: it is begun before this returns to the loop again. A
         caller asks on a connection of his own."""
@@ -234,7 +234,7 @@ class Node:
         return asyncio.get_running_loop().create_task(work)
 
     async def ask_client(
-        self, key: ApiKey, version: int, request: Any, kind: type[T], who: Caller | None = None
+        self, key: ApiKey, version: int, request: Any, kind: type[T], who: Principal | None = None
     ) -> T:
         """The answer to a request that is answered without time passing."""
         task = self.start(key, version, request, caller() if who is None else who)

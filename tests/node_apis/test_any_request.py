@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from raftlog.errors import MalformedMessageError, SilentRefusalError
+from raftlog.errors import MalformedMessageError, UnacknowledgedAppendError
 from raftlog.node.access import Rights
 from raftlog.records.batch import Compression, Header, NewRecord, iter_batches
 from raftlog.wire import APIS, ApiKey, Listener, decode, encode
@@ -161,7 +161,7 @@ def test_any_request_has_an_answer_of_its_kind(seed: int) -> None:
             who = caller(rng.choice(RIGHTS), listener)
             frame = encode(message, version)
             task = await answer(rng.choice(nodes), cluster, key, version, frame, who)
-            if isinstance(task.exception(), SilentRefusalError):
+            if isinstance(task.exception(), UnacknowledgedAppendError):
                 assert key is ApiKey.PRODUCE
                 continue
             body = task.result()
@@ -186,7 +186,9 @@ def test_bytes_that_are_no_request_are_malformed_or_answered(seed: int) -> None:
             frame = next(mutations(sound, rng))
             task = await answer(leader, cluster, key, version, frame, caller())
             error = task.exception()
-            assert error is None or isinstance(error, MalformedMessageError | SilentRefusalError)
+            assert error is None or isinstance(
+                error, MalformedMessageError | UnacknowledgedAppendError
+            )
         check_log(leader)
 
     run(work())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from raftlog.node.access import AccessTable, Caller, Rights, caller_of
+from raftlog.node.access import AccessTable, Principal, Rights, principal_of
 from raftlog.records.batch import Header, NewRecord
 from raftlog.wire import ApiKey, Listener, latest_schemas
 from raftlog.wire.produce_error_messages import parse_appended_message
@@ -30,12 +30,12 @@ TABLE = AccessTable(
 TAKE_OVER = Header("raftlog.take-over", b"run-7")
 
 
-def who(name: str, table: AccessTable = TABLE) -> Caller:
-    return caller_of(certificate(name), listener_for(Listener.CLIENTS), table)
+def who(name: str, table: AccessTable = TABLE) -> Principal:
+    return principal_of(certificate(name), listener_for(Listener.CLIENTS), table)
 
 
 async def commit(
-    node: Node, caller: Caller, app: str, query: str, version: int, *more: Header
+    node: Node, caller: Principal, app: str, query: str, version: int, *more: Header
 ) -> Any:
     """Produce one named commit; the answer for its partition."""
     header = commit_header(app, query, version)
@@ -46,7 +46,7 @@ async def commit(
     return answer.responses[0].partition_responses[0]
 
 
-async def asked(node: Node, caller: Caller, app: str) -> Any:
+async def asked(node: Node, caller: Principal, app: str) -> Any:
     answer = await node.ask_client(
         ApiKey.OFFSET_FETCH, 9, offset_fetch(9, app), latest_schemas.OffsetFetchResponse, caller
     )
@@ -227,11 +227,11 @@ def test_who_may_not_append_owns_nothing() -> None:
     table = AccessTable(read=("reports",), commits={"*": ("*",)}, nodes=TABLE.nodes)
     assert not who("reports", table).may_commit("x")
     assert who("reports", table).rights == Rights.READ | Rights.DESCRIBE
-    anonymous = caller_of(None, listener_for(Listener.CLIENTS), table)
+    anonymous = principal_of(None, listener_for(Listener.CLIENTS), table)
     assert not anonymous.may_read_commit("x")
 
 
 def test_without_tls_nothing_is_refused() -> None:
-    caller = caller_of(None, listener_for(Listener.CLIENTS, None), AccessTable())
+    caller = principal_of(None, listener_for(Listener.CLIENTS, None), AccessTable())
     assert caller.commits is None
     assert caller.may_commit("any")

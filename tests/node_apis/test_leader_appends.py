@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raftlog.client.requests import Answer, AppendRequest, Failed
+from raftlog.client.requests import AppendRequest, Failed, RequestResult
 from raftlog.errors import NotLeaderError
-from raftlog.node.leader_appends import LeaderAppends
+from raftlog.node.pending_appends import PendingAppends
 
 from .cluster import TIME_MS, Cluster, run, settle
 
@@ -14,8 +14,8 @@ def test_a_check_that_nobody_confirmed_is_not_answered_well_when_the_node_stops(
         cluster = Cluster(3)
         leader = cluster.elect()
         log = leader.replica.log
-        answers: list[Answer] = []
-        appends = LeaderAppends(leader.replica, lambda _request, answer: answers.append(answer))
+        answers: list[RequestResult] = []
+        appends = PendingAppends(leader.replica, lambda _request, answer: answers.append(answer))
         check = AppendRequest(
             records=(), required_base_offset=log.end_offset, is_atomic=True, deadline_ms=1e12
         )

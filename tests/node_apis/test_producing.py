@@ -16,8 +16,8 @@ from raftlog.errors import (
     NotLeaderError,
     RaftlogError,
     RecordBatchTooLargeError,
-    SilentRefusalError,
     StaleCommitError,
+    UnacknowledgedAppendError,
     UnexpectedEndOffsetError,
 )
 from raftlog.limits import LOG_BATCH_BYTES_MAX, RAW_BATCH_BYTES_MAX
@@ -766,6 +766,6 @@ def test_a_failure_that_wants_no_answer_ends_the_connection() -> None:
         leader = Cluster().elect()
         task = leader.start(ApiKey.PRODUCE, 9, produce(damaged(), acks=0), caller())
         await asyncio.wait([task])
-        assert isinstance(task.exception(), SilentRefusalError)
+        assert isinstance(task.exception(), UnacknowledgedAppendError)
 
     run(work())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.node.access import AccessTable, Rights, caller_of
+from raftlog.node.access import AccessTable, Rights, principal_of
 from raftlog.node.config import ListenerConfig, TlsConfig
 from raftlog.wire import Listener
 
@@ -63,7 +63,7 @@ def certificate(*common: str, dns: tuple[str, ...] = ()) -> dict[str, Any]:
     ],
 )
 def test_a_name_has_what_the_table_gives_it(name: str, rights: Rights) -> None:
-    caller = caller_of(certificate(name), listener_for(Listener.CLIENTS), TABLE)
+    caller = principal_of(certificate(name), listener_for(Listener.CLIENTS), TABLE)
     assert (caller.rights, caller.node_id) == (rights, None)
 
 
@@ -78,17 +78,17 @@ def test_a_name_has_what_the_table_gives_it(name: str, rights: Rights) -> None:
 def test_without_tls_everybody_has_every_right_of_the_listener(
     listener: Listener, rights: Rights
 ) -> None:
-    caller = caller_of(None, listener_for(listener, None), TABLE)
+    caller = principal_of(None, listener_for(listener, None), TABLE)
     assert (caller.name, caller.node_id, caller.rights) == ("anonymous", None, rights)
 
 
 def test_a_node_votes_on_the_listener_for_voters_alone() -> None:
     shown = certificate("node-1.example")
-    on_voters = caller_of(shown, listener_for(Listener.VOTERS), TABLE)
+    on_voters = principal_of(shown, listener_for(Listener.VOTERS), TABLE)
     assert (on_voters.node_id, on_voters.rights) == (1, Rights.VOTE | Rights.DESCRIBE)
-    on_clients = caller_of(shown, listener_for(Listener.CLIENTS), TABLE)
+    on_clients = principal_of(shown, listener_for(Listener.CLIENTS), TABLE)
     assert (on_clients.node_id, on_clients.rights) == (None, Rights.NONE)
-    on_both = caller_of(shown, listener_for(BOTH), TABLE)
+    on_both = principal_of(shown, listener_for(BOTH), TABLE)
     assert (on_both.node_id, on_both.rights) == (1, Rights.VOTE | Rights.DESCRIBE)
 
 
@@ -107,7 +107,7 @@ def test_a_node_votes_on_the_listener_for_voters_alone() -> None:
     ],
 )
 def test_a_certificate_proves_one_node_or_none(shown: dict[str, Any], node_id: int | None) -> None:
-    caller = caller_of(shown, listener_for(Listener.VOTERS), TABLE)
+    caller = principal_of(shown, listener_for(Listener.VOTERS), TABLE)
     assert caller.node_id == node_id
     assert (Rights.VOTE in caller.rights) == (node_id is not None)
 
@@ -134,7 +134,7 @@ def test_a_certificate_proves_one_node_or_none(shown: dict[str, Any], node_id: i
 )
 def test_one_form_may_name_all_nodes(shown: dict[str, Any], node_id: int | None) -> None:
     table = AccessTable(nodes={7: "special"}, node_names="log-{id}.example")
-    caller = caller_of(shown, listener_for(Listener.VOTERS), table)
+    caller = principal_of(shown, listener_for(Listener.VOTERS), table)
     assert caller.node_id == node_id
     if node_id is not None:
         assert (table.name_of(node_id) or "").lower() in str(shown).lower()
@@ -143,20 +143,20 @@ def test_one_form_may_name_all_nodes(shown: dict[str, Any], node_id: int | None)
 def test_who_is_no_node_does_nothing_on_the_listener_for_voters_but_administer() -> None:
     on_voters = listener_for(Listener.VOTERS)
     for name in ("monitoring", "etl", "jobs-7", "nobody"):
-        assert caller_of(certificate(name), on_voters, TABLE).rights == Rights.NONE
-    operator = caller_of(certificate("operator"), on_voters, TABLE)
+        assert principal_of(certificate(name), on_voters, TABLE).rights == Rights.NONE
+    operator = principal_of(certificate("operator"), on_voters, TABLE)
     assert operator.rights == Rights.ADMIN | Rights.DESCRIBE
 
 
 def test_anonymous_is_meant_by_its_name_alone() -> None:
     everybody = AccessTable(read=("*",), append=("an*",))
     on_clients = listener_for(Listener.CLIENTS)
-    assert caller_of(None, on_clients, everybody).rights == Rights.NONE
-    assert caller_of({}, on_clients, everybody).rights == Rights.NONE
-    assert caller_of(certificate("x"), on_clients, everybody).rights != Rights.NONE
+    assert principal_of(None, on_clients, everybody).rights == Rights.NONE
+    assert principal_of({}, on_clients, everybody).rights == Rights.NONE
+    assert principal_of(certificate("x"), on_clients, everybody).rights != Rights.NONE
     named = AccessTable(describe=("anonymous",))
-    assert caller_of(None, on_clients, named).rights == Rights.DESCRIBE
-    assert caller_of(None, on_clients, named).name == "anonymous"
+    assert principal_of(None, on_clients, named).rights == Rights.DESCRIBE
+    assert principal_of(None, on_clients, named).name == "anonymous"
 
 
 def test_a_name_that_is_not_clear_is_nobody_s() -> None:
@@ -168,21 +168,23 @@ def test_a_name_that_is_not_clear_is_nobody_s() -> None:
         certificate("a\x00b"),
         certificate("a\u202eb"),
     ):
-        caller = caller_of(shown, on_clients, everybody)
+        caller = principal_of(shown, on_clients, everybody)
         assert (caller.name, caller.rights) == ("", Rights.NONE)
-    assert caller_of(certificate(dns=("job.example",)), on_clients, everybody).name == "job.example"
+    assert (
+        principal_of(certificate(dns=("job.example",)), on_clients, everybody).name == "job.example"
+    )
 
 
 def test_only_a_star_stands_for_other_letters() -> None:
     table = AccessTable(read=("a.c", "[x]", "p?", "*.example"))
     on_clients = listener_for(Listener.CLIENTS)
     for name in ("abc", "x", "pq", "example", "exampleX"):
-        assert caller_of(certificate(name), on_clients, table).rights == Rights.NONE
+        assert principal_of(certificate(name), on_clients, table).rights == Rights.NONE
     for name in ("a.c", "[x]", "p?", "deep.down.example"):
-        assert Rights.READ in caller_of(certificate(name), on_clients, table).rights
+        assert Rights.READ in principal_of(certificate(name), on_clients, table).rights
 
 
 def test_an_empty_table_gives_nothing() -> None:
     for listener in (Listener.CLIENTS, Listener.VOTERS, BOTH):
-        caller = caller_of(certificate("node-1.example"), listener_for(listener), AccessTable())
+        caller = principal_of(certificate("node-1.example"), listener_for(listener), AccessTable())
         assert (caller.rights, caller.node_id) == (Rights.NONE, None)

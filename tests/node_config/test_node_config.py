@@ -20,8 +20,8 @@ from raftlog.node.config import (
     LimitsConfig,
     NodeConfig,
     parse_config,
-    read_access_again,
     read_config,
+    reload_access,
     voter_of,
 )
 from raftlog.quorum.config import QuorumConfig
@@ -302,16 +302,16 @@ def test_of_a_file_that_is_read_again_only_the_access_counts(tmp_path: Path) -> 
     path.write_text(WITH_TLS)
     config = read_config(path)
     path.write_text(WITH_TLS + "2 = 'log-2'\n[limits]\nidle_ms = 5\n")
-    assert dict(read_access_again(config).nodes) == {1: "log-1", 2: "log-2"}
+    assert dict(reload_access(config).nodes) == {1: "log-1", 2: "log-2"}
     path.write_text(SMALLEST)
     with pytest.raises(ConfigError, match=r"access\.nodes\.1"):
-        read_access_again(config)  # it would do for that file, and this node listens by TLS
+        reload_access(config)  # it would do for that file, and this node listens by TLS
     path.write_text(WITH_TLS + "[limits]\nidle_ms = 'long'\n")
     with pytest.raises(ConfigError, match=r"limits\.idle_ms"):
-        read_access_again(config)
+        reload_access(config)
     path.unlink()
     with pytest.raises(ConfigError, match="no such file"):
-        read_access_again(config)
+        reload_access(config)
 
 
 @pytest.mark.parametrize(

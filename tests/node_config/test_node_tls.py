@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog.errors import ConfigError
-from raftlog.node.access import AccessTable, Caller, Rights, caller_of
+from raftlog.node.access import AccessTable, Principal, Rights, principal_of
 from raftlog.node.config import ListenerConfig, NodeConfig, TlsConfig
 from raftlog.node.tls import TlsContexts, peer_context, server_context
 from raftlog.wire import Listener
@@ -299,14 +299,14 @@ def test_a_key_of_another_certificate_is_refused(authority: Authority) -> None:
 def test_what_a_certificate_gives_on_the_ports_of_a_node(authority: Authority) -> None:
     access = AccessTable(append=("jobs-*",), nodes=NODES)
 
-    def caller(name: str, listener: Listener) -> Caller:
+    def caller(name: str, listener: Listener) -> Principal:
         good = tls_of(authority, name)
         config = listener_of(tls_of(authority, "node-2.example"), listener)
         assert config.tls is not None
         client = client_context(authority.path, KeyPair(good.certificate, good.key))
         seen = shown(server_context(config.tls), client)
         assert isinstance(seen, dict)
-        return caller_of(seen, config, access)
+        return principal_of(seen, config, access)
 
     assert caller("node-1.example", Listener.VOTERS).rights == Rights.VOTE | Rights.DESCRIBE
     assert caller("node-1.example", Listener.CLIENTS).rights == Rights.NONE

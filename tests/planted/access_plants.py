@@ -16,21 +16,21 @@ MATRIX: Final = "tests/node/test_access_matrix.py"
 ACCESS_PLANTS: Final = (
     Plant(
         bug="a node's certificate may speak for every node",
-        path=f"{NODE}/quorum_requests.py",
-        old="caller.node_id is None or caller.node_id == _speaker(request)",
+        path=f"{NODE}/raft_request_handler.py",
+        old="caller.node_id is None or caller.node_id == _claimed_node_id(request)",
         new="True",
         tests=(MATRIX,),
     ),
     Plant(
         bug="whoever is let in may ask what replicas ask",
-        path=f"{NODE}/quorum_requests.py",
+        path=f"{NODE}/raft_request_handler.py",
         old="return Rights.VOTE in caller.rights and is_proven",
         new="return is_proven",
         tests=(MATRIX,),
     ),
     Plant(
         bug="whoever is let in may change voters",
-        path=f"{NODE}/quorum_requests.py",
+        path=f"{NODE}/raft_request_handler.py",
         old="return Rights.ADMIN in caller.rights",
         new="return True",
         tests=(MATRIX,),
@@ -94,9 +94,9 @@ ACCESS_PLANTS: Final = (
     Plant(
         bug="certificates that cannot be read leave a node without any",
         path=f"{NODE}/tls.py",
-        old="        self._contexts = self._made(access)\n\n    def _made",
+        old="        self._contexts = self._load(access)\n\n    def _load",
         new="        self._contexts = _Contexts(access)\n"
-        "        self._contexts = self._made(access)\n\n    def _made",
+        "        self._contexts = self._load(access)\n\n    def _load",
         tests=(TLS,),
     ),
     Plant(

@@ -32,14 +32,14 @@ CLIENT_PLANTS: Final = (
     ),
     Plant(
         bug="a transaction that a full disk cut in two is called refused",
-        path=f"{CLIENT}/group.py",
+        path=f"{CLIENT}/group_committer.py",
         old="full:\n                answers += group.interrupted()\n",
         new="full:\n",
         tests=(GROUPS,),
     ),
     Plant(
         bug="a named append whose write failed is called refused",
-        path=f"{CLIENT}/group.py",
+        path=f"{CLIENT}/group_committer.py",
         old="            if len(answers) < len(requests):\n",
         new="            if False:\n",
         tests=(GROUPS,),

@@ -48,7 +48,7 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="the last commit is not told once its batch is deleted",
-        path=f"{REMOTE}/commit_probe.py",
+        path=f"{REMOTE}/last_commit.py",
         old="        timestamp_ms = _timestamp_of(quorum, appended)\n",
         new="        timestamp_ms = _timestamp_of(quorum, appended)\n"
         "        if timestamp_ms < 0:\n"
@@ -101,9 +101,9 @@ COMMIT_PLANTS: Final = (
         bug="waiting fetches are looked at again at every step of the replica",
         path=f"{NODE}/driver.py",
         old="            if seen != self._seen or waiter.after() < high_watermark:\n"
-        "                _look(waiter)\n"
+        "                _complete_if_due(waiter)\n"
         "        self._seen, self._seen_high_watermark = seen, high_watermark\n",
-        new="            _look(waiter)\n",
+        new="            _complete_if_due(waiter)\n",
         tests=(DRIVER,),
     ),
     Plant(
@@ -151,7 +151,7 @@ COMMIT_PLANTS: Final = (
     ),
     Plant(
         bug="an append that only asks is in doubt when the disk fails",
-        path="connector/raftlog/client/group.py",
+        path="connector/raftlog/client/group_committer.py",
         old="failed(unknown if request.writes else problem)",
         new="failed(unknown)",
         tests=(GROUPS,),

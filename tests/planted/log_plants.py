@@ -17,7 +17,7 @@ LOG_PLANTS: Final = (
     # --- what is promised, and when -----------------------------------------------------------
     Plant(
         bug="an append is answered before its sync",
-        path=f"{CLIENT}/group.py",
+        path=f"{CLIENT}/group_committer.py",
         old="""            if log.end_offset != log.synced_end_offset:
                 log.flush()
 """,
@@ -67,7 +67,7 @@ LOG_PLANTS: Final = (
     # --- who may append what ------------------------------------------------------------------
     Plant(
         bug="the token is checked before the group, apart from the assignment of offsets",
-        path=f"{CLIENT}/append_group.py",
+        path=f"{CLIENT}/append_batch.py",
         old="            required_base_offset=request.required_base_offset,\n",
         new="""            required_base_offset=(
                 request.required_base_offset
@@ -79,16 +79,16 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the token is looked at before the name of the commit",
-        path=f"{CLIENT}/append_group.py",
+        path=f"{CLIENT}/append_batch.py",
         old="        if duplicate is not None:\n",
-        new="        if duplicate is not None and not request.has_token:\n",
+        new="        if duplicate is not None and not request.has_required_offset:\n",
         tests=(
             "tests/embedded/test_embedded_log.py::test_a_named_commit_is_recognised_before_its_token",
         ),
     ),
     Plant(
         bug="the epoch of an append is not looked at",
-        path=f"{CLIENT}/append_group.py",
+        path=f"{CLIENT}/append_batch.py",
         old="        epoch = current if request.epoch is None else request.epoch\n",
         new="        epoch = current\n",
         tests=(
@@ -97,7 +97,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="the lock of the writers is not shared by processes",
-        path=f"{CLIENT}/turns.py",
+        path=f"{CLIENT}/fair_lock.py",
         old="self._lock_path = storage.join(directory, LOCK_NAME)",
         new='self._lock_path = storage.join(directory, f"{LOCK_NAME}{id(self)}")',
         tests=(
@@ -106,7 +106,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a writer does not look what others appended",
-        path=f"{CLIENT}/group.py",
+        path=f"{CLIENT}/group_committer.py",
         old="            self._log.refresh(now_ms=now_ms)\n        except",
         new="            self._log._check_open()\n        except",
         tests=("tests/embedded/test_groups.py::test_two_writers_take_up_what_the_other_appended",),
@@ -136,9 +136,9 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="an atomic append is split over batches",
-        path=f"{CLIENT}/append_group.py",
-        old="        if request.is_atomic or request.stands_alone:\n",
-        new="        if request.stands_alone:\n",
+        path=f"{CLIENT}/append_batch.py",
+        old="        if request.is_atomic or request.needs_own_batch:\n",
+        new="        if request.needs_own_batch:\n",
         tests=(
             "tests/embedded/test_embedded_log.py::test_an_atomic_append_is_one_batch_or_nothing",
         ),

@@ -61,7 +61,7 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="a connection keeps memory that others wait for",
         path=f"{NODE}/server.py",
-        old="            self._relieve(now_s)\n",
+        old="            self._free_memory(now_s)\n",
         new="",
         tests=(MEMORY,),
     ),
@@ -117,7 +117,7 @@ NODE_LIMIT_PLANTS: Final = (
     Plant(
         bug="no line tells that a limit is hit",
         path=f"{NODE}/server.py",
-        old='self._hear("limit", f"limits',
+        old='self._log_event("limit", f"limits',
         new='(lambda *_: None)("limit", f"limits',
         tests=(QUOTAS,),
     ),

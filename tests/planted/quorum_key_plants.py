@@ -69,14 +69,14 @@ QUORUM_KEY_PLANTS: Final = (
     ),
     Plant(
         bug="a recovered node votes again in an epoch in which it may have voted",
-        path="connector/raftlog/node/recovering.py",
+        path="connector/raftlog/node/recovery.py",
         old="min(log.last_fetched_epoch + EPOCH_STEP_MAX // 2, EPOCH_MAX)",
         new="log.last_fetched_epoch",
         tests=("tests/cli/test_cli_node_recover.py",),
     ),
     Plant(
         bug="a node is recovered without the operator's word",
-        path="connector/raftlog/node/recovering.py",
+        path="connector/raftlog/node/recovery.py",
         old="        if allows_data_loss and not found.votes:\n",
         new="        if not found.votes:\n",
         tests=("tests/cli/test_cli_node_recover.py",),

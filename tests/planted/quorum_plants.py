@@ -108,7 +108,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="an append is answered when it is written",
-        path=f"{NODE}/leader_appends.py",
+        path=f"{NODE}/pending_appends.py",
         old="            return int(answer.value.end_offset)\n",
         new="            return 0\n",
         tests=(
@@ -119,7 +119,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a refusal does not wait until the end that it speaks of is committed",
-        path=f"{NODE}/leader_appends.py",
+        path=f"{NODE}/pending_appends.py",
         old="            return self._replica.log.end_offset\n",
         new="            return 0\n",
         tests=(
@@ -130,7 +130,7 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a leader that is none any more says that an end is right",
-        path=f"{NODE}/leader_appends.py",
+        path=f"{NODE}/pending_appends.py",
         old="if isinstance(answer, Failed) else is_empty\n",
         new="if isinstance(answer, Failed) else False\n",
         tests=(
@@ -236,7 +236,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="what finds no room to be written down is told all the same",
         path=f"{NODE}/replica.py",
-        old="                    self._stand_still(error, now_ms)\n                    return\n",
+        old="                    self._stall(error, now_ms)\n                    return\n",
         new="                    assert error\n",
         tests=(
             "tests/quorum/test_standing_still.py::test_what_is_asked_meanwhile_waits",
@@ -245,21 +245,21 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a state machine is told to lead before it has all that is committed",
-        path=f"{NODE}/listeners.py",
+        path=f"{NODE}/raft_listeners.py",
         old="            if self.next_offset <= leader.epoch_start_offset:\n",
         new="            if False:\n",
         tests=("tests/listeners/test_listener_contract.py",),
     ),
     Plant(
         bug="a state machine is given what is not committed",
-        path=f"{NODE}/listeners.py",
+        path=f"{NODE}/raft_listeners.py",
         old="log, committed = self._replica.log, self._replica.core.high_watermark or 0\n",
         new="log, committed = self._replica.log, self._replica.log.end_offset\n",
         tests=("tests/listeners/test_listener_contract.py",),
     ),
     Plant(
         bug="a state machine that the log's start has overtaken goes on behind it",
-        path=f"{NODE}/listeners.py",
+        path=f"{NODE}/raft_listeners.py",
         old="        if (is_overtaken or self.next_offset == 0) and log.snapshots:\n",
         new="""        if is_overtaken:
             self.next_offset = log.log_start_offset
@@ -292,8 +292,8 @@ QUORUM_PLANTS: Final = (
     ),
     Plant(
         bug="a leader that could not begin its epoch appends in it",
-        path=f"{NODE}/leader_appends.py",
-        old="        if replica.is_standing_still:\n",
+        path=f"{NODE}/pending_appends.py",
+        old="        if replica.is_stalled_on_disk_full:\n",
         new="        if False:\n",
         tests=("tests/quorum/test_standing_still.py",),
     ),

@@ -265,7 +265,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="repair believes the indexes of sealed segments",
-        path="connector/raftlog/client/repairing.py",
+        path="connector/raftlog/client/repair.py",
         old="        if report.read_only is None:\n            rebuilt = _rebuild",
         new="        if report.read_only is not None:\n            rebuilt = _rebuild",
         tests=(

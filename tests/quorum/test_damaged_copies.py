@@ -87,7 +87,7 @@ def test_lines_of_the_log_tell_of_a_damaged_copy() -> None:
     run(handler, *BEGINNING, "damage 2 00000000000000000000.log bit=1500")
     node = handler.node(2)
     heard: list[str] = []
-    node._hear = lambda news: heard.append(news.text) if isinstance(news, LogMessage) else None  # type: ignore[method-assign]
+    node._notify = lambda news: heard.append(news.text) if isinstance(news, LogMessage) else None  # type: ignore[method-assign]
     run(handler, "start 1", "start 3", "start 2", "deliver")
     try_elections(handler, 3)
     run(handler, "tick ms=600", "deliver")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.client.requests import Answer, AppendRequest, Failed
+from raftlog.client.requests import AppendRequest, Failed, RequestResult
 from raftlog.errors import DiskFullError
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.leader_appends import LeaderAppends
-from raftlog.node.replica import STANDSTILL_RETRY_MS, Outgoing, RunSync
-from raftlog.node.state_log import ReplicaStateLog
+from raftlog.node.pending_appends import PendingAppends
+from raftlog.node.raft_client import ReplicaRaftClient
+from raftlog.node.replica import DISK_FULL_RETRY_MS, Outgoing, RunSync
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import LogMessage, Reply
 from raftlog.quorum.events import Event, RequestReceived, TimePassed
@@ -58,25 +58,25 @@ def test_whoever_cannot_begin_its_epoch_appends_nothing_and_begins_it_when_there
     told = [out for out in one.step(TimePassed(), 0) if isinstance(out, LogMessage)]
     replica = one.replica
     assert replica.core.is_leader
-    assert replica.is_standing_still
+    assert replica.is_stalled_on_disk_full
     assert "stands still" in told[0].text
     assert (replica.log.end_offset, replica.log.epoch) == (0, 0)
-    assert replica.next_deadline_ms == STANDSTILL_RETRY_MS
-    answers: list[Answer] = []
-    appends = LeaderAppends(replica, lambda _request, answer: answers.append(answer))
+    assert replica.next_deadline_ms == DISK_FULL_RETRY_MS
+    answers: list[RequestResult] = []
+    appends = PendingAppends(replica, lambda _request, answer: answers.append(answer))
     request = AppendRequest(records=(b"a",), deadline_ms=0)
     assert appends.submit([request], now_ms=1, time_ms=TIME_MS) == []
     assert isinstance(answers[0], Failed)
     assert isinstance(answers[0].error, DiskFullError)
-    log = ReplicaStateLog(
+    log = ReplicaRaftClient(
         replica, lambda act: one.outgoing.extend(act(one.now_ms, TIME_MS)), lambda: 0
     )
     with pytest.raises(DiskFullError):
         log.append(replica.core.epoch, [b"a"])
     one.disk.full_at(None)
-    assert one.step(TimePassed(), STANDSTILL_RETRY_MS - 1) == [], "not before it is time"
-    assert any(isinstance(out, RunSync) for out in one.step(TimePassed(), STANDSTILL_RETRY_MS))
-    assert not replica.is_standing_still
+    assert one.step(TimePassed(), DISK_FULL_RETRY_MS - 1) == [], "not before it is time"
+    assert any(isinstance(out, RunSync) for out in one.step(TimePassed(), DISK_FULL_RETRY_MS))
+    assert not replica.is_stalled_on_disk_full
     assert log.append(replica.core.epoch, [b"a"]) == replica.log.end_offset - 1 == 3
 
 
@@ -84,9 +84,9 @@ def test_what_is_asked_meanwhile_waits() -> None:
     one = OnlyVoter()
     one.step(TimePassed(), 0)
     asked = RequestReceived(7, VersionsRequest())
-    assert one.step(asked, STANDSTILL_RETRY_MS - 1) == []
-    retried = one.step(TimePassed(), STANDSTILL_RETRY_MS)
+    assert one.step(asked, DISK_FULL_RETRY_MS - 1) == []
+    retried = one.step(TimePassed(), DISK_FULL_RETRY_MS)
     assert retried == [], "still no room, and that is said once"
     one.disk.full_at(None)
-    outgoing = one.step(TimePassed(), 2 * STANDSTILL_RETRY_MS)
+    outgoing = one.step(TimePassed(), 2 * DISK_FULL_RETRY_MS)
     assert [out.request_id for out in outgoing if isinstance(out, Reply)] == [7]

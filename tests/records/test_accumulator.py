@@ -120,7 +120,7 @@ def test_an_older_epoch_is_no_leader_any_more() -> None:
         accumulator().append(EPOCH - 1, [b"a"], now_ms=NOW_MS)
     assert (
         "Append failed because the given epoch 16 is stale. Current leader epoch = 17"
-        in refused.value.sentence()
+        in refused.value.message()
     )
     assert refused.value.kafka_code == 6
 
@@ -128,7 +128,7 @@ def test_an_older_epoch_is_no_leader_any_more() -> None:
 def test_an_epoch_from_the_future_is_the_caller_s_bug() -> None:
     with pytest.raises(FutureEpochError) as refused:
         accumulator().append_atomic(EPOCH + 1, [b"a"], now_ms=NOW_MS)
-    assert "from epoch 18 which is larger than the current epoch 17" in refused.value.sentence()
+    assert "from epoch 18 which is larger than the current epoch 17" in refused.value.message()
 
 
 @pytest.mark.parametrize("kind", ["append", "append_atomic"])
@@ -152,7 +152,7 @@ def test_append_with_the_required_base_offset() -> None:
     )
     with pytest.raises(UnexpectedEndOffsetError) as refused:
         collected.append_atomic(EPOCH, [b"a"], now_ms=NOW_MS, required_base_offset=157)
-    assert "Wanted base offset 157, but the next offset was 160" in refused.value.sentence()
+    assert "Wanted base offset 157, but the next offset was 160" in refused.value.message()
 
 
 @pytest.mark.parametrize("required_end_offset", [0, 156, 158, 160, 2**62])
@@ -163,9 +163,7 @@ def test_a_token_that_does_not_hold_changes_nothing(required_end_offset: int) ->
             EPOCH, [b"a"] * 3, now_ms=NOW_MS, required_end_offset=required_end_offset
         )
     error = refused.value
-    assert (
-        f"Wanted end offset {required_end_offset}, but next available was 159" in error.sentence()
-    )
+    assert f"Wanted end offset {required_end_offset}, but next available was 159" in error.message()
     assert (error.next_available_offset, error.log_end_offset, error.kafka_code) == (159, 157, 95)
     assert isinstance(error, AppendError)
     assert collected.next_offset == 157
@@ -194,7 +192,7 @@ def test_no_records_under_a_token_only_check_the_end() -> None:
         assert collected.append_atomic(EPOCH, [], now_ms=NOW_MS, **token) == 156
     with pytest.raises(UnexpectedEndOffsetError) as refused:
         collected.append_atomic(EPOCH, [], now_ms=NOW_MS, required_end_offset=157)
-    assert "Wanted end offset 157, but next available was 156" in refused.value.sentence()
+    assert "Wanted end offset 157, but next available was 156" in refused.value.message()
     assert collected.drain() == []
 
 
@@ -247,7 +245,7 @@ def test_an_atomic_list_above_the_limit_appends_nothing() -> None:
     assert refused.value.byte_count == needed
     assert (
         f"The total record(s) size of {needed} exceeds the maximum allowed batch size of 512"
-        in refused.value.sentence()
+        in refused.value.message()
     )
     assert collected.next_offset == 158
     assert values_of(collected.drain()) == [[b"a"]]

@@ -8,7 +8,7 @@ import pytest
 from tests.simulated_disk.simulated import SimulatedDisk
 from tests.support.written_logs import DIRECTORY, WrittenLog
 
-from raftlog.client.repairing import open_once
+from raftlog.client.repair import recover_log
 from raftlog.log.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from raftlog.log.writing.clean_shutdown import CLEAN_SHUTDOWN_NAME
 
@@ -78,11 +78,11 @@ def test_repair_reads_all_segments_and_rebuilds_what_is_not_true(
     path = log.active.removesuffix(".log") + suffix if is_active else log.segment(base, suffix)
     hurt(log.disk, path)
     log.disk.kill()
-    report, start_offset, end_offset = open_once(DIRECTORY, storage=log.disk)
+    report, start_offset, end_offset = recover_log(DIRECTORY, storage=log.disk)
     assert (start_offset, end_offset) == (0, log.log.end_offset)
     if not is_active:
         assert path in report.rebuilt
-    assert open_once(DIRECTORY, storage=log.disk)[0].rebuilt == ()
+    assert recover_log(DIRECTORY, storage=log.disk)[0].rebuilt == ()
 
 
 def test_the_indexes_of_a_damaged_segment_are_left_alone() -> None:

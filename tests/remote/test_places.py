@@ -10,7 +10,7 @@ import pytest
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.source import RaftlogDataSource
 from pyspark_raftlog.write_options import WriteOptions
-from raftlog.client.door import Place, place_of
+from raftlog.client.location import LogLocation, parse_location
 from raftlog.errors import OptionError
 
 TLS = {
@@ -23,13 +23,13 @@ TLS = {
 
 
 def test_a_path_is_a_path() -> None:
-    assert place_of({"path": "/logs", "startingOffset": "1"}) == Place("/logs")
+    assert parse_location({"path": "/logs", "startingOffset": "1"}) == LogLocation("/logs")
 
 
 @pytest.mark.parametrize("prefix", ["", "kafka.", "KAFKA."])
 def test_nodes_are_named_as_kafka_s_clients_do(prefix: str) -> None:
     given = {f"{prefix}{name}": value for name, value in TLS.items()}
-    place = place_of({f"{prefix}Bootstrap.Servers": "a:1,b:2", **given})
+    place = parse_location({f"{prefix}Bootstrap.Servers": "a:1,b:2", **given})
     assert place.path == "a:1,b:2"
     assert place.nodes is not None
     tls = place.nodes.tls
@@ -52,7 +52,7 @@ def test_nodes_are_named_as_kafka_s_clients_do(prefix: str) -> None:
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        place_of(options)
+        parse_location(options)
     for parse in (RaftlogOptions.parse, WriteOptions.parse):
         with pytest.raises(OptionError, match=words):
             parse(options)

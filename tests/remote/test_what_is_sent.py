@@ -20,7 +20,8 @@ from kio.schema.types import ProducerId
 import raftlog
 from raftlog import ConnectedLog
 from raftlog.client.clock import Clock
-from raftlog.client.remote import leaders, sender
+from raftlog.client.remote import metadata as client_metadata
+from raftlog.client.remote import sender
 from raftlog.client.remote.sendings import IMPOSSIBLE_OFFSET
 from raftlog.errors import (
     AppendUnknownError,
@@ -360,8 +361,8 @@ def test_closing_ends_when_every_append_has_its_answer_though_no_node_leads(
 def test_closing_does_not_wait_for_a_leader_that_stopped_answering(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sender, "ANSWER_TIMEOUT_S", 10_000)
-    monkeypatch.setattr(leaders, "ASK_TIMEOUT_S", 10_000)
+    monkeypatch.setattr(sender, "RESPONSE_TIMEOUT_S", 10_000)
+    monkeypatch.setattr(client_metadata, "ASK_TIMEOUT_S", 10_000)
     leader = LoneLeader([Appended(10)])
     leader.may_answer.clear()
     time = StoppedClock(0)

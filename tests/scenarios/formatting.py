@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raftlog.client.requests import Answer, AppendRequest, Done
+from raftlog.client.requests import AppendRequest, Done, RequestResult
 from raftlog.errors import CorruptBatchError, UnexpectedEndOffsetError
 from raftlog.quorum.effects import ElectionState, RoleChanged
 from raftlog.quorum.messages import (
@@ -192,7 +192,7 @@ def format_append(request: AppendRequest) -> str:
     )
 
 
-def format_append_result(records: str, answer: Answer) -> str:
+def format_append_result(records: str, answer: RequestResult) -> str:
     """What is said to an append of ``format_append``."""
     who = f"user {records}".rstrip()
     if isinstance(answer, Done):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from raftlog.client.requests import Answer, AppendRequest
+from raftlog.client.requests import AppendRequest, RequestResult
 from raftlog.errors import LogError
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.quorum.effects import (
@@ -57,11 +57,11 @@ class LoggedReplica(CheckedReplica):
 
     write_line: Callable[[str], None]
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _execute(self, effect: Effect) -> None:
         before, snapshots = self.log.end_offset, self.log.snapshots
         if isinstance(effect, RoleChanged) and effect.old is not None:
             self.write_line(f"becomes {format_role_change(effect)}")
-        super()._carry_out(effect)
+        super()._execute(effect)
         if isinstance(effect, PersistElection):
             self.write_line(f"writes {format_election(effect.state)}")
         if self.log.snapshots != snapshots:
@@ -162,7 +162,9 @@ class ScriptedNode(DrivenNode):
     def _draw_ms(self, bound_ms: int) -> int:
         return min(self.jitter_ms, bound_ms - 1)
 
-    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage) -> None:
+    def _notify(
+        self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
+    ) -> None:
         if isinstance(news, AdvanceHighWatermark):
             self.write_line(f"high watermark {news.offset}")
         elif isinstance(news, LogMessage):
@@ -170,7 +172,7 @@ class ScriptedNode(DrivenNode):
                 self.write_line(
                     "refuses " + ("a snapshot" if "snapshot" in news.text else "records")
                 )
-            elif self.replica.is_standing_still:
+            elif self.replica.is_stalled_on_disk_full:
                 self.write_line("stands still")
             elif "goes on" in news.text:
                 self.write_line("goes on")
@@ -273,5 +275,5 @@ class ScriptedNode(DrivenNode):
 
         self.act(submit)
 
-    def _told(self, request: AppendRequest, answer: Answer) -> None:
+    def _told(self, request: AppendRequest, answer: RequestResult) -> None:
         self._context.write_line(format_append_result(self._appends_asked.pop(request), answer))

@@ -16,7 +16,7 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
-from raftlog.closing import Closing
+from raftlog.closeable import Closeable
 from raftlog.errors import DiskFailedError, DiskFullError, LogAccessError
 
 from .crash_points import Recording
@@ -116,7 +116,7 @@ class Machine:
         return max(0, self.byte_count_max - self.tree.byte_count())
 
 
-class SimulatedFile(Closing):
+class SimulatedFile(Closeable):
     """An open file of a simulated disk."""
 
     def __init__(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from raftlog.client.requests import Answer, AppendRequest
-from raftlog.errors import InexpressibleMessageError, NoCommonVersionError
+from raftlog.client.requests import AppendRequest, RequestResult
+from raftlog.errors import NoCommonVersionError, UnsupportedFieldError
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import Send
@@ -29,7 +29,9 @@ REPLACE_EVERY_US: Final = 1_000_000
 class Asker(Protocol):
     """Who appends, and is told."""
 
-    def hear(self, target: int, attempt: int, answer: Answer, leader_id: int | None, /) -> None:
+    def hear(
+        self, target: int, attempt: int, answer: RequestResult, leader_id: int | None, /
+    ) -> None:
         """An answer arrives at the node's end. ``leader_id``: who leads, as far as it knows."""
 
 
@@ -112,7 +114,7 @@ class Cluster:
             data, asked = encode_request_frame(
                 send.request, correlation_id, source.offer, target.offer
             )
-        except (NoCommonVersionError, InexpressibleMessageError) as error:
+        except (NoCommonVersionError, UnsupportedFieldError) as error:
             self.count("message inexpressible")
             self.world.note(f"{words} is not sent: {error}")
             failed = SendFailed(correlation_id, is_version_unsupported=True)
@@ -195,7 +197,7 @@ class Cluster:
         self._asked[id(request)] = (request, user, target, attempt)
         self.nodes[target].append(request)
 
-    def answered(self, request: AppendRequest, answer: Answer) -> None:
+    def answered(self, request: AppendRequest, answer: RequestResult) -> None:
         _, user, target, attempt = self._asked.pop(id(request))
         replica = self.nodes[target].replica
         user.hear(target, attempt, answer, None if replica is None else replica.core.leader_id)

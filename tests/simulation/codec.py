@@ -4,8 +4,8 @@ Rules of this file:
 
 1. The codec is the product's (``raftlog.wire``): frame, header and body, each message in the
    version that its two nodes have in common. Nothing is kept from one message to the next.
-2. What cannot be expressed in that version fails as ``Peers`` lets it fail. What a node cannot
-   decode, or refuses as not meant for its log, is a broken promise: nodes of one log speak.
+2. What cannot be expressed in that version fails as ``NetworkChannel`` lets it fail. What a node
+   cannot decode, or refuses as not meant for its log, is a broken promise: nodes of one log speak.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def encode_request_frame(
 ) -> tuple[bytes, SentRequest]:
     """Return the bytes of a request in the newest version that both nodes speak.
 
-    Raises ``NoCommonVersionError`` and ``InexpressibleMessageError``.
+    Raises ``NoCommonVersionError`` and ``UnsupportedFieldError``.
     """
     key = request_api_key(request)
     version = min(common_version(key, asked), asking[key].last)

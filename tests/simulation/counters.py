@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from raftlog.errors import LogClosedError, NotLeaderError, ReplayError
 from raftlog.log.snapshot import SnapshotReader
-from raftlog.node.listeners import Leadership
+from raftlog.node.raft_client import RaftClient
+from raftlog.node.raft_listeners import LeaderNotification
 from raftlog.node.replicated_counter import ReplicatedCounter, increments_in
-from raftlog.node.state_log import StateLog
 from raftlog.records.batch import RecordBatch, read_batch
 
 from .invariants import Committed, InvariantViolationError
@@ -51,15 +51,15 @@ class Counted:
 class WatchedCounter(ReplicatedCounter):
     """One node's counter, in one of its lives."""
 
-    def __init__(self, log: StateLog, counted: Counted) -> None:
+    def __init__(self, log: RaftClient, counted: Counted) -> None:
         super().__init__(log)
         self._counted = counted
 
-    def commit(self, batches: Sequence[RecordBatch]) -> None:
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
         for batch in batches:
             before = self.value
             try:
-                super().commit([batch])
+                super().handle_commit([batch])
             except ReplayError as error:
                 raise InvariantViolationError(str(error)) from None
             if self.value < before:
@@ -68,16 +68,16 @@ class WatchedCounter(ReplicatedCounter):
             if increments_in(batch):
                 self._counted.by_epoch[batch.leader_epoch] = self.value
 
-    def load_snapshot(self, snapshot: SnapshotReader) -> None:
+    def handle_load_snapshot(self, snapshot: SnapshotReader) -> None:
         if self.epoch_led is not None:
             raise InvariantViolationError(
                 f"a leader never loads a snapshot: {self._log.node_id} leads epoch {self.epoch_led}"
             )
-        super().load_snapshot(snapshot)
+        super().handle_load_snapshot(snapshot)
         self._counted.saw(self.end_offset, self.value, self._log.node_id)
 
-    def change_leader(self, leadership: Leadership) -> None:
-        super().change_leader(leadership)
+    def handle_leader_change(self, leader: LeaderNotification) -> None:
+        super().handle_leader_change(leader)
         if self.epoch_led is not None:
             known = [one for epoch, one in self._counted.by_epoch.items() if epoch < self.epoch_led]
             if self.value < max(known, default=0):

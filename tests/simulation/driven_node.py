@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from raftlog.client.requests import Answer, AppendRequest
+from raftlog.client.requests import AppendRequest, RequestResult
 from raftlog.errors import LogError
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.leader_appends import LeaderAppends
+from raftlog.node.pending_appends import PendingAppends
 from raftlog.node.replica import Outgoing, Replica, RunSync
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.effects import (
@@ -74,7 +74,7 @@ class DrivenNode(abc.ABC):
         self.node_id: Final = voter.key.node_id
         self.disk = disk
         self.life = 0
-        self.appends: LeaderAppends | None = None
+        self.appends: PendingAppends | None = None
         self.formatted_voters = setting.voters
         """The voters that hold as long as its log names none."""
         self._setting = setting
@@ -109,11 +109,13 @@ class DrivenNode(abc.ABC):
         """What was written before is to become durable."""
 
     @abc.abstractmethod
-    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage) -> None:
+    def _notify(
+        self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
+    ) -> None:
         """Something happened."""
 
     @abc.abstractmethod
-    def _told(self, request: AppendRequest, answer: Answer) -> None:
+    def _told(self, request: AppendRequest, answer: RequestResult) -> None:
         """A user's append is answered."""
 
     @abc.abstractmethod
@@ -143,7 +145,7 @@ class DrivenNode(abc.ABC):
             time_ms=time_ms,
         )
         self._running = replica
-        self.appends = LeaderAppends(replica, self._told)
+        self.appends = PendingAppends(replica, self._told)
         return replica
 
     def _die(self, reason: str = "the node died") -> None:
@@ -208,16 +210,16 @@ class DrivenNode(abc.ABC):
                 self._begin_sync(outgoing)
             case AdvanceHighWatermark(offset):
                 witness.saw_high_watermark(self.node_id, self.life, offset, replica.log)
-                self._hear(outgoing)
+                self._notify(outgoing)
             case LeaderChanged(epoch=epoch, leader_id=leader_id):
                 if leader_id == self.node_id:
                     witness.saw_leader(self.node_id, self.life, epoch, replica.log)
-                self._hear(outgoing)
+                self._notify(outgoing)
             case ReadIndexConfirmed(ticket):
                 assert self.appends is not None
                 self.appends.confirmed(ticket)
             case _:
-                self._hear(outgoing)
+                self._notify(outgoing)
 
     # --- what must be true ------------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from raftlog.client.requests import Answer, AppendRequest, failed
+from raftlog.client.requests import AppendRequest, RequestResult, failed
 from raftlog.errors import AppendUnknownError, DiskFullError, LogError, LogLockedError
-from raftlog.node.listeners import Listeners
+from raftlog.node.raft_client import ReplicaRaftClient
+from raftlog.node.raft_listeners import RaftListeners
 from raftlog.node.replica import Outgoing, Replica, RunSync
-from raftlog.node.state_log import ReplicaStateLog
 from raftlog.quorum.effects import (
     AdvanceHighWatermark,
     LeaderChanged,
@@ -77,7 +77,7 @@ class Node(DrivenNode):
         """Where its log began and ended when it was last looked at."""
         self._held: list[Callable[[], None]] = []
         self._unplaced: list[AppendRequest] = []
-        self.listeners: Listeners | None = None
+        self.listeners: RaftListeners | None = None
         self.counter: WatchedCounter | None = None
         self._cluster = cluster
         chance = cluster.world.chance(f"versions of {node_id}")
@@ -135,7 +135,7 @@ class Node(DrivenNode):
             self._begin_counting(replica)
         self.seen = (replica.log.log_start_offset, replica.log.end_offset)
         self._note(f"starts, end offset {replica.log.end_offset}")
-        self.tell(TimePassed())
+        self.handle(TimePassed())
 
     def _begin_counting(self, replica: Replica) -> None:
         life = self.life
@@ -144,15 +144,15 @@ class Node(DrivenNode):
             if self.life == life:
                 self.act(lambda _, now, time: do(now, time))
 
-        log = ReplicaStateLog(replica, act, lambda: self._times_ms()[1])
-        self.listeners = Listeners(replica, piece_bytes_max=PIECE_BYTES)
+        log = ReplicaRaftClient(replica, act, lambda: self._times_ms()[1])
+        self.listeners = RaftListeners(replica, chunk_bytes_max=PIECE_BYTES)
         self.counter = WatchedCounter(log, self._cluster.counted)
         self.listeners.register(self.counter)
 
-    def _tell_listeners(self) -> None:
+    def _notify_listeners(self) -> None:
         """One piece, and the next one a little later: a state machine takes its time."""
         if self.listeners is not None and self.listeners.poll():
-            self._later(LISTENER_US, self._tell_listeners)
+            self._later(LISTENER_US, self._notify_listeners)
 
     def kill(self) -> None:
         """The process ends, and the machine goes on."""
@@ -245,13 +245,13 @@ class Node(DrivenNode):
         def fire() -> None:
             if self.life == life and self._timer_ms == deadline_ms:
                 self._timer_ms = None
-                self.tell(TimePassed())
+                self.handle(TimePassed())
 
         world.after(deadline_ms * US_PER_MS - world.now_us, fire)
 
     # --- what happens -----------------------------------------------------------------------------
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Let the replica take an event, now or when it wakes."""
         self._when_awake(lambda: self.step(event))
 
@@ -259,17 +259,19 @@ class Node(DrivenNode):
         super().act(do)
         replica = self.replica
         if replica is not None:
-            self._tell_listeners()
+            self._notify_listeners()
             self._cluster.looked_at(self)
             if self.replica is replica and not self.is_paused:
                 self._set_timer(replica)
 
     def _put_out(self, outgoing: Outgoing) -> None:
         if self.listeners is not None:
-            self.listeners.hear(outgoing)
+            self.listeners.handle(outgoing)
         super()._put_out(outgoing)
 
-    def _hear(self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage) -> None:
+    def _notify(
+        self, news: AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
+    ) -> None:
         cluster = self._cluster
         match news:
             case AdvanceHighWatermark(offset):
@@ -313,17 +315,17 @@ class Node(DrivenNode):
             request = decode_request_frame(data)
             request_id = self.note_request(request)
             self._answer_to[request_id] = (source, life, asked)
-            self.tell(RequestReceived(request_id, request))
+            self.handle(RequestReceived(request_id, request))
 
     def receive_response(self, life: int, asked: SentRequest, data: bytes) -> None:
         if self.life == life:
             response = decode_response_frame(data, asked)
-            self.tell(ResponseReceived(asked.correlation_id, response))
+            self.handle(ResponseReceived(asked.correlation_id, response))
 
     def hear_failure(self, life: int, failed: SendFailed) -> None:
         """A request could not be sent."""
         if self.life == life:
-            self.tell(failed)
+            self.handle(failed)
 
     # --- syncs ------------------------------------------------------------------------------------
 
@@ -376,7 +378,7 @@ class Node(DrivenNode):
             self._cluster.count("appends placed together")
         self.act(lambda _, now, time: appends.submit(requests, now_ms=now, time_ms=time))
 
-    def _told(self, request: AppendRequest, answer: Answer) -> None:
+    def _told(self, request: AppendRequest, answer: RequestResult) -> None:
         self._cluster.answered(request, answer)
 
     def snapshot(self) -> None:
@@ -429,7 +431,7 @@ class Node(DrivenNode):
 
     def resign(self) -> None:
         if self.replica is not None:
-            self.tell(Resign(self.replica.core.epoch))
+            self.handle(Resign(self.replica.core.epoch))
 
 
 def _unknown(reason: str) -> AppendUnknownError:

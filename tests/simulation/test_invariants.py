@@ -110,9 +110,9 @@ def test_a_counter_that_leads_loads_no_snapshot() -> None:
     node.snapshot()
     assert node.replica is not None
     snapshot = node.replica.log.open_snapshot(node.replica.log.snapshots[-1])
-    follower.load_snapshot(snapshot)
+    follower.handle_load_snapshot(snapshot)
     with pytest.raises(InvariantViolationError, match="a leader never loads a snapshot"):
-        leader.load_snapshot(snapshot)
+        leader.handle_load_snapshot(snapshot)
 
 
 def counters_of(cluster: Cluster) -> list[WatchedCounter]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from raftlog.client.requests import Answer, AppendRequest, Done
+from raftlog.client.requests import AppendRequest, Done, RequestResult
 from raftlog.log.writing.properties import LogConfig
 from raftlog.quorum.messages import AddVoterRequest, ErrorCode, RemoveVoterRequest
 from raftlog.quorum.voters import Endpoint
@@ -62,7 +62,9 @@ class BatchFeeder:
         request = AppendRequest(records=(value,), deadline_ms=0)
         self._cluster.users_append(self._node.node_id, request, self, 1)
 
-    def hear(self, _target: int, _attempt: int, answer: Answer, _leader_id: int | None) -> None:
+    def hear(
+        self, _target: int, _attempt: int, answer: RequestResult, _leader_id: int | None
+    ) -> None:
         assert isinstance(answer, Done)
         self.done_count += 1
 

@@ -15,7 +15,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.client.requests import Answer, AppendRequest, AppendResult, Done
+from raftlog.client.requests import AppendRequest, AppendResult, Done, RequestResult
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,
@@ -105,12 +105,12 @@ class User:
             self._count += 1
             padding = b"." * self._chance.choice((0, 10, 400))
             values.append(b"%d:%d:%s" % (self.node_id, self._count, padding))
-        has_token = kind in (Kind.TOKEN, Kind.NAMED_TOKEN, Kind.CHECK)
+        has_required_offset = kind in (Kind.TOKEN, Kind.NAMED_TOKEN, Kind.CHECK)
         operation = Operation(
             kind,
             tuple(values),
             self._cluster.world.now_us,
-            self._end_offset if has_token else None,
+            self._end_offset if has_required_offset else None,
         )
         if kind in (Kind.NAMED, Kind.NAMED_TOKEN):
             self._version += 1
@@ -149,13 +149,13 @@ class User:
 
     # --- hearing ----------------------------------------------------------------------------------
 
-    def hear(self, target: int, attempt: int, answer: Answer, leader_id: int | None) -> None:
+    def hear(self, target: int, attempt: int, answer: RequestResult, leader_id: int | None) -> None:
         """An answer arrives at the node's end: it still has to come here."""
         self._cluster.network.send(
             target, self.node_id, lambda: self._heard(attempt, answer, leader_id)
         )
 
-    def _heard(self, attempt: int, answer: Answer, leader_id: int | None) -> None:
+    def _heard(self, attempt: int, answer: RequestResult, leader_id: int | None) -> None:
         operation = self._operation
         if operation is None or attempt != self._attempt:
             return

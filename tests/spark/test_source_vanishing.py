@@ -12,7 +12,7 @@ from tests.support.small_logs import LogWriter
 from pyspark_raftlog.options import RaftlogOptions
 from pyspark_raftlog.reader import RaftlogReader
 from pyspark_raftlog.stream_reader import RaftlogStreamReader
-from raftlog.errors import SegmentVanishedError
+from raftlog.errors import SegmentDeletedError
 
 
 @pytest.fixture
@@ -69,6 +69,6 @@ def test_what_goes_on_vanishing_is_told(tmp_path: Path) -> None:
     (log.directory / f"{1:020d}.log").symlink_to(tmp_path / "nothing")
     clock = StoppedClock()
     options = RaftlogOptions.parse({"path": str(log.directory)})
-    with pytest.raises(SegmentVanishedError):
+    with pytest.raises(SegmentDeletedError):
         RaftlogReader(options, ("offset",), clock).partitions()
     assert len(clock.slept_ms) == 4

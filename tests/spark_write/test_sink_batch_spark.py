@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import raftlog
 from pyspark_raftlog import append, conflict, typed_error
 from raftlog import LogConfig
-from raftlog.client.configuring import configure
+from raftlog.client.log_settings import configure
 from raftlog.errors import (
     AppendOnlyError,
     CommitTooLargeError,

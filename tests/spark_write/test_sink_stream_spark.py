@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 import raftlog
 from pyspark_raftlog import typed_error
 from raftlog import LogConfig
-from raftlog.client.configuring import configure
+from raftlog.client.log_settings import configure
 from raftlog.errors import AppendOnlyError, CommitTooLargeError, ForeignCommitError
 from raftlog.records.record import Header, NewRecord
 

@@ -9,11 +9,11 @@ import fnmatch
 import posixpath
 from pathlib import Path
 
-from raftlog.closing import Closing
+from raftlog.closeable import Closeable
 from raftlog.errors import LogAccessError, LogNotFoundError, NotALogError
 
 
-class MemoryFile(Closing):
+class MemoryFile(Closeable):
     def __init__(self, storage: MemoryStorage, path: str, content: bytearray) -> None:
         self._storage = storage
         self._path = path

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.listeners import Listener, Listeners
+from raftlog.node.raft_client import ReplicaRaftClient
+from raftlog.node.raft_listeners import RaftListener, RaftListeners
 from raftlog.node.replica import Outgoing, Replica, RunSync
-from raftlog.node.state_log import ReplicaStateLog
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.events import ShutDown, TimePassed
 from raftlog.quorum.voters import Voter, VoterSet
@@ -27,7 +27,7 @@ class OneReplica:
         self,
         disk: SimulatedDisk | None = None,
         *,
-        piece_bytes_max: int = 1 << 20,
+        chunk_bytes_max: int = 1 << 20,
         is_held: bool = False,
     ) -> None:
         if disk is None:
@@ -52,11 +52,11 @@ class OneReplica:
             now_ms=0,
             time_ms=TIME_MS,
         )
-        self.listeners: Final = Listeners(self.replica, piece_bytes_max=piece_bytes_max)
-        self.log: Final = ReplicaStateLog(self.replica, self.act, lambda: TIME_MS)
+        self.listeners: Final = RaftListeners(self.replica, chunk_bytes_max=chunk_bytes_max)
+        self.log: Final = ReplicaRaftClient(self.replica, self.act, lambda: TIME_MS)
         self._step(TimePassed())
 
-    def register(self, listener: Listener) -> None:
+    def register(self, listener: RaftListener) -> None:
         self.listeners.register(listener)
         self.poll()
 
@@ -104,7 +104,7 @@ class OneReplica:
 
     def act(self, act: Callable[[int, int], list[Outgoing]]) -> None:
         for one in act(self._now_ms, TIME_MS):
-            self.listeners.hear(one)
+            self.listeners.handle(one)
             if isinstance(one, RunSync):
                 if self.is_held:
                     self._held.append(one)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 
 from raftlog.client.remote.addresses import parse_addresses
-from raftlog.client.remote.quorum import Quorum
+from raftlog.client.remote.leader_client import LeaderClient
 from raftlog.client.remote.voters import (
     NodeAddress,
-    QuorumStanding,
+    QuorumInfo,
     add_voter,
     describe_quorum,
     remove_voter,
@@ -51,17 +51,17 @@ def grows(load: Load, by: int = 20) -> None:
     assert not load.book.failures, load.book.failures
 
 
-def standing_of(quorum: QuorumProcesses) -> QuorumStanding:
+def quorum_info_of(quorum: QuorumProcesses) -> QuorumInfo:
     """The quorum as its leader knows it."""
-    with closing(Quorum(parse_addresses(quorum.bootstrap))) as asked:
+    with closing(LeaderClient(parse_addresses(quorum.bootstrap))) as asked:
         return describe_quorum(asked)
 
 
 def is_level(quorum: QuorumProcesses, node: NodeProcess) -> bool:
     """Whether a node has all that is committed, as the leader knows."""
-    standing = standing_of(quorum)
-    found = [one for one in standing.replicas if one.key == key_of(node)]
-    committed = standing.high_watermark
+    quorum_info = quorum_info_of(quorum)
+    found = [one for one in quorum_info.replicas if one.key == key_of(node)]
+    committed = quorum_info.high_watermark
     return bool(found) and committed is not None and (found[0].end_offset or 0) >= committed
 
 
@@ -75,7 +75,7 @@ def wait_until_listeners_are_known(quorum: QuorumProcesses) -> None:
     def is_settled() -> bool:
         known = {
             one.key.node_id
-            for one in standing_of(quorum).replicas
+            for one in quorum_info_of(quorum).replicas
             if any(address.listener == CLIENTS_NAME for address in one.addresses)
         }
         return running <= known
@@ -90,15 +90,15 @@ def key_of(node: NodeProcess) -> ReplicaKey:
 def add(quorum: QuorumProcesses, node: NodeProcess) -> None:
     """Let a node vote."""
     at = NodeAddress(listener=CONTROLLER_NAME, host="127.0.0.1", port=node.port)
-    with closing(Quorum(parse_addresses(quorum.bootstrap))) as asked:
+    with closing(LeaderClient(parse_addresses(quorum.bootstrap))) as asked:
         add_voter(asked, key_of(node), [at])
 
 
 def remove(quorum: QuorumProcesses, key: ReplicaKey) -> None:
     """Let a voter vote no more."""
-    with closing(Quorum(parse_addresses(quorum.bootstrap))) as asked:
+    with closing(LeaderClient(parse_addresses(quorum.bootstrap))) as asked:
         remove_voter(asked, key)
 
 
 def voter_ids(quorum: QuorumProcesses) -> list[int]:
-    return sorted(one.key.node_id for one in standing_of(quorum).replicas if one.is_voter)
+    return sorted(one.key.node_id for one in quorum_info_of(quorum).replicas if one.is_voter)

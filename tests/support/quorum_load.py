@@ -104,9 +104,9 @@ class Load:
     def _append_one(self, log: raftlog.ConnectedLog, number: int, version: int) -> None:
         value = (b"%d-%d" % (number, version)).ljust(self._value_bytes, b".")
         name = (f"appender-{number}", "load", version)
-        has_token = number % 2 == 1
+        has_required_offset = number % 2 == 1
         while not self._stop.is_set():
-            base = log.end_offset if has_token else None
+            base = log.end_offset if has_required_offset else None
             try:
                 done = log.append(
                     value, commit=name, required_base_offset=base, timeout_ms=TIMEOUT_MS

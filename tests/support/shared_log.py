@@ -21,7 +21,7 @@ from raftlog.log.snapshot import SnapshotReader
 from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.producer_state_manager import ProducerStateManager
 from raftlog.log.writing.snapshot_writer import SnapshotWriter, snapshot_head
-from raftlog.node.listeners import Leadership, Listener
+from raftlog.node.raft_listeners import LeaderNotification, RaftListener
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.compression import Compression
 from raftlog.records.control import LeaderChange, LeaderChangeVoter, encode_control
@@ -164,14 +164,14 @@ class SharedLog:
 class _Listening:
     """How far one listener is."""
 
-    listener: Listener
+    listener: RaftListener
     next_offset: int = 0
     told_count: int = 0
     """How many of the leaders it was told of."""
 
 
 class SharedLogNode:
-    """The log as one node sees it: a ``StateLog`` to register listeners with."""
+    """The log as one node sees it: a ``RaftClient`` to register listeners with."""
 
     def __init__(self, shared: SharedLog, node_id: int) -> None:
         self._shared = shared
@@ -182,7 +182,7 @@ class SharedLogNode:
     def node_id(self) -> int:
         return self._node_id
 
-    def register(self, listener: Listener) -> None:
+    def register(self, listener: RaftListener) -> None:
         known = len(self._shared.leaders)
         self._listening.append(_Listening(listener, told_count=max(known - 1, 0)))
 
@@ -214,11 +214,11 @@ class SharedLogNode:
         if (one.next_offset < shared.start_offset or one.next_offset == 0) and shared.snapshots:
             newest = shared.snapshots[-1]
             files = LogFiles.of_directory(shared.disk, _DIRECTORY)
-            one.listener.load_snapshot(SnapshotReader(files, newest))
+            one.listener.handle_load_snapshot(SnapshotReader(files, newest))
             one.next_offset = newest.end_offset
         elif one.next_offset < shared.committed_end:
             batch = next(found for found in shared.batches if found.base_offset == one.next_offset)
-            one.listener.commit([batch])
+            one.listener.handle_commit([batch])
             one.next_offset = batch.next_offset
         self._tell_leader(one)
         return one.next_offset < shared.committed_end
@@ -235,4 +235,4 @@ class SharedLogNode:
                     return
                 end_offset = shared.end_offset
             one.told_count += 1
-            one.listener.change_leader(Leadership(epoch, leader_id, end_offset))
+            one.listener.handle_leader_change(LeaderNotification(epoch, leader_id, end_offset))

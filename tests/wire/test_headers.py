@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.wire_vectors import header_vectors
 
-from raftlog.errors import InexpressibleMessageError, MalformedMessageError, UnservedApiError
+from raftlog.errors import MalformedMessageError, UnsupportedApiError, UnsupportedFieldError
 from raftlog.wire.apis import ApiKey, Listener
 from raftlog.wire.headers import (
     ReceivedRequest,
@@ -106,7 +106,7 @@ def test_what_a_listener_does_not_serve_is_refused(
     key: int, version: int, listener: Listener
 ) -> None:
     data = key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big") + bytes(8)
-    with pytest.raises(UnservedApiError) as caught:
+    with pytest.raises(UnsupportedApiError) as caught:
         receive_request(data, listener)
     assert (caught.value.api_key, caught.value.version) == (key, version)
     assert str(listener) in str(caught.value)
@@ -125,5 +125,5 @@ def test_a_client_id_is_text_and_not_too_long() -> None:
     with pytest.raises(MalformedMessageError, match="not UTF-8"):
         decode_request_header(b"\x00\x01\x00\x11\x00\x00\x00\x07\x00\x01\xff\x00", 2)
     long = RequestHeader(api_key=1, api_version=17, correlation_id=7, client_id="x" * 32768)
-    with pytest.raises(InexpressibleMessageError):
+    with pytest.raises(UnsupportedFieldError):
         encode_request_header(long)

@@ -18,7 +18,7 @@ from tests.support.kafka import kafka_jars, run_java
 from tests.support.quorum_messages import IDENTITY, partition_responses, requests, voter_changes
 from tests.support.wire_messages import message_kinds, random_message
 
-from raftlog.errors import InexpressibleMessageError
+from raftlog.errors import UnsupportedFieldError
 from raftlog.wire import (
     APIS,
     QUORUM_APIS,
@@ -89,7 +89,7 @@ def quorum_lines() -> list[Line]:
         version = data.draw(st.sampled_from(served_versions(key)))
         try:
             body = encode_request(request, version, IDENTITY)
-        except InexpressibleMessageError:
+        except UnsupportedFieldError:
             return
         lines.append(Line(f"{request}", f"{key:d} {version} request", body))
 

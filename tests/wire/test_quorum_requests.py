@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.support.quorum_messages import IDENTITY, keys, requests, voters
 from tests.support.wire_vectors import message_vector
 
-from raftlog.errors import InexpressibleMessageError
+from raftlog.errors import UnsupportedFieldError
 from raftlog.limits import VOTER_ENDPOINTS_MAX
 from raftlog.node.addresses import parse_address
 from raftlog.quorum.messages import (
@@ -106,7 +106,7 @@ def test_an_old_version_tells_what_it_can(request: Request, data: st.DataObject)
     if is_told(request, version):
         assert on_the_wire(request, version) == as_told(request, version)
     else:
-        with pytest.raises(InexpressibleMessageError):
+        with pytest.raises(UnsupportedFieldError):
             on_the_wire(request, version)
 
 
@@ -305,7 +305,7 @@ def test_a_node_s_file_names_no_host_that_peers_refuse(host: str) -> None:
 @given(keys)
 def test_a_vote_before_the_vote_needs_version_two(candidate: ReplicaKey) -> None:
     request = replace(VOTE, candidate=candidate, is_pre_vote=True)
-    with pytest.raises(InexpressibleMessageError) as caught:
+    with pytest.raises(UnsupportedFieldError) as caught:
         encode_request(request, 1, IDENTITY)
     assert (caught.value.field, caught.value.kafka_code) == ("pre_vote", 35)
 
@@ -313,12 +313,12 @@ def test_a_vote_before_the_vote_needs_version_two(candidate: ReplicaKey) -> None
 @given(voters)
 def test_an_answer_before_the_commit_needs_version_one(voter: Voter) -> None:
     request = AddVoterRequest(voter=voter, timeout_ms=1, ack_when_committed=False)
-    with pytest.raises(InexpressibleMessageError):
+    with pytest.raises(UnsupportedFieldError):
         encode_request(request, 0, IDENTITY)
 
 
 def test_what_a_field_does_not_take_is_our_own_mistake() -> None:
     wrong = replace(BEGIN, leader_endpoints=(Endpoint("VOTERS", "h", 70_000),))
-    with pytest.raises(InexpressibleMessageError) as caught:
+    with pytest.raises(UnsupportedFieldError) as caught:
         encode_request(wrong, 1, IDENTITY)
     assert caught.value.field == "port"

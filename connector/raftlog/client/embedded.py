@@ -3,7 +3,7 @@
 Rules of this file:
 
 1. Reading takes no lock and sees what is synced. Appending goes through one thread of the handle,
-   which takes the log's lock for one group of appends (``group``).
+   which takes the log's lock for one group of appends (``group_committer``).
 2. A directory that is not ours, as Kafka's, is read and never written, not even by a lock.
 3. A handle may be shared by threads, and belongs to its process: after a fork it only refuses.
 4. The calls that every door to a log has are in ``log_handle``.
@@ -41,15 +41,15 @@ from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import SnapshotId
 
-from .appender import Appender
 from .arguments import milliseconds, whole_number
 from .clock import Clock
-from .creating import find_or_create
-from .group import GroupWriter
+from .create import find_or_create
+from .group_committer import GroupCommitter
 from .log_handle import TIMEOUT_MS_DEFAULT, LogHandle
 from .paths import without_scheme
 from .requests import AppendRequest, AppendResult, Operation
 from .user_records import UserRecord, new_records
+from .writer_thread import WriterThread
 
 if TYPE_CHECKING:
     from raftlog.log.reader import LogReader
@@ -125,26 +125,26 @@ class EmbeddedLog(LogHandle):
         self._reader_lock = threading.Lock()
         self._process_id = os.getpid()
         self._config = config
-        self._writer: GroupWriter | None = None
-        self._appender: Appender | None = None
+        self._committer: GroupCommitter | None = None
+        self._writer_thread: WriterThread | None = None
         if config is None:
             self._reader = self._new_reader()  # raises if it is no log at all
         else:
-            self._writer = GroupWriter(storage, path, clock)
-            self._appender = Appender(
+            self._committer = GroupCommitter(storage, path, clock)
+            self._writer_thread = WriterThread(
                 path,
-                self._writer.write,
-                on_close=self._writer.close,
+                self._committer.write,
+                on_close=self._committer.close,
                 linger_ms=config.linger_ms,
                 now_ms=clock.now_ms,
             )
-            self._writer.on_linger = self._appender.set_linger
-            weakref.finalize(self, self._appender.close, 0).atexit = False
+            self._committer.on_linger = self._writer_thread.set_linger
+            weakref.finalize(self, self._writer_thread.close, 0).atexit = False
 
     def close(self) -> None:
         """Write what waits, and close the log in order. Closing twice is allowed."""
-        if self._appender is not None:
-            self._appender.close()
+        if self._writer_thread is not None:
+            self._writer_thread.close()
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class EmbeddedLog(LogHandle):
     @property
     def recovery_report(self) -> RecoveryReport | None:
         """What was found when this handle opened the log for its first append; None before."""
-        return None if self._writer is None else self._writer.report
+        return None if self._committer is None else self._committer.report
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -178,7 +178,7 @@ class EmbeddedLog(LogHandle):
             yield
 
     @contextmanager
-    def _as_it_is_now(self) -> Iterator[LogReader]:
+    def _refreshed_log(self) -> Iterator[LogReader]:
         with self._reading():
             yield self._log(refresh=True)
 
@@ -203,7 +203,7 @@ class EmbeddedLog(LogHandle):
         themselves count from 0 and mean nothing. Raises ``OptionError`` if there is no such
         snapshot, and ``CorruptSnapshotError`` behind what is whole of it.
         """
-        with self._as_it_is_now() as log:
+        with self._refreshed_log() as log:
             found = log.snapshots[-1:] if snapshot_id is None else (snapshot_id,)
             if not found or found[0] not in log.snapshots:
                 known = ", ".join(map(str, log.snapshots)) or "none"
@@ -211,9 +211,9 @@ class EmbeddedLog(LogHandle):
                     option="snapshot_id", reason=f"no such snapshot; there are {known}"
                 )
             snapshot = log.read_snapshot(found[0])
-        from .reading import records_of_snapshot
+        from .log_records import snapshot_records
 
-        return records_of_snapshot(snapshot)
+        return snapshot_records(snapshot)
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -289,25 +289,25 @@ class EmbeddedLog(LogHandle):
         """Do something to the log while its lock is held: for tools."""
         deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
         request = Operation(run=operation, deadline_ms=deadline_ms)
-        self._open_appender().submit(request)
+        self._require_writer_thread().submit(request)
         future: Future[T] = request.future
         return self._wait(future, timeout_ms)
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _open_appender(self) -> Appender:
-        if self._appender is None:
+    def _require_writer_thread(self) -> WriterThread:
+        if self._writer_thread is None:
             raise LogReadOnlyError(
                 path=self.path,
                 reason="it is not a log of raftlog's own",
                 remedy="make one with raftlog.open in an empty directory",
             )
-        return self._appender
+        return self._writer_thread
 
-    def _door_for_appends(self) -> Callable[[AppendRequest], None]:
-        return self._open_appender().submit
+    def _open_for_appends(self) -> Callable[[AppendRequest], None]:
+        return self._require_writer_thread().submit
 
-    def _appended(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
+    def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
         try:
             return self._wait(request.future, timeout_ms)
         except AppendUnknownError:

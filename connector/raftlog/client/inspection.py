@@ -59,7 +59,7 @@ __all__ = [
     "ReadableFile",
     "DirectoryLog",
     "QuorumCopies",
-    "embedded_marks",
+    "embedded_checkpoints",
     "find_valid_batch",
     "first_divergence",
     "parse_epoch_checkpoint",
@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 
-def embedded_marks(files: LogFiles) -> tuple[int, tuple[Anomaly, ...]]:
+def embedded_checkpoints(files: LogFiles) -> tuple[int, tuple[Anomaly, ...]]:
     """What the small files of a log of ours promise, and which of them are damaged.
 
     The promise is an offset (exclusive): everything below was synced once. A writer may be at work:

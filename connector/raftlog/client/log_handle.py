@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-from raftlog.closing import Closing
+from raftlog.closeable import Closeable
 from raftlog.log.reads import Isolation
 from raftlog.log.writing.batch_metadata import CommitName, ValueKind
 from raftlog.records.builder import ProducerStamp
@@ -37,13 +37,13 @@ from .user_records import UserRecord, new_records
 if TYPE_CHECKING:
     from raftlog.log.reader import LogReader
 
-    from .reading import LogReading
+    from .log_records import LogRecords
 
 TIMEOUT_MS_DEFAULT: Final = 30_000
 """How long a call waits for others (Kafka: ``request.timeout.ms``)."""
 
 
-class LogHandle(Closing):
+class LogHandle(Closeable):
     """An open log, one's own or a quorum's: close it, or use it in a ``with`` statement."""
 
     path: str
@@ -62,7 +62,7 @@ class LogHandle(Closing):
     @property
     def log_start_offset(self) -> int:
         """The first offset that is kept."""
-        with self._as_it_is_now() as log:
+        with self._refreshed_log() as log:
             return log.log_start_offset
 
     @property
@@ -76,7 +76,7 @@ class LogHandle(Closing):
         the log ends there, and else raises ``UnexpectedEndOffsetError``, whose ``log_end_offset``
         is the confirmed end.
         """
-        with self._as_it_is_now() as log:
+        with self._refreshed_log() as log:
             return log.log_end_offset
 
     @property
@@ -87,13 +87,13 @@ class LogHandle(Closing):
     @property
     def last_stable_offset(self) -> int:
         """The offset up to which every transaction is decided."""
-        with self._as_it_is_now() as log:
+        with self._refreshed_log() as log:
             return log.read_end(isolation=Isolation.READ_COMMITTED).offset
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
         """The finished snapshots that can be read, oldest first. A quorum shows a client none."""
-        with self._as_it_is_now() as log:
+        with self._refreshed_log() as log:
             return log.snapshots
 
     # --- reading ----------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class LogHandle(Closing):
         end_offset: int | None = None,
         *,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
-    ) -> LogReading:
+    ) -> LogRecords:
         """The records from an offset on (the log's first), up to where the log ends now.
 
         ``isolation`` is ``read_committed``, or ``high_watermark`` (Kafka: ``read_uncommitted``)
@@ -116,16 +116,16 @@ class LogHandle(Closing):
         """
         isolation = isolation_of(isolation)
         first, last = offset_or_none(from_offset, "from_offset"), end_offset
-        with self._as_it_is_now() as log:
+        with self._refreshed_log() as log:
             start_offset = log.log_start_offset if first is None else first
             end = log.read_end(isolation=isolation).offset
             if start_offset > end:  # beyond what is decided, or beyond all that there is
                 log.check_offset(start_offset)
         if last is not None:
             end = min(end, whole_number(last, "end_offset"))
-        from .reading import LogReading
+        from .log_records import LogRecords
 
-        return LogReading(self._new_reader, start_offset, end, isolation)
+        return LogRecords(self._new_reader, start_offset, end, isolation)
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class LogHandle(Closing):
         ``AppendUnknownError`` if nobody knows: with a commit's name it may simply be appended
         again. An append without records, which only checks, never gets that one.
         """
-        request = self._submitted(
+        request = self._queue_append(
             records,
             epoch=epoch,
             required_end_offset=required_end_offset,
@@ -177,7 +177,7 @@ class LogHandle(Closing):
             producer=producer,
             timeout_ms=timeout_ms,
         )
-        return self._appended(request, timeout_ms)
+        return self._wait_for_append(request, timeout_ms)
 
     def append_async(
         self,
@@ -197,7 +197,7 @@ class LogHandle(Closing):
         Appends of one thread are made in its order. What cannot be meant is raised here, and so is
         a log that is closed, or has no room for what waits (``BufferAllocationError``).
         """
-        return self._submitted(
+        return self._queue_append(
             records,
             epoch=epoch,
             required_end_offset=required_end_offset,
@@ -209,7 +209,7 @@ class LogHandle(Closing):
             timeout_ms=timeout_ms,
         ).future
 
-    def _submitted(
+    def _queue_append(
         self,
         records: UserRecord | Iterable[UserRecord],
         *,
@@ -223,7 +223,7 @@ class LogHandle(Closing):
         timeout_ms: int,
     ) -> AppendRequest:
         """Check and queue an append."""
-        submit = self._door_for_appends()
+        submit = self._open_for_appends()
         request = AppendRequest(
             records=new_records(records, self.values),
             epoch=offset_or_none(epoch, "epoch"),
@@ -242,7 +242,7 @@ class LogHandle(Closing):
     # --- what a door brings -----------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _as_it_is_now(self) -> AbstractContextManager[LogReader]:
+    def _refreshed_log(self) -> AbstractContextManager[LogReader]:
         """The log as it is now, for this thread alone."""
 
     @abc.abstractmethod
@@ -250,9 +250,9 @@ class LogHandle(Closing):
         """A reader that a reading may keep."""
 
     @abc.abstractmethod
-    def _door_for_appends(self) -> Callable[[AppendRequest], None]:
+    def _open_for_appends(self) -> Callable[[AppendRequest], None]:
         """What takes a request that is complete. Raises why the log takes none at all."""
 
     @abc.abstractmethod
-    def _appended(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
+    def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
         """Wait for an answer."""

@@ -22,7 +22,7 @@ from raftlog.records.builder import ProducerStamp
 from raftlog.records.encoding import RecordToAppend
 from raftlog.records.packed import PackedRecords
 
-from .line import Line
+from .in_order_gate import InOrderGate
 
 if TYPE_CHECKING:
     from raftlog.log.writing.replicated_log import ReplicatedLog
@@ -63,7 +63,7 @@ class AppendRequest:
     take_over_from: str | None = None
     producer: ProducerStamp | None = None
     deadline_ms: float
-    line: Line | None = None
+    gate: InOrderGate | None = None
     future: Future[AppendResult] = field(default_factory=Future)
 
     @property
@@ -72,13 +72,13 @@ class AppendRequest:
         return self.producer if self.commit is None else self.commit
 
     @property
-    def has_token(self) -> bool:
+    def has_required_offset(self) -> bool:
         return self.required_end_offset is not None or self.required_base_offset is not None
 
     @property
-    def stands_alone(self) -> bool:
+    def needs_own_batch(self) -> bool:
         """Whether no other append may share its batch."""
-        return self.has_token or self.commit is not None or self.producer is not None
+        return self.has_required_offset or self.commit is not None or self.producer is not None
 
     @property
     def writes(self) -> bool:
@@ -103,7 +103,7 @@ class AppendRequest:
     def check(self) -> None:
         """Raises ``InvalidAppendError`` for arguments that cannot be meant together."""
         reason = None
-        if not self.records and self.epoch is None and not self.stands_alone:
+        if not self.records and self.epoch is None and not self.needs_own_batch:
             reason = "there is no record to append, and no token or epoch to check"
         elif self.commit is not None and self.producer is not None:
             reason = "a batch is either a named commit's or a producer's, not both"
@@ -158,7 +158,7 @@ class Failed:
     error: RaftlogError
 
 
-Answer: TypeAlias = Done | Failed
+RequestResult: TypeAlias = Done | Failed
 
 
 def failed(error: RaftlogError) -> Failed:

@@ -22,7 +22,7 @@ from raftlog.errors import (
     CorruptBatchError,
     DataLossError,
     LogGapError,
-    SegmentVanishedError,
+    SegmentDeletedError,
 )
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from raftlog.records.columns import BatchColumns, Stop
@@ -79,7 +79,7 @@ class LogCursor:
         """Read pieces up to ``end_offset``, or up to the end of the log if it is None.
 
         Raises ``CorruptBatchError``, ``LogGapError``, ``DataLossError`` (also if the log ends
-        before ``end_offset``), ``SegmentVanishedError`` and ``LogAccessError``, each behind the
+        before ``end_offset``), ``SegmentDeletedError`` and ``LogAccessError``, each behind the
         last piece that was whole.
         """
         attempts = 0
@@ -105,7 +105,7 @@ class LogCursor:
                         continue  # rolled meanwhile: read what was added before the roll
                     if self._is_end_of_log(file, error, end_offset):
                         return
-            except SegmentVanishedError:
+            except SegmentDeletedError:
                 attempts += 1
                 if attempts > _ATTEMPTS_MAX:
                     raise

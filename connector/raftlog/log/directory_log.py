@@ -22,7 +22,7 @@ from raftlog.errors import (
     CorruptFileError,
     DataLossError,
     LogGapError,
-    SegmentVanishedError,
+    SegmentDeletedError,
 )
 from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
@@ -362,18 +362,18 @@ class DirectoryLog(LogReader):
     def _retry_on_deletion(self, ask: Callable[[], T]) -> T:
         """Ask until the node deletes nothing that the answer needs: it may trim the log meanwhile.
 
-        Raises ``SegmentVanishedError`` if that does not end.
+        Raises ``SegmentDeletedError`` if that does not end.
         """
         for _ in range(_ATTEMPTS_MAX):
             start_offset = self.log_start_offset
             try:
                 return ask()
-            except SegmentVanishedError:
+            except SegmentDeletedError:
                 self.files.refresh()
             except DataLossError:
                 if self.log_start_offset == start_offset:
                     raise
-        raise SegmentVanishedError(path=self.path)
+        raise SegmentDeletedError(path=self.path)
 
     def _end_before_holdback(
         self, end_offset: int, now_ms: int, holdback_ms: int, previous: ReadEnd | None

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from raftlog.errors import CorruptBatchError, DataLossError, LogGapError, SegmentVanishedError
+from raftlog.errors import CorruptBatchError, DataLossError, LogGapError, SegmentDeletedError
 from raftlog.records.batch import RecordBatch
 
 from .directory_log import DirectoryLog
@@ -60,7 +60,7 @@ def _whole_batches(log: DirectoryLog, start_offset: int, end_offset: int) -> Ite
             is_dense = batch.last_offset - batch.base_offset + 1 == batch.record_count
             if is_dense and batch.delete_horizon_ms is None:
                 yield batch
-    except (CorruptBatchError, DataLossError, LogGapError, SegmentVanishedError):
+    except (CorruptBatchError, DataLossError, LogGapError, SegmentDeletedError):
         return
 
 

@@ -3,7 +3,7 @@
 Rules of this file:
 
 1. A look is a listing of names. Between two looks the node may roll, rename and delete: a listed
-   file that cannot be opened any more is ``SegmentVanishedError``, and the caller looks again.
+   file that cannot be opened any more is ``SegmentDeletedError``, and the caller looks again.
 2. Nothing here believes an index: a position found through one is used only if a sound batch
    begins there that ends with the offset that the index names, at or below the one wanted.
 """
@@ -17,7 +17,7 @@ from typing import Final, Self, TypeVar
 from raftlog.errors import (
     CorruptBatchError,
     LogNotFoundError,
-    SegmentVanishedError,
+    SegmentDeletedError,
 )
 from raftlog.limits import (
     BATCH_HEADER_BYTES,
@@ -126,11 +126,11 @@ class LogFiles:
         return self._single_path or self.storage.join(self.directory, checkpoint_name(snapshot_id))
 
     def open(self, path: str) -> ReadableFile:
-        """Open a file that was listed. Raises ``SegmentVanishedError`` if it is gone since."""
+        """Open a file that was listed. Raises ``SegmentDeletedError`` if it is gone since."""
         try:
             return self.storage.open_file(path)
         except LogNotFoundError:
-            raise SegmentVanishedError(path=path) from None
+            raise SegmentDeletedError(path=path) from None
 
     def read_small(self, name: str) -> bytes | None:
         """The content of a small file of the directory, or None if there is none."""
@@ -198,7 +198,7 @@ class LogFiles:
         try:
             with self.storage.open_file(self.segment_path(base_offset, suffix)) as file:
                 return read_entries(file, entry_bytes)
-        except (LogNotFoundError, SegmentVanishedError):
+        except (LogNotFoundError, SegmentDeletedError):
             return b""
 
 

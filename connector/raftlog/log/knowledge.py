@@ -21,7 +21,7 @@ from raftlog.errors import (
     CorruptFileError,
     CorruptSnapshotError,
     DataLossError,
-    SegmentVanishedError,
+    SegmentDeletedError,
 )
 from raftlog.storage.protocol import WritableStorage
 
@@ -188,12 +188,12 @@ class Knowledge:
                 while settled < self.end_offset and backlog.transactions.opened_before(end_offset):
                     settled = min(settled + _SETTLE_STEP, self.end_offset)
                     backlog.follow(settled)
-            except (LogTruncated, DataLossError, SegmentVanishedError):
+            except (LogTruncated, DataLossError, SegmentDeletedError):
                 self._backlog = None
                 self.files.refresh()
                 continue
             return backlog
-        raise SegmentVanishedError(path=self.files.path)
+        raise SegmentDeletedError(path=self.files.path)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -228,14 +228,14 @@ class Knowledge:
                 log_end = self._durable_log_end() or find_log_end(
                     self.files, contiguous=self._kind is LogKind.METADATA
                 )
-            except SegmentVanishedError:
+            except SegmentDeletedError:
                 self.files.refresh()
                 continue
             is_alone = len(self.files.listing.segments) == 1 and not self.files.listing.snapshots
             if log_end.tail.error is not None and log_end.epoch is None and is_alone:
                 raise log_end.tail.error
             return log_end
-        raise SegmentVanishedError(path=self.files.path)
+        raise SegmentDeletedError(path=self.files.path)
 
     def _durable_log_end(self) -> LogEnd | None:
         """The end of a log of ours that no writer has opened since the machine started."""
@@ -264,7 +264,7 @@ class Knowledge:
                     self._replay = self._begin()
                 replay = self._replay
                 replay.follow(self.log_end().end_offset if is_embedded else None)
-            except (LogTruncated, DataLossError, SegmentVanishedError):
+            except (LogTruncated, DataLossError, SegmentDeletedError):
                 self._replay = self._backlog = self._leader_epochs = None
                 self.files.refresh()
                 continue
@@ -272,7 +272,7 @@ class Knowledge:
                 latest = replay.epochs.latest_epoch
                 self._log_end = LogEnd(replay.next_offset, latest, replay.tail)
             return replay
-        raise SegmentVanishedError(path=self.files.path)
+        raise SegmentDeletedError(path=self.files.path)
 
     def _begin(self, before_offset: int | None = None) -> LogReplay:
         if self._kind is LogKind.PARTITION:
@@ -286,7 +286,7 @@ class Knowledge:
             if snapshot_id.end_offset == end_offset:
                 try:
                     voters = SnapshotReader(self.files, snapshot_id).voters
-                except (CorruptSnapshotError, SegmentVanishedError):
+                except (CorruptSnapshotError, SegmentDeletedError):
                     return None
                 return None if voters is None else VoterSet(end_offset - 1, replica_keys(voters))
         return None

@@ -43,7 +43,7 @@ class LogEnd:
 
 
 def find_log_end(files: LogFiles, *, contiguous: bool) -> LogEnd:
-    """Look at the end of a log that has a segment. Raises ``SegmentVanishedError``."""
+    """Look at the end of a log that has a segment. Raises ``SegmentDeletedError``."""
     base_offset = files.listing.segments[-1]
     with files.open(files.segment_path(base_offset)) as file:
         end_offset, epoch = base_offset, None
@@ -69,7 +69,7 @@ def find_durable_log_end(files: LogFiles, recovery_point: int) -> LogEnd | None:
     """Look at the end of a log of ours of which no writer has told anything.
 
     None if the log ends below its recovery point: then it is damaged, and not merely torn. Raises
-    ``SegmentVanishedError``.
+    ``SegmentDeletedError``.
     """
     base_offset = files.listing.segments[-1]
     with files.open(files.segment_path(base_offset)) as file:

@@ -226,7 +226,7 @@ class LogReader(abc.ABC):
         """The records of [start_offset, end_offset), of all batches that overlap it, in order.
 
         Errors come behind what was whole: ``CorruptBatchError``, ``LogGapError``,
-        ``DataLossError``, ``SegmentVanishedError``, ``LogAccessError``. Transactions are not looked
+        ``DataLossError``, ``SegmentDeletedError``, ``LogAccessError``. Transactions are not looked
         at: records come as they lie there.
         """
 

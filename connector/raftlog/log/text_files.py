@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentVanishedError
+from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentDeletedError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
 from raftlog.storage.protocol import Storage
 
@@ -34,7 +34,7 @@ def read_small_file(storage: Storage, path: str) -> bytes | None:
     try:
         with storage.open_file(path) as file:
             data = file.read_at(0, SMALL_FILE_BYTES_MAX + 1)
-    except (LogNotFoundError, SegmentVanishedError):
+    except (LogNotFoundError, SegmentDeletedError):
         return None
     if len(data) > SMALL_FILE_BYTES_MAX:
         raise CorruptFileError(path=path, reason=f"it is larger than {SMALL_FILE_BYTES_MAX} bytes")

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 ANONYMOUS: Final = "anonymous"
 """Who has shown no certificate, in Kafka's word for it (Kafka: ``User:ANONYMOUS``)."""
 
-NODE_ID_MARK: Final = "{id}"
-PRINCIPAL_MARK: Final = "{name}"
+NODE_ID_PLACEHOLDER: Final = "{id}"
+PRINCIPAL_PLACEHOLDER: Final = "{name}"
 """In a pattern of application ids: the name of the principal."""
 
 OWN_COMMITS: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
-    ("*", ANONYMOUS), (PRINCIPAL_MARK, f"{PRINCIPAL_MARK}:*")
+    ("*", ANONYMOUS), (PRINCIPAL_PLACEHOLDER, f"{PRINCIPAL_PLACEHOLDER}:*")
 )
 """The application ids of each principal where a node's file gives none: ``a`` and ``a:*`` of a."""
 
@@ -79,7 +79,7 @@ class CommitAccess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Principal:
     """Who asks on a connection.
 
     ``name`` is the certificate's, or ``anonymous``; ``node_id`` is that of the node whose
@@ -166,7 +166,7 @@ class AccessTable:
         """The name by which a node proves its id; None if it cannot."""
         name = self.nodes.get(node_id)
         if name is None and self.node_names is not None and node_id >= 0:
-            name = self.node_names.replace(NODE_ID_MARK, str(node_id))
+            name = self.node_names.replace(NODE_ID_PLACEHOLDER, str(node_id))
         return name
 
     def _node_named(self, name: str) -> int | None:
@@ -175,25 +175,25 @@ class AccessTable:
                 return node_id
         if self.node_names is None:
             return None
-        before, _, after = self.node_names.lower().partition(NODE_ID_MARK)
+        before, _, after = self.node_names.lower().partition(NODE_ID_PLACEHOLDER)
         match = re.fullmatch(f"{re.escape(before)}(0|[1-9][0-9]{{0,9}}){re.escape(after)}", name)
         if match is None or int(match[1]) > NODE_ID_MAX or int(match[1]) in self.nodes:
             return None
         return int(match[1])
 
 
-def caller_of(
+def principal_of(
     certificate: PeerCertificate | None,
     listener: ListenerConfig,
     access: AccessTable,
-) -> Caller:
+) -> Principal:
     """Who is at the other end of a connection to ``listener``.
 
     ``certificate`` is the verified one of ``getpeercert()``; None if none was shown.
     """
     allowed = _rights_on(listener.listener)
     if listener.tls is None:
-        return Caller(
+        return Principal(
             name=ANONYMOUS,
             node_id=None,
             listener=listener.listener,
@@ -208,7 +208,7 @@ def caller_of(
         rights |= Rights.VOTE | Rights.DESCRIBE
     elif listener.listener == Listener.VOTERS and Rights.ADMIN not in rights:
         rights = Rights.NONE  # a client's certificate opens nothing there
-    return Caller(
+    return Principal(
         name=name,
         node_id=node_id,
         listener=listener.listener,
@@ -261,7 +261,7 @@ def _matches(pattern: str, name: str) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _ids_of(name: str, patterns: tuple[str, ...]) -> re.Pattern[str]:
     """Return what matches the application ids of a principal; nothing without a pattern."""
-    mark = re.escape(PRINCIPAL_MARK)
+    mark = re.escape(PRINCIPAL_PLACEHOLDER)
     found = [
         ".*".join(re.escape(part).replace(mark, re.escape(name)) for part in one.split("*"))
         for one in patterns

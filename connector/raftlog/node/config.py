@@ -105,7 +105,7 @@ from raftlog.storage.file_rights import change_by_others
 from raftlog.types import ReplicaKey
 from raftlog.wire import Listener
 
-from .access import NODE_ID_MARK, AccessTable
+from .access import NODE_ID_PLACEHOLDER, AccessTable
 from .addresses import (
     CLIENTS_NAME,
     CONTROLLER_NAME,
@@ -263,7 +263,7 @@ def parse_config(text: str, path: str) -> NodeConfig:
     return _parsed(ConfigTable(path, "", values), path)
 
 
-def read_access_again(config: NodeConfig) -> AccessTable:
+def reload_access(config: NodeConfig) -> AccessTable:
     """What ``[access]`` says by now in the file that a running node was read from.
 
     Everything else of the file is looked at, and waits for a restart. Raises ``ConfigError`` if
@@ -450,9 +450,10 @@ def _commits(table: ConfigTable | None) -> Mapping[str, tuple[str, ...]] | None:
 
 def _names_of_all_nodes(table: ConfigTable) -> str:
     names = table.text("nodes")
-    if names.count(NODE_ID_MARK) != 1 or "*" in names:
+    if names.count(NODE_ID_PLACEHOLDER) != 1 or "*" in names:
         raise table.wrong(
-            "nodes", f'a table of names was expected, or one for all: "log-{NODE_ID_MARK}.example"'
+            "nodes",
+            f'a table of names was expected, or one for all: "log-{NODE_ID_PLACEHOLDER}.example"',
         )
     return names
 

@@ -34,7 +34,7 @@ from raftlog.wire import (
     receive_request,
 )
 
-from .access import Caller
+from .access import Principal
 from .held_bytes import HeldBytes
 from .origin import Origin
 from .pace import Pace
@@ -74,28 +74,28 @@ class Connection(asyncio.Protocol):
         self,
         *,
         where: str,
-        introduce: Callable[[asyncio.Transport], Caller | None],
+        authenticate: Callable[[asyncio.Transport], Principal | None],
         handle: Callable[[Connection, Asked], None],
         closed: Callable[[Connection], None],
-        hear: Callable[[str, str, str], None],
-        frame_bytes_max: Callable[[Caller], int],
+        log_event: Callable[[str, str, str], None],
+        frame_bytes_max: Callable[[Principal], int],
         in_flight_max: int,
-        budget: Callable[[Caller], BudgetShare],
+        budget: Callable[[Principal], BudgetShare],
         pace: Pace,
     ) -> None:
-        """``introduce`` says who it is; None: nobody that may stay. ``handle`` is given every
-        question, ``closed`` is told once; ``hear`` takes what a peer did wrong. ``pace`` is how
-        fast the peer has to be."""
+        """``authenticate`` says who it is; None: nobody that may stay. ``handle`` is given every
+        question, ``closed`` is told once; ``log_event`` takes what a peer did wrong. ``pace`` is
+        how fast the peer has to be."""
         self.where: Final = where
         self.requests_under_way: Final[set[int]] = set()
         """Numbers of what the replica was asked and has not answered, to be dropped."""
         self.tasks: Final[set[asyncio.Task[None]]] = set()
         self.held: Final = HeldBytes()
         self.last_asked_s = asyncio.get_running_loop().time()
-        self._introduce = introduce
+        self._authenticate = authenticate
         self._handle = handle
         self._closed = closed
-        self._hear = hear
+        self._log_event = log_event
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
         self._budget_of = budget
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        caller = self._introduce(transport)
+        caller = self._authenticate(transport)
         if caller is None:
             transport.abort()
             return
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
         try:
             frames = self._splitter.feed(data)
         except WireError as error:
-            self._end("refused", error.sentence())
+            self._end("refused", error.message())
             return
         if frames:
             self._frames.extend(frames)
@@ -167,11 +167,11 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def is_judged_otherwise(self) -> bool:
+    def needs_reauthentication(self) -> bool:
         """Whether who asks here would be let in as somebody else, or not at all, if he came now."""
         if self._transport is None or self._origin is None or not self.is_open:
             return False
-        return self._introduce(self._transport) != self._origin.caller
+        return self._authenticate(self._transport) != self._origin.caller
 
     @property
     def in_flight_count(self) -> int:
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
         try:
             received = receive_request(data, origin.caller.listener)
         except WireError as error:
-            self._end("refused", error.sentence())
+            self._end("refused", error.message())
             return
         self._turns.append(turn)
         self.held.turns_byte_count += turn.byte_count
@@ -302,7 +302,7 @@ class Connection(asyncio.Protocol):
         try:
             self._handle(self, asked)
         except WireError as error:
-            self._end("refused", error.sentence())
+            self._end("refused", error.message())
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ class Connection(asyncio.Protocol):
         self._end("refused", reason)
 
     def _end(self, what: str, reason: str) -> None:
-        self._hear(what, self.where, reason)
+        self._log_event(what, self.where, reason)
         self._let_frames_go()
         self._close()
 

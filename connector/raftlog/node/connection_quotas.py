@@ -26,7 +26,7 @@ from typing import Final
 
 from raftlog.wire import Listener
 
-from .access import ANONYMOUS, Caller, Rights
+from .access import ANONYMOUS, Principal, Rights
 from .config import LimitsConfig
 
 _STRANGER_TIME_DIVISOR: Final = 5
@@ -35,7 +35,7 @@ _IPV6_HOST_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LimitExceeded:
     """Why a connection is refused: the limit by its name in the configuration."""
 
     limit: str
@@ -68,15 +68,17 @@ class ConnectionPool:
     by_address: Counter[str] = field(default_factory=Counter)
     by_principal: Counter[str] = field(default_factory=Counter)
 
-    def refusal(self, address: str, principal: str | None = None) -> Refusal | None:
+    def refusal(self, address: str, principal: str | None = None) -> LimitExceeded | None:
         """Return why there is no place for one more of this address and principal."""
         if self.count >= self.count_max:
-            return Refusal(self.limit, f"{self.count} connections of {self.name} are open")
+            return LimitExceeded(self.limit, f"{self.count} connections of {self.name} are open")
         if (count := self.by_address[address]) >= self.per_address_max:
-            return Refusal("connections_per_address_max", f"{count} of {address} are open")
+            return LimitExceeded("connections_per_address_max", f"{count} of {address} are open")
         if principal is not None and self.by_principal[principal] >= self.per_principal_max:
             count = self.by_principal[principal]
-            return Refusal("connections_per_principal_max", f"{count} of {principal} are open")
+            return LimitExceeded(
+                "connections_per_principal_max", f"{count} of {principal} are open"
+            )
         return None
 
     def count_one(self, address: str, principal: str | None, change: int) -> None:
@@ -118,7 +120,7 @@ class ConnectionQuotas:
 
     def enter(
         self, listener: Listener, host: str, close: Callable[[], None], now_s: float
-    ) -> CountedConnection | Refusal:
+    ) -> CountedConnection | LimitExceeded:
         """Count a new connection, of which only its address is known, or return why not."""
         address = _address_of(host)
         refusal = self._rate_refusal(address, now_s)
@@ -133,14 +135,14 @@ class ConnectionQuotas:
             oldest = next(iter(strangers))
             if (now_s - oldest.began_s) * _STRANGER_TIME_DIVISOR < self._handshake_s:
                 reason = f"{len(strangers)} connections have not proven any right yet"
-                return Refusal("stranger_connections_max", reason)
+                return LimitExceeded("stranger_connections_max", reason)
             del strangers[oldest]
             oldest.close()
         entered = CountedConnection(listener, address, now_s, close)
         strangers[entered] = None
         return entered
 
-    def admit(self, connection: CountedConnection, caller: Caller) -> Refusal | None:
+    def admit(self, connection: CountedConnection, caller: Principal) -> LimitExceeded | None:
         """Move a connection to the pool of its caller, or return why there is no place there.
 
         A caller without any right stays where it is, for a short time.
@@ -196,11 +198,11 @@ class ConnectionQuotas:
         rate = self._limits.connection_rate_per_address_max
         return min(self._burst, count + (now_s - then_s) * rate)
 
-    def _rate_refusal(self, address: str, now_s: float) -> Refusal | None:
+    def _rate_refusal(self, address: str, now_s: float) -> LimitExceeded | None:
         count = self._saved_up(address, now_s)
         if count < 1:
             reason = f"{address} makes new connections too fast"
-            return Refusal("connection_rate_per_address_max", reason)
+            return LimitExceeded("connection_rate_per_address_max", reason)
         self._buckets[address] = count - 1, now_s
         return None
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from raftlog.client.clock import Clock
-from raftlog.client.requests import Answer, AppendRequest, Failed, failed
+from raftlog.client.requests import AppendRequest, Failed, RequestResult, failed
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,
@@ -52,14 +52,14 @@ from raftlog.quorum.messages import Request, Response
 from raftlog.quorum.roles import Leader, Resigned
 from raftlog.wire import LogIdentity
 
-from .leader_appends import LeaderAppends
-from .listeners import Listener, Listeners
+from .pending_appends import PendingAppends
+from .raft_client import ReplicaRaftClient
+from .raft_listeners import RaftListener, RaftListeners
 from .replica import Outgoing, Replica, RunSync
-from .state_log import ReplicaStateLog
 
-STEP_ASIDE_INTERVAL_MS: Final = 30_000
+DISK_FULL_RESIGN_INTERVAL_MS: Final = 30_000
 """How long a leader without room leads again before it resigns again."""
-News: TypeAlias = AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
+Notification: TypeAlias = AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
 """What people and figures hear of."""
 _Act: TypeAlias = Callable[[int, int], list[Outgoing]]
 
@@ -83,10 +83,10 @@ class Driver:
         identity: LogIdentity,
         *,
         send: Callable[[Send], None],
-        hear: Callable[[News], None],
+        notify: Callable[[Notification], None],
         clock: Clock | None = None,
     ) -> None:
-        """``send`` takes a request to another node, ``hear`` what people may want to know."""
+        """``send`` takes a request to another node, ``notify`` what people may want to know."""
         self.replica: Final = replica
         self.identity: Final = identity
         self.ended: Final[asyncio.Future[RaftlogError]] = asyncio.get_running_loop().create_future()
@@ -94,10 +94,10 @@ class Driver:
         self.sync_count = 0
         self._clock = Clock() if clock is None else clock
         self._send = send
-        self._hear = hear
+        self._notify = notify
         self._loop = asyncio.get_running_loop()
-        self._appends = LeaderAppends(replica, self._answer)
-        self._futures: dict[AppendRequest, asyncio.Future[Answer]] = {}
+        self._appends = PendingAppends(replica, self._answer)
+        self._futures: dict[AppendRequest, asyncio.Future[RequestResult]] = {}
         self._unplaced: list[AppendRequest] = []
         self._unplaced_bytes = 0
         self._placing: asyncio.Handle | None = None
@@ -113,12 +113,12 @@ class Driver:
         self._timer_ms: int | None = None
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-sync")
         self._syncing: asyncio.Future[None] | None = None
-        self.state_log: Final = ReplicaStateLog(replica, self.act, self.time_ms)
+        self.raft_client: Final = ReplicaRaftClient(replica, self.act, self.time_ms)
         """The log for state machines beside the replica."""
-        self._listeners = Listeners(replica)
-        self._is_telling_later = False
+        self._listeners = RaftListeners(replica)
+        self._is_notifying_later = False
         self._is_over = False
-        self._stepped_aside_ms: int | None = None
+        self._resigned_ms: int | None = None
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -141,9 +141,9 @@ class Driver:
 
     def start(self) -> None:
         """Take part from now on."""
-        self.tell(TimePassed())
+        self.handle(TimePassed())
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Let the replica take an event, unless it is over."""
         self.act(lambda now_ms, time_ms: self.replica.step(event, now_ms=now_ms, time_ms=time_ms))
 
@@ -162,20 +162,20 @@ class Driver:
     def _act(self, act: _Act) -> None:
         is_news = False
         for one in act(self.now_ms(), self.time_ms()):
-            self._listeners.hear(one)
-            is_news = self._put_out(one) or is_news
+            self._listeners.handle(one)
+            is_news = self._dispatch(one) or is_news
         if is_news:
             self._appends.poll()
-            self._tell_listeners()
+            self._notify_listeners()
         self._wake()
         self._set_timer()
 
-    def register(self, listener: Listener) -> None:
+    def register(self, listener: RaftListener) -> None:
         """Give a state machine everything that is committed, from the newest snapshot on."""
         self._listeners.register(listener)
-        self._tell_listeners()
+        self._notify_listeners()
 
-    def _tell_listeners(self) -> None:
+    def _notify_listeners(self) -> None:
         """A piece for each, then whatever else the loop has to do, until they have everything."""
         if self.is_over:
             return
@@ -184,13 +184,13 @@ class Driver:
         except RaftlogError as error:
             self._end(error)
             return
-        if has_more and not self._is_telling_later:
-            self._is_telling_later = True
-            self._loop.call_soon(self._tell_listeners_more)
+        if has_more and not self._is_notifying_later:
+            self._is_notifying_later = True
+            self._loop.call_soon(self._continue_notifying_listeners)
 
-    def _tell_listeners_more(self) -> None:
-        self._is_telling_later = False
-        self._tell_listeners()
+    def _continue_notifying_listeners(self) -> None:
+        self._is_notifying_later = False
+        self._notify_listeners()
 
     def receive(self, request: Request, reply: Callable[[Response], None]) -> int:
         """Somebody asks; the number by which the question may be dropped. ``reply`` may be called
@@ -198,7 +198,7 @@ class Driver:
         request_id = self._next_request_id
         self._next_request_id += 1
         self._replies[request_id] = reply
-        self.tell(RequestReceived(request_id, request))
+        self.handle(RequestReceived(request_id, request))
         return request_id
 
     def is_waiting(self, request_id: int) -> bool:
@@ -208,7 +208,7 @@ class Driver:
     def drop(self, request_id: int) -> None:
         """Whoever asked is gone."""
         if self._replies.pop(request_id, None) is not None:
-            self.tell(RequestDropped(request_id))
+            self.handle(RequestDropped(request_id))
 
     async def ask(self, request: Request) -> Response:
         """Ask the replica, as another one would."""
@@ -224,10 +224,10 @@ class Driver:
         finally:
             self.drop(request_id)
 
-    def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
+    def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
         """Append at this leader, in the order of these calls; those of one moment together, and of
         the next ``linger.ms`` of the log."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
+        future: asyncio.Future[RequestResult] = self._loop.create_future()
         if self.is_over:
             future.set_result(self._unknown())
             return future
@@ -305,7 +305,7 @@ class Driver:
     async def hand_over(self, *, timeout_ms: int) -> bool:
         """Lead no more, and tell the voters; whether that was done in time."""
         self._listeners.begin_shutdown()
-        self.tell(ShutDown())
+        self.handle(ShutDown())
         return await self.wait_until(self._has_handed_over, timeout_ms=timeout_ms)
 
     def _has_handed_over(self) -> bool:
@@ -350,12 +350,12 @@ class Driver:
             self.ended.set_exception(bug)
         self._end(None)
 
-    def _unknown(self) -> Answer:
+    def _unknown(self) -> RequestResult:
         return failed(AppendUnknownError(path=self.replica.log.path, reason="the node stops"))
 
     # --- doing ------------------------------------------------------------------------------------
 
-    def _put_out(self, outgoing: Outgoing) -> bool:
+    def _dispatch(self, outgoing: Outgoing) -> bool:
         """Do one thing that the replica asks for; whether it is news for appends."""
         match outgoing:
             case Send():
@@ -369,10 +369,10 @@ class Driver:
             case ReadIndexConfirmed(ticket):
                 self._appends.confirmed(ticket)
             case AdvanceHighWatermark() | LeaderChanged() | RoleChanged():
-                self._hear(outgoing)
+                self._notify(outgoing)
                 return True
             case LogMessage():
-                self._hear(outgoing)
+                self._notify(outgoing)
         return False
 
     def _run_sync(self, ticket: PendingSync) -> None:
@@ -398,29 +398,29 @@ class Driver:
                 self._break(error)
             raise error
 
-    def _answer(self, request: AppendRequest, answer: Answer) -> None:
+    def _answer(self, request: AppendRequest, answer: RequestResult) -> None:
         if isinstance(answer, Failed) and isinstance(answer.error, DiskFullError):
-            self._loop.call_soon(self._step_aside)
+            self._loop.call_soon(self._resign_on_disk_full)
         future = self._futures.pop(request, None)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def _step_aside(self) -> None:
+    def _resign_on_disk_full(self) -> None:
         """Let somebody lead who may have room."""
         core, now_ms = self.replica.core, self.now_ms()
-        last_ms = self._stepped_aside_ms
-        is_too_soon = last_ms is not None and now_ms - last_ms < STEP_ASIDE_INTERVAL_MS
+        last_ms = self._resigned_ms
+        is_too_soon = last_ms is not None and now_ms - last_ms < DISK_FULL_RESIGN_INTERVAL_MS
         if self.is_over or not core.is_leader or len(core.voters) < 2 or is_too_soon:
             return
-        self._stepped_aside_ms = now_ms
-        self._hear(LogMessage("there is no room on its disk: another may lead"))
-        self.tell(Resign(core.epoch))
+        self._resigned_ms = now_ms
+        self._notify(LogMessage("there is no room on its disk: another may lead"))
+        self.handle(Resign(core.epoch))
 
     # --- waiting ----------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         for waiter in self._waiters:
-            _look(waiter)
+            _complete_if_due(waiter)
         core, log = self.replica.core, self.replica.log
         seen = (core.epoch, core.leader_id, type(core.role), log.log_start_offset, log.is_closed)
         high_watermark = core.high_watermark or 0
@@ -429,7 +429,7 @@ class Driver:
         for waiter in self._readers:
             assert waiter.after is not None, "it waits for records"
             if seen != self._seen or waiter.after() < high_watermark:
-                _look(waiter)
+                _complete_if_due(waiter)
         self._seen, self._seen_high_watermark = seen, high_watermark
 
     def _give_up_waiting(self, waiter: _Waiter) -> None:
@@ -450,10 +450,10 @@ class Driver:
 
     def _on_time(self) -> None:
         self._timer, self._timer_ms = None, None
-        self.tell(TimePassed())
+        self.handle(TimePassed())
 
 
-def _look(waiter: _Waiter) -> None:
+def _complete_if_due(waiter: _Waiter) -> None:
     """Wake a waiter if what it waits for holds."""
     if waiter.future.done():
         return

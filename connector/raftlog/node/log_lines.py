@@ -34,7 +34,7 @@ class LogLines:
         self._node_id = node_id
         self._said: dict[tuple[str, str], tuple[float, int]] = {}
 
-    def say(self, event: str, *, level: str = "info", **facts: object) -> None:
+    def log(self, event: str, *, level: str = "info", **facts: object) -> None:
         """Write one line, if it can be written: a full disk ends no node."""
         moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {"time": moment, "level": level, "node": self._node_id, "event": event, **facts}
@@ -43,19 +43,19 @@ class LogLines:
             self._stream.write(printable(text) + "\n")
             self._stream.flush()
 
-    def say_rarely(self, event: str, about: str, reason: str) -> None:
+    def log_throttled(self, event: str, about: str, reason: str) -> None:
         """Write what may be said in bursts: of each event ``about`` somebody once in 10 seconds."""
         now_s = time.monotonic()
         key = event, about
-        last_s, left_out = self._said.get(key, (now_s - _REPEAT_S, 0))
+        last_s, suppressed = self._said.get(key, (now_s - _REPEAT_S, 0))
         if now_s - last_s < _REPEAT_S:
-            self._said[key] = last_s, left_out + 1
+            self._said[key] = last_s, suppressed + 1
             return
         if len(self._said) >= _REMEMBERED_MAX:
             self._said.clear()
         self._said[key] = now_s, 0
-        facts = {"left_out": left_out} if left_out else {}
-        self.say(event, level="warning", about=about, reason=reason, **facts)
+        facts = {"suppressed": suppressed} if suppressed else {}
+        self.log(event, level="warning", about=about, reason=reason, **facts)
 
 
 class _AsyncioHandler(logging.Handler):
@@ -69,7 +69,7 @@ class _AsyncioHandler(logging.Handler):
         message = record.getMessage()
         error = None if record.exc_info is None else record.exc_info[1]
         text = "" if error is None else "\n" + "".join(traceback.format_exception(error))
-        self._lines.say_rarely("asyncio", message.partition("\n")[0], message + text)
+        self._lines.log_throttled("asyncio", message.partition("\n")[0], message + text)
 
 
 @contextlib.contextmanager

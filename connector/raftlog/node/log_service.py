@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from raftlog.client.requests import Answer, AppendRequest
+from raftlog.client.requests import AppendRequest, RequestResult
 from raftlog.quorum.messages import Request, Response
 from raftlog.wire import LogIdentity
 
@@ -36,7 +36,7 @@ class LogService(Protocol):
         """The time of day, in milliseconds since 1970."""
         ...
 
-    def append(self, request: AppendRequest) -> asyncio.Future[Answer]:
+    def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
         """Append at this leader: placed in the order of these calls, those of one moment together,
         and answered when the answer can no longer change."""
         ...

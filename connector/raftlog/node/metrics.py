@@ -70,8 +70,8 @@ class NodeCollector(Collector):
         yield from _replicas(core.role)
 
     def _connections(self) -> Iterator[Metric]:
-        figures = self._server.figures
-        yield _gauge("connections", "Connections that are open.", figures.connections)
+        metrics = self._server.metrics
+        yield _gauge("connections", "Connections that are open.", metrics.connections)
         quotas = self._server.quotas
         pools = GaugeMetricFamily(
             "raftlog_pool_connections", "Connections that count against a limit.", labels=["pool"]
@@ -84,10 +84,10 @@ class NodeCollector(Collector):
             "connections_refused",
             "Connections beyond a limit.",
             "limit",
-            figures.refused_connections,
+            metrics.refused_connections,
         )
         requests = CounterMetricFamily("raftlog_requests", "Requests by kind.", labels=["api"])
-        for name, count in list(figures.requests.items()):
+        for name, count in list(metrics.requests.items()):
             requests.add_metric([name.lower()], count)
         yield requests
         held = GaugeMetricFamily(
@@ -110,7 +110,7 @@ class NodeCollector(Collector):
             "connections_closed",
             "Connections closed by the node.",
             "reason",
-            figures.closed_connections,
+            metrics.closed_connections,
         )
 
 

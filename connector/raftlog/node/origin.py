@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from raftlog.client.line import Line
+from raftlog.client.in_order_gate import InOrderGate
 
-from .access import Caller
+from .access import Principal
 from .request_budget import BudgetShare
 
 
@@ -16,11 +16,11 @@ class Origin:
     """One connection's, for all its questions.
 
     ``budget`` counts the memory they take, for one principal. ``placing`` is held while an append
-    of this connection is read and placed: later ones wait, in order. ``line`` keeps that
+    of this connection is read and placed: later ones wait, in order. ``gate`` keeps that
     order where there is no room.
     """
 
-    caller: Caller
+    caller: Principal
     budget: BudgetShare
     placing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    line: Line = field(default_factory=Line)
+    gate: InOrderGate = field(default_factory=InOrderGate)

@@ -39,31 +39,31 @@ from raftlog.storage.spare_descriptors import ReservedDescriptorStorage
 from raftlog.types import TopicPartition
 from raftlog.wire import LogIdentity
 
-from .access import AccessTable, Caller, caller_of
+from .access import AccessTable, Principal, principal_of
 from .addresses import CONTROLLER_NAME
 from .apis.client_apis import ClientApis
-from .config import ListenerConfig, NodeConfig, read_access_again, voter_of
-from .counting import Counting
+from .config import ListenerConfig, NodeConfig, reload_access, voter_of
+from .counter_workload import CounterWorkload
 from .descriptors import raise_descriptor_limit
-from .driver import Driver, News
+from .driver import Driver, Notification
 from .formatting import NODE_LOCK_NAME, read_identity, topic_id_of
 from .log_lines import LogLines, asyncio_lines
 from .metrics import NodeCollector
 from .metrics_server import MetricsServer
-from .peers import Peers
+from .network_channel import NetworkChannel
 from .replica import Replica
-from .server import Door, Server
+from .server import ListenerSocket, Server
 from .tls import TlsContexts
 
 EXIT_FAILED: Final = 1
 HAND_OVER_MS: Final = 5_000
-LAST_ANSWERS_MS: Final = 2_000
+DRAIN_TIMEOUT_MS: Final = 2_000
 
 
-def run_node(config: NodeConfig, *, is_counting: bool = False) -> int:
+def run_node(config: NodeConfig, *, runs_counter: bool = False) -> int:
     """Run a node until a signal ends it; the exit code. Lines go to stderr.
 
-    ``is_counting``: it counts while it leads (``counting``).
+    ``runs_counter``: it counts while it leads (``counter_workload``).
 
     Raises what is wrong before it serves: ``NotFormattedError``, ``WrongDirectoryError``,
     ``ConfigError``, ``NodeRunningError``, ``NodeAddressError`` and what
@@ -74,7 +74,7 @@ def run_node(config: NodeConfig, *, is_counting: bool = False) -> int:
     storage = ReservedDescriptorStorage()
     meta = read_identity(config, storage)
     with _locked(storage, config), storage, asyncio_lines(lines):
-        return asyncio.run(_run(config, meta, storage, lines, is_counting=is_counting))
+        return asyncio.run(_run(config, meta, storage, lines, runs_counter=runs_counter))
 
 
 @contextlib.contextmanager
@@ -92,57 +92,57 @@ async def _run(
     storage: ReservedDescriptorStorage,
     lines: LogLines,
     *,
-    is_counting: bool,
+    runs_counter: bool,
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     tls = TlsContexts(config)
     node: Node  # no signal is looked at before the loop goes on, and then there is one
-    loop.add_signal_handler(signal.SIGHUP, lambda: _read_again(config, tls, node, lines))
+    loop.add_signal_handler(signal.SIGHUP, lambda: _reload(config, tls, node, lines))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     node = Node(config, meta, storage, tls=tls, lines=lines)
     try:
         await node.start()
-        counting = Counting(node.driver, lines) if is_counting else None
-        if counting is not None:
-            counting.start()
+        workload = CounterWorkload(node.driver, lines) if runs_counter else None
+        if workload is not None:
+            workload.start()
         node.driver.ended.add_done_callback(lambda _: stop.set())
         await stop.wait()
-        if counting is not None:
-            counting.stop()
+        if workload is not None:
+            workload.stop()
         if node.driver.ended.done():
             error = node.driver.ended.result()
-            lines.say("failed", level="error", reason=str(error))
+            lines.log("failed", level="error", reason=str(error))
             return EXIT_FAILED
-        lines.say("stopping")
+        lines.log("stopping")
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)  # the next one ends the process
         await node.hand_over()
         return 0
     finally:
         await node.close()
-        lines.say("stopped")
+        lines.log("stopped")
 
 
-def _read_again(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -> None:
+def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -> None:
     """Take certificates and the table of rights as they are now. Each that is wrong stays."""
     before = access = tls.access
     if config.path is not None:
         try:
-            access = read_access_again(config)
+            access = reload_access(config)
         except ConfigError as error:
-            lines.say("access", level="error", reason=f"the old table is kept: {error}")
+            lines.log("access", level="error", reason=f"the old table is kept: {error}")
     try:
         tls.reload(access)
     except ConfigError as error:
         kept = "the old ones are kept" if access == before else "they and the access are kept"
-        lines.say("certificates", level="error", reason=f"{kept}: {error}")
+        lines.log("certificates", level="error", reason=f"{kept}: {error}")
         return
-    lines.say("certificates", reason="read again")
+    lines.log("certificates", reason="read again")
     if access != before:
         closed_count = node.access_changed(before)
-        lines.say("access", reason="read again", closed_connections=closed_count)
+        lines.log("access", reason="read again", closed_connections=closed_count)
 
 
 @dataclass(slots=True)
@@ -191,14 +191,14 @@ class Node:
             time_ms=clock.wall_ms(),
         )
         self.driver: Final = Driver(
-            replica, self.log_identity, send=self._send, hear=self._heard, clock=clock
+            replica, self.log_identity, send=self._send, notify=self._log_notification, clock=clock
         )
-        self._peers = Peers(
+        self._channel = NetworkChannel(
             self.log_identity,
             client_id=f"raftlog-{config.node_id}",
             software_version=__version__,
-            tell=self._tell,
-            hear=self._heard_of_peer,
+            handle=self._handle_event,
+            log_event=self._log_peer,
             tls=tls.for_peer,
             frame_bytes_max=config.limits.frame_bytes_max,
         )
@@ -206,9 +206,9 @@ class Node:
         self.server: Final = Server(
             self.driver,
             self._apis,
-            [self._door(listener) for listener in config.listeners],
+            [self._listener_socket(listener) for listener in config.listeners],
             config.limits,
-            self._heard_from_outside,
+            self._log_connection,
             has_descriptors=storage.refill,
         )
         self._cleaning: asyncio.TimerHandle | None = None
@@ -224,7 +224,7 @@ class Node:
             self._metrics = MetricsServer(collector)
             await self._metrics.start(config.metrics.host, config.metrics.port)
         self.server.listen()
-        self._lines.say(
+        self._lines.log(
             "started",
             version=__version__,
             cluster=self.log_identity.cluster_id,
@@ -235,11 +235,11 @@ class Node:
         )
         reason = log.out_of_election_reason()
         if reason is not None:
-            self._lines.say("withdrawn", level="error", reason=reason, path=log.path)
+            self._lines.log("withdrawn", level="error", reason=reason, path=log.path)
         for cut in log.report.truncated:
-            self._lines.say("cut", level="warning", path=cut.path, saved_as=cut.saved_as)
+            self._lines.log("truncated", level="warning", path=cut.path, saved_as=cut.saved_as)
         for path in log.report.deleted_backups:
-            self._lines.say("old copy deleted", level="warning", path=path)
+            self._lines.log("old_copy_deleted", level="warning", path=path)
         self._warn_of_retention()
         self.driver.start()
         self._clean_later()
@@ -255,27 +255,27 @@ class Node:
                 "it keeps every record; raftlog snapshot --bootstrap-server writes the state to a "
                 "file outside the node"
             )
-            self._lines.say("retention", level="warning", reason=reason)
+            self._lines.log("retention", level="warning", reason=reason)
 
     def access_changed(self, before: AccessTable) -> int:
         """Let those begin anew who may do something else than before; how many callers they are."""
         names, names_before = ((one.nodes, one.node_names) for one in (self._tls.access, before))
         if names != names_before:
-            self._peers.disconnect()
-        return self.server.judge_again()
+            self._channel.disconnect()
+        return self.server.reauthenticate()
 
     async def hand_over(self) -> None:
         """Lead no more, and let no new request in."""
         if not await self.driver.hand_over(timeout_ms=HAND_OVER_MS):
-            self._lines.say("stopping", level="warning", reason="nobody took leadership over")
+            self._lines.log("stopping", level="warning", reason="nobody took leadership over")
 
     async def close(self) -> None:
         """Answer what is under way, and close the log in order."""
         if self._cleaning is not None:
             self._cleaning.cancel()
-        await self.server.close(timeout_ms=LAST_ANSWERS_MS)
+        await self.server.close(timeout_ms=DRAIN_TIMEOUT_MS)
         self._apis.close()
-        await self._peers.close()
+        await self._channel.close()
         await self.driver.close()
         if self._metrics is not None:
             await self._metrics.close()
@@ -290,56 +290,56 @@ class Node:
         try:
             if self.driver.clean():
                 start = self.driver.replica.log.log_start_offset
-                self._lines.say("cleaned", log_start_offset=start)
+                self._lines.log("cleaned", log_start_offset=start)
         except (DiskFullError, LogLockedError) as error:
-            self._lines.say("cleaned", level="warning", reason=str(error))
+            self._lines.log("cleaned", level="warning", reason=str(error))
         self._clean_later()
 
     # --- between the parts ------------------------------------------------------------------------
 
-    def _door(self, listener: ListenerConfig) -> Door:
-        def introduce(tls: ssl.SSLObject | None) -> Caller:
+    def _listener_socket(self, listener: ListenerConfig) -> ListenerSocket:
+        def authenticate(tls: ssl.SSLObject | None) -> Principal:
             certificate = None if tls is None else tls.getpeercert()
-            return caller_of(certificate, listener, self._tls.access)
+            return principal_of(certificate, listener, self._tls.access)
 
-        return Door(
+        return ListenerSocket(
             host=listener.host,
             port=listener.port,
             listener=listener.listener,
-            introduce=introduce,
+            authenticate=authenticate,
             tls=lambda: self._tls.for_listener(listener),
         )
 
     def _send(self, asked: Send) -> None:
-        self._peers.send(asked)
+        self._channel.send(asked)
 
-    def _tell(self, event: Event) -> None:
-        self.driver.tell(event)
+    def _handle_event(self, event: Event) -> None:
+        self.driver.handle(event)
 
     # --- what people hear -------------------------------------------------------------------------
 
-    def _heard(self, news: News) -> None:
-        match news:
+    def _log_notification(self, notification: Notification) -> None:
+        match notification:
             case RoleChanged():
-                if news.new is Leader:
+                if notification.new is Leader:
                     self._counts.elections += 1
-                self._lines.say(
+                self._lines.log(
                     "role",
-                    old=None if news.old is None else news.old.__name__.lower(),
-                    new=news.new.__name__.lower(),
-                    epoch=news.epoch,
-                    leader=news.leader_id,
+                    old=None if notification.old is None else notification.old.__name__.lower(),
+                    new=notification.new.__name__.lower(),
+                    epoch=notification.epoch,
+                    leader=notification.leader_id,
                 )
             case LeaderChanged():
-                self._lines.say("leader", epoch=news.epoch, leader=news.leader_id)
+                self._lines.log("leader", epoch=notification.epoch, leader=notification.leader_id)
             case LogMessage(text):
-                self._lines.say_rarely("replica", text.partition(":")[0], text)
+                self._lines.log_throttled("replica", text.partition(":")[0], text)
             case AdvanceHighWatermark():
                 pass  # a figure, not a line
 
-    def _heard_of_peer(self, node_id: int, reason: str) -> None:
-        self._lines.say_rarely("peer", str(node_id), reason)
+    def _log_peer(self, node_id: int, reason: str) -> None:
+        self._lines.log_throttled("peer", str(node_id), reason)
 
-    def _heard_from_outside(self, event: str, where: str, reason: str) -> None:
+    def _log_connection(self, event: str, where: str, reason: str) -> None:
         host = where.rpartition(":")[0] or where
-        self._lines.say_rarely(event, host, f"{where}: {reason}")
+        self._lines.log_throttled(event, host, f"{where}: {reason}")

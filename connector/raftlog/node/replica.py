@@ -89,9 +89,9 @@ from .control_values import (
     voters_record,
 )
 
-EVENTS_HELD_MAX: Final = 10_000
+EVENTS_QUEUED_MAX: Final = 10_000
 """So many events of the network wait for a replica that stands still; what is more is lost."""
-STANDSTILL_RETRY_MS: Final = 500
+DISK_FULL_RETRY_MS: Final = 500
 """How often a replica that stands still looks for room."""
 
 
@@ -208,14 +208,14 @@ class Replica:
         While it stands still events wait. Raises what the storage raises: then it is over.
         """
         self._now_ms = time_ms
-        self._take(event)
+        self._enqueue(event)
         if self._retry_at_ms is None or now_ms >= self._retry_at_ms:
-            self._go_on(now_ms)
+            self._process(now_ms)
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     @property
-    def is_standing_still(self) -> bool:
+    def is_stalled_on_disk_full(self) -> bool:
         """Whether its disk is too full for what it must write down before it may go on."""
         return self._retry_at_ms is not None
 
@@ -226,27 +226,27 @@ class Replica:
             return self._retry_at_ms
         return self.core.next_deadline_ms
 
-    def _take(self, event: Event) -> None:
+    def _enqueue(self, event: Event) -> None:
         """Let an event wait for its turn. What the network brings may be lost there, too."""
-        if not self.is_standing_still:
+        if not self.is_stalled_on_disk_full:
             self._events.append(event)
         elif isinstance(event, RequestReceived | ResponseReceived | SendFailed):
-            if len(self._events) < EVENTS_HELD_MAX:
+            if len(self._events) < EVENTS_QUEUED_MAX:
                 self._events.append(event)
         elif not isinstance(event, TimePassed):
             self._events.append(event)
 
-    def _go_on(self, now_ms: int) -> None:
+    def _process(self, now_ms: int) -> None:
         """Do what is to be done, in order, as far as there is room to write it down."""
         while True:
             while self._effects:
                 try:
-                    self._carry_out(self._effects[0])
+                    self._execute(self._effects[0])
                 except DiskFullError as error:
-                    self._stand_still(error, now_ms)
+                    self._stall(error, now_ms)
                     return
                 self._effects.popleft()
-            if self.is_standing_still:
+            if self.is_stalled_on_disk_full:
                 self._retry_at_ms = None
                 self._outgoing.append(LogMessage("there is room again: it goes on"))
                 self._events.append(TimePassed())
@@ -254,12 +254,12 @@ class Replica:
                 return
             self._effects += self.core.step(self._events.popleft(), now_ms=now_ms)
 
-    def _stand_still(self, error: DiskFullError, now_ms: int) -> None:
+    def _stall(self, error: DiskFullError, now_ms: int) -> None:
         if not isinstance(self._effects[0], PersistElection | AppendLeaderChange):
             raise error
-        if not self.is_standing_still:
-            self._outgoing.append(LogMessage(f"it stands still: {error.sentence()}"))
-        self._retry_at_ms = now_ms + STANDSTILL_RETRY_MS
+        if not self.is_stalled_on_disk_full:
+            self._outgoing.append(LogMessage(f"it stands still: {error.message()}"))
+        self._retry_at_ms = now_ms + DISK_FULL_RETRY_MS
 
     def begin_snapshot(self, end_offset: int, *, time_ms: int) -> SnapshotWriter | None:
         """Begin a snapshot of what is committed below ``end_offset``, with its voters.
@@ -302,7 +302,7 @@ class Replica:
 
     def appended(self, *, now_ms: int, time_ms: int) -> list[Outgoing]:
         """Users' records were appended to ``log``, in the epoch that is led."""
-        self._carry_out(StartSync())
+        self._execute(StartSync())
         return self.step(Appended(), now_ms=now_ms, time_ms=time_ms)
 
     def complete_sync(self, ticket: PendingSync, *, now_ms: int, time_ms: int) -> list[Outgoing]:
@@ -311,7 +311,7 @@ class Replica:
         self.log.complete_sync(ticket)
         if self._is_sync_due:
             self._is_sync_due = False
-            self._carry_out(StartSync())
+            self._execute(StartSync())
         return self.step(SyncCompleted(), now_ms=now_ms, time_ms=time_ms)
 
     def fail_sync(self, ticket: PendingSync, error: LogError) -> None:
@@ -320,7 +320,7 @@ class Replica:
 
     # --- doing ------------------------------------------------------------------------------------
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _execute(self, effect: Effect) -> None:
         log = self.log
         match effect:
             case (
@@ -375,10 +375,10 @@ class Replica:
         try:
             self.log.append_as_follower(effect.records, leader_epoch=effect.leader_epoch)
         except (CorruptBatchError, LogGapError, DivergedLogError, FutureEpochError) as error:
-            self._events.append(AppendRefused(error.sentence()))
+            self._events.append(AppendRefused(error.message()))
         except DiskFullError as error:
             self._note_appended()  # some of it may be there
-            self._events.append(AppendRefused(error.sentence(), is_disk_full=True))
+            self._events.append(AppendRefused(error.message(), is_disk_full=True))
         else:
             self._note_appended()
 
@@ -386,7 +386,7 @@ class Replica:
         try:
             self.log.append_control([voters_record(effect.voter_set)], now_ms=self._now_ms)
         except DiskFullError as error:
-            self._events.append(AppendRefused(error.sentence(), is_disk_full=True))
+            self._events.append(AppendRefused(error.message(), is_disk_full=True))
         else:
             self._note_appended()
 
@@ -397,7 +397,7 @@ class Replica:
         try:
             self.log.store_snapshot_bytes(effect.snapshot_id, effect.position, effect.data)
         except DiskFullError as error:
-            refused = SnapshotRefused(effect.snapshot_id, error.sentence(), is_disk_full=True)
+            refused = SnapshotRefused(effect.snapshot_id, error.message(), is_disk_full=True)
             self._events.append(refused)
         except LogLockedError:  # a snapshot of this node's own is being written
             reason = "this node is writing a snapshot of its own"
@@ -409,7 +409,7 @@ class Replica:
         try:
             receiver = self.log.install_snapshot(effect.snapshot_id)
         except CorruptSnapshotError as error:
-            self._events.append(SnapshotRefused(effect.snapshot_id, error.sentence()))
+            self._events.append(SnapshotRefused(effect.snapshot_id, error.message()))
             return
         voters = None if receiver.voters is None else voter_set(receiver.voters)
         installed = SnapshotInstalled(effect.snapshot_id, voters, receiver.kraft_version)

@@ -21,16 +21,16 @@ from raftlog.errors import DiskFullError, NotLeaderError, ReplayError, Unexpecte
 from raftlog.log.snapshot import SnapshotReader
 from raftlog.records.batch import RecordBatch
 
-from .listeners import Leadership
-from .state_log import StateLog
+from .raft_client import RaftClient
+from .raft_listeners import LeaderNotification
 
 _INCREMENT: Final = re.compile(rb"increment ([1-9]\d{0,17})")
 
 
 class ReplicatedCounter:
-    """A ``Listener`` that counts. On the thread that drives the replica."""
+    """A ``RaftListener`` that counts. On the thread that drives the replica."""
 
-    def __init__(self, log: StateLog) -> None:
+    def __init__(self, log: RaftClient) -> None:
         self._log: Final = log
         self._value = 0
         self._end_offset = 0
@@ -88,7 +88,7 @@ class ReplicatedCounter:
 
     # --- what the log tells -----------------------------------------------------------------------
 
-    def commit(self, batches: Sequence[RecordBatch]) -> None:
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
         for batch in batches:
             for value in increments_in(batch):
                 if value != self._value + 1:
@@ -100,16 +100,16 @@ class ReplicatedCounter:
                 self._value = value
             self._end_offset = batch.next_offset
 
-    def load_snapshot(self, snapshot: SnapshotReader) -> None:
+    def handle_load_snapshot(self, snapshot: SnapshotReader) -> None:
         self._value = 0
         for batch in snapshot.batches():
             for value in increments_in(batch):
                 self._value = value
         self._end_offset = snapshot.snapshot_id.end_offset
 
-    def change_leader(self, leadership: Leadership) -> None:
-        is_me = leadership.leader_id == self._log.node_id
-        self._leads = leadership.epoch if is_me else None
+    def handle_leader_change(self, leader: LeaderNotification) -> None:
+        is_me = leader.leader_id == self._log.node_id
+        self._leads = leader.epoch if is_me else None
         self._placed_value = self._placed_end = 0
 
     def begin_shutdown(self) -> None:

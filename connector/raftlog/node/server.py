@@ -34,15 +34,15 @@ from raftlog.wire import (
     latest_schemas,
 )
 
-from .access import ANONYMOUS, Caller, Rights
+from .access import ANONYMOUS, Principal, Rights
 from .apis.client_apis import ClientApis
 from .apis.last_answer import LastAnswer
 from .config import LimitsConfig
 from .connection import Asked, Connection
-from .connection_quotas import ConnectionQuotas, CountedConnection, Refusal
+from .connection_quotas import ConnectionQuotas, CountedConnection, LimitExceeded
 from .driver import Driver
 from .pace import Pace
-from .quorum_requests import QuorumRequests
+from .raft_request_handler import RaftRequestHandler
 from .request_budget import RequestBudget
 
 _BACKLOG: Final = 1024
@@ -58,19 +58,19 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class ListenerSocket:
     """One address to listen on. ``tls`` is asked for each connection, so that certificates may
-    change; ``introduce`` says who the peer is by its certificate, or lets nobody in."""
+    change; ``authenticate`` says who the peer is by its certificate, or lets nobody in."""
 
     host: str
     port: int
     listener: Listener
-    introduce: Callable[[ssl.SSLObject | None], Caller | None]
+    authenticate: Callable[[ssl.SSLObject | None], Principal | None]
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
 
 
 @dataclass(slots=True)
-class ServerFigures:
+class ServerMetrics:
     """For people and metrics."""
 
     connections: int = 0
@@ -88,21 +88,21 @@ class Server:
         self,
         driver: Driver,
         apis: ClientApis,
-        doors: list[Door],
+        listener_sockets: list[ListenerSocket],
         limits: LimitsConfig,
-        hear: Callable[[str, str, str], None],
+        log_event: Callable[[str, str, str], None],
         has_descriptors: Callable[[], bool] = lambda: True,
     ) -> None:
         """``has_descriptors`` says whether the log has its descriptors in reserve."""
-        self.figures: Final = ServerFigures()
+        self.metrics: Final = ServerMetrics()
         self._driver = driver
         self._apis = apis
-        self._quorum = QuorumRequests(driver, hear)
-        self._doors = doors
+        self._raft_handler = RaftRequestHandler(driver, log_event)
+        self._listener_sockets = listener_sockets
         self._limits = limits
         self.clients_budget: Final = RequestBudget(limits.queued_bytes_max)
         self.voters_budget: Final = RequestBudget(limits.queued_bytes_max)
-        self._hear = hear
+        self._log_event = log_event
         self._has_descriptors = has_descriptors
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
@@ -115,9 +115,9 @@ class Server:
         """Those that are open."""
         return tuple(self._connections)
 
-    def judge_again(self) -> int:
+    def reauthenticate(self) -> int:
         """Have those come back who may do something else by now; how many."""
-        found = [one for one in self._connections if one.is_judged_otherwise]
+        found = [one for one in self._connections if one.needs_reauthentication]
         for connection in found:
             connection.finish()
         return len(found)
@@ -126,11 +126,11 @@ class Server:
 
     def listen(self) -> list[int]:
         """Listen on every door; the ports. Raises ``NodeAddressError``."""
-        for door in self._doors:
-            self._sockets.append(_listening(door.host, door.port))
-        for door, listening in zip(self._doors, self._sockets, strict=True):
-            self._start(self._accept(door, listening))
-        self._start(self._send_silent_away())
+        for listener_socket in self._listener_sockets:
+            self._sockets.append(_listening(listener_socket.host, listener_socket.port))
+        for listener_socket, listening in zip(self._listener_sockets, self._sockets, strict=True):
+            self._start(self._accept(listener_socket, listening))
+        self._start(self._close_idle_connections())
         return [one.getsockname()[1] for one in self._sockets]
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -153,7 +153,7 @@ class Server:
         for connection in list(self._connections):
             connection.abort()
 
-    async def _accept(self, door: Door, listening: socket.socket) -> None:
+    async def _accept(self, listener_socket: ListenerSocket, listening: socket.socket) -> None:
         while True:
             while not self._has_descriptors():
                 self._note_no_descriptor()
@@ -166,41 +166,48 @@ class Server:
                 if error.errno in _NO_DESCRIPTOR:
                     self._note_no_descriptor()
                 else:  # of one connection that is lost, or of a network that may come back
-                    self._hear("refused", "everybody", error.strerror or str(error))
+                    self._log_event("refused", "everybody", error.strerror or str(error))
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
                 continue
-            self._enter(door, peer, str(address[0]), f"{address[0]}:{address[1]}")
+            self._enter(listener_socket, peer, str(address[0]), f"{address[0]}:{address[1]}")
 
     def _note_no_descriptor(self) -> None:
         """Accept no connection for a while: the log's files come first."""
-        self.figures.refused_connections[_DESCRIPTORS] += 1
+        self.metrics.refused_connections[_DESCRIPTORS] += 1
         reason = "no descriptor is left: no new connection is accepted until there are some"
-        self._hear("limit", _DESCRIPTORS, reason)
+        self._log_event("limit", _DESCRIPTORS, reason)
         self.quotas.close_oldest_stranger()
 
-    def _enter(self, door: Door, peer: socket.socket, host: str, where: str) -> None:
+    def _enter(
+        self, listener_socket: ListenerSocket, peer: socket.socket, host: str, where: str
+    ) -> None:
         """Begin to shake hands with a peer, if there is a place for it."""
 
         def close() -> None:
-            self.figures.closed_connections["no right"] += 1
-            self._hear("refused", where, _NO_RIGHT)
+            self.metrics.closed_connections["no right"] += 1
+            self._log_event("refused", where, _NO_RIGHT)
             self._loop.call_soon(shaking_hands.cancel)  # a task without a first step cleans up none
 
-        entered = self.quotas.enter(door.listener, host, close, self._loop.time())
-        if isinstance(entered, Refusal):
+        entered = self.quotas.enter(listener_socket.listener, host, close, self._loop.time())
+        if isinstance(entered, LimitExceeded):
             self._refuse(entered, where)
             peer.close()
             return
-        self.figures.connections += 1
-        shaking_hands = self._start(self._let_in(door, peer, entered, host, where))
+        self.metrics.connections += 1
+        shaking_hands = self._start(self._handshake(listener_socket, peer, entered, host, where))
 
-    def _refuse(self, refusal: Refusal, where: str) -> None:
+    def _refuse(self, refusal: LimitExceeded, where: str) -> None:
         """Tell of a limit that is hit: one line for each limit once in a while."""
-        self.figures.refused_connections[refusal.limit] += 1
-        self._hear("limit", f"limits.{refusal.limit}", f"{where} is refused: {refusal.reason}")
+        self.metrics.refused_connections[refusal.limit] += 1
+        self._log_event("limit", f"limits.{refusal.limit}", f"{where} is refused: {refusal.reason}")
 
-    async def _let_in(
-        self, door: Door, peer: socket.socket, entered: CountedConnection, host: str, where: str
+    async def _handshake(
+        self,
+        listener_socket: ListenerSocket,
+        peer: socket.socket,
+        entered: CountedConnection,
+        host: str,
+        where: str,
     ) -> None:
         """Shake hands. From then on the connection is its own."""
         is_known = False
@@ -211,14 +218,14 @@ class Server:
                 self._driver.drop(number)
             self._left(entered)
 
-        def introduce(transport: asyncio.Transport) -> Caller | None:
+        def authenticate(transport: asyncio.Transport) -> Principal | None:
             nonlocal is_known
-            caller = door.introduce(transport.get_extra_info("ssl_object"))
+            caller = listener_socket.authenticate(transport.get_extra_info("ssl_object"))
             if is_known:
                 return caller  # it is judged again
             is_known = True
             if caller is None:
-                self._hear("refused", where, "nobody knows who it is")
+                self._log_event("refused", where, "nobody knows who it is")
                 return None
             refusal = self.quotas.admit(entered, caller)
             if refusal is not None:
@@ -228,17 +235,17 @@ class Server:
 
         connection = Connection(
             where=where,
-            introduce=introduce,
+            authenticate=authenticate,
             handle=self._handle,
             closed=closed,
-            hear=self._hear,
+            log_event=self._log_event,
             frame_bytes_max=self._frame_bytes_max,
             in_flight_max=self._limits.requests_in_flight_max,
             budget=lambda caller: self._budget_of(caller).share_of(_principal(caller, host)),
             pace=Pace(self._limits.stalled_ms / 1000, self._limits.bytes_per_second_min),
         )
         self._connections.add(connection)
-        tls = door.tls()
+        tls = listener_socket.tls()
         try:
             peer.setblocking(False)
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -250,29 +257,29 @@ class Server:
                 ssl_handshake_timeout=self._limits.handshake_ms / 1000 if tls else None,
             )
         except (OSError, ssl.SSLError) as error:
-            self._hear("refused", where, str(error) or "it left")
+            self._log_event("refused", where, str(error) or "it left")
         finally:
             if not is_known:
                 peer.close()
                 self._connections.discard(connection)
                 self._left(entered)
             elif entered.pool is None:
-                entered.close = lambda: self._cut_off(connection, "no right", _NO_RIGHT)
+                entered.close = lambda: self._abort_connection(connection, "no right", _NO_RIGHT)
 
     def _left(self, entered: CountedConnection) -> None:
-        self.figures.connections -= 1
+        self.metrics.connections -= 1
         self.quotas.leave(entered)
 
-    def _frame_bytes_max(self, caller: Caller) -> int:
+    def _frame_bytes_max(self, caller: Principal) -> int:
         """Who may only look needs no large frames."""
         limits = self._limits
         sends_records = caller.rights & (Rights.APPEND | Rights.VOTE)
         return limits.frame_bytes_max if sends_records else limits.stranger_frame_bytes_max
 
-    def _budget_of(self, caller: Caller) -> RequestBudget:
+    def _budget_of(self, caller: Principal) -> RequestBudget:
         return self.voters_budget if caller.rights & Rights.VOTE else self.clients_budget
 
-    async def _send_silent_away(self) -> None:
+    async def _close_idle_connections(self) -> None:
         limits, idle_s = self._limits, self._limits.idle_ms / 1000
         shortest_s = min(limits.idle_ms, limits.stalled_ms, limits.handshake_ms) / 1000
         while True:
@@ -282,7 +289,7 @@ class Server:
             for connection in list(self._connections):
                 if connection.is_stalled(now_s):
                     reason = "it stopped in the middle of a frame, or takes no answers"
-                    self._cut_off(connection, "stalled", reason)
+                    self._abort_connection(connection, "stalled", reason)
                     continue
                 silent_s = now_s - connection.last_asked_s
                 if connection.in_flight_count or silent_s <= idle_s:
@@ -291,9 +298,9 @@ class Server:
                     connection.abort()
                 else:
                     connection.finish()
-            self._relieve(now_s)
+            self._free_memory(now_s)
 
-    def _relieve(self, now_s: float) -> None:
+    def _free_memory(self, now_s: float) -> None:
         """While others wait for memory, cut off the connections that hold most and whose peers will
         not have sent or taken it in ``stalled_ms``, at their present pace."""
         slow: dict[RequestBudget, list[Connection]] = {}
@@ -311,11 +318,11 @@ class Server:
                     break
                 wanted -= _held_byte_count(connection)
                 reason = "others wait for the memory that it holds, and it is too slow"
-                self._cut_off(connection, "memory", reason)
+                self._abort_connection(connection, "memory", reason)
 
-    def _cut_off(self, connection: Connection, why: str, reason: str) -> None:
-        self.figures.closed_connections[why] += 1
-        self._hear("refused", connection.where, reason)
+    def _abort_connection(self, connection: Connection, why: str, reason: str) -> None:
+        self.metrics.closed_connections[why] += 1
+        self._log_event("refused", connection.where, reason)
         connection.abort()
 
     # --- questions --------------------------------------------------------------------------------
@@ -323,7 +330,7 @@ class Server:
     def _handle(self, connection: Connection, asked: Asked) -> None:
         """Have a question answered. Raises ``MalformedMessageError``."""
         key, version = ApiKey(asked.header.api_key), asked.header.api_version
-        self.figures.requests[key.name] += 1
+        self.metrics.requests[key.name] += 1
         fetch = None
         if key is ApiKey.FETCH:
             fetch = decode(
@@ -333,7 +340,7 @@ class Server:
         if key is ApiKey.API_VERSIONS:
             asked.answer(self._versions(asked))
         elif key in QUORUM_APIS and not is_from_consumer:
-            self._quorum.handle(connection, asked, fetch)
+            self._raft_handler.handle(connection, asked, fetch)
         else:
             task = self._loop.create_task(self._answer(connection, asked, fetch))
             connection.tasks.add(task)
@@ -353,7 +360,7 @@ class Server:
                 decoded=decoded,
             )
         except WireError as error:
-            connection.refuse(error.sentence())
+            connection.refuse(error.message())
             return
         except Exception:
             connection.refuse("a bug: there is no answer")
@@ -373,7 +380,7 @@ class Server:
         )
 
 
-def _principal(caller: Caller, host: str) -> str:
+def _principal(caller: Principal, host: str) -> str:
     """Return whose share of memory it is: a proven name's, else that of all on one host."""
     return f"host {host}" if caller.name in ("", ANONYMOUS) else f"name {caller.name}"
 

@@ -40,7 +40,7 @@ class TlsContexts:
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
-        self._contexts = self._made(config.access)
+        self._contexts = self._load(config.access)
 
     @property
     def access(self) -> AccessTable:
@@ -65,7 +65,7 @@ class TlsContexts:
             try:
                 found = peer_context(voters.tls, self.access, node_id)
             except ConfigError as error:
-                raise ssl.SSLError(1, error.sentence()) from None
+                raise ssl.SSLError(1, error.message()) from None
             self._contexts.peers[key] = found
         return found
 
@@ -76,9 +76,9 @@ class TlsContexts:
         was.
         """
         access = self.access if access is None else access
-        self._contexts = self._made(access)
+        self._contexts = self._load(access)
 
-    def _made(self, access: AccessTable) -> _Contexts:
+    def _load(self, access: AccessTable) -> _Contexts:
         contexts = _Contexts(access)
         for listener in self._config.listeners:
             if listener.tls is not None:

@@ -113,13 +113,13 @@ class BatchAccumulator:
         Raises like ``append``, and ``UnexpectedEndOffsetError`` and ``RecordBatchTooLargeError``
         for what the token and one batch cannot hold.
         """
-        has_token = required_end_offset is not None or required_base_offset is not None
-        self._check(epoch, records, may_be_empty=has_token)
+        has_required_offset = required_end_offset is not None or required_base_offset is not None
+        self._check(epoch, records, may_be_empty=has_required_offset)
         self._check_token(len(records), required_end_offset, required_base_offset)
         if not records:
             return self._next_offset - 1
         is_packed = isinstance(records, PackedRecords)
-        if standalone or has_token or producer is not None or is_packed:
+        if standalone or has_required_offset or producer is not None or is_packed:
             base_ms = records.base_timestamp_ms if isinstance(records, PackedRecords) else None
             base_ms = now_ms if base_ms is None else base_ms
             builder = self._new_builder(base_ms, producer or NO_PRODUCER)

@@ -15,20 +15,20 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from raftlog.closing import Closing
+from raftlog.closeable import Closeable
 from raftlog.errors import (
     LogAccessError,
     LogError,
     LogNotFoundError,
     NotALogError,
-    SegmentVanishedError,
+    SegmentDeletedError,
 )
 
 _T = TypeVar("_T")
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-class LocalFile(Closing):
+class LocalFile(Closeable):
     """An open file of this machine."""
 
     def __init__(self, path: str, descriptor: int) -> None:
@@ -134,7 +134,7 @@ def translated(path: str, error: OSError) -> LogError:
         case errno.EISDIR:
             return NotALogError(path=path, reason="a file was expected there")
         case errno.ESTALE:
-            return SegmentVanishedError(path=path)
+            return SegmentDeletedError(path=path)
         case errno.EMFILE | errno.ENFILE:
             remedy = "close some, or raise the limit of open files"
             return LogAccessError(path=path, reason=reason, remedy=remedy)

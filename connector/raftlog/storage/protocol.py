@@ -6,7 +6,7 @@ Rules of this file:
 2. A file that was opened stays readable to its end after it was renamed or deleted, as on POSIX.
 3. Errors are raftlog's own: ``LogNotFoundError`` (no such file or directory), ``LogAccessError``
    (the file system refuses, or fails), ``NotALogError`` (a directory where a file should be, or
-   the reverse), ``SegmentVanishedError`` (the file system took an open file away). Writing adds
+   the reverse), ``SegmentDeletedError`` (the file system took an open file away). Writing adds
    ``FileExistsLogError``, ``DiskFullError`` and ``DiskFailedError``.
 4. After a power loss only this is sure: the bytes and the length of a file as its last ``sync``
    found them, and the names of a directory as its last ``sync_directory`` found them. Whatever came

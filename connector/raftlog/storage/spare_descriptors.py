@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from raftlog.closing import Closing
+from raftlog.closeable import Closeable
 
 from .local_writing import PrivateLocalStorage
 
@@ -22,7 +22,7 @@ NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _T = TypeVar("_T")
 
 
-class ReservedDescriptorStorage(PrivateLocalStorage, Closing):
+class ReservedDescriptorStorage(PrivateLocalStorage, Closeable):
     """Files of this machine, with descriptors in reserve from the first ``refill`` on."""
 
     def __init__(self, count: int = SPARE_DESCRIPTORS) -> None:

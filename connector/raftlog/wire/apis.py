@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.errors import NoCommonVersionError, UnservedApiError
+from raftlog.errors import NoCommonVersionError, UnsupportedApiError
 
 
 class ApiKey(enum.IntEnum):
@@ -145,11 +145,11 @@ APIS: Final[Mapping[int, Api]] = {api.key: api for api in _TABLE}
 
 
 def served_api(api_key: int, version: int, listener: Listener) -> Api:
-    """The entry of a request that arrived; ``UnservedApiError`` if it is not served there."""
+    """The entry of a request that arrived; ``UnsupportedApiError`` if it is not served there."""
     api = APIS.get(api_key)
     versions = None if api is None else api.on(listener)
     if api is None or versions is None or version not in versions:
-        raise UnservedApiError(api_key=api_key, version=version, listener=str(listener))
+        raise UnsupportedApiError(api_key=api_key, version=version, listener=str(listener))
     return api
 
 

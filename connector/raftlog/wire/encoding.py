@@ -6,7 +6,7 @@ Rules of this file:
    ``latest_schemas``. A field that the class does not have takes its default, if Kafka's
    definition says one.
 2. A tagged field is written if its bytes are not those of its default (KIP-482), tags ascending.
-3. What the version cannot say is ``InexpressibleMessageError``. Fields that the version lacks are
+3. What the version cannot say is ``UnsupportedFieldError``. Fields that the version lacks are
    left out: whoever makes a message for an old version knows what that means.
 """
 
@@ -19,7 +19,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from raftlog.errors import InexpressibleMessageError
+from raftlog.errors import UnsupportedFieldError
 from raftlog.limits import STRING_BYTES_MAX
 from raftlog.records.varint import unsigned_varint
 
@@ -46,13 +46,13 @@ def encode(message: Any, version: int) -> bytes:
     """The bytes of a request or an answer, without its header.
 
     ``message`` is of kio's newest class of it, or of one of ``latest_schemas``. Raises
-    ``InexpressibleMessageError``.
+    ``UnsupportedFieldError``.
     """
     out: list[bytes] = []
     try:
         _writer(type(message), version)(out, message)
     except _UnwritableError as error:
-        raise InexpressibleMessageError(
+        raise UnsupportedFieldError(
             api=type(message).__name__, version=version, field=error.field, reason=error.reason
         ) from None
     return b"".join(out)

@@ -16,7 +16,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from raftlog.errors import InexpressibleMessageError, UnservedApiError
+from raftlog.errors import UnsupportedApiError, UnsupportedFieldError
 from raftlog.limits import STRING_BYTES_MAX
 
 from .apis import APIS, ApiKey, Listener, served_api
@@ -69,14 +69,14 @@ def response_header_version(api_key: int, version: int) -> int:
 def receive_request(frame: bytes, listener: Listener) -> Received:
     """Read the header of a request, if this listener serves it.
 
-    Raises ``MalformedMessageError`` for bytes that are no header and ``UnservedApiError`` for a
+    Raises ``MalformedMessageError`` for bytes that are no header and ``UnsupportedApiError`` for a
     request that is not served: close the connection after either.
     """
     cursor = Cursor(frame, "RequestHeader", None)
     api_key, version, correlation_id = _NUMBERS.unpack(cursor.take(_NUMBERS.size, "the header"))
     try:
         served_api(api_key, version, listener)
-    except UnservedApiError:
+    except UnsupportedApiError:
         if api_key == ApiKey.API_VERSIONS:
             return UnknownApiVersions(correlation_id)
         raise
@@ -105,7 +105,7 @@ def encode_request_header(header: RequestHeader, header_version: int | None = No
     if header_version > 0:
         client_id = None if header.client_id is None else header.client_id.encode()
         if client_id is not None and len(client_id) > STRING_BYTES_MAX:
-            raise InexpressibleMessageError(
+            raise UnsupportedFieldError(
                 api="RequestHeader",
                 version=header_version,
                 field="client_id",

@@ -3,7 +3,7 @@
 Rules of this file:
 
 1. None is written as -1, or as the id of zeros.
-2. A question that the version cannot ask is ``InexpressibleMessageError``: a vote before the vote
+2. A question that the version cannot ask is ``UnsupportedFieldError``: a vote before the vote
    needs version 2, an answer before the commit version 1. What an old version leaves out besides
    (directory ids, endpoints) it could never say, and Kafka leaves it out too.
 """
@@ -22,7 +22,7 @@ from kio.schema.remove_raft_voter.v0 import request as remove_voter
 from kio.schema.update_raft_voter.v0 import request as update_voter
 from kio.schema.vote.v2 import request as vote
 
-from raftlog.errors import InexpressibleMessageError
+from raftlog.errors import UnsupportedFieldError
 from raftlog.quorum.messages import (
     AddVoterRequest,
     BeginQuorumEpochRequest,
@@ -84,7 +84,7 @@ def request_api_key(request: Request) -> ApiKey:
 def encode_request(request: Request, version: int, identity: LogIdentity) -> bytes:
     """The body of a request in this version of its api, without a header.
 
-    Raises ``InexpressibleMessageError``.
+    Raises ``UnsupportedFieldError``.
     """
     if isinstance(request, VersionsRequest):
         return encode_versions_request(
@@ -95,7 +95,7 @@ def encode_request(request: Request, version: int, identity: LogIdentity) -> byt
 
 def _vote(request: VoteRequest, version: int, identity: LogIdentity) -> object:
     if request.is_pre_vote and version < PRE_VOTE_FROM:
-        raise _inexpressible("VoteRequest", version, "pre_vote", "it would read as a real vote")
+        raise _unsupported_field("VoteRequest", version, "pre_vote", "it would read as a real vote")
     _check_voter_key("VoteRequest", version, request.voter)
     partition = vote.PartitionData(
         partition_index=int32(PARTITION),
@@ -118,7 +118,7 @@ def _check_voter_key(api: str, version: int, voter: ReplicaKey | None) -> None:
     """Another replica of the same node id must not answer for a voter with a directory id."""
     if version < VOTER_KEY_FROM and voter is not None and voter.directory_id != ZERO_UUID:
         reason = "a voter of another directory would answer it"
-        raise _inexpressible(api, version, "voter_directory_id", reason)
+        raise _unsupported_field(api, version, "voter_directory_id", reason)
 
 
 def _begin_epoch(request: BeginQuorumEpochRequest, version: int, identity: LogIdentity) -> object:
@@ -208,7 +208,7 @@ def _fetch_snapshot(request: FetchSnapshotRequest, _: int, identity: LogIdentity
 
 def _add_voter(request: AddVoterRequest, version: int, identity: LogIdentity) -> object:
     if not request.ack_when_committed and version < ACK_WHEN_COMMITTED_FROM:
-        raise _inexpressible(
+        raise _unsupported_field(
             "AddRaftVoterRequest", version, "ack_when_committed", "it would wait for the commit"
         )
     return add_voter.AddRaftVoterRequest(
@@ -250,8 +250,8 @@ def _update_voter(request: UpdateVoterRequest, _: int, identity: LogIdentity) ->
     )
 
 
-def _inexpressible(api: str, version: int, field: str, reason: str) -> InexpressibleMessageError:
-    return InexpressibleMessageError(api=api, version=version, field=field, reason=reason)
+def _unsupported_field(api: str, version: int, field: str, reason: str) -> UnsupportedFieldError:
+    return UnsupportedFieldError(api=api, version=version, field=field, reason=reason)
 
 
 _BUILDERS: Final[dict[type[Any], Callable[[Any, int, LogIdentity], object]]] = {

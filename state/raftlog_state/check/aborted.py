@@ -15,7 +15,7 @@ from raftlog.client.inspection import (
     parse_txn_index,
     read_small_file,
 )
-from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, SegmentVanishedError
+from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, SegmentDeletedError
 
 from .findings import Finding, Kind, damage, note
 
@@ -26,7 +26,7 @@ def unknown_aborts(log: DirectoryLog) -> Iterator[Finding]:
         plan = log.plan(
             log.log_start_offset, log.log_end_offset, isolation=Isolation.READ_COMMITTED
         )
-    except (CorruptBatchError, DataLossError, SegmentVanishedError):
+    except (CorruptBatchError, DataLossError, SegmentDeletedError):
         return
     known: dict[int, set[tuple[int, int]] | None] = {}
     spans = dict.fromkeys(span for one in plan.splits for span in one.spans)

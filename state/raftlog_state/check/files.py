@@ -24,7 +24,7 @@ from raftlog.client.inspection import (
     parse_quorum_state,
     read_small_file,
 )
-from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentVanishedError
+from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentDeletedError
 from raftlog.limits import MIB
 
 from .findings import Finding, of_error
@@ -109,5 +109,5 @@ def _index_bytes(files: LogFiles, path: str) -> bytes | None:
     try:
         with files.storage.open_file(path) as file:
             return file.read_at(0, min(file.byte_count(), _INDEX_BYTES_MAX))
-    except (LogNotFoundError, SegmentVanishedError):
+    except (LogNotFoundError, SegmentDeletedError):
         return None

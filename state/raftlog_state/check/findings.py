@@ -143,7 +143,7 @@ def of_error(error: RaftlogError, path: str) -> Finding:
                 Kind.GAP, error.path, reason, position=error.position, offset=error.offset
             )
         case _:
-            return damage(Kind.FILE, path, error.sentence())
+            return damage(Kind.FILE, path, error.message())
 
 
 def _reason(error: CorruptBatchError | CorruptSnapshotError) -> str:

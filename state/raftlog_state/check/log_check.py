@@ -10,12 +10,12 @@ from raftlog.client.inspection import (
     LogFiles,
     QuorumCopies,
     ReadableFile,
-    embedded_marks,
+    embedded_checkpoints,
 )
 from raftlog.errors import (
     CorruptBatchError,
     CorruptSnapshotError,
-    SegmentVanishedError,
+    SegmentDeletedError,
     UnknownRecordKindError,
 )
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, SEGMENT_BYTES_MAX
@@ -144,7 +144,7 @@ class _CopyCheck:
     def run(self) -> Iterator[Finding]:
         durable_offset = 0
         if self._log.source is SourceKind.DIRECTORY:
-            durable_offset, anomalies = embedded_marks(self._files)
+            durable_offset, anomalies = embedded_checkpoints(self._files)
             told = {one.path for one in anomalies}
             for one in anomalies:
                 yield damage(Kind.FILE, one.path, one.reason, position=one.position)
@@ -196,7 +196,7 @@ class _CopyCheck:
                     ),
                 )
                 yield from check.run()
-        except SegmentVanishedError:
+        except SegmentDeletedError:
             yield note(Kind.BATCH, path, "its node deleted it meanwhile", offset=base_offset)
             history.skip(following or 0)
             return
@@ -228,7 +228,7 @@ class _CopyCheck:
                     pass
             except CorruptSnapshotError as error:
                 yield of_error(error, snapshot.path)
-            except SegmentVanishedError:
+            except SegmentDeletedError:
                 yield note(Kind.CHECKPOINT, snapshot.path, "its node deleted it meanwhile")
 
     def _replay(self) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from raftlog.errors import (
     LogGapError,
     OffsetGapError,
     ReplayError,
-    SegmentVanishedError,
+    SegmentDeletedError,
 )
 from raftlog.types import SnapshotId
 from raftlog_state.delta import diff
@@ -81,7 +81,7 @@ class ReplayCheck:
                 self.record_count += len(scan.records)
                 done = fold.next_offset - self.log_start_offset
                 self.on_progress(done, self.log_end_offset - self.log_start_offset)
-        except (CorruptBatchError, LogGapError, DataLossError, SegmentVanishedError):
+        except (CorruptBatchError, LogGapError, DataLossError, SegmentDeletedError):
             return None
         except OffsetGapError as error:
             reason = f"a batch skips from offset {error.expected_offset - 1} to this one"
@@ -103,7 +103,7 @@ class ReplayCheck:
         except CorruptSnapshotError as error:
             yield of_error(error, snapshot.path)
             return None
-        except SegmentVanishedError:
+        except SegmentDeletedError:
             yield note(Kind.CHECKPOINT, snapshot.path, "its node deleted it meanwhile")
             return None
         except ReplayError as error:

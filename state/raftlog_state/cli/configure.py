@@ -39,9 +39,9 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
             parser().error(f"{setting!r} is not NAME=VALUE")
         changes[name] = value
 
-    from raftlog.client.configuring import configure, settings_of
+    from raftlog.client.log_settings import configure, read_settings
 
     path = arguments.path
-    settings = configure(path, changes) if changes else settings_of(path)
+    settings = configure(path, changes) if changes else read_settings(path)
     output.lines(f"{name}={value}" for name, value in settings.items())
     return 0

@@ -41,7 +41,7 @@ def parser() -> Parser:
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Tell what was found and done. Returns the exit code."""
     from raftlog.node.config import read_config
-    from raftlog.node.recovering import recover_node
+    from raftlog.node.recovery import recover_node
 
     allows_data_loss: bool = arguments.allow_data_loss
     found = recover_node(read_config(arguments.config), allows_data_loss=allows_data_loss)

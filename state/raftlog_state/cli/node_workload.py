@@ -101,7 +101,7 @@ def _run_node(path: str) -> int:
 
     from raftlog.node.process import run_node
 
-    return run_node(config, is_counting=True)
+    return run_node(config, runs_counter=True)
 
 
 def _watch(writers: list[Counting], tally: Tally, output: Output) -> None:

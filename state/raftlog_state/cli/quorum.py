@@ -16,7 +16,7 @@ from .parser import Parser
 from .source import quorum_of
 
 if TYPE_CHECKING:
-    from raftlog.client.remote.voters import NodeAddress, QuorumStanding, ReplicaStanding
+    from raftlog.client.remote.voters import NodeAddress, QuorumInfo, ReplicaState
 
 ABOUT = """
 Show who leads a quorum, who votes and who only follows, how far each copy of the log is and where
@@ -56,11 +56,11 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
             add_voter(quorum, *joining)
         if leaving is not None:
             remove_voter(quorum, leaving)
-        standing = describe_quorum(quorum)
+        quorum_info = describe_quorum(quorum)
     if arguments.json:
-        output.line(json.dumps(_as_json(standing)))
+        output.line(json.dumps(_as_json(quorum_info)))
     else:
-        _print(standing, output, now_ms=time.time_ns() // 1_000_000)
+        _print(quorum_info, output, now_ms=time.time_ns() // 1_000_000)
     return 0
 
 
@@ -90,15 +90,17 @@ def _leaving(text: str) -> ReplicaKey:
     return ReplicaKey(int(node_id), directory_id)
 
 
-def _print(standing: QuorumStanding, output: Output, *, now_ms: int) -> None:
-    high_watermark = standing.high_watermark
+def _print(quorum_info: QuorumInfo, output: Output, *, now_ms: int) -> None:
+    high_watermark = quorum_info.high_watermark
     known = "not known yet" if high_watermark is None else str(high_watermark)
-    output.line(f"cluster {standing.cluster_id}, log {standing.topic}")
-    output.line(f"node {standing.leader_id} leads epoch {standing.epoch}; high watermark {known}")
+    output.line(f"cluster {quorum_info.cluster_id}, log {quorum_info.topic}")
+    output.line(
+        f"node {quorum_info.leader_id} leads epoch {quorum_info.epoch}; high watermark {known}"
+    )
     head = ("NODE", "DIRECTORY", "IS", "END", "BEHIND", "SEEN", "LISTENS AT")
     rows: list[tuple[str, ...]] = [head]
-    leader_end = max((one.end_offset or 0 for one in standing.replicas), default=0)
-    rows += [_row(one, standing, leader_end, now_ms) for one in standing.replicas]
+    leader_end = max((one.end_offset or 0 for one in quorum_info.replicas), default=0)
+    rows += [_row(one, quorum_info, leader_end, now_ms) for one in quorum_info.replicas]
     widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
@@ -106,9 +108,9 @@ def _print(standing: QuorumStanding, output: Output, *, now_ms: int) -> None:
 
 
 def _row(
-    one: ReplicaStanding, standing: QuorumStanding, leader_end: int, now_ms: int
+    one: ReplicaState, quorum_info: QuorumInfo, leader_end: int, now_ms: int
 ) -> tuple[str, ...]:
-    is_leader = one.is_voter and one.key.node_id == standing.leader_id
+    is_leader = one.is_voter and one.key.node_id == quorum_info.leader_id
     role = "leader" if is_leader else "voter" if one.is_voter else "observer"
     seen = "never" if one.fetched_ms is None else f"{max(now_ms - one.fetched_ms, 0)} ms ago"
     return (
@@ -127,13 +129,13 @@ def _address(one: NodeAddress) -> str:
     return f"{one.listener} {host}:{one.port}"
 
 
-def _as_json(standing: QuorumStanding) -> dict[str, Any]:
+def _as_json(quorum_info: QuorumInfo) -> dict[str, Any]:
     return {
-        "clusterId": standing.cluster_id,
-        "topic": standing.topic,
-        "leaderId": standing.leader_id,
-        "epoch": standing.epoch,
-        "highWatermark": standing.high_watermark,
+        "clusterId": quorum_info.cluster_id,
+        "topic": quorum_info.topic,
+        "leaderId": quorum_info.leader_id,
+        "epoch": quorum_info.epoch,
+        "highWatermark": quorum_info.high_watermark,
         "replicas": [
             {
                 "nodeId": one.key.node_id,
@@ -147,6 +149,6 @@ def _as_json(standing: QuorumStanding) -> dict[str, Any]:
                     for at in one.addresses
                 ],
             }
-            for one in standing.replicas
+            for one in quorum_info.replicas
         ],
     }

@@ -85,7 +85,7 @@ def metadata_lines(
             else:
                 continue
         except (MetadataParseError, CorruptBatchError) as error:
-            on_damage(offset, error.sentence())
+            on_damage(offset, error.message())
             continue
         yield (f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},{shown[1:]}')
 
@@ -158,7 +158,7 @@ def partition_lines(
             if selection.takes_control(control_name(key)):
                 yield place + _control_json(key, value)[1:]
         except CorruptBatchError as error:
-            on_damage(offset, error.sentence())
+            on_damage(offset, error.message())
 
 
 def _long_line(records: RecordColumns) -> Iterator[str]:

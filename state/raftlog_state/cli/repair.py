@@ -11,7 +11,7 @@ from .parser import Parser, offset
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from raftlog.client.repairing import RecoveryReport, TruncatedTail
+    from raftlog.client.repair import RecoveryReport, TruncatedTail
 
 ABOUT = """
 Open a log that `raftlog.open` made as its next writer would, mend what a crash left, and tell what
@@ -45,7 +45,7 @@ def parser() -> Parser:
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print what was found and done. Returns the exit code: 1 if the log can only be read."""
-    from raftlog.client.repairing import open_once, repair_log
+    from raftlog.client.repair import recover_log, repair_log
 
     path = arguments.path
     if arguments.cut_at is not None:
@@ -56,13 +56,13 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         first, end = repaired.first_lost_offset, repaired.end_offset_before
         lost = f"offsets {first} to {end - 1} are given up" if end > first else "no offset was lost"
         output.line(lost)
-    report, start_offset, end_offset = open_once(path)
+    report, start_offset, end_offset = recover_log(path)
     _tell(report, output)
     extent = f"offsets from {start_offset} to {end_offset} (exclusive)"
     if report.read_only is None:
         output.line(f"can be written: {extent}")
         return 0
-    output.line(f"can only be read: {extent}; {report.read_only.sentence()}")
+    output.line(f"can only be read: {extent}; {report.read_only.message()}")
     return 1
 
 

@@ -16,7 +16,7 @@ from .parser import NODES_TIMEOUT_MS, Parser, kind_of
 
 if TYPE_CHECKING:
     from raftlog.client import LogReader
-    from raftlog.client.remote.quorum import Quorum
+    from raftlog.client.remote.leader_client import LeaderClient
 
 _OF_NODES: Final = ("tls_ca", "tls_certificate", "tls_key", "timeout_ms")
 
@@ -48,11 +48,11 @@ def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]
         yield RemoteLog(quorum, decompressed_bytes_max=arguments.max_decompressed_bytes)
 
 
-def quorum_of(arguments: argparse.Namespace) -> Quorum:
+def quorum_of(arguments: argparse.Namespace) -> LeaderClient:
     """The nodes that ``Parser.add_nodes``' options name. Raises ``OptionError``."""
     from raftlog.client.arguments import milliseconds
     from raftlog.client.remote.addresses import parse_addresses
-    from raftlog.client.remote.quorum import Quorum
+    from raftlog.client.remote.leader_client import LeaderClient
     from raftlog.client.remote.tls import TlsOptions
 
     tls = TlsOptions(
@@ -60,4 +60,4 @@ def quorum_of(arguments: argparse.Namespace) -> Quorum:
     )
     asked_ms = NODES_TIMEOUT_MS if arguments.timeout_ms is None else arguments.timeout_ms
     timeout_ms = milliseconds(asked_ms, "--timeout-ms")
-    return Quorum(parse_addresses(arguments.bootstrap_server), tls, timeout_ms=timeout_ms)
+    return LeaderClient(parse_addresses(arguments.bootstrap_server), tls, timeout_ms=timeout_ms)

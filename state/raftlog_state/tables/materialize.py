@@ -24,7 +24,7 @@ from pyspark.sql import functions as sf
 
 from raftlog.client import Isolation, LogReader, SourceKind
 from raftlog.client.arguments import duration_ms
-from raftlog.client.door import open_reader, place_of
+from raftlog.client.location import open_reader, parse_location
 from raftlog.errors import (
     DivergedLogError,
     OptionError,
@@ -130,7 +130,7 @@ def materialize(
     every_s = seconds_between(publish_every)
     kind = _trigger(trigger)
     options = _options(path_or_options)
-    log = open_reader(place_of(options))
+    log = open_reader(parse_location(options))
     progress = writer.progress()
     check_same_log(store, progress, log)
     target_offset = end_of_run(log, options) if AVAILABLE_NOW in kind else None
@@ -347,7 +347,7 @@ def _options(path_or_options: str | Mapping[str, str]) -> dict[str, str]:
         reason = _OURS.get(name.lower())
         if reason is not None:
             raise OptionError(option=name, reason=f"cannot be set here: {reason}")
-    place_of(path_or_options)  # raises if none is named
+    parse_location(path_or_options)  # raises if none is named
     return {name: str(value) for name, value in path_or_options.items()}
 
 

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, Final
 
-from raftlog.client.appender import WAITING_BYTES_MAX
 from raftlog.client.clock import Clock
 from raftlog.client.requests import AppendRequest
+from raftlog.client.writer_thread import WAITING_BYTES_MAX
 from raftlog.errors import BufferAllocationError, LogClosedError
 
 from .network import NetworkThread

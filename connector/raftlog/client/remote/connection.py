@@ -40,7 +40,7 @@ from .addresses import Address
 
 T = TypeVar("T")
 CLIENT_ID: Final = "raftlog"
-VERSIONS_ASKED_FIRST: Final = 4
+INITIAL_API_VERSIONS_VERSION: Final = 4
 _NO_ADDRESS: Final = (ValueError, OverflowError)
 """What Python says of a host that is no name, and of a port that is none: nodes tell both."""
 _CORRELATION_MAX: Final = 2**31
@@ -64,7 +64,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _InFlightRequest:
     api_key: int
     version: int
     reply: asyncio.Future[Reply]
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self.versions: Mapping[int, VersionRange] = {}
         self._transport: asyncio.Transport | None = None
         self._splitter = FrameDecoder(WIRE_FRAME_BYTES_MAX, str(address))
-        self._asked: dict[int, _Asked] = {}
+        self._in_flight: dict[int, _InFlightRequest] = {}
         self._next_correlation_id = 0
         self._lost: str | None = None
 
@@ -103,10 +103,10 @@ class Connection(asyncio.Protocol):
         except ssl.SSLCertVerificationError as error:
             raise AccessDeniedError(path=str(address), reason=error.verify_message) from None
         except (OSError, EOFError, *_NO_ADDRESS) as error:
-            raise ConnectionLostError(f"{address}: {_words(error)}") from None
+            raise ConnectionLostError(f"{address}: {_error_text(error)}") from None
         connection = protocol
         try:
-            await connection._agree(max(until - loop.time(), 0))
+            await connection._negotiate_versions(max(until - loop.time(), 0))
         except ConnectionLostError as error:
             connection.close("no versions were agreed on")
             if context is None:
@@ -118,8 +118,8 @@ class Connection(asyncio.Protocol):
             raise
         return connection
 
-    async def _agree(self, timeout_s: float) -> None:
-        version, offered = VERSIONS_ASKED_FIRST, NodeApiVersions()
+    async def _negotiate_versions(self, timeout_s: float) -> None:
+        version, offered = INITIAL_API_VERSIONS_VERSION, NodeApiVersions()
         for _ in range(2):
             body = encode_versions_request(
                 version, software="raftlog", software_version=raftlog.__version__
@@ -152,12 +152,14 @@ class Connection(asyncio.Protocol):
     def send(self, api_key: ApiKey, message: Any) -> asyncio.Future[Reply]:
         """Ask something, now; the answer comes as the future's result.
 
-        Raises ``ConnectionLostError``, ``NoCommonVersionError``, ``InexpressibleMessageError``.
+        Raises ``ConnectionLostError``, ``NoCommonVersionError``, ``UnsupportedFieldError``.
         """
         version = common_version(api_key, self.versions)
         return self._send(api_key, version, encode(message, version))
 
-    async def ask(self, api_key: ApiKey, message: Any, target: type[T], *, timeout_s: float) -> T:
+    async def request(
+        self, api_key: ApiKey, message: Any, target: type[T], *, timeout_s: float
+    ) -> T:
         """Ask, and wait for the answer. Raises as ``send``, and what a bad answer raises."""
         reply = await self.wait(self.send(api_key, message), timeout_s)
         try:
@@ -175,7 +177,7 @@ class Connection(asyncio.Protocol):
 
     def close(self, reason: str) -> None:
         """Close at once; whoever waits is told."""
-        self._lose(reason)
+        self._fail(reason)
         if self._transport is not None:
             self._transport.abort()
 
@@ -189,7 +191,7 @@ class Connection(asyncio.Protocol):
             for one in self._splitter.feed(data):
                 self._receive(one)
         except WireError as error:
-            self.close(error.sentence())
+            self.close(error.message())
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, ssl.SSLError):  # the peer did not like our certificate
@@ -197,7 +199,7 @@ class Connection(asyncio.Protocol):
                 path=str(self.address), reason=f"TLS: {exc.reason or type(exc).__name__}"
             )
             self._fail_all(denied)
-        self._lose("it closed the connection" if exc is None else _words(exc))
+        self._fail("it closed the connection" if exc is None else _error_text(exc))
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -210,13 +212,13 @@ class Connection(asyncio.Protocol):
             api_key=api_key, api_version=version, correlation_id=number, client_id=CLIENT_ID
         )
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._asked[number] = _Asked(api_key, version, reply)
+        self._in_flight[number] = _InFlightRequest(api_key, version, reply)
         self._transport.write(frame(encode_request_header(header), body))
         return reply
 
     def _receive(self, data: bytes) -> None:
         number = int.from_bytes(data[:4], "big", signed=True)
-        asked = self._asked.pop(number, None)
+        asked = self._in_flight.pop(number, None)
         if asked is None:
             self.close("it answers what was not asked")
             return
@@ -224,19 +226,19 @@ class Connection(asyncio.Protocol):
         if not asked.reply.done():
             asked.reply.set_result(Reply(asked.version, data, body_start))
 
-    def _lose(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         if self._lost is None:
             self._lost = reason
         self._fail_all(ConnectionLostError(f"{self.address}: {self._lost}"))
 
     def _fail_all(self, error: Exception) -> None:
-        asked, self._asked = self._asked, {}
+        asked, self._in_flight = self._in_flight, {}
         for one in asked.values():
             if not one.reply.done():
                 one.reply.set_exception(error)
                 one.reply.exception()  # nobody has to look at it
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     words = getattr(error, "strerror", None) or str(error)
     return words or type(error).__name__

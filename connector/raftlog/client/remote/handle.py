@@ -30,11 +30,11 @@ from raftlog.types import SnapshotId
 
 from .addresses import parse_addresses
 from .appends import Appends
-from .commit_probe import last_commit
-from .quorum import Quorum
+from .last_commit import last_commit
+from .leader_client import LeaderClient
 from .sender import Sender
 from .sendings import LogSettings
-from .tls import tls_of_files
+from .tls import tls_from_files
 
 if TYPE_CHECKING:
     from raftlog.log.reader import LogReader
@@ -67,9 +67,9 @@ def connect(
     Raises ``OptionError``, ``QuorumUnavailableError``, ``AccessDeniedError``, and
     ``NodeRefusedError`` if what answers is no quorum of raftlog's.
     """
-    tls = tls_of_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
+    tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
     wait_ms = milliseconds(timeout_ms, "timeout_ms")
-    quorum = Quorum(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
+    quorum = LeaderClient(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
     try:
         return ConnectedLog(quorum, Clock() if clock is None else clock)
     except BaseException:
@@ -80,7 +80,7 @@ def connect(
 class ConnectedLog(LogHandle):
     """A quorum's log. ``raftlog.connect`` makes it; close it, or use it in a ``with`` statement."""
 
-    def __init__(self, quorum: Quorum, clock: Clock) -> None:
+    def __init__(self, quorum: LeaderClient, clock: Clock) -> None:
         self.path = quorum.path
         """The addresses that were given."""
         self._quorum = quorum
@@ -90,7 +90,7 @@ class ConnectedLog(LogHandle):
         self._topic = identity.topic
         self._cluster_id = identity.cluster_id
         network = quorum.network
-        sender = Sender(quorum.leaders, self._settings, clock)
+        sender = Sender(quorum.metadata, self._settings, clock)
         self._appends = Appends(self.path, network, sender, clock)
         weakref.finalize(self, _end, self._appends, quorum).atexit = False
 
@@ -144,7 +144,7 @@ class ConnectedLog(LogHandle):
 
         return RemoteLog(self._quorum, self.values)
 
-    def _as_it_is_now(self) -> AbstractContextManager[LogReader]:
+    def _refreshed_log(self) -> AbstractContextManager[LogReader]:
         return nullcontext(self.reader())
 
     def _new_reader(self) -> LogReader:
@@ -171,10 +171,10 @@ class ConnectedLog(LogHandle):
             self._clock.now_ms,
         )
 
-    def _door_for_appends(self) -> Callable[[AppendRequest], None]:
+    def _open_for_appends(self) -> Callable[[AppendRequest], None]:
         return self._submit
 
-    def _appended(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
+    def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
         try:
             return request.future.result()
         except BaseException:  # Ctrl-C, say: what was not sent shall not be
@@ -194,7 +194,7 @@ class ConnectedLog(LogHandle):
             first, last = duplicate.base_offset, duplicate.last_offset
             epoch = self.reader().epochs.epoch_at(first) or 0
             request.future.set_result(AppendResult(first, last, epoch, was_duplicate=True))
-        elif request.has_token or request.epoch is not None:
+        elif request.has_required_offset or request.epoch is not None:
             self._appends.submit(replace(request, commit=None, take_over_from=None))
         else:
             end, epoch = self.end_offset, self._quorum.leader_epoch()
@@ -234,6 +234,6 @@ class ConnectedLog(LogHandle):
         raise NotRemoteError(what="doing something to the log's files", remedy=_AT_NODES)
 
 
-def _end(appends: Appends, quorum: Quorum) -> None:
+def _end(appends: Appends, quorum: LeaderClient) -> None:
     """What is done if nobody closes a handle: what was queued is still sent."""
     appends.close_later(quorum.close)

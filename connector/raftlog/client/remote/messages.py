@@ -35,7 +35,7 @@ from raftlog.wire import latest_schemas
 PARTITION: Final = 0
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
-BEYOND_EVERY_LOG: Final = 2**62
+OFFSET_MAX: Final = 2**62
 """No log ends there: a fetch from there tells where an epoch ends (KIP-595)."""
 CONTROLLERS: Final = 2
 """The endpoint type of DescribeCluster that means controllers (KIP-919)."""
@@ -216,27 +216,27 @@ class Committed:
     epoch: int
 
 
-def only(topics: Any, partitions: str = "partitions") -> Any:
+def only_partition(topics: Any, partitions: str = "partitions") -> Any:
     """The one partition that an answer is about."""
     if len(topics) != 1 or len(getattr(topics[0], partitions)) != 1:
         raise malformed("it is not about one partition")
     return getattr(topics[0], partitions)[0]
 
 
-def committed_of(answer: latest_schemas.OffsetFetchResponse) -> tuple[int, Committed | None]:
+def parse_committed(answer: latest_schemas.OffsetFetchResponse) -> tuple[int, Committed | None]:
     """An error of Kafka's, and the last commit if there is one."""
     topics = answer.groups[0].topics if answer.groups else answer.topics
     error = int(answer.groups[0].error_code if answer.groups else answer.error_code)
     if error:
         return error, None
-    partition = only(topics)
+    partition = only_partition(topics)
     if partition.error_code or partition.committed_offset < 0:
         return int(partition.error_code), None
     epoch = partition.committed_leader_epoch
     return 0, Committed(partition.metadata or "", partition.committed_offset, epoch)
 
 
-def settings_of(answer: DescribeConfigsResponse) -> tuple[int, dict[str, str]]:
+def parse_settings(answer: DescribeConfigsResponse) -> tuple[int, dict[str, str]]:
     """An error of Kafka's, and the settings of the topic that have a value."""
     if len(answer.results) != 1:
         raise malformed("it is not about one topic")
@@ -245,15 +245,15 @@ def settings_of(answer: DescribeConfigsResponse) -> tuple[int, dict[str, str]]:
     return int(result.error_code), settings
 
 
-def quorum_of(answer: DescribeQuorumResponse) -> tuple[int, Any]:
+def parse_quorum(answer: DescribeQuorumResponse) -> tuple[int, Any]:
     """An error of Kafka's, and the partition of the answer if there is none at the top."""
     if answer.error_code:
         return int(answer.error_code), None
-    partition = only(answer.topics)
+    partition = only_partition(answer.topics)
     return int(partition.error_code), partition
 
 
-def controllers_of(answer: DescribeClusterResponse) -> dict[int, tuple[str, int]]:
+def parse_controllers(answer: DescribeClusterResponse) -> dict[int, tuple[str, int]]:
     """Where each controller listens."""
     return {int(one.broker_id): (one.host, int(one.port)) for one in answer.brokers}
 

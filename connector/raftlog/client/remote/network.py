@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from raftlog.errors import LogClosedError
 
 T = TypeVar("T")
-_LAST_TURNS: Final = 3
+_FINAL_ITERATIONS: Final = 3
 
 
 class NetworkThread:
@@ -108,7 +108,7 @@ def _serve(loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
         if tasks:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         on_end()
-        for _ in range(_LAST_TURNS):  # in which connections learn that they are closed
+        for _ in range(_FINAL_ITERATIONS):  # in which connections learn that they are closed
             loop.run_until_complete(asyncio.sleep(0))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())  # which has looked up hosts

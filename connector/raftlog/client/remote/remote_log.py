@@ -45,14 +45,14 @@ from raftlog.records.columns import BatchColumns, Column, Scan
 from raftlog.types import SnapshotId
 
 from . import messages
-from .fetching import read_pieces
-from .history import MarkerHistory
-from .lineage import epochs_of
-from .quorum import Quorum
+from .fetcher import read_chunks
+from .leader_client import LeaderClient
+from .leader_epochs import fetch_leader_epochs
 from .snapshot_files import snapshot_files
+from .transactions import TransactionHistory
 
-_LOOKS_MAX: Final = 100
-_LOOK_WAIT_MS: Final = 100
+_ATTEMPTS_MAX: Final = 100
+_RETRY_WAIT_MS: Final = 100
 _ONE_BATCH: Final = HeaderDecoder(chunk_bytes=1)
 
 
@@ -62,7 +62,7 @@ class _Extent:
 
     start_offset: int
     high_watermark: int
-    stable_offset: int
+    last_stable_offset: int
     snapshots: tuple[SnapshotId, ...] = ()
 
 
@@ -75,7 +75,7 @@ class RemoteLog(LogReader):
 
     def __init__(
         self,
-        quorum: Quorum,
+        quorum: LeaderClient,
         values: ValueKind | None = None,
         *,
         decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
@@ -96,8 +96,8 @@ class RemoteLog(LogReader):
         self._known: _Extent | None = None
         self._epochs: EpochCache | None = None
         self._known_epochs = EpochCache()
-        self._history: MarkerHistory | None = None
-        self._backlog: MarkerHistory | None = None
+        self._history: TransactionHistory | None = None
+        self._backlog: TransactionHistory | None = None
 
     # --- what it is -------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class RemoteLog(LogReader):
     def epochs(self) -> EpochCache:
         if self._epochs is None:
             start_offset = self.log_start_offset
-            self._epochs = epochs_of(self._quorum, self._known_epochs, start_offset)
+            self._epochs = fetch_leader_epochs(self._quorum, self._known_epochs, start_offset)
             self._known_epochs = self._epochs
         return self._epochs
 
@@ -160,23 +160,23 @@ class RemoteLog(LogReader):
 
     def _extent_of_partition(self) -> _Extent:
         """The stable end is asked for first: it never lies beyond the end that is told then."""
-        stable_offset = None
+        last_stable_offset = None
         if self.kind is LogKind.METADATA:
             latest = messages.LATEST_TIMESTAMP
-            stable_offset = self._quorum.offset_at(latest, is_committed_only=True)
-        high_watermark = self._quorum.offset_at(messages.LATEST_TIMESTAMP)
-        start_offset = self._quorum.offset_at(messages.EARLIEST_TIMESTAMP)
+            last_stable_offset = self._quorum.list_offset(latest, is_committed_only=True)
+        high_watermark = self._quorum.list_offset(messages.LATEST_TIMESTAMP)
+        start_offset = self._quorum.list_offset(messages.EARLIEST_TIMESTAMP)
         assert high_watermark is not None, "a leader tells it or says that it does not know yet"
-        if stable_offset is None:
-            stable_offset = high_watermark
-        return _Extent(start_offset or 0, high_watermark, stable_offset)
+        if last_stable_offset is None:
+            last_stable_offset = high_watermark
+        return _Extent(start_offset or 0, high_watermark, last_stable_offset)
 
     def _extent_of_controller(self) -> _Extent:
         """By fetches alone: the one from offset 0 is answered with the newest checkpoint."""
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             first = self._quorum.fetch(0, byte_count_max=1)
             if first.high_watermark is None:
-                self._quorum.fetch(messages.BEYOND_EVERY_LOG, wait_ms=_LOOK_WAIT_MS)
+                self._quorum.fetch(messages.OFFSET_MAX, wait_ms=_RETRY_WAIT_MS)
                 continue
             high_watermark = first.high_watermark
             snapshots = () if first.snapshot_id is None else (first.snapshot_id,)
@@ -202,7 +202,7 @@ class RemoteLog(LogReader):
         offset = extent.high_watermark
         words = [describe_end(EndBasis.HIGH_WATERMARK, None)]
         if isolation is Isolation.READ_COMMITTED:
-            stable = min(self._stable_end(extent), offset)
+            stable = min(self._last_stable_offset(extent), offset)
             if stable < offset:
                 words.append(f"the transaction that begins at offset {stable} is not decided")
             offset = stable
@@ -212,14 +212,14 @@ class RemoteLog(LogReader):
         placed = LogExtent(self.path, extent.start_offset, extent.high_watermark, self.epochs)
         return not_below_previous(found, previous, placed)
 
-    def _stable_end(self, extent: _Extent) -> int:
+    def _last_stable_offset(self, extent: _Extent) -> int:
         if not self._identity.is_controller:
-            return max(extent.stable_offset, extent.start_offset)
+            return max(extent.last_stable_offset, extent.start_offset)
         end_offset = extent.high_watermark
         if end_offset <= extent.start_offset:
             return end_offset
         history = self._history
-        if history is None or not history.knows_from(end_offset):
+        if history is None or not history.covers_from(end_offset):
             history = self._history = self._begin(end_offset, kept_max=ENDED_RETAINED_MAX)
         history.follow(end_offset)
         return max(history.book.last_stable_offset(end_offset), extent.start_offset)
@@ -271,7 +271,7 @@ class RemoteLog(LogReader):
     def _within_bytes(self, start_offset: int, end_offset: int, max_bytes: int) -> int:
         boundary, left = start_offset, max_bytes
         reading = HeaderDecoder(chunk_bytes=READ_CHUNK_BYTES)
-        for piece in read_pieces(self._quorum, reading, start_offset, end_offset):
+        for piece in read_chunks(self._quorum, reading, start_offset, end_offset):
             fits = np.cumsum(piece.batches.byte_count, dtype=np.int64) <= left
             if fits.any():
                 boundary = int(piece.batches.next_offset[fits][-1])
@@ -284,7 +284,7 @@ class RemoteLog(LogReader):
         """The last allowed end up to a boundary between batches; else the first one behind it."""
         if self.kind is LogKind.PARTITION:
             return boundary
-        book = self._covering(start_offset, boundary).book
+        book = self._history_covering(start_offset, boundary).book
         stable = book.last_stable_offset(boundary)
         if stable > start_offset:
             return stable
@@ -297,7 +297,7 @@ class RemoteLog(LogReader):
 
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
         if not self._identity.is_controller:
-            return self._quorum.offset_at(max(timestamp_ms, 0))
+            return self._quorum.list_offset(max(timestamp_ms, 0))
         columns = Column.OFFSET | Column.TIMESTAMP
         for piece in self.scan(self.log_start_offset, self.log_end_offset, columns=columns):
             found = offset_for_timestamp(piece, timestamp_ms)
@@ -316,11 +316,11 @@ class RemoteLog(LogReader):
         chunk_bytes: int = READ_CHUNK_BYTES,
     ) -> Iterator[Scan]:
         reading = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)
-        yield from read_pieces(self._quorum, reading, start_offset, end_offset)
+        yield from read_chunks(self._quorum, reading, start_offset, end_offset)
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
         reading = BatchDecoder(READ_CHUNK_BYTES)
-        for piece in read_pieces(self._quorum, reading, start_offset, end_offset):
+        for piece in read_chunks(self._quorum, reading, start_offset, end_offset):
             yield from piece.objects
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
@@ -335,7 +335,7 @@ class RemoteLog(LogReader):
     def _find_batch(self, offset: int) -> tuple[int, int]:
         """Base and next offset of the batch that holds ``offset``."""
         batches: BatchColumns
-        for piece in read_pieces(self._quorum, _ONE_BATCH, offset, offset + 1):
+        for piece in read_chunks(self._quorum, _ONE_BATCH, offset, offset + 1):
             batches = piece.batches
             return int(batches.base_offset[0]), int(batches.next_offset[0])
         return offset, self.log_end_offset
@@ -345,40 +345,40 @@ class RemoteLog(LogReader):
     ) -> tuple[TransactionSpan, ...]:
         if self.kind is LogKind.PARTITION:
             return ()
-        book = self._covering(start_offset, end_offset).book
+        book = self._history_covering(start_offset, end_offset).book
         if isolation is Isolation.READ_COMMITTED:
             problem = book.first_problem(start_offset, end_offset)
             if problem is not None:
                 raise problem
         return book.spans(start_offset, end_offset, with_committed=True)
 
-    def _covering(self, start_offset: int, end_offset: int) -> MarkerHistory:
+    def _history_covering(self, start_offset: int, end_offset: int) -> TransactionHistory:
         """A history that knows every transaction that touches the range."""
         history = self._history
-        if history is not None and history.knows_from(start_offset):
+        if history is not None and history.covers_from(start_offset):
             history.settle(end_offset, self.log_end_offset)
-            if history.knows_from(start_offset):  # reading on may have dropped the oldest
+            if history.covers_from(start_offset):  # reading on may have dropped the oldest
                 return history
         backlog = self._backlog
-        if backlog is None or not backlog.knows_from(start_offset):
+        if backlog is None or not backlog.covers_from(start_offset):
             backlog = self._backlog = self._begin(start_offset, kept_max=None)
         backlog.book.drop_ended_before(start_offset)
         backlog.settle(end_offset, self.log_end_offset)
         return backlog
 
-    def _begin(self, before_offset: int, *, kept_max: int | None) -> MarkerHistory:
+    def _begin(self, before_offset: int, *, kept_max: int | None) -> TransactionHistory:
         """Behind the newest checkpoint that ends at or below an offset, or at the log's start."""
         start_offset = self.log_start_offset
         for snapshot_id in reversed(self.snapshots):
             if start_offset <= snapshot_id.end_offset <= before_offset:
-                return MarkerHistory(
+                return TransactionHistory(
                     self._quorum,
                     snapshot_id.end_offset,
                     is_gone_before=False,
                     kept_max=kept_max,
                     decompressed_bytes_max=self._decompressed_bytes_max,
                 )
-        return MarkerHistory(
+        return TransactionHistory(
             self._quorum,
             start_offset,
             is_gone_before=start_offset > 1,

@@ -36,7 +36,7 @@ from raftlog.wire.produce_error_messages import parse_appended_message
 
 from . import messages
 from .connection import ConnectionLostError, Reply
-from .leaders import Leader, Leaders, is_access_error
+from .metadata import LeaderConnection, Metadata, is_access_error
 from .packing import Packing
 from .sendings import (
     AskWhether,
@@ -53,7 +53,7 @@ IN_FLIGHT_MAX: Final = 5
 """Batches that are sent and not answered (Kafka: ``max.in.flight.requests.per.connection``)."""
 COMMIT_WAIT_MS: Final = 4000
 """How long a leader may wait for the commit before it says that it does not know."""
-ANSWER_TIMEOUT_S: Final = 6.0
+RESPONSE_TIMEOUT_S: Final = 6.0
 """How long a connection may stay silent before it is given up."""
 EXPIRY_INTERVAL_S: Final = 0.05
 SEARCH_S: Final = 10.0
@@ -64,15 +64,15 @@ PAUSE_LONGEST_S: Final = 0.4
 class Sender:
     """The appends of one handle. ``run`` is its life; ``add`` and ``close`` are told to it."""
 
-    def __init__(self, leaders: Leaders, settings: LogSettings, clock: Clock) -> None:
-        self._leaders = leaders
+    def __init__(self, metadata: Metadata, settings: LogSettings, clock: Clock) -> None:
+        self._metadata = metadata
         self._clock = clock
         self._waiting = Packing(settings, clock)
         self._in_flight: deque[Sending] = deque()
         self._again: deque[Sending] = deque()
         self._news = asyncio.Event()
         self._busy = asyncio.Event()
-        self._search: asyncio.Task[Leader] | None = None
+        self._search: asyncio.Task[LeaderConnection] | None = None
         self._trouble: str | None = None
         self._pause_s = 0.0
         self._is_closing = False
@@ -123,10 +123,10 @@ class Sender:
         self._news.clear()
         await self._news.wait()
 
-    async def _leader(self) -> Leader | None:
+    async def _leader(self) -> LeaderConnection | None:
         """Return the leader; None if none is found, or nothing is to be sent any more."""
         until = asyncio.get_running_loop().time() + SEARCH_S
-        self._search = search = asyncio.ensure_future(self._leaders.leader(until))
+        self._search = search = asyncio.ensure_future(self._metadata.leader(until))
         try:
             await asyncio.wait((search,))
             return None if search.cancelled() else search.result()
@@ -142,7 +142,7 @@ class Sender:
     def _fail_all(self, error: RaftlogError) -> None:
         """Nobody will be let in, or nobody sends any more: answer what waits."""
         for sending in self._again:
-            unknown = self._unknown(f"{sending.last_problem}; then: {error.sentence()}")
+            unknown = self._unknown(f"{sending.last_problem}; then: {error.message()}")
             sending.fail(unknown if sending.is_uncertain else error)
         self._again.clear()
         self._waiting.fail_all(error)
@@ -150,11 +150,11 @@ class Sender:
     def _give_up(self) -> None:
         for sending in self._in_flight:
             sending.fail(self._unanswered(sending, "what sends has ended"))
-        self._fail_all(LogClosedError(path=self._leaders.path, reason="what sends has ended"))
+        self._fail_all(LogClosedError(path=self._metadata.path, reason="what sends has ended"))
 
     # --- sending ----------------------------------------------------------------------------------
 
-    async def _serve(self, leader: Leader) -> None:
+    async def _serve(self, leader: LeaderConnection) -> None:
         """Send to a leader until there is trouble; return when nothing is under way."""
         self._trouble = None
         while self._trouble is None and (self._has_work or self._in_flight) and not self._is_over:
@@ -170,13 +170,13 @@ class Sender:
             await asyncio.sleep(self._pause_s)
         self._pause_s = min(max(self._pause_s * 2, PAUSE_FIRST_S), PAUSE_LONGEST_S)
 
-    async def _send_next(self, leader: Leader) -> None:
+    async def _send_next(self, leader: LeaderConnection) -> None:
         try:
             sending = self._next_again() or await self._next(leader)
         except ConnectionLostError as error:
             self._note_trouble(leader, str(error), is_lost=True)
         except WireError as error:
-            self._note_trouble(leader, error.sentence(), is_lost=True)
+            self._note_trouble(leader, error.message(), is_lost=True)
         except AccessDeniedError as error:
             self._fail_all(error)
         else:
@@ -195,7 +195,7 @@ class Sender:
             self._waiting.let_go(sending)
         return None
 
-    async def _next(self, leader: Leader) -> Sending | None:
+    async def _next(self, leader: LeaderConnection) -> Sending | None:
         """The next batch; None if what waited is cancelled, or refused here."""
         packed = self._waiting.packed()
         if packed is not None:
@@ -216,26 +216,26 @@ class Sender:
             self._waiting.keep_lane(lane)
         return None
 
-    async def _lane(self, leader: Leader) -> Lane:
+    async def _lane(self, leader: LeaderConnection) -> Lane:
         """A producer id that serves no batch now; a new one if need be (KIP-98)."""
         free = self._waiting.free_lane()
         if free is not None:
             return free
-        answer = await leader.connection.ask(
+        answer = await leader.connection.request(
             ApiKey.INIT_PRODUCER_ID,
             messages.producer_id_request(),
             InitProducerIdResponse,
-            timeout_s=ANSWER_TIMEOUT_S,
+            timeout_s=RESPONSE_TIMEOUT_S,
         )
         error = int(answer.error_code)
         if is_access_error(error):
             reason = f"appending is not allowed to this caller (Kafka's error {error})"
-            raise AccessDeniedError(path=self._leaders.path, reason=reason)
+            raise AccessDeniedError(path=self._metadata.path, reason=reason)
         if error:
             raise ConnectionLostError(f"InitProducerId was answered with Kafka's error {error}")
         return Lane(int(answer.producer_id), int(answer.producer_epoch))
 
-    def _send(self, leader: Leader, sending: Sending) -> None:
+    def _send(self, leader: LeaderConnection, sending: Sending) -> None:
         if leader.epoch < 1 and sending.has_condition:
             self._again.appendleft(sending)  # without an epoch it would be written as it is
             self._note_trouble(leader, "its epoch is not known")
@@ -255,14 +255,14 @@ class Sender:
                     path=str(leader.connection.address),
                     api="Produce",
                     error=35,
-                    reason=error.sentence(),
+                    reason=error.message(),
                 )
             )
             self._waiting.let_go(sending)
             return
         self._in_flight.append(sending)
         timer = asyncio.get_running_loop().call_later(
-            ANSWER_TIMEOUT_S, leader.connection.close, "it did not answer in time"
+            RESPONSE_TIMEOUT_S, leader.connection.close, "it did not answer in time"
         )
 
         def answered(done: asyncio.Future[Reply]) -> None:
@@ -272,14 +272,16 @@ class Sender:
             self._news.set()
 
         reply.add_done_callback(answered)
-        self._leaders.watch(leader, reply)
+        self._metadata.watch(leader, reply)
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _answered(self, leader: Leader, sending: Sending, done: asyncio.Future[Reply]) -> None:
+    def _answered(
+        self, leader: LeaderConnection, sending: Sending, done: asyncio.Future[Reply]
+    ) -> None:
         try:
             answer = done.result().decoded(latest_schemas.ProduceResponse)
-            partition = messages.only(answer.responses, "partition_responses")
+            partition = messages.only_partition(answer.responses, "partition_responses")
         except (ConnectionLostError, AccessDeniedError, WireError) as error:
             leader.connection.close("an answer was lost")
             self._send_again(sending, str(error), is_uncertain=True)
@@ -287,12 +289,12 @@ class Sender:
             return
         code = int(partition.error_code)
         if not code:
-            self._leaders.works()
+            self._metadata.mark_healthy()
             self._pause_s = 0.0
             self._give_back(sending)
             sending.finish(_result(leader, sending, partition))
             return
-        verdict = judged(sending, code, partition.error_message, self._leaders.path)
+        verdict = judged(sending, code, partition.error_message, self._metadata.path)
         if isinstance(verdict, Refused):
             self._refuse(sending, verdict.error)
             return
@@ -308,7 +310,7 @@ class Sender:
         is_known = isinstance(error, AppendUnknownError) or not sending.is_uncertain
         if len(sending.requests) > 1 and not is_known:
             # Another node may have taken it together: apart it could be written twice.
-            sending.fail(self._unknown(f"an answer was lost; then: {error.sentence()}"))
+            sending.fail(self._unknown(f"an answer was lost; then: {error.message()}"))
         elif len(sending.requests) > 1 and not isinstance(error, AppendUnknownError):
             self._waiting.take_apart(sending.requests)
         else:
@@ -320,9 +322,11 @@ class Sender:
         sending.last_problem = reason
         self._again.append(sending)
 
-    def _note_trouble(self, leader: Leader, reason: str, *, is_lost: bool = False) -> None:
+    def _note_trouble(
+        self, leader: LeaderConnection, reason: str, *, is_lost: bool = False
+    ) -> None:
         self._trouble = reason
-        self._leaders.distrust(leader, reason, is_lost=is_lost)
+        self._metadata.invalidate(leader, reason, is_lost=is_lost)
 
     def _give_back(self, sending: Sending) -> None:
         """Its batch is in the log: the producer id is free."""
@@ -341,7 +345,7 @@ class Sender:
 
     def _expire(self) -> None:
         """Answer those whose time is up."""
-        now_ms, path = self._clock.now_ms(), self._leaders.path
+        now_ms, path = self._clock.now_ms(), self._metadata.path
         for sending in self._in_flight:
             for request in sending.late(now_ms):
                 fail_request(request, self._unanswered(sending, "no answer came in time"))
@@ -359,13 +363,13 @@ class Sender:
         return self._unknown(reason) if sending.writes else self._unavailable()
 
     def _unknown(self, reason: str) -> RaftlogError:
-        return AppendUnknownError(path=self._leaders.path, reason=reason)
+        return AppendUnknownError(path=self._metadata.path, reason=reason)
 
     def _unavailable(self) -> QuorumUnavailableError:
-        return self._leaders.unavailable()
+        return self._metadata.unavailable()
 
 
-def _result(leader: Leader, sending: Sending, partition: Any) -> AppendResult:
+def _result(leader: LeaderConnection, sending: Sending, partition: Any) -> AppendResult:
     """What an answer without an error says."""
     base_offset = int(partition.base_offset)
     told = parse_appended_message(partition.error_message)

@@ -7,7 +7,7 @@ Rules of this file:
 2. It states the epoch of the leader that it is sent to. So of appends that follow each other none
    is taken by a later leader when the one before it was refused by an earlier one.
 3. A batch whose first answer was lost may be in the log. A refusal that a repetition gets says that
-   it is not only where identity was looked at before what was refused (``AppendGroup``); where the
+   it is not only where identity was looked at before what was refused (``AppendBatch``); where the
    caller's epoch was, the same batch is sent under the present epoch and a token that never holds.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from raftlog.client.append_group import named_records
+from raftlog.client.append_batch import named_records
 from raftlog.client.requests import AppendRequest, AppendResult
 from raftlog.errors import (
     AccessDeniedError,
@@ -43,7 +43,7 @@ from raftlog.records.new_batch import finish_batch
 from raftlog.records.record import Header, NewRecord
 from raftlog.wire.produce_error_messages import parse_error_message
 
-from .leaders import is_access_error
+from .metadata import is_access_error
 
 TAKE_OVER_HEADER: Final = "raftlog.take-over"
 """Beside a commit's name: the query id whose place it takes, as UTF-8."""
@@ -211,7 +211,7 @@ def fail_request(request: AppendRequest, error: RaftlogError) -> None:
 
 def may_share(request: AppendRequest) -> bool:
     """Whether other appends may be in its batch."""
-    return not request.stands_alone and request.epoch is None and bool(request.records)
+    return not request.needs_own_batch and request.epoch is None and bool(request.records)
 
 
 def records_on_the_wire(request: AppendRequest, values: ValueKind) -> Sequence[RecordToAppend]:
@@ -404,7 +404,7 @@ def judged(sending: Sending, code: int, text: str | None, path: str) -> Judged:
     if sending.refusal is not None and isinstance(error, UnexpectedEndOffsetError):
         return Refused(sending.refusal)
     if sending.is_uncertain and not isinstance(error, _LOOKED_AT_LATER):
-        reason = f"an answer was lost, and asked again the leader said: {error.sentence()}"
+        reason = f"an answer was lost, and asked again the leader said: {error.message()}"
         return Refused(AppendUnknownError(path=path, reason=reason))
     return Refused(_as_asked(sending, error))
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from raftlog.closing import Closing
-from raftlog.errors import LogNotFoundError, SegmentVanishedError
+from raftlog.closeable import Closeable
+from raftlog.errors import LogNotFoundError, SegmentDeletedError
 from raftlog.limits import MIB
 from raftlog.log.files import LogFiles
 from raftlog.log.names import Listing, parse_checkpoint_name
 from raftlog.types import SnapshotId
 
-from .quorum import Quorum
+from .leader_client import LeaderClient
 
 _FETCH_BYTES: Final = 1 * MIB
 
 
 def snapshot_files(
-    quorum: Quorum, snapshot_id: SnapshotId, decompressed_bytes_max: int
+    quorum: LeaderClient, snapshot_id: SnapshotId, decompressed_bytes_max: int
 ) -> LogFiles:
     """The files of a log that holds this checkpoint alone."""
     files = LogFiles(_Snapshots(quorum), quorum.path, Listing(snapshots=(snapshot_id,)))
@@ -28,7 +28,7 @@ def snapshot_files(
 class _Snapshots:
     """A storage (``storage.protocol.Storage``) of nothing but a quorum's checkpoints."""
 
-    def __init__(self, quorum: Quorum) -> None:
+    def __init__(self, quorum: LeaderClient) -> None:
         self._quorum = quorum
 
     def list_names(self, directory: str) -> list[str]:
@@ -54,10 +54,10 @@ class _Snapshots:
         return []
 
 
-class _SnapshotFile(Closing):
+class _SnapshotFile(Closeable):
     """One checkpoint. What was fetched last is kept, for it is read in small steps."""
 
-    def __init__(self, quorum: Quorum, path: str, snapshot_id: SnapshotId) -> None:
+    def __init__(self, quorum: LeaderClient, path: str, snapshot_id: SnapshotId) -> None:
         self._quorum = quorum
         self._path = path
         self._snapshot_id = snapshot_id
@@ -90,9 +90,9 @@ class _SnapshotFile(Closing):
         return b"".join(parts)
 
     def _fetch(self, position: int) -> None:
-        found = self._quorum.snapshot_bytes(self._snapshot_id, position, _FETCH_BYTES)
+        found = self._quorum.fetch_snapshot(self._snapshot_id, position, _FETCH_BYTES)
         if found is None:
-            raise SegmentVanishedError(path=self._path)
+            raise SegmentDeletedError(path=self._path)
         self._kept, self._size = found
         self._kept_from = position
 

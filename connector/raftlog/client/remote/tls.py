@@ -47,7 +47,7 @@ class TlsOptions:
 NO_TLS = TlsOptions()
 
 
-def tls_of_files(
+def tls_from_files(
     ca: str | os.PathLike[str] | None,
     certificate: str | os.PathLike[str] | None,
     key: str | os.PathLike[str] | None,

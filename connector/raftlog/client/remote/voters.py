@@ -26,7 +26,7 @@ from raftlog.wire import ApiKey
 from raftlog.wire.log_identity import uuid_or_none, uuid_text
 
 from . import messages
-from .quorum import Quorum
+from .leader_client import LeaderClient
 
 _COMMIT_WAIT: Final = timedelta(seconds=5)
 """Less than the client waits for an answer."""
@@ -56,7 +56,7 @@ class NodeAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaStanding:
+class ReplicaState:
     """One replica as the leader knows it. Times are of day in milliseconds, None if unknown."""
 
     key: ReplicaKey
@@ -68,7 +68,7 @@ class ReplicaStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumStanding:
+class QuorumInfo:
     """A quorum as its leader knows it. ``high_watermark`` is exclusive, None if not known yet."""
 
     cluster_id: str | None
@@ -76,18 +76,18 @@ class QuorumStanding:
     leader_id: int
     epoch: int
     high_watermark: int | None
-    replicas: tuple[ReplicaStanding, ...]
+    replicas: tuple[ReplicaState, ...]
 
 
-def describe_quorum(quorum: Quorum) -> QuorumStanding:
+def describe_quorum(quorum: LeaderClient) -> QuorumInfo:
     """Who leads, who votes, who else follows, and how far each is (Kafka: DescribeQuorum)."""
 
-    def take(answer: DescribeQuorumResponse) -> tuple[int, Any]:
-        error, partition = messages.quorum_of(answer)
+    def parse(answer: DescribeQuorumResponse) -> tuple[int, Any]:
+        error, partition = messages.parse_quorum(answer)
         return error, (partition, answer.nodes)
 
-    _, (partition, nodes) = quorum.ask_leader(
-        ApiKey.DESCRIBE_QUORUM, lambda _: messages.quorum_request(), DescribeQuorumResponse, take
+    _, (partition, nodes) = quorum.send_to_leader(
+        ApiKey.DESCRIBE_QUORUM, lambda _: messages.quorum_request(), DescribeQuorumResponse, parse
     )
     addresses = {
         int(node.node_id): tuple(
@@ -97,14 +97,14 @@ def describe_quorum(quorum: Quorum) -> QuorumStanding:
         for node in nodes
     }
     identity = quorum.identity()
-    return QuorumStanding(
+    return QuorumInfo(
         cluster_id=identity.cluster_id,
         topic=identity.topic,
         leader_id=int(partition.leader_id),
         epoch=int(partition.leader_epoch),
         high_watermark=_known(partition.high_watermark),
         replicas=tuple(
-            ReplicaStanding(
+            ReplicaState(
                 key=ReplicaKey(int(state.replica_id), uuid_text(state.replica_directory_id)),
                 is_voter=is_voter,
                 end_offset=_known(state.log_end_offset),
@@ -118,7 +118,7 @@ def describe_quorum(quorum: Quorum) -> QuorumStanding:
     )
 
 
-def add_voter(quorum: Quorum, key: ReplicaKey, addresses: Sequence[NodeAddress]) -> None:
+def add_voter(quorum: LeaderClient, key: ReplicaKey, addresses: Sequence[NodeAddress]) -> None:
     """Let a node vote that follows already. Returns when that is committed.
 
     Raises ``VoterChangeError``.
@@ -137,7 +137,7 @@ def add_voter(quorum: Quorum, key: ReplicaKey, addresses: Sequence[NodeAddress])
     _change(quorum, ApiKey.ADD_RAFT_VOTER, request, AddRaftVoterResponse)
 
 
-def remove_voter(quorum: Quorum, key: ReplicaKey) -> None:
+def remove_voter(quorum: LeaderClient, key: ReplicaKey) -> None:
     """Let a voter vote no more, the leader too: it then hands over. Returns when it is committed.
 
     Raises ``VoterChangeError``.
@@ -150,11 +150,13 @@ def remove_voter(quorum: Quorum, key: ReplicaKey) -> None:
     _change(quorum, ApiKey.REMOVE_RAFT_VOTER, request, RemoveRaftVoterResponse)
 
 
-def _change(quorum: Quorum, api_key: ApiKey, request: Any, target: type[Any]) -> None:
-    def take(answer: Any) -> tuple[int, str | None]:
+def _change(quorum: LeaderClient, api_key: ApiKey, request: Any, target: type[Any]) -> None:
+    def parse(answer: Any) -> tuple[int, str | None]:
         return int(answer.error_code), answer.error_message
 
-    error, words = quorum.ask_leader(api_key, lambda _: request, target, take, allowed=_REFUSALS)
+    error, words = quorum.send_to_leader(
+        api_key, lambda _: request, target, parse, allowed=_REFUSALS
+    )
     if error:
         raise VoterChangeError(path=quorum.path, error=error, reason=words or "it gives no reason")
 

@@ -27,7 +27,7 @@ from raftlog.errors import (
     DiskFullError,
     LogError,
     LogNotFoundError,
-    SegmentVanishedError,
+    SegmentDeletedError,
 )
 from raftlog.limits import SMALL_FILE_BYTES_MAX
 from raftlog.storage.protocol import Storage, WritableStorage
@@ -177,7 +177,7 @@ def _content(storage: Storage, path: str) -> bytes | None:
     try:
         with storage.open_file(path) as file:
             data = file.read_at(0, SMALL_FILE_BYTES_MAX + 1)
-    except (LogNotFoundError, SegmentVanishedError):
+    except (LogNotFoundError, SegmentDeletedError):
         return None
     if len(data) > SMALL_FILE_BYTES_MAX:
         raise CorruptFileError(path=path, reason=f"it is larger than {SMALL_FILE_BYTES_MAX} bytes")

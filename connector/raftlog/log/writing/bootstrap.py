@@ -8,7 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from raftlog.errors import CorruptFileError, CorruptSnapshotError, SegmentVanishedError
+from raftlog.errors import CorruptFileError, CorruptSnapshotError, SegmentDeletedError
 from raftlog.log.files import LogFiles
 from raftlog.log.names import BOOTSTRAP_ID, checkpoint_name
 from raftlog.log.snapshot import SnapshotReader
@@ -26,7 +26,7 @@ def bootstrap_voters(storage: Storage, directory: str) -> tuple[KRaftVoters, int
         reader = SnapshotReader(LogFiles.of_checkpoint(storage, path, BOOTSTRAP_ID), BOOTSTRAP_ID)
         for _ in reader.batches():
             pass
-    except SegmentVanishedError:  # there is none
+    except SegmentDeletedError:  # there is none
         return None
     except CorruptSnapshotError as error:
         reason = f"{error.reason}; it says who voted at first: take the copy of another node"

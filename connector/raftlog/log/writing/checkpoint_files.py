@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentVanishedError
+from raftlog.errors import CorruptFileError, LogNotFoundError, SegmentDeletedError
 from raftlog.limits import SMALL_FILE_BYTES_MAX
 from raftlog.log.epoch_cache import EpochCache, parse_epoch_checkpoint
 from raftlog.log.names import (
@@ -123,7 +123,7 @@ class CheckpointReader:
         try:
             with self._storage.open_file(path) as file:
                 return file.read_at(0, SMALL_FILE_BYTES_MAX)
-        except (LogNotFoundError, SegmentVanishedError):
+        except (LogNotFoundError, SegmentDeletedError):
             return None
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raftlog.errors import CorruptBatchError, SegmentVanishedError
+from raftlog.errors import CorruptBatchError, SegmentDeletedError
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.files import LogFiles
 from raftlog.log.leader_epochs import epochs_below
@@ -299,7 +299,7 @@ class LogLoader:
         try:
             with files.open(self._path(base, suffix)) as file:
                 return file.read_at(0, file.byte_count())
-        except SegmentVanishedError:
+        except SegmentDeletedError:
             return b""
 
 

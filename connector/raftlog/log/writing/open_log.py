@@ -342,7 +342,7 @@ class OpenLog:
             if isinstance(path, str):
                 shown: dict[str, Any] = {"path": self._directory.storage.split(path)[1]}
                 error = replace(error, **shown)
-            self._release(f"{cause}: {error.sentence()}")
+            self._release(f"{cause}: {error.message()}")
 
 
 def _cause_and_remedy(error: LogError) -> tuple[str, str]:

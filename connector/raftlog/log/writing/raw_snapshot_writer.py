@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from raftlog.closing import Closing
+from raftlog.closeable import Closeable
 from raftlog.errors import LogError, LogLockedError, LogNotFoundError
 from raftlog.log.names import CHECKPOINT_SUFFIX, checkpoint_name
 from raftlog.storage.protocol import WritableFile
@@ -28,7 +28,7 @@ PART_SUFFIX: Final = CHECKPOINT_SUFFIX + ".part"
 SNAPSHOT_LOCK_NAME: Final = ".snapshot.lock"
 
 
-class RawSnapshotWriter(Closing):
+class RawSnapshotWriter(Closeable):
     """One checkpoint file that is being written. Not shared between threads.
 
     End it by ``freeze``, or by ``close``, which deletes what was written. Raises

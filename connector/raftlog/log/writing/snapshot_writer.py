@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from raftlog.closing import Closing
+from raftlog.closeable import Closeable
 from raftlog.errors import LogError
 from raftlog.limits import BATCH_BYTES_MAX
 from raftlog.records.builder import BatchBuilder
@@ -60,7 +60,7 @@ def snapshot_head(
     return tuple(head)
 
 
-class SnapshotWriter(Closing):
+class SnapshotWriter(Closeable):
     """One checkpoint that is being written. Not shared between threads.
 
     Give it back: by ``freeze``, or by ``close``, which drops what was written. Raises

@@ -23,27 +23,27 @@ from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.list_offsets.v11.request import ListOffsetsRequest
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
 
-from raftlog.errors import UnservedApiError
+from raftlog.errors import UnsupportedApiError
 from raftlog.node.log_service import LogService
 from raftlog.node.origin import Origin
 from raftlog.wire import ApiKey, decode, encode, latest_schemas
 
-from .aside import Aside
-from .cluster import answer_describe_cluster, answer_describe_quorum
-from .cluster_view import ClusterView
-from .configs import answer_describe_configs
-from .epoch_ends import answer_offset_for_leader_epoch
-from .fetch import answer_fetch
-from .groups import answer_find_coordinator, answer_offset_fetch
+from .cluster import handle_describe_cluster, handle_describe_quorum
+from .configs import handle_describe_configs
+from .epoch_ends import handle_offset_for_leader_epoch
+from .executor import Executor
+from .fetch import handle_fetch
+from .groups import handle_find_coordinator, handle_offset_fetch
 from .last_answer import LastAnswer
-from .list_offsets import answer_list_offsets
-from .metadata import answer_metadata
-from .produce import answer_produce
+from .list_offsets import handle_list_offsets
+from .metadata import handle_metadata
+from .metadata_cache import MetadataCache
+from .produce import handle_produce
 from .producer_ids import ProducerIds
 from .question import Question
-from .topic_partitions import answer_describe_topic_partitions
+from .topic_partitions import handle_describe_topic_partitions
 
-_Answerer: TypeAlias = Callable[[Question[Any]], Awaitable[object]]
+_Handler: TypeAlias = Callable[[Question[Any]], Awaitable[object]]
 
 
 class ClientApis:
@@ -51,29 +51,29 @@ class ClientApis:
 
     def __init__(self, node: LogService, *, is_one_socket: bool = False) -> None:
         """``is_one_socket``: the nodes listen for clients where they listen for voters."""
-        self._aside: Final = Aside()
-        self._view: Final = ClusterView(node, self._aside, is_one_socket=is_one_socket)
-        self._answerers: Final[dict[int, tuple[type[Any], _Answerer]]] = {
-            ApiKey.PRODUCE: (latest_schemas.ProduceRequest, answer_produce),
-            ApiKey.FETCH: (latest_schemas.FetchRequest, answer_fetch),
-            ApiKey.LIST_OFFSETS: (ListOffsetsRequest, answer_list_offsets),
-            ApiKey.METADATA: (latest_schemas.MetadataRequest, answer_metadata),
-            ApiKey.OFFSET_FETCH: (latest_schemas.OffsetFetchRequest, answer_offset_fetch),
+        self._executor: Final = Executor()
+        self._view: Final = MetadataCache(node, self._executor, is_one_socket=is_one_socket)
+        self._handlers: Final[dict[int, tuple[type[Any], _Handler]]] = {
+            ApiKey.PRODUCE: (latest_schemas.ProduceRequest, handle_produce),
+            ApiKey.FETCH: (latest_schemas.FetchRequest, handle_fetch),
+            ApiKey.LIST_OFFSETS: (ListOffsetsRequest, handle_list_offsets),
+            ApiKey.METADATA: (latest_schemas.MetadataRequest, handle_metadata),
+            ApiKey.OFFSET_FETCH: (latest_schemas.OffsetFetchRequest, handle_offset_fetch),
             ApiKey.FIND_COORDINATOR: (
                 latest_schemas.FindCoordinatorRequest,
-                answer_find_coordinator,
+                handle_find_coordinator,
             ),
             ApiKey.INIT_PRODUCER_ID: (InitProducerIdRequest, ProducerIds().answer),
             ApiKey.OFFSET_FOR_LEADER_EPOCH: (
                 OffsetForLeaderEpochRequest,
-                answer_offset_for_leader_epoch,
+                handle_offset_for_leader_epoch,
             ),
-            ApiKey.DESCRIBE_CONFIGS: (DescribeConfigsRequest, answer_describe_configs),
-            ApiKey.DESCRIBE_QUORUM: (DescribeQuorumRequest, answer_describe_quorum),
-            ApiKey.DESCRIBE_CLUSTER: (DescribeClusterRequest, answer_describe_cluster),
+            ApiKey.DESCRIBE_CONFIGS: (DescribeConfigsRequest, handle_describe_configs),
+            ApiKey.DESCRIBE_QUORUM: (DescribeQuorumRequest, handle_describe_quorum),
+            ApiKey.DESCRIBE_CLUSTER: (DescribeClusterRequest, handle_describe_cluster),
             ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
                 DescribeTopicPartitionsRequest,
-                answer_describe_topic_partitions,
+                handle_describe_topic_partitions,
             ),
         }
 
@@ -91,19 +91,20 @@ class ClientApis:
         is the request's body, if it was read before.
 
         None: there is no answer, and the next one follows (Produce with acks 0). A ``LastAnswer``:
-        close the connection behind it. Raises ``MalformedMessageError``, and ``SilentRefusalError``
-        if something failed that wants no answer: close the connection at once.
+        close the connection behind it. Raises ``MalformedMessageError``, and
+        ``UnacknowledgedAppendError`` if something failed that wants no answer: close the connection
+        at once.
         """
-        entry = self._answerers.get(api_key)
+        entry = self._handlers.get(api_key)
         if entry is None:
             listener = str(origin.caller.listener)
-            raise UnservedApiError(api_key=api_key, version=version, listener=listener)
-        kind, answerer = entry
+            raise UnsupportedApiError(api_key=api_key, version=version, listener=listener)
+        kind, handler = entry
         request = decoded
         if request is None:
             request = decode(kind, version, frame, start=body_start, may_trail=True)
         question = Question(self._view, version, request, origin)
-        response = await answerer(question)
+        response = await handler(question)
         if response is None:
             return None
         body = encode(response, version)
@@ -111,4 +112,4 @@ class ClientApis:
 
     def close(self) -> None:
         """Nothing is asked any more."""
-        self._aside.close()
+        self._executor.close()

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from kio.schema.describe_cluster.v2 import request as asked_cluster
-from kio.schema.describe_cluster.v2 import response as told_cluster
-from kio.schema.describe_quorum.v2 import request as asked_quorum
-from kio.schema.describe_quorum.v2 import response as told
+from kio.schema.describe_cluster.v2 import request as cluster_requests
+from kio.schema.describe_cluster.v2 import response as cluster_responses
+from kio.schema.describe_quorum.v2 import request as quorum_requests
+from kio.schema.describe_quorum.v2 import response as responses
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
@@ -37,7 +37,7 @@ from raftlog.wire.log_identity import (
     port,
 )
 
-from .cluster_view import ClusterView, may_describe, operations
+from .metadata_cache import MetadataCache, may_describe, operations
 from .question import Question
 
 _BROKERS: Final = 1
@@ -50,9 +50,9 @@ _TYPES_FROM: Final = 1
 # --- DescribeCluster ------------------------------------------------------------------------------
 
 
-async def answer_describe_cluster(
-    question: Question[asked_cluster.DescribeClusterRequest],
-) -> told_cluster.DescribeClusterResponse:
+async def handle_describe_cluster(
+    question: Question[cluster_requests.DescribeClusterRequest],
+) -> cluster_responses.DescribeClusterResponse:
     view, request, caller = question.view, question.request, question.caller
     kind = int(request.endpoint_type)
     if question.version < _TYPES_FROM and Listener.CLIENTS not in caller.listener:
@@ -72,14 +72,14 @@ async def answer_describe_cluster(
     leader_id = view.leader_id()
     if all(one.node_id != leader_id for one in found):
         leader_id = None
-    return told_cluster.DescribeClusterResponse(
+    return cluster_responses.DescribeClusterResponse(
         throttle_time=duration(0),
         error_code=ErrorCode.none,
         endpoint_type=int8(kind),
         cluster_id=view.identity.cluster_id,
         controller_id=node(leader_id),
         brokers=tuple(
-            told_cluster.DescribeClusterBroker(
+            cluster_responses.DescribeClusterBroker(
                 broker_id=node(one.node_id),
                 host=one.host,
                 port=int32(one.port),
@@ -92,9 +92,9 @@ async def answer_describe_cluster(
 
 
 def _cluster(
-    view: ClusterView, *, error: ErrorCode, text: str | None, kind: int
-) -> told_cluster.DescribeClusterResponse:
-    return told_cluster.DescribeClusterResponse(
+    view: MetadataCache, *, error: ErrorCode, text: str | None, kind: int
+) -> cluster_responses.DescribeClusterResponse:
+    return cluster_responses.DescribeClusterResponse(
         throttle_time=duration(0),
         error_code=error,
         error_message=text,
@@ -106,16 +106,16 @@ def _cluster(
 
 # --- DescribeQuorum -------------------------------------------------------------------------------
 
-_Q = Question[asked_quorum.DescribeQuorumRequest]
+_Q = Question[quorum_requests.DescribeQuorumRequest]
 
 
-async def answer_describe_quorum(question: _Q) -> told.DescribeQuorumResponse:
+async def handle_describe_quorum(question: _Q) -> responses.DescribeQuorumResponse:
     view = question.view
     role = view.core.role
     if not may_describe(question.caller):
         return _quorum_error(ErrorCode.cluster_authorization_failed)
     if not _is_our_log(question):
-        return told.DescribeQuorumResponse(
+        return responses.DescribeQuorumResponse(
             error_code=ErrorCode.none,
             error_message=None,
             topics=tuple(_unknown(topic) for topic in question.request.topics),
@@ -124,12 +124,12 @@ async def answer_describe_quorum(question: _Q) -> told.DescribeQuorumResponse:
     if not isinstance(role, Leader):
         question.is_last = True
         return _quorum_error(ErrorCode.not_leader_or_follower, view.core.election_problem)
-    topic = told.TopicData(
+    topic = responses.TopicData(
         topic_name=question.request.topics[0].topic_name,
         partitions=(_partition(view, role),),
     )
     has_nodes = question.version >= _NODES_FROM
-    return told.DescribeQuorumResponse(
+    return responses.DescribeQuorumResponse(
         error_code=ErrorCode.none,
         error_message=None,
         topics=(topic,),
@@ -146,11 +146,11 @@ def _is_our_log(question: _Q) -> bool:
     return topics[0].topic_name in names and topics[0].partitions[0].partition_index == PARTITION
 
 
-def _unknown(topic: asked_quorum.TopicData) -> told.TopicData:
-    return told.TopicData(
+def _unknown(topic: quorum_requests.TopicData) -> responses.TopicData:
+    return responses.TopicData(
         topic_name=TopicName(topic.topic_name),
         partitions=tuple(
-            told.PartitionData(
+            responses.PartitionData(
                 partition_index=partition.partition_index,
                 error_code=ErrorCode.unknown_topic_or_partition,
                 error_message=None,
@@ -165,7 +165,7 @@ def _unknown(topic: asked_quorum.TopicData) -> told.TopicData:
     )
 
 
-def _partition(view: ClusterView, role: Leader) -> told.PartitionData:
+def _partition(view: MetadataCache, role: Leader) -> responses.PartitionData:
     core = view.core
     voters = tuple(
         _own_state(view, voter.key)
@@ -176,7 +176,7 @@ def _partition(view: ClusterView, role: Leader) -> told.PartitionData:
     observers = tuple(
         _state(view, progress.key, progress) for progress in role.progress.observers(core.voters)
     )
-    return told.PartitionData(
+    return responses.PartitionData(
         partition_index=int32(PARTITION),
         error_code=ErrorCode.none,
         error_message=None,
@@ -188,9 +188,9 @@ def _partition(view: ClusterView, role: Leader) -> told.PartitionData:
     )
 
 
-def _own_state(view: ClusterView, key: ReplicaKey) -> told.ReplicaState:
+def _own_state(view: MetadataCache, key: ReplicaKey) -> responses.ReplicaState:
     now_ms = int64(view.node.time_ms())
-    return told.ReplicaState(
+    return responses.ReplicaState(
         replica_id=node(key.node_id),
         replica_directory_id=directory_of(key),
         log_end_offset=int64(view.node.replica.log.end_offset),
@@ -200,14 +200,14 @@ def _own_state(view: ClusterView, key: ReplicaKey) -> told.ReplicaState:
 
 
 def _state(
-    view: ClusterView, key: ReplicaKey, progress: ReplicaProgress | None
-) -> told.ReplicaState:
+    view: MetadataCache, key: ReplicaKey, progress: ReplicaProgress | None
+) -> responses.ReplicaState:
     """Times of the quorum's clock are told as times of day."""
     if progress is None:
         progress = ReplicaProgress(key=key)
     ahead_ms = view.node.time_ms() - view.node.now_ms()
     fetched_ms, caught_up_ms = progress.fetched_ms, progress.caught_up_ms
-    return told.ReplicaState(
+    return responses.ReplicaState(
         replica_id=node(key.node_id),
         replica_directory_id=directory_of(progress.key),
         log_end_offset=int64(or_minus_one(progress.end_offset)),
@@ -216,12 +216,12 @@ def _state(
     )
 
 
-def _nodes(view: ClusterView) -> tuple[told.Node, ...]:
+def _nodes(view: MetadataCache) -> tuple[responses.Node, ...]:
     return tuple(
-        told.Node(
+        responses.Node(
             node_id=node(voter.key.node_id),
             listeners=tuple(
-                told.Listener(name=one.name, host=one.host, port=port(one.port))
+                responses.Listener(name=one.name, host=one.host, port=port(one.port))
                 for one in voter.endpoints
             ),
         )
@@ -229,5 +229,7 @@ def _nodes(view: ClusterView) -> tuple[told.Node, ...]:
     )
 
 
-def _quorum_error(error: ErrorCode, text: str | None = None) -> told.DescribeQuorumResponse:
-    return told.DescribeQuorumResponse(error_code=error, error_message=text, topics=(), nodes=())
+def _quorum_error(error: ErrorCode, text: str | None = None) -> responses.DescribeQuorumResponse:
+    return responses.DescribeQuorumResponse(
+        error_code=error, error_message=text, topics=(), nodes=()
+    )

@@ -14,15 +14,15 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from kio.schema.describe_configs.v4 import request as asked
-from kio.schema.describe_configs.v4 import response as told
+from kio.schema.describe_configs.v4 import request as requests
+from kio.schema.describe_configs.v4 import response as responses
 from kio.schema.errors import ErrorCode
 
 from raftlog.log.writing.properties import LogConfig
-from raftlog.node.access import Caller
+from raftlog.node.access import Principal
 from raftlog.wire.log_identity import duration, int8
 
-from .cluster_view import ClusterView, may_describe
+from .metadata_cache import MetadataCache, may_describe
 from .question import Question
 
 VALUES_NAME: Final = "raftlog.values"
@@ -61,35 +61,39 @@ class _Setting:
     documentation: str
 
 
-_Q = Question[asked.DescribeConfigsRequest]
+_Q = Question[requests.DescribeConfigsRequest]
 
 
-async def answer_describe_configs(question: _Q) -> told.DescribeConfigsResponse:
-    return told.DescribeConfigsResponse(
+async def handle_describe_configs(question: _Q) -> responses.DescribeConfigsResponse:
+    return responses.DescribeConfigsResponse(
         throttle_time=duration(0),
         results=tuple(_result(question, resource) for resource in question.request.resources),
     )
 
 
-def _result(question: _Q, resource: asked.DescribeConfigsResource) -> told.DescribeConfigsResult:
+def _result(
+    question: _Q, resource: requests.DescribeConfigsResource
+) -> responses.DescribeConfigsResult:
     error, text = _error(question.view, question.caller, resource)
     settings: tuple[_Setting, ...] = ()
     if error is ErrorCode.none:
         settings = _settings(question.view, resource)
     keys = resource.configuration_keys
-    return told.DescribeConfigsResult(
+    return responses.DescribeConfigsResult(
         error_code=error,
         error_message=text,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
         configs=tuple(
-            _told(question.request, one) for one in settings if keys is None or one.name in keys
+            _build_response(question.request, one)
+            for one in settings
+            if keys is None or one.name in keys
         ),
     )
 
 
 def _error(
-    view: ClusterView, caller: Caller, resource: asked.DescribeConfigsResource
+    view: MetadataCache, caller: Principal, resource: requests.DescribeConfigsResource
 ) -> tuple[ErrorCode, str | None]:
     match resource.resource_type:
         case _Resource.TOPIC if not may_describe(caller):
@@ -107,7 +111,9 @@ def _error(
             return ErrorCode.invalid_request, f"there are no resources of type {kind}"
 
 
-def _settings(view: ClusterView, resource: asked.DescribeConfigsResource) -> tuple[_Setting, ...]:
+def _settings(
+    view: MetadataCache, resource: requests.DescribeConfigsResource
+) -> tuple[_Setting, ...]:
     if int(resource.resource_type) == _Resource.TOPIC:
         return topic_settings(view.node.replica.log.config)
     if not resource.resource_name:  # what holds for all nodes: nothing is set for them
@@ -186,17 +192,17 @@ def topic_settings(config: LogConfig) -> tuple[_Setting, ...]:
 _INTS: Final = ("max.message.bytes", "segment.bytes")
 
 
-def _told(
-    request: asked.DescribeConfigsRequest, setting: _Setting
-) -> told.DescribeConfigsResourceResult:
-    synonyms: tuple[told.DescribeConfigsSynonym, ...] = ()
+def _build_response(
+    request: requests.DescribeConfigsRequest, setting: _Setting
+) -> responses.DescribeConfigsResourceResult:
+    synonyms: tuple[responses.DescribeConfigsSynonym, ...] = ()
     if request.include_synonyms:
         synonyms = (
-            told.DescribeConfigsSynonym(
+            responses.DescribeConfigsSynonym(
                 name=setting.name, value=setting.value, source=int8(setting.source)
             ),
         )
-    return told.DescribeConfigsResourceResult(
+    return responses.DescribeConfigsResourceResult(
         name=setting.name,
         value=setting.value,
         read_only=True,

@@ -11,22 +11,22 @@ Rules of this file:
 from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_for_leader_epoch.v4 import request as asked
-from kio.schema.offset_for_leader_epoch.v4 import response as told
+from kio.schema.offset_for_leader_epoch.v4 import request as requests
+from kio.schema.offset_for_leader_epoch.v4 import response as responses
 
 from raftlog.wire.log_identity import duration, int32, int64
 
-from .cluster_view import may_describe
+from .metadata_cache import may_describe
 from .question import Question
 
-_Q = Question[asked.OffsetForLeaderEpochRequest]
+_Q = Question[requests.OffsetForLeaderEpochRequest]
 
 
-async def answer_offset_for_leader_epoch(question: _Q) -> told.OffsetForLeaderEpochResponse:
-    return told.OffsetForLeaderEpochResponse(
+async def handle_offset_for_leader_epoch(question: _Q) -> responses.OffsetForLeaderEpochResponse:
+    return responses.OffsetForLeaderEpochResponse(
         throttle_time=duration(0),
         topics=tuple(
-            told.OffsetForLeaderTopicResult(
+            responses.OffsetForLeaderTopicResult(
                 topic=topic.topic,
                 partitions=tuple(
                     _end(question, topic, partition) for partition in topic.partitions
@@ -38,8 +38,8 @@ async def answer_offset_for_leader_epoch(question: _Q) -> told.OffsetForLeaderEp
 
 
 def _end(
-    question: _Q, topic: asked.OffsetForLeaderTopic, partition: asked.OffsetForLeaderPartition
-) -> told.EpochEndOffset:
+    question: _Q, topic: requests.OffsetForLeaderTopic, partition: requests.OffsetForLeaderPartition
+) -> responses.EpochEndOffset:
     view = question.view
     error = view.name_error(topic.topic, partition.partition)
     if not may_describe(question.caller):
@@ -47,10 +47,10 @@ def _end(
     if error is ErrorCode.none:
         error = view.leader_error(partition.current_leader_epoch)
     if error is not ErrorCode.none:
-        return told.EpochEndOffset(error_code=error, partition=partition.partition)
+        return responses.EpochEndOffset(error_code=error, partition=partition.partition)
     log = view.node.replica.log
     end = log.epochs.end_offset_for(partition.leader_epoch, log.end_offset)
-    return told.EpochEndOffset(
+    return responses.EpochEndOffset(
         error_code=ErrorCode.none,
         partition=partition.partition,
         leader_epoch=int32(-1 if end is None else end.epoch),

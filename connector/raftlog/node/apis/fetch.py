@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v18 import request as asked
-from kio.schema.fetch.v18 import response as told
+from kio.schema.fetch.v18 import request as requests
+from kio.schema.fetch.v18 import response as responses
 
 from raftlog.errors import LogError
 from raftlog.limits import (
@@ -39,7 +39,7 @@ from raftlog.types import OffsetAndEpoch
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import data_bytes, duration, int32, int64, milliseconds, node
 
-from .cluster_view import ClusterView
+from .metadata_cache import MetadataCache
 from .question import Question
 
 _TOPIC_IDS_FROM: Final = 13
@@ -56,7 +56,7 @@ ANSWER_BYTES_MAX: Final = BATCH_BYTES_MAX
 """What one answer holds at most, unless its first batch is larger."""
 
 
-_BEYOND_EVERY_LOG: Final = 2**63
+_OFFSET_MAX: Final = 2**63
 WAIT_MS_MAX: Final = 60_000
 """A consumer that would wait longer hears that there is nothing yet, and asks again."""
 ROOM_WAIT_MS: Final = 1_000
@@ -67,7 +67,7 @@ class _Part:
     """One partition that is asked for, and what was found for it last."""
 
     topic: latest_schemas.FetchTopic
-    asked: asked.FetchPartition
+    asked: requests.FetchPartition
     error: ErrorCode = ErrorCode.none
     diverging: OffsetAndEpoch | None = None
     records: bytes = b""
@@ -83,7 +83,7 @@ class _Part:
         return self.error is not ErrorCode.none or self.diverging is not None
 
 
-async def answer_fetch(
+async def handle_fetch(
     question: Question[latest_schemas.FetchRequest],
 ) -> latest_schemas.FetchResponse:
     request = question.request
@@ -96,7 +96,7 @@ async def answer_fetch(
     _look_at_all(question, parts)
     if has_room:
         _read(question, parts, request.max_bytes)
-    return _told(question, parts)
+    return _build_response(question, parts)
 
 
 def _parts(request: latest_schemas.FetchRequest) -> list[_Part]:
@@ -117,7 +117,7 @@ async def _wait(question: Question[latest_schemas.FetchRequest], parts: list[_Pa
 
     def after() -> int:
         if is_one_too_many:
-            return _BEYOND_EVERY_LOG
+            return _OFFSET_MAX
         return min(part.counted_offset for part in parts)
 
     view.waiting_fetches[principal] += 1
@@ -212,7 +212,7 @@ def _error(question: Question[latest_schemas.FetchRequest], part: _Part) -> Erro
 
 
 def _divergence(
-    view: ClusterView, partition: asked.FetchPartition
+    view: MetadataCache, partition: requests.FetchPartition
 ) -> tuple[OffsetAndEpoch | None, ErrorCode]:
     """Where the consumer's log and this one part, if they do."""
     log = view.node.replica.log
@@ -224,7 +224,7 @@ def _divergence(
     return None, ErrorCode.none
 
 
-def _readable_end(view: ClusterView, isolation_level: int) -> int:
+def _readable_end(view: MetadataCache, isolation_level: int) -> int:
     if isolation_level != _READ_COMMITTED:
         return view.high_watermark
     return view.node.replica.log.producer_state.last_stable_offset(view.high_watermark)
@@ -259,7 +259,7 @@ def _read(
 
 
 def _batches(
-    view: ClusterView, offset: int, end_offset: int, byte_count_max: int
+    view: MetadataCache, offset: int, end_offset: int, byte_count_max: int
 ) -> tuple[bytes, int]:
     """Whole batches from the one that holds ``offset``, below ``end_offset``; the offset behind
     them. A length that no batch has is damage: what lies before it is whole."""
@@ -282,7 +282,7 @@ def _batches(
 # --- answering ------------------------------------------------------------------------------------
 
 
-def _told(
+def _build_response(
     question: Question[latest_schemas.FetchRequest], parts: list[_Part]
 ) -> latest_schemas.FetchResponse:
     view = question.view
@@ -303,7 +303,7 @@ def _told(
     sends_elsewhere = any(part.error in _WITH_LEADER for part in parts)
     if leader is None or not sends_elsewhere or question.version < _ENDPOINTS_FROM:
         return response
-    endpoint = told.NodeEndpoint(
+    endpoint = responses.NodeEndpoint(
         node_id=node(leader.node_id), host=leader.host, port=int32(leader.port)
     )
     return latest_schemas.FetchResponse(
@@ -314,21 +314,23 @@ def _told(
     )
 
 
-def _partition(question: Question[latest_schemas.FetchRequest], part: _Part) -> told.PartitionData:
+def _partition(
+    question: Question[latest_schemas.FetchRequest], part: _Part
+) -> responses.PartitionData:
     view, is_known = question.view, part.error is ErrorCode.none
     is_committed = question.request.isolation_level == _READ_COMMITTED
-    leader, diverging = told.LeaderIdAndEpoch(), told.EpochEndOffset()
+    leader, diverging = responses.LeaderIdAndEpoch(), responses.EpochEndOffset()
     if part.error in _WITH_LEADER and question.version >= _LEADER_FROM:
-        leader = told.LeaderIdAndEpoch(
+        leader = responses.LeaderIdAndEpoch(
             leader_id=node(view.leader_id()), leader_epoch=int32(view.core.epoch)
         )
     if part.diverging is not None:
-        diverging = told.EpochEndOffset(
+        diverging = responses.EpochEndOffset(
             epoch=int32(part.diverging.epoch), end_offset=int64(part.diverging.offset)
         )
     log = view.node.replica.log
     stable = log.producer_state.last_stable_offset(view.high_watermark) if is_known else -1
-    return told.PartitionData(
+    return responses.PartitionData(
         partition_index=part.asked.partition,
         error_code=part.error,
         high_watermark=int64(view.high_watermark if is_known else -1),

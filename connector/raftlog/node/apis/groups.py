@@ -20,13 +20,13 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v6 import response as found_coordinator
-from kio.schema.offset_fetch.v10 import response as told
+from kio.schema.offset_fetch.v10 import response as responses
 
 from raftlog.client.requests import AppendRequest, Failed
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, int64, name, node
 
-from .cluster_view import may_describe
+from .metadata_cache import may_describe
 from .question import Question
 
 _KEYS_FROM: Final = 4
@@ -48,7 +48,7 @@ class _Kind(enum.IntEnum):
 # --- FindCoordinator ------------------------------------------------------------------------------
 
 
-async def answer_find_coordinator(
+async def handle_find_coordinator(
     question: Question[latest_schemas.FindCoordinatorRequest],
 ) -> latest_schemas.FindCoordinatorResponse:
     request = question.request
@@ -122,7 +122,7 @@ class _Commit:
 _Q = Question[latest_schemas.OffsetFetchRequest]
 
 
-async def answer_offset_fetch(question: _Q) -> latest_schemas.OffsetFetchResponse:
+async def handle_offset_fetch(question: _Q) -> latest_schemas.OffsetFetchResponse:
     request = question.request
     groups = request.groups
     if question.version < _GROUPS_FROM:
@@ -225,8 +225,10 @@ def _topic(
     )
 
 
-def _partition(index: int, commit: _Commit, error: ErrorCode) -> told.OffsetFetchResponsePartitions:
-    return told.OffsetFetchResponsePartitions(
+def _partition(
+    index: int, commit: _Commit, error: ErrorCode
+) -> responses.OffsetFetchResponsePartitions:
+    return responses.OffsetFetchResponsePartitions(
         partition_index=int32(index),
         committed_offset=int64(commit.version),
         committed_leader_epoch=int32(commit.epoch),

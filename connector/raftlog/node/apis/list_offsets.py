@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v11 import request as asked
-from kio.schema.list_offsets.v11 import response as told
+from kio.schema.list_offsets.v11 import request as requests
+from kio.schema.list_offsets.v11 import response as responses
 
 from raftlog.errors import LogError
 from raftlog.wire.log_identity import duration, int32, int64
 
-from .cluster_view import may_describe
+from .metadata_cache import may_describe
 from .question import Question
 
 LATEST: Final = -1
@@ -52,17 +52,17 @@ class _Found:
     error: ErrorCode = ErrorCode.none
 
 
-_Q = Question[asked.ListOffsetsRequest]
+_Q = Question[requests.ListOffsetsRequest]
 
 
-async def answer_list_offsets(question: _Q) -> told.ListOffsetsResponse:
-    return told.ListOffsetsResponse(
+async def handle_list_offsets(question: _Q) -> responses.ListOffsetsResponse:
+    return responses.ListOffsetsResponse(
         throttle_time=duration(0),
         topics=tuple(
-            told.ListOffsetsTopicResponse(
+            responses.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _told(partition, _find(question, topic, partition))
+                    _build_response(partition, _find(question, topic, partition))
                     for partition in topic.partitions
                 ),
             )
@@ -71,10 +71,10 @@ async def answer_list_offsets(question: _Q) -> told.ListOffsetsResponse:
     )
 
 
-def _told(
-    partition: asked.ListOffsetsPartition, found: _Found
-) -> told.ListOffsetsPartitionResponse:
-    return told.ListOffsetsPartitionResponse(
+def _build_response(
+    partition: requests.ListOffsetsPartition, found: _Found
+) -> responses.ListOffsetsPartitionResponse:
+    return responses.ListOffsetsPartitionResponse(
         partition_index=partition.partition_index,
         error_code=found.error,
         timestamp=int64(found.timestamp_ms),
@@ -84,7 +84,7 @@ def _told(
 
 
 def _find(
-    question: _Q, topic: asked.ListOffsetsTopic, partition: asked.ListOffsetsPartition
+    question: _Q, topic: requests.ListOffsetsTopic, partition: requests.ListOffsetsPartition
 ) -> _Found:
     view, timestamp = question.view, partition.timestamp
     error = view.name_error(topic.name, partition.partition_index)

@@ -15,21 +15,21 @@ import re
 from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v13 import request as asked
-from kio.schema.metadata.v13 import response as told
+from kio.schema.metadata.v13 import request as requests
+from kio.schema.metadata.v13 import response as responses
 from kio.schema.types import BrokerId, TopicName
 
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import PARTITION, duration, int32, node
 
-from .cluster_view import ClusterView, may_describe, operations
+from .metadata_cache import MetadataCache, may_describe, operations
 from .question import Question
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _NAME_NULLABLE_FROM: Final = 12
 
 
-async def answer_metadata(
+async def handle_metadata(
     question: Question[latest_schemas.MetadataRequest],
 ) -> latest_schemas.MetadataResponse:
     view, request = question.view, question.request
@@ -37,7 +37,7 @@ async def answer_metadata(
     return latest_schemas.MetadataResponse(
         throttle_time=duration(0),
         brokers=tuple(
-            told.MetadataResponseBroker(
+            responses.MetadataResponseBroker(
                 node_id=node(one.node_id), host=one.host, port=int32(one.port), rack=None
             )
             for one in view.brokers()
@@ -54,7 +54,7 @@ async def answer_metadata(
 
 def _topics(
     question: Question[latest_schemas.MetadataRequest],
-) -> tuple[told.MetadataResponseTopic, ...]:
+) -> tuple[responses.MetadataResponseTopic, ...]:
     request, is_allowed = question.request, may_describe(question.caller)
     if request.topics is None or (question.version == 0 and not request.topics):
         return (_found(question),) if is_allowed else ()
@@ -63,9 +63,9 @@ def _topics(
 
 def _topic(
     question: Question[latest_schemas.MetadataRequest],
-    topic: asked.MetadataRequestTopic,
+    topic: requests.MetadataRequestTopic,
     is_allowed: bool,
-) -> told.MetadataResponseTopic:
+) -> responses.MetadataResponseTopic:
     view = question.view
     if topic.name is not None and topic.topic_id is None:
         error = view.name_error(topic.name)
@@ -82,21 +82,21 @@ def _topic(
     name = topic.name if topic.topic_id is None else None
     if name is None and question.version < _NAME_NULLABLE_FROM:
         name = TopicName("")
-    return told.MetadataResponseTopic(
+    return responses.MetadataResponseTopic(
         error_code=error, name=name, topic_id=topic.topic_id, is_internal=False, partitions=()
     )
 
 
-def _found(question: Question[latest_schemas.MetadataRequest]) -> told.MetadataResponseTopic:
+def _found(question: Question[latest_schemas.MetadataRequest]) -> responses.MetadataResponseTopic:
     view, request = question.view, question.request
     error, leader_id = leader_of_partition(view)
-    return told.MetadataResponseTopic(
+    return responses.MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=TopicName(view.identity.topic),
         topic_id=view.topic_uuid,
         is_internal=False,
         partitions=(
-            told.MetadataResponsePartition(
+            responses.MetadataResponsePartition(
                 error_code=error,
                 partition_index=int32(PARTITION),
                 leader_id=node(leader_id),
@@ -112,7 +112,7 @@ def _found(question: Question[latest_schemas.MetadataRequest]) -> told.MetadataR
     )
 
 
-def leader_of_partition(view: ClusterView) -> tuple[ErrorCode, int | None]:
+def leader_of_partition(view: MetadataCache) -> tuple[ErrorCode, int | None]:
     """Who clients are sent to, and what is wrong if nobody."""
     if view.leader_id() is None:
         return ErrorCode.leader_not_available, None

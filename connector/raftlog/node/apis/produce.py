@@ -25,10 +25,10 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
-from kio.schema.produce.v13 import request as asked
-from kio.schema.produce.v13 import response as told
+from kio.schema.produce.v13 import request as requests
+from kio.schema.produce.v13 import response as responses
 
-from raftlog.client.requests import Answer, AppendRequest, AppendResult, Failed, failed
+from raftlog.client.requests import AppendRequest, AppendResult, Failed, RequestResult, failed
 from raftlog.errors import (
     AppendUnknownError,
     CorruptBatchError,
@@ -36,7 +36,7 @@ from raftlog.errors import (
     InvalidAppendError,
     LogError,
     NotLeaderError,
-    SilentRefusalError,
+    UnacknowledgedAppendError,
 )
 from raftlog.limits import KIB
 from raftlog.node.access import Rights
@@ -52,8 +52,8 @@ from raftlog.wire.produce_error_messages import (
     produce_error_message,
 )
 
-from .cluster_view import ClusterView
 from .groups import NO_TRANSACTIONS
+from .metadata_cache import MetadataCache
 from .produced_batch import append_request, read_header
 from .question import Question
 
@@ -75,10 +75,10 @@ class Refused:
     text: str | None = None
 
 
-_Placed: TypeAlias = asyncio.Future[Answer] | Refused
+_Placed: TypeAlias = asyncio.Future[RequestResult] | Refused
 
 
-async def answer_produce(
+async def handle_produce(
     question: Question[latest_schemas.ProduceRequest],
 ) -> latest_schemas.ProduceResponse | None:
     view, request = question.view, question.request
@@ -94,7 +94,7 @@ async def answer_produce(
             name=topic.name,
             partition_responses=tuple(
                 [
-                    _told(question, partition.index, await _outcome(view, one, until_ms))
+                    _build_response(question, partition.index, await _outcome(view, one, until_ms))
                     for partition, one in zip(topic.partition_data, appends, strict=True)
                 ]
             ),
@@ -117,7 +117,7 @@ async def answer_produce(
 async def _place(
     question: Question[latest_schemas.ProduceRequest],
     topic: latest_schemas.ProduceTopic,
-    partition: asked.PartitionProduceData,
+    partition: requests.PartitionProduceData,
 ) -> _Placed:
     """Have one batch appended, or say why not."""
     view, request = question.view, question.request
@@ -137,8 +137,8 @@ async def _place(
         if header.compression is Compression.ZSTD and question.version < _ZSTD_FROM:
             return Refused(ErrorCode.unsupported_compression_type)
         deadline_ms = view.node.now_ms() + milliseconds(request.timeout)
-        line = question.origin.line
-        read = partial(append_request, data, header, config, deadline_ms=deadline_ms, line=line)
+        gate = question.origin.gate
+        read = partial(append_request, data, header, config, deadline_ms=deadline_ms, gate=gate)
         append = await _read(question, read, len(data))
     except LogError as refusal:
         return _refused(refusal)
@@ -154,7 +154,7 @@ async def _place(
     return placed
 
 
-def _hold(budget: BudgetShare, byte_count: int, placed: asyncio.Future[Answer]) -> None:
+def _hold(budget: BudgetShare, byte_count: int, placed: asyncio.Future[RequestResult]) -> None:
     """Count what a batch was decompressed to until its append is answered: the frame that brought
     it may be a thousandth of that."""
     budget.take(byte_count)
@@ -172,10 +172,10 @@ async def _read(
             return read(decompressed_bytes_max=READ_AT_ONCE_BYTES_MAX)
         except DecompressionLimitError:
             pass  # few bytes may become many
-    return await question.view.aside(read)
+    return await question.view.executor(read)
 
 
-def _not_leader(view: ClusterView) -> Refused:
+def _not_leader(view: MetadataCache) -> Refused:
     epoch = view.core.epoch
     return _refused(NotLeaderError(epoch=epoch, current_epoch=epoch))
 
@@ -233,7 +233,7 @@ def _refused(error: LogError) -> Refused:
 # --- answering ------------------------------------------------------------------------------------
 
 
-async def _outcome(view: ClusterView, placed: _Placed, until_ms: int) -> Answer | Refused:
+async def _outcome(view: MetadataCache, placed: _Placed, until_ms: int) -> RequestResult | Refused:
     if isinstance(placed, Refused):
         return placed
     if not placed.done():
@@ -244,20 +244,20 @@ async def _outcome(view: ClusterView, placed: _Placed, until_ms: int) -> Answer 
     return failed(AppendUnknownError(path=view.node.replica.log.path, reason=reason))
 
 
-def _told(
-    question: Question[latest_schemas.ProduceRequest], index: int, outcome: Answer | Refused
-) -> told.PartitionProduceResponse:
+def _build_response(
+    question: Question[latest_schemas.ProduceRequest], index: int, outcome: RequestResult | Refused
+) -> responses.PartitionProduceResponse:
     view = question.view
     if isinstance(outcome, Failed):
         code = _CODES.get(produce_error_code(outcome.error), ErrorCode.unknown_server_error)
         outcome = Refused(code, produce_error_message(outcome.error))
     if isinstance(outcome, Refused):
-        leader = told.LeaderIdAndEpoch()
+        leader = responses.LeaderIdAndEpoch()
         if outcome.error in _WITH_LEADER:
-            leader = told.LeaderIdAndEpoch(
+            leader = responses.LeaderIdAndEpoch(
                 leader_id=node(view.leader_id()), leader_epoch=int32(view.core.epoch)
             )
-        return told.PartitionProduceResponse(
+        return responses.PartitionProduceResponse(
             index=int32(index),
             error_code=outcome.error,
             base_offset=int64(-1),
@@ -268,7 +268,7 @@ def _told(
         )
     result = outcome.value
     assert isinstance(result, AppendResult), "an append was asked for"
-    return told.PartitionProduceResponse(
+    return responses.PartitionProduceResponse(
         index=int32(index),
         error_code=ErrorCode.none,
         base_offset=int64(result.base_offset),
@@ -284,8 +284,8 @@ def _told(
 
 
 def _endpoints(
-    view: ClusterView, topics: Sequence[latest_schemas.ProducedTopic]
-) -> tuple[told.NodeEndpoint, ...]:
+    view: MetadataCache, topics: Sequence[latest_schemas.ProducedTopic]
+) -> tuple[responses.NodeEndpoint, ...]:
     """Where the leader listens, if an answer sends the client there."""
     is_asked = any(
         one.current_leader.leader_id >= 0 for topic in topics for one in topic.partition_responses
@@ -293,7 +293,7 @@ def _endpoints(
     leader = view.leader() if is_asked else None
     if leader is None:
         return ()
-    endpoint = told.NodeEndpoint(
+    endpoint = responses.NodeEndpoint(
         node_id=node(leader.node_id), host=leader.host, port=int32(leader.port)
     )
     return (endpoint,)
@@ -304,4 +304,4 @@ def _raise_if_failed(topics: Sequence[latest_schemas.ProducedTopic]) -> None:
         for one in topic.partition_responses:
             if one.error_code is not ErrorCode.none:
                 reason = one.error_message or one.error_code.name
-                raise SilentRefusalError(reason=reason)
+                raise UnacknowledgedAppendError(reason=reason)

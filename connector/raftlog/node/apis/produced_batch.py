@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from crc32c import crc32c
 
-from raftlog.client.line import Line
+from raftlog.client.in_order_gate import InOrderGate
 from raftlog.client.requests import AppendRequest
 from raftlog.errors import (
     CorruptBatchError,
@@ -97,7 +97,7 @@ def append_request(
     config: LogConfig,
     *,
     deadline_ms: float,
-    line: Line,
+    gate: InOrderGate,
     decompressed_bytes_max: int | None = None,
 ) -> AppendRequest:
     """What a producer asks for by this batch, of a log that is configured so.
@@ -126,7 +126,7 @@ def append_request(
         take_over_from=found.take_over_from,
         producer=header.producer,
         deadline_ms=deadline_ms,
-        line=line,
+        gate=gate,
     )
     request.check()
     return request

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from raftlog.client.append_group import named_records
+from raftlog.client.append_batch import named_records
 from raftlog.client.user_records import HEADER_PREFIX, new_records
 from raftlog.errors import (
     CorruptBatchError,
@@ -141,7 +141,7 @@ def _packed(batch: RecordBatch, data: bytes, values: ValueKind, limit: int) -> P
         _refuse_others()
     commit, take_over_from = _names(first.headers)
     if commit is not None or take_over_from is not None:
-        packed = packed.with_first(_without_ours(first))
+        packed = packed.with_first(_without_internal_headers(first))
     return Produced(packed, commit, take_over_from)
 
 
@@ -195,7 +195,7 @@ def _one_by_one(batch: RecordBatch, values: ValueKind, limit: int) -> Produced:
         )
         for record in found
     ]
-    records[0] = _without_ours(records[0])
+    records[0] = _without_internal_headers(records[0])
     if values is ValueKind.BYTES:
         return Produced(records, commit, take_over_from)
     if values is ValueKind.MSGPACK:
@@ -246,7 +246,7 @@ def _names(headers: Sequence[Header]) -> tuple[CommitName | None, str | None]:
     return commit, take_over_from
 
 
-def _without_ours(record: NewRecord) -> NewRecord:
+def _without_internal_headers(record: NewRecord) -> NewRecord:
     kept = tuple(one for one in record.headers if not one.key.startswith(HEADER_PREFIX))
     if len(kept) == len(record.headers):
         return record

@@ -9,23 +9,23 @@ Rules of this file:
 
 from __future__ import annotations
 
-from kio.schema.describe_topic_partitions.v0 import request as asked
-from kio.schema.describe_topic_partitions.v0 import response as told
+from kio.schema.describe_topic_partitions.v0 import request as requests
+from kio.schema.describe_topic_partitions.v0 import response as responses
 from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 
 from raftlog.wire.log_identity import PARTITION, duration, int32, node
 
-from .cluster_view import may_describe, operations
 from .metadata import leader_of_partition, node_ids
+from .metadata_cache import may_describe, operations
 from .question import Question
 
-_Q = Question[asked.DescribeTopicPartitionsRequest]
+_Q = Question[requests.DescribeTopicPartitionsRequest]
 
 
-async def answer_describe_topic_partitions(
+async def handle_describe_topic_partitions(
     question: _Q,
-) -> told.DescribeTopicPartitionsResponse:
+) -> responses.DescribeTopicPartitionsResponse:
     request, own = question.request, question.view.identity.topic
     is_allowed = may_describe(question.caller)
     names = sorted({topic.name for topic in request.topics})
@@ -34,7 +34,7 @@ async def answer_describe_topic_partitions(
     cursor = request.cursor
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
-    return told.DescribeTopicPartitionsResponse(
+    return responses.DescribeTopicPartitionsResponse(
         throttle_time=duration(0),
         topics=tuple(_topic(question, name, is_allowed=is_allowed) for name in names),
     )
@@ -42,11 +42,11 @@ async def answer_describe_topic_partitions(
 
 def _topic(
     question: _Q, name: TopicName, *, is_allowed: bool
-) -> told.DescribeTopicPartitionsResponseTopic:
+) -> responses.DescribeTopicPartitionsResponseTopic:
     view = question.view
     error = view.name_error(name) if is_allowed else ErrorCode.topic_authorization_failed
     if error is not ErrorCode.none:
-        return told.DescribeTopicPartitionsResponseTopic(
+        return responses.DescribeTopicPartitionsResponseTopic(
             error_code=error,
             name=name,
             topic_id=None,
@@ -54,7 +54,7 @@ def _topic(
             topic_authorized_operations=int32(operations(question.caller, is_asked=False)),
         )
     leader_error, leader_id = leader_of_partition(view)
-    partition = told.DescribeTopicPartitionsResponsePartition(
+    partition = responses.DescribeTopicPartitionsResponsePartition(
         error_code=leader_error,
         partition_index=int32(PARTITION),
         leader_id=node(leader_id),
@@ -65,7 +65,7 @@ def _topic(
         last_known_elr=(),
         offline_replicas=(),
     )
-    return told.DescribeTopicPartitionsResponseTopic(
+    return responses.DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none,
         name=name,
         topic_id=view.topic_uuid,

@@ -16,7 +16,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from raftlog.node.access import Caller, Rights
+from raftlog.node.access import Principal, Rights
 from raftlog.node.log_service import LogService
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.roles import Leader, Resigned
@@ -24,7 +24,7 @@ from raftlog.quorum.voters import Endpoint
 from raftlog.wire import LogIdentity
 from raftlog.wire.log_identity import PARTITION, uuid_or_none, uuid_text
 
-from .aside import Aside
+from .executor import Executor
 
 CLIENTS_LISTENER: Final = "CLIENTS"
 """What voters call the endpoint at which they listen for clients."""
@@ -42,16 +42,16 @@ class Broker:
     port: int
 
 
-class ClusterView:
+class MetadataCache:
     """What one node knows of its cluster."""
 
-    def __init__(self, node: LogService, aside: Aside, *, is_one_socket: bool) -> None:
-        """``aside`` does beside the loop what takes long. ``is_one_socket``: nodes listen for
+    def __init__(self, node: LogService, executor: Executor, *, is_one_socket: bool) -> None:
+        """``executor`` does beside the loop what takes long. ``is_one_socket``: nodes listen for
         clients where they listen for voters, which is said of each voter, of one that is configured
         or new too."""
         self._node: Final = node
         self._is_one_socket: Final = is_one_socket
-        self.aside: Final = aside
+        self.executor: Final = executor
         self.waiting_fetches: Final[Counter[str]] = Counter()
         """How many fetches of each principal wait for records."""
 
@@ -171,13 +171,13 @@ _OPERATIONS: Final = {
 cluster action 9, describe configs 10."""
 
 
-def may_describe(caller: Caller) -> bool:
+def may_describe(caller: Principal) -> bool:
     """Whether a caller may know what there is: every other right implies this one (Kafka: an ACL
     that allows read or write implies describe)."""
     return bool(caller.rights)
 
 
-def operations(caller: Caller, *, is_asked: bool) -> int:
+def operations(caller: Principal, *, is_asked: bool) -> int:
     """A set of bits: what the caller may do. Kafka's word for it if nobody asked."""
     if not is_asked:
         return NOT_ASKED

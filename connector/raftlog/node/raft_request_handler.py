@@ -40,23 +40,23 @@ from raftlog.wire import (
     latest_schemas,
 )
 
-from .access import Caller, Rights
+from .access import Principal, Rights
 from .connection import Asked, Connection
 from .driver import Driver
 
 _FOR_LEADERS: Final = (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
 """A tool that asks these keeps asking the node that it is connected to, whatever that answers
 (Kafka: ``NetworkClient.leastLoadedNode``): behind a closed connection it looks for another one."""
-NOBODY: Final = -1
+CONSUMER_REPLICA_ID: Final = -1
 """The replica id of who is no replica."""
 
 
-class QuorumRequests:
+class RaftRequestHandler:
     """Answers what replicas ask."""
 
-    def __init__(self, driver: Driver, hear: Callable[[str, str, str], None]) -> None:
+    def __init__(self, driver: Driver, log_event: Callable[[str, str, str], None]) -> None:
         self._driver = driver
-        self._hear = hear
+        self._log_event = log_event
 
     @property
     def _identity(self) -> LogIdentity:
@@ -79,13 +79,15 @@ class QuorumRequests:
                 reason="the caller has no right to it",
             )
         if isinstance(request, RequestError):
-            self._hear("refused", connection.where, f"{key.name}: {request.reason}")
+            self._log_event("refused", connection.where, f"{key.name}: {request.reason}")
             leader_and_epoch = self._driver.replica.core.leader_and_epoch
             asked.answer(encode_error_response(request, version, leader_and_epoch, self._identity))
             return
         assert not isinstance(request, VersionsRequest), "a listener answers that"
         if isinstance(request, AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest):
-            self._hear("voters", connection.where, f"{asked.origin.caller.name} asks {key.name}")
+            self._log_event(
+                "voters", connection.where, f"{asked.origin.caller.name} asks {key.name}"
+            )
         self._ask(connection, asked, request)
 
     def _ask(self, connection: Connection, asked: Asked, request: Request) -> None:
@@ -94,13 +96,13 @@ class QuorumRequests:
 
         def reply(response: Response) -> None:
             connection.requests_under_way.difference_update(numbers)
-            if key in _FOR_LEADERS and _is_elsewhere(response):
-                self._send_on(connection, asked)
+            if key in _FOR_LEADERS and _is_not_leader(response):
+                self._refuse_not_leader(connection, asked)
                 return
             try:
                 body = encode_response(key, version, response, self._identity)
             except WireError as error:  # raised here it would go to whoever made the replica step
-                connection.refuse(error.sentence())
+                connection.refuse(error.message())
             else:
                 asked.answer(body)
 
@@ -109,7 +111,7 @@ class QuorumRequests:
         if self._driver.is_waiting(number):
             connection.requests_under_way.add(number)
 
-    def _send_on(self, connection: Connection, asked: Asked) -> None:
+    def _refuse_not_leader(self, connection: Connection, asked: Asked) -> None:
         """Another node leads: NOT_CONTROLLER is what Kafka's tools try elsewhere after."""
         header = asked.header
         refusal = RequestError(
@@ -124,21 +126,21 @@ class QuorumRequests:
         connection.finish()
 
 
-def is_allowed(request: Request, caller: Caller) -> bool:
+def is_allowed(request: Request, caller: Principal) -> bool:
     """Whether the caller may ask this, and in that name."""
     match request:
         case AddVoterRequest() | RemoveVoterRequest():
             return Rights.ADMIN in caller.rights
-        case FetchSnapshotRequest() if request.replica.node_id == NOBODY:
+        case FetchSnapshotRequest() if request.replica.node_id == CONSUMER_REPLICA_ID:
             return Rights.READ in caller.rights
         case VersionsRequest():
             return True
         case _:
-            is_proven = caller.node_id is None or caller.node_id == _speaker(request)
+            is_proven = caller.node_id is None or caller.node_id == _claimed_node_id(request)
             return Rights.VOTE in caller.rights and is_proven
 
 
-def _is_elsewhere(response: Response) -> bool:
+def _is_not_leader(response: Response) -> bool:
     """Whether another node leads, if anybody does."""
     return (
         isinstance(response, VoterChangeResponse)
@@ -146,7 +148,7 @@ def _is_elsewhere(response: Response) -> bool:
     )
 
 
-def _speaker(request: Request) -> int | None:
+def _claimed_node_id(request: Request) -> int | None:
     """In whose name something is asked."""
     match request:
         case VoteRequest():

@@ -13,9 +13,9 @@ from raftlog.client.arguments import milliseconds, whole_number
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, DECOMPRESSED_BYTES_OPTION_MAX
 
 from .addresses import parse_addresses
-from .quorum import TIMEOUT_MS_DEFAULT, Quorum
+from .leader_client import TIMEOUT_MS_DEFAULT, LeaderClient
 from .remote_log import RemoteLog
-from .tls import tls_of_files
+from .tls import tls_from_files
 
 
 def follow(
@@ -37,7 +37,7 @@ def follow(
 
     Raises ``OptionError``, ``QuorumUnavailableError``, ``AccessDeniedError``, ``NodeRefusedError``.
     """
-    tls = tls_of_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
+    tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
     wait_ms = milliseconds(timeout_ms, "timeout_ms")
     limit = whole_number(
         decompressed_bytes_max,
@@ -45,5 +45,5 @@ def follow(
         at_least=1,
         at_most=DECOMPRESSED_BYTES_OPTION_MAX,
     )
-    quorum = Quorum(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
+    quorum = LeaderClient(parse_addresses(bootstrap), tls, timeout_ms=wait_ms)
     return RemoteLog(quorum, decompressed_bytes_max=limit)

@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from raftlog.errors import InexpressibleMessageError, NoCommonVersionError, WireError
+from raftlog.errors import NoCommonVersionError, UnsupportedFieldError, WireError
 from raftlog.quorum.effects import Send
 from raftlog.quorum.events import Event, ResponseReceived, SendFailed
 from raftlog.quorum.messages import Response, VersionsRequest
@@ -47,11 +47,11 @@ _NO_ADDRESS: Final = (ValueError, OverflowError)
 """What Python says of a host that is no name, and of a port that is none."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
-_VERSIONS_ASKED: Final = 4
+_API_VERSIONS_VERSION: Final = 4
 """Of ApiVersions: the first that tells which levels of ``kraft.version`` a node knows."""
 
 
-class Peers:
+class NetworkChannel:
     """The other nodes, by id. A node's connection lasts until it fails or moves."""
 
     def __init__(
@@ -60,21 +60,21 @@ class Peers:
         *,
         client_id: str,
         software_version: str,
-        tell: Callable[[Event], None],
-        hear: Callable[[int, str], None],
+        handle: Callable[[Event], None],
+        log_event: Callable[[int, str], None],
         tls: Callable[[int], ssl.SSLContext | None],
         frame_bytes_max: int,
     ) -> None:
-        """``tls`` gives what proves the node of an id, ``hear`` takes what went wrong with a
+        """``tls`` gives what proves the node of an id, ``log_event`` takes what went wrong with a
         node, for people."""
         self._identity = identity
         self._client_id = client_id
         self._software_version = software_version
-        self._tell = tell
-        self._hear = hear
+        self._handle = handle
+        self._log_event = log_event
         self._tls = tls
         self._frame_bytes_max = frame_bytes_max
-        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._connections: dict[int, _Connection] = {}
         self._failures: dict[int, int] = {}
         """Of each node: how often in a row it could not be asked."""
@@ -82,11 +82,11 @@ class Peers:
     def send(self, asked: Send) -> None:
         """Ask a node; the core is told what came of it, never before this returns."""
         node_id = asked.node_id
-        under_way = self._asking.pop(node_id, None)
+        under_way = self._in_flight.pop(node_id, None)
         if under_way is not None and not under_way.done():
             under_way.cancel()
             self._disconnect(node_id)
-        self._asking[node_id] = asyncio.get_running_loop().create_task(self._ask(asked))
+        self._in_flight[node_id] = asyncio.get_running_loop().create_task(self._ask(asked))
 
     def disconnect(self) -> None:
         """Connect anew: every node has to prove itself again. What is under way fails."""
@@ -95,15 +95,15 @@ class Peers:
 
     async def close(self) -> None:
         """Ask nothing more."""
-        for task in self._asking.values():
+        for task in self._in_flight.values():
             task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
         self.disconnect()
 
     async def _ask(self, asked: Send) -> None:
         try:
             response = await self._answer(asked)
-        except (NoCommonVersionError, InexpressibleMessageError) as error:
+        except (NoCommonVersionError, UnsupportedFieldError) as error:
             self._fail(asked, str(error), is_version_unsupported=True)
         except (OSError, EOFError, ssl.SSLError, WireError, *_NO_ADDRESS) as error:
             self._disconnect(asked.node_id)
@@ -120,14 +120,14 @@ class Peers:
 
     def _fail(self, asked: Send, reason: str, *, is_version_unsupported: bool = False) -> None:
         what = request_api_key(asked.request).name
-        self._hear(asked.node_id, f"asked in vain for {what}: {reason}")
+        self._log_event(asked.node_id, f"asked in vain for {what}: {reason}")
         failed = SendFailed(asked.correlation_id, is_version_unsupported=is_version_unsupported)
         self._end(asked, failed)
 
     def _end(self, asked: Send, event: Event) -> None:
         """Tell the core, which may ask the same node on: this question is under way no more."""
-        del self._asking[asked.node_id]
-        self._tell(event)
+        del self._in_flight[asked.node_id]
+        self._handle(event)
 
     async def _answer(self, asked: Send) -> Response | RequestError:
         connection = await self._connection(asked.node_id, asked.endpoints)
@@ -196,7 +196,7 @@ class _Connection:
 
     async def ask_versions(self, software_version: str, identity: LogIdentity) -> None:
         """Find out what the peer speaks."""
-        key, version = ApiKey.API_VERSIONS, _VERSIONS_ASKED
+        key, version = ApiKey.API_VERSIONS, _API_VERSIONS_VERSION
         body = encode_versions_request(
             version, software="raftlog", software_version=software_version
         )

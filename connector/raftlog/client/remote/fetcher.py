@@ -20,20 +20,20 @@ from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_BATCH_BY
 from raftlog.log.chunks import Chunk, ChunkDecoder, P
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
 
-from .quorum import Fetched, Quorum
+from .leader_client import FetchResult, LeaderClient
 
 PAUSE_MS: Final = 50
 
 
-def read_pieces(
-    quorum: Quorum, reading: ChunkDecoder[P], start_offset: int, end_offset: int
+def read_chunks(
+    quorum: LeaderClient, reading: ChunkDecoder[P], start_offset: int, end_offset: int
 ) -> Iterator[P]:
     """The batches that overlap [start_offset, end_offset), which must be committed.
 
     While a piece is used the next one is fetched. Raises ``CorruptBatchError``, ``LogGapError``,
     ``DataLossError`` behind what was whole, and what asking a quorum raises.
     """
-    fetches = _Fetches(quorum, max(reading.chunk_bytes, BATCH_HEADER_BYTES), end_offset)
+    fetches = _Prefetcher(quorum, max(reading.chunk_bytes, BATCH_HEADER_BYTES), end_offset)
     next_offset, is_first = start_offset, True
     while next_offset < end_offset:
         fetched = fetches.take(next_offset)
@@ -49,7 +49,7 @@ def read_pieces(
                 raise piece.error
             fetches.enlarge(fetched, next_offset)
             continue
-        count, gap = _in_order(piece, next_offset, quorum.path, is_first=is_first)
+        count, gap = _check_order(piece, next_offset, quorum.path, is_first=is_first)
         if count:
             next_offset, is_first = int(piece.batches.next_offset[count - 1]), False
             if gap is None and piece.error is None:
@@ -61,22 +61,22 @@ def read_pieces(
             raise piece.error
 
 
-class _Fetches:
+class _Prefetcher:
     """Fetches of one range, the next of which may be under way."""
 
-    def __init__(self, quorum: Quorum, byte_count: int, end_offset: int) -> None:
+    def __init__(self, quorum: LeaderClient, byte_count: int, end_offset: int) -> None:
         self._quorum = quorum
         self._byte_count = self._wanted = byte_count
         self._end_offset = end_offset
-        self._ahead: Future[Fetched] | None = None
+        self._ahead: Future[FetchResult] | None = None
 
-    def take(self, offset: int) -> Fetched:
+    def take(self, offset: int) -> FetchResult:
         """What lies from ``offset`` on, of which something is committed."""
         waited_ms = 0
         while True:
             ahead, self._ahead = self._ahead, None
             fetched = self._fetch(offset) if ahead is None else ahead.result()
-            _check_there(self._quorum, fetched, offset, self._end_offset)
+            _check_available(self._quorum, fetched, offset, self._end_offset)
             if fetched.data and (fetched.high_watermark or 0) > offset:
                 return fetched
             # A new leader learns late what is committed: it was, or nobody would ask for it.
@@ -89,13 +89,13 @@ class _Fetches:
             self._quorum.pause(PAUSE_MS)
             waited_ms += PAUSE_MS
 
-    def begin(self, offset: int, last: Fetched) -> None:
+    def begin(self, offset: int, last: FetchResult) -> None:
         """Fetch what follows, if there will be much of it."""
         self._wanted = self._byte_count
         if offset < self._end_offset and len(last.data) * 2 > self._byte_count:
             self._ahead = self._quorum.begin_fetch(offset, byte_count_max=self._wanted)
 
-    def enlarge(self, fetched: Fetched, offset: int) -> None:
+    def enlarge(self, fetched: FetchResult, offset: int) -> None:
         """Ask for more at once: the first batch is larger than what was asked for."""
         larger = _first_batch_byte_count(fetched.data)
         if larger is None or larger <= self._wanted:
@@ -103,11 +103,13 @@ class _Fetches:
             raise CorruptBatchError(reason=reason, path=self._quorum.path, offset=offset)
         self._wanted = larger
 
-    def _fetch(self, offset: int) -> Fetched:
+    def _fetch(self, offset: int) -> FetchResult:
         return self._quorum.fetch(offset, byte_count_max=self._wanted)
 
 
-def _check_there(quorum: Quorum, fetched: Fetched, offset: int, end_offset: int) -> None:
+def _check_available(
+    quorum: LeaderClient, fetched: FetchResult, offset: int, end_offset: int
+) -> None:
     """Raise ``DataLossError`` if a range that was committed cannot be fetched any more."""
     if fetched.log_start_offset > offset or fetched.snapshot_id is not None:
         raise _deleted(quorum, offset, fetched.log_start_offset)
@@ -118,7 +120,7 @@ def _check_there(quorum: Quorum, fetched: Fetched, offset: int, end_offset: int)
         raise _truncated(quorum, offset, end_offset)
 
 
-def _deleted(quorum: Quorum, offset: int, start_offset: int) -> DataLossError:
+def _deleted(quorum: LeaderClient, offset: int, start_offset: int) -> DataLossError:
     return DataLossError(
         path=quorum.path,
         condition="OFFSETS_DELETED",
@@ -127,7 +129,7 @@ def _deleted(quorum: Quorum, offset: int, start_offset: int) -> DataLossError:
     )
 
 
-def _truncated(quorum: Quorum, offset: int, end_offset: int) -> DataLossError:
+def _truncated(quorum: LeaderClient, offset: int, end_offset: int) -> DataLossError:
     return DataLossError(
         path=quorum.path,
         condition="LOG_TRUNCATED",
@@ -137,7 +139,7 @@ def _truncated(quorum: Quorum, offset: int, end_offset: int) -> DataLossError:
     )
 
 
-def _in_order(
+def _check_order(
     piece: Chunk, next_offset: int, path: str, *, is_first: bool
 ) -> tuple[int, LogGapError | None]:
     """How many leading batches follow each other, and what is wrong with the next one."""

@@ -46,30 +46,30 @@ NODE_OPTIONS: Final = (BOOTSTRAP_SERVERS, *_FILES, _PASSWORD, _CHECK_HOST)
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class QuorumNodes:
     """A quorum instead of files: its addresses stand where the path would."""
 
     tls: TlsOptions = NO_TLS
 
 
-class Reached(Protocol):
+class HasLocation(Protocol):
     """What says where a log is. ``path``: of its files, or addresses if there are ``nodes``."""
 
     @property
     def path(self) -> str: ...
     @property
-    def nodes(self) -> Nodes | None: ...
+    def nodes(self) -> QuorumNodes | None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogLocation:
     """Where a log is."""
 
     path: str
-    nodes: Nodes | None = None
+    nodes: QuorumNodes | None = None
 
 
-def place_of(options: Mapping[str, str], *, call: str = "it names the log") -> Place:
+def parse_location(options: Mapping[str, str], *, call: str = "it names the log") -> LogLocation:
     """The place that options name; others among them are passed over.
 
     Raises ``OptionError`` if none is named, or two; ``call`` says where a path would have been.
@@ -83,7 +83,7 @@ def place_of(options: Mapping[str, str], *, call: str = "it names the log") -> P
             reason = f"is missing: {call}, or give {BOOTSTRAP_SERVERS}"
             raise OptionError(option=PATH, reason=reason)
         refuse_schemes(path)
-        return Place(path)
+        return LogLocation(path)
     if path:
         reason = "says where the log is, and so does path: give one of them"
         raise OptionError(option=BOOTSTRAP_SERVERS, reason=reason)
@@ -92,11 +92,11 @@ def place_of(options: Mapping[str, str], *, call: str = "it names the log") -> P
     tls = TlsOptions(
         **files, key_password=given.get(_PASSWORD), check_host=_check_host(given.get(_CHECK_HOST))
     )
-    return Place(servers, Nodes(tls))
+    return LogLocation(servers, QuorumNodes(tls))
 
 
 def open_reader(
-    where: Reached,
+    where: HasLocation,
     kind: LogKind | None = None,
     *,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
@@ -108,12 +108,12 @@ def open_reader(
     """
     if where.nodes is None:
         return open_path(where.path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
-    from .remote.following import follow
+    from .remote.follow import follow
 
     return follow(where.path, decompressed_bytes_max=decompressed_bytes_max, **_tls(where.nodes))
 
 
-def open_log(where: Reached) -> AnyLog:
+def open_log(where: HasLocation) -> AnyLog:
     """The log for appending; one of files must be there. Raises what opening or connecting does."""
     if where.nodes is None:
         from .embedded import open_embedded
@@ -124,7 +124,7 @@ def open_log(where: Reached) -> AnyLog:
     return connect(where.path, **_tls(where.nodes))
 
 
-def _tls(nodes: Nodes) -> dict[str, Any]:
+def _tls(nodes: QuorumNodes) -> dict[str, Any]:
     tls = nodes.tls
     return {
         "tls_ca": tls.ca,

@@ -21,7 +21,7 @@ REFUSED_MAX: Final = 16
 connection``, 5 with idempotence). One who never sends again is refused no oftener."""
 
 
-class Line:
+class InOrderGate:
     """The appends of one connection to a leader. ``identity``: by what an append is known when it
     comes again."""
 

@@ -30,14 +30,14 @@ from raftlog.storage.local_writing import WritableLocalStorage
 from raftlog.storage.protocol import WritableStorage
 
 from .clock import Clock
-from .creating import own_properties
+from .create import embedded_properties
+from .fair_lock import LOCK_WAIT_MS, FairLock
 from .paths import without_scheme
-from .turns import LOCK_WAIT_MS, Turns
 
 _FIXED: Final = ("version", "topic.id", "values")
 
 
-def settings_of(path: str | os.PathLike[str]) -> dict[str, str]:
+def read_settings(path: str | os.PathLike[str]) -> dict[str, str]:
     """The settings of the log in ``path``. Raises ``LogNotFoundError``, ``NotALogError`` and
     ``CorruptFileError``."""
     return _settings(WritableLocalStorage(), without_scheme(os.fspath(path)))
@@ -66,8 +66,8 @@ def configure(
             raise
         is_edited = True
     clock = Clock() if clock is None else clock
-    turns = Turns(files, directory, pause=clock.pause)
-    with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
+    fair_lock = FairLock(files, directory, pause=clock.pause)
+    with fair_lock.acquire_within(LOCK_WAIT_MS, clock.now_ms):
         settings = (
             _settings_as_edited(files, directory) if is_edited else _settings(files, directory)
         )
@@ -91,7 +91,7 @@ def configure(
 
 
 def _settings(files: WritableStorage, directory: str) -> dict[str, str]:
-    properties = own_properties(files, directory)
+    properties = embedded_properties(files, directory)
     return dict(parse_properties(encode_log_properties(properties), directory))
 
 

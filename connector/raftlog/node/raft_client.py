@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from raftlog.client.append_group import AppendGroup
+from raftlog.client.append_batch import AppendBatch
 from raftlog.client.requests import AppendRequest, AppendResult, Failed
 from raftlog.errors import (
     AppendError,
@@ -32,7 +32,7 @@ from .replica import Outgoing, Replica
 Act: TypeAlias = Callable[[Callable[[int, int], list[Outgoing]]], None]
 
 
-class StateLog(Protocol):
+class RaftClient(Protocol):
     """What a state machine may ask of the log."""
 
     @property
@@ -61,7 +61,7 @@ class StateLog(Protocol):
         ...
 
 
-class ReplicaStateLog:
+class ReplicaRaftClient:
     """A replica's log, for state machines beside it. On the thread that drives the replica."""
 
     def __init__(self, replica: Replica, act: Act, time_ms: Callable[[], int]) -> None:
@@ -110,11 +110,11 @@ class ReplicaStateLog:
             raise FutureEpochError(epoch=epoch, current_epoch=current)
         if epoch < current or not replica.core.is_leader:
             raise NotLeaderError(epoch=epoch, current_epoch=current)
-        if replica.is_standing_still:
+        if replica.is_stalled_on_disk_full:
             reason = "not even the begin of its epoch could be written"
             raise DiskFullError(path=replica.log.path, reason=reason)
-        group = AppendGroup(replica.log, time_ms)
-        answer = group.place(request)
+        group = AppendBatch(replica.log, time_ms)
+        answer = group.process(request)
         if isinstance(answer, Failed):
             assert isinstance(answer.error, AppendError), "a group places or refuses"
             raise answer.error

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 
-class Closing(abc.ABC):
+class Closeable(abc.ABC):
     """Something that is to be closed. Files, snapshots and logs are."""
 
     __slots__ = ()

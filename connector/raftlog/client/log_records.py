@@ -40,7 +40,7 @@ ARROW_SCHEMA: Final = pa.schema(
 """What ``to_arrow`` gives."""
 
 
-class LogReading:
+class LogRecords:
     """The records from ``start_offset`` up to ``end_offset`` (exclusive), to be read at leisure.
 
     Every pass opens the files anew, holds none between records and may run in a thread of its own.
@@ -61,7 +61,7 @@ class LogReading:
         self.end_offset = max(start_offset, end_offset)
 
     def __repr__(self) -> str:
-        return f"LogReading(start_offset={self.start_offset}, end_offset={self.end_offset})"
+        return f"LogRecords(start_offset={self.start_offset}, end_offset={self.end_offset})"
 
     def __iter__(self) -> Iterator[Record]:
         log = self._open_log()
@@ -72,7 +72,7 @@ class LogReading:
             for record in batch.records():
                 is_inside = self.start_offset <= record.offset < self.end_offset
                 if is_inside and not _hides_record(hidden, record.offset, log.kind):
-                    yield _without_ours(record)
+                    yield _without_internal_headers(record)
 
     def to_arrow(self) -> pa.Table:
         """All of them in one table of ``ARROW_SCHEMA``: the range has to fit into memory."""
@@ -118,7 +118,7 @@ class LogReading:
         return shown
 
 
-def records_of_snapshot(snapshot: SnapshotReader) -> Iterator[Record]:
+def snapshot_records(snapshot: SnapshotReader) -> Iterator[Record]:
     """What a checkpoint holds between its header and its footer."""
     for batch in snapshot.batches():
         if not batch.is_control:
@@ -153,7 +153,7 @@ def _hides_record(hidden: list[TransactionSpan], offset: int, kind: LogKind) -> 
 # --- what is ours ---------------------------------------------------------------------------------
 
 
-def _without_ours(record: Record) -> Record:
+def _without_internal_headers(record: Record) -> Record:
     if not any(header.key.startswith(HEADER_PREFIX) for header in record.headers):
         return record
     return Record(
@@ -184,17 +184,17 @@ def _arrow_batch(scan: Scan, shown: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     if not shown.all():
         batch = batch.filter(pa.array(shown))
     headers = batch.column("headers")
-    if _has_ours(headers):
-        batch = batch.set_column(5, ARROW_SCHEMA[5], _without_our_headers(headers))
+    if _has_internal_headers(headers):
+        batch = batch.set_column(5, ARROW_SCHEMA[5], _without_internal_columns(headers))
     return batch
 
 
-def _has_ours(headers: Any) -> bool:
+def _has_internal_headers(headers: Any) -> bool:
     names = headers.flatten().field("key")
     return len(names) > 0 and any(name.startswith(HEADER_PREFIX) for name in names.to_pylist())
 
 
-def _without_our_headers(headers: Any) -> pa.Array:
+def _without_internal_columns(headers: Any) -> pa.Array:
     kept = [
         [header for header in row if not header["key"].startswith(HEADER_PREFIX)]
         for row in headers.to_pylist()

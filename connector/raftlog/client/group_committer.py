@@ -32,10 +32,10 @@ from raftlog.log.writing.recovered import RecoveryReport
 from raftlog.log.writing.replicated_log import ReplicatedLog
 from raftlog.storage.protocol import WritableStorage
 
-from .append_group import AppendGroup, if_written
+from .append_batch import AppendBatch, fail_if_unwritten
 from .clock import Clock
-from .requests import Answer, Done, Request, failed
-from .turns import Turns
+from .fair_lock import FairLock
+from .requests import Done, Request, RequestResult, failed
 
 CLOSE_WAIT_MS: Final = 10_000
 """How long closing waits for the lock; without it the next open looks at the tail again."""
@@ -43,26 +43,28 @@ CLEAN_INTERVAL_MS: Final = 5 * 60 * 1000
 """How often retention is looked at (Kafka: ``log.retention.check.interval.ms``)."""
 
 
-class GroupWriter:
+class GroupCommitter:
     """An embedded log as its writer has it. Opened by the first group. Not shared by threads."""
 
     def __init__(self, storage: WritableStorage, directory: str, clock: Clock) -> None:
         self._storage = storage
         self._directory = directory
         self._clock = clock
-        self._turns = Turns(storage, directory, pause=clock.pause)
+        self._fair_lock = FairLock(storage, directory, pause=clock.pause)
         self._properties_path = storage.join(directory, RAFTLOG_PROPERTIES_NAME)
         self._properties: bytes | None = None
         self._topic_id: str | None = None
         self._log: ReplicatedLog | None = None
         self._closed: str | None = None
-        self._cleaned_ms = clock.now_ms()
+        self._last_retention_ms = clock.now_ms()
         self.on_linger: Callable[[float], None] | None = None
         """Told of ``linger.ms`` whenever the log was configured."""
         self.report: RecoveryReport | None = None
         """What was found when the log was opened last."""
 
-    def write(self, requests: Sequence[Request], answer: Callable[[Request, Answer], None]) -> None:
+    def write(
+        self, requests: Sequence[Request], answer: Callable[[Request, RequestResult], None]
+    ) -> None:
         """Do what is asked, in order, and answer each request once."""
         began_ms = self._clock.now_ms()
         waiting = list(requests)
@@ -77,9 +79,9 @@ class GroupWriter:
             return bool(waiting)
 
         try:
-            lock = self._turns.take(is_wanted)
+            lock = self._fair_lock.acquire(is_wanted)
         except RaftlogError as error:
-            answers: list[Answer] = [failed(error) for _ in waiting]
+            answers: list[RequestResult] = [failed(error) for _ in waiting]
         else:
             if lock is None:
                 return
@@ -95,7 +97,7 @@ class GroupWriter:
             return
         until_ms = self._clock.now_ms() + CLOSE_WAIT_MS
         with contextlib.suppress(RaftlogError):  # all that was answered is durable already
-            lock = self._turns.take(lambda: self._clock.now_ms() < until_ms)
+            lock = self._fair_lock.acquire(lambda: self._clock.now_ms() < until_ms)
             if lock is not None:
                 with lock:
                     self._log.refresh(now_ms=self._clock.wall_ms())
@@ -103,25 +105,25 @@ class GroupWriter:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _write_locked(self, requests: Sequence[Request]) -> list[Answer]:
+    def _write_locked(self, requests: Sequence[Request]) -> list[RequestResult]:
         if self._closed is not None:
             error = LogClosedError(path=self._directory, reason=self._closed)
             return [failed(error) for _ in requests]
         try:
-            log = self._cleaned(self._current_log())
+            log = self._apply_retention(self._current_log())
         except RaftlogError as problem:
             self._fail(problem)
             return [failed(problem) for _ in requests]
-        group = AppendGroup(log, self._clock.wall_ms())
-        answers: list[Answer] = []
+        group = AppendBatch(log, self._clock.wall_ms())
+        answers: list[RequestResult] = []
         try:
             try:
                 for request in requests:
-                    answers.append(group.place(request))
+                    answers.append(group.process(request))
                 group.write()
             except DiskFullError as full:
                 answers += group.interrupted()
-                answers = [if_written(one, log.end_offset, full) for one in answers]
+                answers = [fail_if_unwritten(one, log.end_offset, full) for one in answers]
                 answers += [failed(full) for _ in requests[len(answers) :]]
             if log.end_offset != log.synced_end_offset:
                 log.flush()
@@ -169,16 +171,16 @@ class GroupWriter:
             raise LogClosedError(path=self._directory, reason=self._closed)
         self._topic_id = topic_id
 
-    def _cleaned(self, log: ReplicatedLog) -> ReplicatedLog:
+    def _apply_retention(self, log: ReplicatedLog) -> ReplicatedLog:
         """Delete what retention no longer wants, now and then; the log to go on with.
 
         What goes wrong at it is not the matter of who appends, unless the disk failed: it is tried
         again the next time.
         """
         now_ms = self._clock.now_ms()
-        if now_ms - self._cleaned_ms < CLEAN_INTERVAL_MS or log.is_read_only:
+        if now_ms - self._last_retention_ms < CLEAN_INTERVAL_MS or log.is_read_only:
             return log
-        self._cleaned_ms = now_ms
+        self._last_retention_ms = now_ms
         try:
             log.clean(now_ms=self._clock.wall_ms())
         except DiskFailedError:

@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 
-class Aside:
+class Executor:
     """One thread, from the first piece of work on. What one piece holds is all that they hold."""
 
     def __init__(self) -> None:
-        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-aside")
+        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-executor")
 
     async def __call__(self, work: Callable[[], T]) -> T:
         """Do it, after what was asked before. Who is cancelled while it waits has asked nothing."""

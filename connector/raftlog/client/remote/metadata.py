@@ -44,9 +44,9 @@ GRACE_FIRST_S: Final = 0.3
 """How long others are waited for when the first has answered, and knew nothing better: a node that
 stands still shall hold up nobody. Twice as long the next time, for they may be far away."""
 GRACE_LONGEST_S: Final = 1.0
-WHY_EVERY_S: Final = 2.0
+REASON_INTERVAL_S: Final = 2.0
 """How often a node that knows no leader is asked for the reason."""
-SUSPECT_S: Final = 0.5
+PROBE_AFTER_S: Final = 0.5
 """How long a leader may be silent before others are asked whether it still is one."""
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.4
@@ -57,7 +57,7 @@ _ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 53, 58))
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class LeaderConnection:
     """The node that leads, as somebody told it, and a connection to it."""
 
     log: TopicIdentity
@@ -67,7 +67,7 @@ class Leader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _LeaderInfo:
     """What one node says."""
 
     log: TopicIdentity
@@ -76,7 +76,7 @@ class _Told:
     nodes: Mapping[int, Address]
 
 
-class Leaders:
+class Metadata:
     """The nodes of one quorum. Lives on the loop of one thread."""
 
     def __init__(self, bootstrap: tuple[Address, ...], context: ssl.SSLContext | None) -> None:
@@ -86,29 +86,29 @@ class Leaders:
         self._nodes: dict[int, Address] = {}
         self._connections: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
-        self._leader: Leader | None = None
-        self._distrusted_epoch = -1
+        self._leader: LeaderConnection | None = None
+        self._invalidated_epoch = -1
         self._searching = asyncio.Lock()
-        self._said = "nobody was asked yet"
+        self._last_problem = "nobody was asked yet"
         self._problems: dict[Address, tuple[float, str | None]] = {}
         """Of each node that knew no leader: when it was asked for the reason, and what it said."""
-        self._missed_since: float | None = None
-        self._doubting: asyncio.Task[None] | None = None
+        self._unavailable_since: float | None = None
+        self._probing: asyncio.Task[None] | None = None
 
     @property
-    def said(self) -> str:
+    def last_problem(self) -> str:
         """What went wrong last."""
-        return self._said
+        return self._last_problem
 
-    async def leader(self, until: float) -> Leader:
+    async def leader(self, until: float) -> LeaderConnection:
         """The leader; looked for until the loop's time ``until``, if it is not known.
 
         Raises ``QuorumUnavailableError``, ``AccessDeniedError``, and ``NodeRefusedError`` if the
         nodes keep no log of ours.
         """
         pause_s, grace_s = PAUSE_FIRST_S, GRACE_FIRST_S
-        if self._leader is None and self._missed_since is None:
-            self._missed_since = asyncio.get_running_loop().time()
+        if self._leader is None and self._unavailable_since is None:
+            self._unavailable_since = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(until), self._searching:
                 while self._leader is None or not self._leader.connection.is_open:
@@ -122,52 +122,52 @@ class Leaders:
         except TimeoutError:
             raise self.unavailable() from None
 
-    def works(self) -> None:
+    def mark_healthy(self) -> None:
         """The leader has answered."""
-        self._missed_since = None
+        self._unavailable_since = None
 
-    def distrust(self, leader: Leader, reason: str, *, is_lost: bool = False) -> None:
+    def invalidate(self, leader: LeaderConnection, reason: str, *, is_lost: bool = False) -> None:
         """Look for a leader again. Unless only the connection was lost, it is another's turn."""
-        self._said = reason
-        if self._missed_since is None:
-            self._missed_since = asyncio.get_running_loop().time()
+        self._last_problem = reason
+        if self._unavailable_since is None:
+            self._unavailable_since = asyncio.get_running_loop().time()
         if self._leader is leader:
             self._leader = None
-            self._distrusted_epoch = leader.epoch if not is_lost else leader.epoch - 1
+            self._invalidated_epoch = leader.epoch if not is_lost else leader.epoch - 1
 
-    def watch(self, leader: Leader, reply: asyncio.Future[Any]) -> None:
+    def watch(self, leader: LeaderConnection, reply: asyncio.Future[Any]) -> None:
         """While an answer does not come, ask others whether another leads by now.
 
         If so the connection is closed: who leads no more answers late, or never.
         """
         timer: asyncio.TimerHandle
 
-        def suspect() -> None:
+        def probe_later() -> None:
             nonlocal timer
             if not reply.done():
-                timer = loop.call_later(SUSPECT_S, suspect)
-                self._begin_doubting(leader)
+                timer = loop.call_later(PROBE_AFTER_S, probe_later)
+                self._start_probe(leader)
 
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(SUSPECT_S, suspect)
+        timer = loop.call_later(PROBE_AFTER_S, probe_later)
         reply.add_done_callback(lambda _: timer.cancel())
 
-    def _begin_doubting(self, leader: Leader) -> None:
-        if self._doubting is None or self._doubting.done():
-            self._doubting = asyncio.ensure_future(self._doubt(leader))
+    def _start_probe(self, leader: LeaderConnection) -> None:
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.ensure_future(self._probe(leader))
 
-    async def _doubt(self, leader: Leader) -> None:
+    async def _probe(self, leader: LeaderConnection) -> None:
         with contextlib.suppress(AccessDeniedError, NodeRefusedError):
-            told = await self._ask_around(leader.epoch, GRACE_FIRST_S)
-            if told is not None and told.epoch > leader.epoch and leader.connection.is_open:
-                leader.connection.close(f"node {told.leader_id} leads now")
+            info = await self._ask_all(leader.epoch, GRACE_FIRST_S)
+            if info is not None and info.epoch > leader.epoch and leader.connection.is_open:
+                leader.connection.close(f"node {info.leader_id} leads now")
 
     def unavailable(self) -> QuorumUnavailableError:
         """What is told to who waited for nothing: for how long no leader has answered."""
-        since, now = self._missed_since, asyncio.get_running_loop().time()
+        since, now = self._unavailable_since, asyncio.get_running_loop().time()
         waited_s = 0.0 if since is None else now - since
         return QuorumUnavailableError(
-            path=self.path, waited_ms=round(waited_s * 1000), reason=self._said
+            path=self.path, waited_ms=round(waited_s * 1000), reason=self._last_problem
         )
 
     def close(self) -> None:
@@ -178,30 +178,30 @@ class Leaders:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    async def _find(self, grace_s: float) -> Leader | None:
-        told = await self._ask_around(self._distrusted_epoch, grace_s)
-        if told is None:
+    async def _find(self, grace_s: float) -> LeaderConnection | None:
+        info = await self._ask_all(self._invalidated_epoch, grace_s)
+        if info is None:
             return None
-        self._nodes = dict(told.nodes)
-        address = told.nodes.get(told.leader_id)
+        self._nodes = dict(info.nodes)
+        address = info.nodes.get(info.leader_id)
         if address is None:
-            self._said = f"node {told.leader_id} leads, and nobody told where it listens"
+            self._last_problem = f"node {info.leader_id} leads, and nobody told where it listens"
             return None
         try:
             connection = await self._connection(address)
         except ConnectionLostError as error:
-            self._said = f"node {told.leader_id} leads: {error}"
+            self._last_problem = f"node {info.leader_id} leads: {error}"
             return None
-        return Leader(told.log, told.leader_id, told.epoch, connection)
+        return LeaderConnection(info.log, info.leader_id, info.epoch, connection)
 
-    async def _ask_around(self, epoch: int, grace_s: float) -> _Told | None:
+    async def _ask_all(self, epoch: int, grace_s: float) -> _LeaderInfo | None:
         """The best that anybody tells: at once if it is newer than ``epoch``, else when all have
         answered, or so long after the first one."""
         addresses = tuple(dict.fromkeys((*self._nodes.values(), *self._bootstrap)))
-        asking = {asyncio.ensure_future(self._told_by(address)) for address in addresses}
+        asking = {asyncio.ensure_future(self._leader_info_from(address)) for address in addresses}
         for one in asking:  # one may fail after the best answer was found
             one.add_done_callback(lambda done: done.cancelled() or done.exception())
-        best: _Told | None = None
+        best: _LeaderInfo | None = None
         timeout_s: float | None = None
         problem: AccessDeniedError | NodeRefusedError | None = None
         try:
@@ -213,12 +213,12 @@ class Leaders:
                     break
                 for one in done:
                     try:
-                        told = one.result()
+                        info = one.result()
                     except (AccessDeniedError, NodeRefusedError) as error:
                         problem = error
                         continue
-                    if told is not None and (best is None or told.epoch > best.epoch):
-                        best = told
+                    if info is not None and (best is None or info.epoch > best.epoch):
+                        best = info
                 if best is not None and best.epoch > epoch:
                     break
                 timeout_s = grace_s
@@ -226,26 +226,26 @@ class Leaders:
             for one in asking:
                 one.cancel()
         if best is None and problem is not None:
-            self._said = problem.sentence()
+            self._last_problem = problem.message()
             if not asking:
                 raise problem
         return best
 
-    async def _told_by(self, address: Address) -> _Told | None:
+    async def _leader_info_from(self, address: Address) -> _LeaderInfo | None:
         """What one node says of the leader; None if it knows none, or cannot be asked."""
         try:
             connection = await self._connection(address)
             if connection.serves(ApiKey.METADATA):
-                return await self._metadata(connection)
-            return await self._controllers(connection)
+                return await self._ask_broker(connection)
+            return await self._ask_controller(connection)
         except ConnectionLostError as error:
-            self._said = str(error)
+            self._last_problem = str(error)
         except WireError as error:
-            self._said = error.sentence()
+            self._last_problem = error.message()
         return None
 
-    async def _metadata(self, connection: Connection) -> _Told | None:
-        answer = await connection.ask(
+    async def _ask_broker(self, connection: Connection) -> _LeaderInfo | None:
+        answer = await connection.request(
             ApiKey.METADATA,
             messages.metadata_request(),
             latest_schemas.MetadataResponse,
@@ -265,23 +265,23 @@ class Leaders:
         _check_access(connection, "Metadata", int(topic.error_code))
         partition = next((one for one in topic.partitions if one.partition_index == 0), None)
         if partition is None or partition.leader_id < 0:
-            self._said = await self._why_no_leader(connection)
+            self._last_problem = await self._no_leader_reason(connection)
             return None
         self._problems.clear()
-        return _Told(
+        return _LeaderInfo(
             TopicIdentity(str(topic.name), topic.topic_id, answer.cluster_id, False),
             int(partition.leader_id),
             int(partition.leader_epoch),
             {int(one.node_id): Address(one.host, int(one.port)) for one in answer.brokers},
         )
 
-    async def _why_no_leader(self, connection: Connection) -> str:
+    async def _no_leader_reason(self, connection: Connection) -> str:
         """Return what the nodes know of why none leads; each is asked once in a while."""
         address, now_s = connection.address, asyncio.get_running_loop().time()
-        asked_s, _ = self._problems.get(address, (now_s - WHY_EVERY_S, None))
-        if connection.serves(ApiKey.DESCRIBE_QUORUM) and now_s - asked_s >= WHY_EVERY_S:
+        asked_s, _ = self._problems.get(address, (now_s - REASON_INTERVAL_S, None))
+        if connection.serves(ApiKey.DESCRIBE_QUORUM) and now_s - asked_s >= REASON_INTERVAL_S:
             self._problems[address] = now_s, None
-            answer = await connection.ask(
+            answer = await connection.request(
                 ApiKey.DESCRIBE_QUORUM,
                 messages.quorum_request(),
                 DescribeQuorumResponse,
@@ -291,8 +291,8 @@ class Leaders:
         known = [f"{at}: {text}" for at, (_, text) in self._problems.items() if text]
         return "; ".join((f"{address} knows no leader", *sorted(known)))
 
-    async def _controllers(self, connection: Connection) -> _Told | None:
-        cluster = await connection.ask(
+    async def _ask_controller(self, connection: Connection) -> _LeaderInfo | None:
+        cluster = await connection.request(
             ApiKey.DESCRIBE_CLUSTER,
             messages.controllers_request(),
             DescribeClusterResponse,
@@ -301,25 +301,25 @@ class Leaders:
         _check_access(connection, "DescribeCluster", int(cluster.error_code))
         nodes = {
             node_id: Address(host, port)
-            for node_id, (host, port) in messages.controllers_of(cluster).items()
+            for node_id, (host, port) in messages.parse_controllers(cluster).items()
         }
-        answer = await connection.ask(
+        answer = await connection.request(
             ApiKey.DESCRIBE_QUORUM,
             messages.quorum_request(),
             DescribeQuorumResponse,
             timeout_s=ASK_TIMEOUT_S,
         )
-        error, quorum = messages.quorum_of(answer)
+        error, quorum = messages.parse_quorum(answer)
         _check_access(connection, "DescribeQuorum", error)
         if quorum is None or quorum.leader_id < 0 or (error and not quorum.leader_epoch):
-            self._said = f"{connection.address} knows no leader (Kafka's error {error})"
+            self._last_problem = f"{connection.address} knows no leader (Kafka's error {error})"
             if int(cluster.controller_id) >= 0:
                 self._nodes = self._nodes | nodes  # ask that one the next time
             return None
         log = TopicIdentity(
             CLUSTER_METADATA_TOPIC, uuid_or_none(_METADATA_TOPIC_ID), cluster.cluster_id, True
         )
-        return _Told(log, int(quorum.leader_id), int(quorum.leader_epoch), nodes)
+        return _LeaderInfo(log, int(quorum.leader_id), int(quorum.leader_epoch), nodes)
 
     async def _connection(self, address: Address) -> Connection:
         """An open connection to an address. Making one goes on when nobody waits for it."""

@@ -5,7 +5,7 @@ Rules of this file:
 1. Of each append first the epoch is looked at, then its identity (commit or producer), then the
    token, in the same step that gives the offsets. A refusal changes nothing and stops nobody else.
 2. No lock, sync or thread: who may write, and when it is durable or committed, is the caller's. An
-   embedded log's writer (``group``) and a quorum's leader go through here.
+   embedded log's writer (``group_committer``) and a quorum's leader go through here.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from raftlog.records.packed import PackedRecords
 from raftlog.records.record import NewRecord
 
 from .requests import (
-    Answer,
     AppendRequest,
     AppendResult,
     Done,
     Failed,
     Operation,
     Request,
+    RequestResult,
     failed,
 )
 
 
-class AppendGroup:
+class AppendBatch:
     """One group of requests to one log. Nobody else appends to it meanwhile."""
 
     def __init__(self, log: ReplicatedLog, now_ms: int) -> None:
@@ -59,7 +59,7 @@ class AppendGroup:
         self._accumulator = self._new_accumulator()
         self._being_written: AppendResult | None = None
 
-    def place(self, request: Request) -> Answer:
+    def process(self, request: Request) -> RequestResult:
         """Do what a request asks, up to the sync. Raises what fails for the whole group."""
         if isinstance(request, Operation):
             return self._run(request)
@@ -68,7 +68,7 @@ class AppendGroup:
         except AppendError as refusal:
             return failed(refusal)
 
-    def _run(self, operation: Operation) -> Answer:
+    def _run(self, operation: Operation) -> RequestResult:
         self.write()
         try:
             return Done(operation.run(self._log, self._now_ms))
@@ -95,7 +95,7 @@ class AppendGroup:
         has_markers = self._log.config.values is ValueKind.KRAFT and self._check_markers(request)
         if records and request.commit is not None:
             records = named_records(records, request.commit, self._log.config.values)
-        if request.is_atomic or request.stands_alone:
+        if request.is_atomic or request.needs_own_batch:
             last_offset = self._append_atomic(request, epoch, records)
         elif records:
             last_offset = self._accumulator.append(epoch, records, now_ms=self._now_ms)
@@ -111,7 +111,7 @@ class AppendGroup:
     def _append_atomic(
         self, request: AppendRequest, epoch: int, records: Sequence[RecordToAppend]
     ) -> int:
-        if not records and not request.has_token:
+        if not records and not request.has_required_offset:
             return self._accumulator.next_offset - 1
         return self._accumulator.append_atomic(
             epoch,
@@ -119,7 +119,7 @@ class AppendGroup:
             now_ms=self._now_ms,
             required_end_offset=request.required_end_offset,
             required_base_offset=request.required_base_offset,
-            standalone=request.stands_alone,
+            standalone=request.needs_own_batch,
             producer=request.producer,
         )
 
@@ -181,8 +181,8 @@ class AppendGroup:
         if batches:
             self._log.append_as_leader(batches)
 
-    def interrupted(self) -> list[Answer]:
-        """Return the answer of the append that ``place`` was writing when it raised, if any.
+    def interrupted(self) -> list[RequestResult]:
+        """Return the answer of the append that ``process`` was writing when it raised, if any.
 
         It is the answer for an append that was written whole. Part of it may be in the log.
         """
@@ -217,7 +217,7 @@ def named_records(
     return (named, *records[1:])
 
 
-def if_written(answer: Answer, end_offset: int, full: DiskFullError) -> Answer:
+def fail_if_unwritten(answer: RequestResult, end_offset: int, full: DiskFullError) -> RequestResult:
     """An answer as it is if the disk was full behind ``end_offset``: what was written stands."""
     if isinstance(answer, Failed):
         error = answer.error

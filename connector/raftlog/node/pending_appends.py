@@ -10,7 +10,7 @@ Rules of this file:
    this is still the leader. What is refused leaves no trace, whoever leads next.
 4. A repeated append waits for the first one.
 5. An append that finds no room on the disk is refused, with those that were placed in one go with
-   it, and the leader goes on. What comes behind it in its ``Line`` is refused too.
+   it, and the leader goes on. What comes behind it in its ``InOrderGate`` is refused too.
 6. What is placed is in the log: its records are let go, and only the answer waits.
 """
 
@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from raftlog.client.append_group import AppendGroup, if_written
-from raftlog.client.requests import Answer, AppendRequest, Done, Failed, failed
+from raftlog.client.append_batch import AppendBatch, fail_if_unwritten
+from raftlog.client.requests import AppendRequest, Done, Failed, RequestResult, failed
 from raftlog.errors import (
     AppendUnknownError,
     DiskFullError,
@@ -55,11 +55,11 @@ _ABOUT_THE_LOG: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class DelayedProduce:
     """An answer that waits: for the high watermark to be at ``end_offset``, and for a ticket."""
 
     request: AppendRequest
-    answer: Answer
+    answer: RequestResult
     is_empty: bool
     """Whether it asked for nothing to be appended."""
     epoch: int
@@ -67,14 +67,16 @@ class Waiting:
     ticket: int
 
 
-class LeaderAppends:
+class PendingAppends:
     """The appends of one replica's users. Not shared between threads."""
 
-    def __init__(self, replica: Replica, tell: Callable[[AppendRequest, Answer], None]) -> None:
-        """``tell`` is given each request once, with its answer."""
+    def __init__(
+        self, replica: Replica, complete: Callable[[AppendRequest, RequestResult], None]
+    ) -> None:
+        """``complete`` is given each request once, with its answer."""
         self._replica: Final = replica
-        self._tell = tell
-        self._waiting: list[Waiting] = []
+        self._complete = complete
+        self._waiting: list[DelayedProduce] = []
         self._last_ticket = 0
         self._confirmed_ticket = 0
 
@@ -110,7 +112,9 @@ class LeaderAppends:
             request.records = ()
             ticket = self._ticket_for(answer, is_empty=is_empty)
             end_offset = self._end_to_wait_for(answer)
-            self._waiting.append(Waiting(request, answer, is_empty, role.epoch, end_offset, ticket))
+            self._waiting.append(
+                DelayedProduce(request, answer, is_empty, role.epoch, end_offset, ticket)
+            )
         if self._last_ticket != last_ticket:
             confirm = ReadIndex(self._last_ticket)
             outgoing += replica.step(confirm, now_ms=now_ms, time_ms=time_ms)
@@ -122,44 +126,44 @@ class LeaderAppends:
         replica = self._replica
         if not isinstance(replica.core.role, Leader):
             return self._not_leader()
-        if replica.is_standing_still:
+        if replica.is_stalled_on_disk_full:
             reason = "not even the begin of its epoch could be written"
             return DiskFullError(path=replica.log.path, reason=reason)
         return None
 
     def _refuse(self, request: AppendRequest, refused: Failed) -> None:
         """Tell it at once."""
-        if request.line is not None and isinstance(refused.error, DiskFullError):
-            request.line.refuse(request.identity, refused.error)
-        self._tell(request, refused)
+        if request.gate is not None and isinstance(refused.error, DiskFullError):
+            request.gate.refuse(request.identity, refused.error)
+        self._complete(request, refused)
 
-    def _place(self, requests: Sequence[AppendRequest], time_ms: int) -> list[Answer]:
+    def _place(self, requests: Sequence[AppendRequest], time_ms: int) -> list[RequestResult]:
         """Write appends to the log, as far as there is room."""
         log = self._replica.log
-        group = AppendGroup(log, time_ms)
-        answers: list[Answer] = []
+        group = AppendBatch(log, time_ms)
+        answers: list[RequestResult] = []
         try:
             for request in requests:
-                refusal = request.line and request.line.refusal_of(request.identity)
-                answers.append(failed(refusal) if refusal else group.place(request))
+                refusal = request.gate and request.gate.refusal_of(request.identity)
+                answers.append(failed(refusal) if refusal else group.process(request))
             group.write()
         except DiskFullError as full:
-            answers = [if_written(one, log.end_offset, full) for one in answers]
+            answers = [fail_if_unwritten(one, log.end_offset, full) for one in answers]
             answers += [failed(full) for _ in requests[len(answers) :]]
         except LogError as error:
             for request in requests:
-                self._tell(request, self._unknown(error.sentence()))
+                self._complete(request, self._unknown(error.message()))
             raise
         return answers
 
-    def _ticket_for(self, answer: Answer, *, is_empty: bool) -> int:
+    def _ticket_for(self, answer: RequestResult, *, is_empty: bool) -> int:
         must_ask = _is_log_behind(answer.error) if isinstance(answer, Failed) else is_empty
         if not must_ask:
             return 0
         self._last_ticket += 1
         return self._last_ticket
 
-    def _end_to_wait_for(self, answer: Answer) -> int:
+    def _end_to_wait_for(self, answer: RequestResult) -> int:
         if isinstance(answer, Done):
             return int(answer.value.end_offset)
         if isinstance(answer.error, _ABOUT_THE_LOG):
@@ -179,9 +183,9 @@ class LeaderAppends:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if one.epoch != epoch:
-                self._tell(one.request, self._lost(one))
+                self._complete(one.request, self._lost(one))
             elif one.end_offset <= high_watermark and one.ticket <= self._confirmed_ticket:
-                self._tell(one.request, one.answer)
+                self._complete(one.request, one.answer)
             else:
                 self._waiting.append(one)
 
@@ -191,15 +195,15 @@ class LeaderAppends:
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             answer = failed(self._not_leader()) if one.is_empty else self._unknown(reason)
-            self._tell(one.request, answer)
+            self._complete(one.request, answer)
 
-    def _lost(self, one: Waiting) -> Answer:
+    def _lost(self, one: DelayedProduce) -> RequestResult:
         """Another leads. What was refused, or appended nothing, did nothing."""
         if isinstance(one.answer, Failed) or one.is_empty:
             return failed(self._not_leader())
         return self._unknown("another node leads now")
 
-    def _unknown(self, reason: str) -> Answer:
+    def _unknown(self, reason: str) -> RequestResult:
         return failed(AppendUnknownError(path=self._replica.log.path, reason=reason))
 
     def _not_leader(self) -> NotLeaderError:

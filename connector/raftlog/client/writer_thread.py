@@ -31,7 +31,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import MIB
 
-from .requests import Answer, Done, Request, failed
+from .requests import Done, Request, RequestResult, failed
 
 WAITING_BYTES_MAX: Final = 64 * MIB
 """How much may wait to be written, unless it is one request alone."""
@@ -39,11 +39,13 @@ GROUP_BYTES_MAX: Final = 16 * MIB
 """A group is closed when it holds so much: other processes want their turn, too."""
 GROUP_REQUESTS_MAX: Final = 4096
 
-WriteGroup: TypeAlias = Callable[[Sequence[Request], Callable[[Request, Answer], None]], None]
+WriteGroup: TypeAlias = Callable[
+    [Sequence[Request], Callable[[Request, RequestResult], None]], None
+]
 """Does what the requests ask, in order, and answers each once. Raises only its own bugs."""
 
 
-class Appender:
+class WriterThread:
     """A queue and its thread, which begins with the first request. Safe for threads.
 
     ``on_close`` is called on the thread, behind the last group.
@@ -208,7 +210,7 @@ class Appender:
         _fail(waiting, LogClosedError(path=self._path, reason=reason))
 
 
-_running: Final[set[Appender]] = set()
+_running: Final[set[WriterThread]] = set()
 
 
 @atexit.register
@@ -218,7 +220,7 @@ def _close_all() -> None:
         appender.close()
 
 
-def _answer(request: Request, answer: Answer) -> None:
+def _answer(request: Request, answer: RequestResult) -> None:
     if isinstance(answer, Done):
         request.future.set_result(answer.value)
     else:

@@ -27,10 +27,10 @@ from raftlog.log.writing.batch_metadata import CommitName, ValueKind
 from raftlog.log.writing.commits import LastCommit
 from raftlog.records.batch import RecordBatch, read_batch
 
-from .quorum import Quorum
+from .leader_client import LeaderClient
 from .sendings import IMPOSSIBLE_OFFSET
 
-LOOKS_MAX: Final = 100
+ATTEMPTS_MAX: Final = 100
 _ANY_VALUE: Final = {
     ValueKind.BYTES: b"",
     ValueKind.MSGPACK: b"\x93\x00\x00\x90",  # [0, 0, []]
@@ -39,7 +39,7 @@ _ANY_VALUE: Final = {
 
 
 def last_commit(
-    quorum: Quorum,
+    quorum: LeaderClient,
     values: ValueKind,
     application_id: str,
     deadline_ms: float,
@@ -52,7 +52,7 @@ def last_commit(
     to it raise.
     """
     began_ms = now_ms()
-    for _ in range(LOOKS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         left_ms = max(deadline_ms - now_ms(), 0)
         told = quorum.last_commit(application_id, timeout_ms=left_ms)
         if told is None:
@@ -95,7 +95,7 @@ def _appended(
         return None
 
 
-def _timestamp_of(quorum: Quorum, appended: AppendResult) -> int:
+def _timestamp_of(quorum: LeaderClient, appended: AppendResult) -> int:
     """Return the time of a commit's batch; -1 if the batch is deleted."""
     byte_count_max = 1
     while True:

@@ -11,13 +11,15 @@ from __future__ import annotations
 from raftlog.log.epoch_cache import EpochCache
 from raftlog.types import OffsetAndEpoch
 
-from .quorum import Quorum
+from .leader_client import LeaderClient
 
 
-def epochs_of(quorum: Quorum, known: EpochCache, log_start_offset: int) -> EpochCache:
+def fetch_leader_epochs(
+    quorum: LeaderClient, known: EpochCache, log_start_offset: int
+) -> EpochCache:
     """All epochs from the one at the log's start on; ``known`` were told before."""
     found: list[tuple[int, int]] = []
-    told = quorum.end_of_epoch(quorum.leader_epoch())
+    told = quorum.end_offset_for_epoch(quorum.leader_epoch())
     while told is not None and told.offset > log_start_offset:
         before = _end_before(quorum, told.epoch)
         start_offset = 0 if before is None else before.offset
@@ -31,5 +33,5 @@ def epochs_of(quorum: Quorum, known: EpochCache, log_start_offset: int) -> Epoch
     return known.assign_all(reversed(found)).without_before(log_start_offset)
 
 
-def _end_before(quorum: Quorum, epoch: int) -> OffsetAndEpoch | None:
-    return None if epoch <= 0 else quorum.end_of_epoch(epoch - 1)
+def _end_before(quorum: LeaderClient, epoch: int) -> OffsetAndEpoch | None:
+    return None if epoch <= 0 else quorum.end_offset_for_epoch(epoch - 1)

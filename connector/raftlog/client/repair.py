@@ -22,14 +22,14 @@ from raftlog.storage.protocol import WritableStorage
 
 from .arguments import whole_number
 from .clock import Clock
-from .creating import own_properties
+from .create import embedded_properties
+from .fair_lock import LOCK_WAIT_MS, FairLock
 from .paths import without_scheme
-from .turns import LOCK_WAIT_MS, Turns
 
-__all__ = ["TruncatedTail", "RecoveryReport", "Repaired", "open_once", "repair_log"]
+__all__ = ["TruncatedTail", "RecoveryReport", "Repaired", "recover_log", "repair_log"]
 
 
-def open_once(
+def recover_log(
     path: str | os.PathLike[str], *, storage: WritableStorage | None = None
 ) -> tuple[RecoveryReport, int, int]:
     """Open the log in ``path`` as a writer does, recovering what a crash left, and close it in
@@ -41,9 +41,9 @@ def open_once(
     directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage
     clock = Clock()
-    own_properties(files, directory)
-    turns = Turns(files, directory, pause=clock.pause)
-    with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
+    embedded_properties(files, directory)
+    fair_lock = FairLock(files, directory, pause=clock.pause)
+    with fair_lock.acquire_within(LOCK_WAIT_MS, clock.now_ms):
         log = ReplicatedLog.open(files, directory, now_ms=clock.wall_ms())
         report, extent = log.report, (log.log_start_offset, log.end_offset)
         log.close()
@@ -82,13 +82,13 @@ def repair_log(
     clock = Clock() if clock is None else clock
     cut_at = whole_number(cut_at, "cut-at")
     try:
-        properties = own_properties(files, directory)
+        properties = embedded_properties(files, directory)
     except NotALogError:
         raise LogReadOnlyError(
             path=directory,
             reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is Kafka's and not ours to write",
             remedy="let its node recover it",
         ) from None
-    turns = Turns(files, directory, pause=clock.pause)
-    with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
+    fair_lock = FairLock(files, directory, pause=clock.pause)
+    with fair_lock.acquire_within(LOCK_WAIT_MS, clock.now_ms):
         return truncate_log_at(files, directory, offset=cut_at, config=properties.config)

@@ -15,14 +15,14 @@ from raftlog.log.chunks import ColumnDecoder
 from raftlog.log.transaction_markers import MARKER_COLUMNS, add_metadata_markers
 from raftlog.log.transactions import TransactionIndex
 
-from .fetching import read_pieces
-from .quorum import Quorum
+from .fetcher import read_chunks
+from .leader_client import LeaderClient
 
 _SETTLE_STEP = 65_536
 """How many offsets further to look, at a time, for the end of a transaction."""
 
 
-class MarkerHistory:
+class TransactionHistory:
     """One forward reading of a metadata log, from ``start_offset`` on.
 
     The oldest ended transactions are dropped beyond ``kept_max``: the book says from where on it
@@ -31,7 +31,7 @@ class MarkerHistory:
 
     def __init__(
         self,
-        quorum: Quorum,
+        quorum: LeaderClient,
         start_offset: int,
         *,
         is_gone_before: bool,
@@ -48,15 +48,15 @@ class MarkerHistory:
         self._start_offset = start_offset
         self._next_offset = start_offset
 
-    def knows_from(self, offset: int) -> bool:
+    def covers_from(self, offset: int) -> bool:
         """Whether it knows every transaction that ends at ``offset`` or behind it."""
         return self.book.complete_from <= offset
 
     def follow(self, end_offset: int) -> None:
-        """Read on to ``end_offset`` (exclusive, committed). Raises as ``read_pieces``."""
+        """Read on to ``end_offset`` (exclusive, committed). Raises as ``read_chunks``."""
         if self._next_offset >= end_offset:
             return
-        for piece in read_pieces(self._quorum, self._reading, self._next_offset, end_offset):
+        for piece in read_chunks(self._quorum, self._reading, self._next_offset, end_offset):
             add_metadata_markers(piece, self.book, from_offset=self._start_offset)
             self._next_offset = int(piece.batches.next_offset[-1])
 

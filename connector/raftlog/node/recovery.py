@@ -58,13 +58,13 @@ def recover_node(config: NodeConfig, *, allows_data_loss: bool) -> NodeRecovery:
         raise NodeRunningError(path=config.directory)
     with lock:
         path = partition_directory(files, config)
-        found = _look(files, path)
+        found = _inspect(files, path)
         if allows_data_loss and not found.votes:
             _recover(LogDirectory(files, path), found)
         return found
 
 
-def _look(files: WritableStorage, path: str) -> NodeRecovery:
+def _inspect(files: WritableStorage, path: str) -> NodeRecovery:
     log = QuorumLog.open(files, path, now_ms=time.time_ns() // 1_000_000, is_single=False)
     try:
         if log.report.read_only is not None:
@@ -73,7 +73,7 @@ def _look(files: WritableStorage, path: str) -> NodeRecovery:
         try:
             election = log.read_election_state()
         except CorruptFileError as error:
-            problem = error.sentence()
+            problem = error.message()
         if election is None and problem is None and log.last_fetched_epoch:
             problem = "quorum-state is missing, and there is a log beside it"
         if election is not None:

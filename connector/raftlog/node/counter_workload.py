@@ -23,17 +23,17 @@ from .log_lines import LogLines
 from .replicated_counter import ReplicatedCounter
 
 IN_FLIGHT_MAX: Final = 32
-TURN_S: Final = 0.002
-SAY_INTERVAL_S: Final = 1.0
+INTERVAL_S: Final = 0.002
+LOG_INTERVAL_S: Final = 1.0
 SNAPSHOT_EVERY: Final = 10_000
 """Increments between two snapshots of the count."""
 
 
-class Counting:
+class CounterWorkload:
     """One node's counter, and what makes it count. On the node's loop, until ``stop``."""
 
     def __init__(self, driver: Driver, lines: LogLines) -> None:
-        self.counter: Final = ReplicatedCounter(driver.state_log)
+        self.counter: Final = ReplicatedCounter(driver.raft_client)
         self._driver = driver
         self._lines = lines
         self._loop = asyncio.get_running_loop()
@@ -44,7 +44,10 @@ class Counting:
     def start(self) -> None:
         """Count from now on."""
         self._driver.register(self.counter)
-        self._tasks += [self._loop.create_task(self._count()), self._loop.create_task(self._say())]
+        self._tasks += [
+            self._loop.create_task(self._count()),
+            self._loop.create_task(self._log_progress()),
+        ]
 
     def stop(self) -> None:
         """Count no more."""
@@ -58,7 +61,7 @@ class Counting:
                 self._snapshot_value = self.counter.value
                 with contextlib.suppress(DiskFullError, LogLockedError):
                     self.counter.snapshot()
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(INTERVAL_S)
 
     def _fill(self) -> None:
         """Place increments until enough are under way."""
@@ -71,10 +74,10 @@ class Counting:
                     return
                 self._placed = placed
 
-    async def _say(self) -> None:
-        said = 0
+    async def _log_progress(self) -> None:
+        logged = 0
         while True:
-            await asyncio.sleep(SAY_INTERVAL_S)
+            await asyncio.sleep(LOG_INTERVAL_S)
             value, leads = self.counter.value, self.counter.epoch_led is not None
-            self._lines.say("counted", value=value, since_last=value - said, leads=leads)
-            said = value
+            self._lines.log("counted", value=value, since_last=value - logged, leads=leads)
+            logged = value

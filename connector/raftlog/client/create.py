@@ -28,11 +28,11 @@ from raftlog.storage.protocol import WritableStorage
 from raftlog.types import CLUSTER_METADATA_TOPIC, CLUSTER_METADATA_TOPIC_ID
 
 from .clock import Clock
-from .turns import LOCK_NAME, LOCK_WAIT_MS, TURN_NAME, Turns
+from .fair_lock import LOCK_NAME, LOCK_WAIT_MS, TURNSTILE_NAME, FairLock
 
 _OWN_NAMES: Final = {
     LOCK_NAME,
-    TURN_NAME,
+    TURNSTILE_NAME,
     CHECKSUMS_NAME,
     EPOCH_CHECKPOINT_NAME,
     PARTITION_METADATA_NAME,
@@ -84,7 +84,7 @@ def read_properties(storage: WritableStorage, path: str) -> LogProperties | None
     return None if data is None else parse_log_properties(data, file_path)
 
 
-def own_properties(storage: WritableStorage, path: str) -> LogProperties:
+def embedded_properties(storage: WritableStorage, path: str) -> LogProperties:
     """What the log of ours in a directory says it is.
 
     Raises ``LogNotFoundError``, ``NotALogError`` if it is no log of ours, ``CorruptFileError``.
@@ -121,8 +121,8 @@ def _create(
     storage.is_directory(above)  # raises if there is none, and names it
     if storage.make_directory(path):
         storage.sync_directory(above)
-    turns = Turns(storage, path, pause=clock.pause)
-    with turns.take_within(LOCK_WAIT_MS, clock.now_ms):
+    fair_lock = FairLock(storage, path, pause=clock.pause)
+    with fair_lock.acquire_within(LOCK_WAIT_MS, clock.now_ms):
         found = read_properties(storage, path)
         now_ms = clock.wall_ms()
         if found is None:

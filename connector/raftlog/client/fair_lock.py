@@ -20,7 +20,7 @@ from raftlog.errors import LogLockedError
 from raftlog.storage.protocol import FileLock, WritableStorage
 
 LOCK_NAME: Final = ".append.lock"
-TURN_NAME: Final = ".append.turn"
+TURNSTILE_NAME: Final = ".append.turn"
 
 LOCK_WAIT_MS: Final = 30_000
 """How long whoever makes, configures or repairs a log waits for its writers."""
@@ -28,7 +28,7 @@ _PAUSE_FIRST_S: Final = 0.000_1
 _PAUSE_LONGEST_S: Final = 0.005
 
 
-class Turns:
+class FairLock:
     """The turns of one log. ``pause`` is given seconds."""
 
     def __init__(
@@ -41,25 +41,25 @@ class Turns:
         self._storage = storage
         self._directory = directory
         self._lock_path = storage.join(directory, LOCK_NAME)
-        self._turn_path = storage.join(directory, TURN_NAME)
+        self._turnstile_path = storage.join(directory, TURNSTILE_NAME)
         self._pause = pause
 
-    def take(self, is_wanted: Callable[[], bool]) -> FileLock | None:
+    def acquire(self, is_wanted: Callable[[], bool]) -> FileLock | None:
         """Wait for the lock; None as soon as ``is_wanted`` says no more.
 
         It is asked after each try. Raises ``LogAccessError`` if the files cannot be made.
         """
-        turn = self._wait_for(self._turn_path, is_wanted)
+        turn = self._wait_for(self._turnstile_path, is_wanted)
         if turn is None:
             return None
         with turn:
             return self._wait_for(self._lock_path, is_wanted)
 
-    def take_within(self, wait_ms: float, now_ms: Callable[[], float]) -> FileLock:
-        """Wait for the lock, for so long by a clock that never goes back. Raises as ``take``, and
-        ``LogLockedError``."""
+    def acquire_within(self, wait_ms: float, now_ms: Callable[[], float]) -> FileLock:
+        """Wait for the lock, for so long by a clock that never goes back. Raises as
+        ``acquire``, and ``LogLockedError``."""
         until_ms = now_ms() + wait_ms
-        lock = self.take(lambda: now_ms() < until_ms)
+        lock = self.acquire(lambda: now_ms() < until_ms)
         if lock is None:
             raise LogLockedError(path=self._directory, waited_ms=round(wait_ms))
         return lock

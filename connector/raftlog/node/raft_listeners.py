@@ -9,7 +9,7 @@ Rules of this file:
 3. Leaders are told in the order of epochs. That this node leads is told only when everything below
    its epoch was given, the first record of the epoch too: whoever hears it knows all that was
    committed before, and may append. That it leads no more is told at once.
-4. A listener is never called within another call of one. It calls the log by ``StateLog`` only.
+4. A listener is never called within another call of one. It calls the log by ``RaftClient`` only.
 
 Kafka: ``RaftClient.Listener`` and ``KafkaRaftClient.ListenerContext`` (KIP-595, KIP-630).
 """
@@ -28,12 +28,12 @@ from raftlog.records.batch import RecordBatch, TornTail, read_batch
 
 from .replica import Outgoing, Replica
 
-PIECE_BYTES_MAX: Final = 1 << 20
+CHUNK_BYTES_MAX: Final = 1 << 20
 """So much is given to a listener at once, or one batch if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leadership:
+class LeaderNotification:
     """Who leads ``epoch``; None: nobody that is known.
 
     ``end_offset``: the log's end if this node leads, which is where its next append goes.
@@ -44,49 +44,49 @@ class Leadership:
     end_offset: int | None = None
 
 
-class Listener(Protocol):
+class RaftListener(Protocol):
     """A state machine over the log. Its calls come on the thread that drives the replica."""
 
-    def commit(self, batches: Sequence[RecordBatch]) -> None:
+    def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
         """These batches are committed, and follow what was given before."""
 
-    def load_snapshot(self, snapshot: SnapshotReader) -> None:
+    def handle_load_snapshot(self, snapshot: SnapshotReader) -> None:
         """Forget the state, and take that of a snapshot."""
 
-    def change_leader(self, leadership: Leadership) -> None:
+    def handle_leader_change(self, leader: LeaderNotification) -> None:
         """Another epoch has begun, or its leader is known now."""
 
     def begin_shutdown(self) -> None:
         """The node is about to stop: nothing more will be appended. Nothing is told afterwards."""
 
 
-class Listeners:
+class RaftListeners:
     """The listeners of one replica. Not shared between threads.
 
-    Whoever drives the replica gives ``hear`` all that it wants done, from its first step on, and
+    Whoever drives the replica gives ``handle`` all that it wants done, from its first step on, and
     then calls ``poll`` until there is nothing more to give.
     """
 
-    def __init__(self, replica: Replica, *, piece_bytes_max: int = PIECE_BYTES_MAX) -> None:
+    def __init__(self, replica: Replica, *, chunk_bytes_max: int = CHUNK_BYTES_MAX) -> None:
         self._replica: Final = replica
-        self._piece_bytes_max = piece_bytes_max
+        self._chunk_bytes_max = chunk_bytes_max
         self._leader: LeaderChanged | None = None
-        self._all: list[_Progress] = []
+        self._all: list[_ListenerContext] = []
         self._is_polling = False
 
-    def register(self, listener: Listener) -> None:
+    def register(self, listener: RaftListener) -> None:
         """Give it everything, from the newest snapshot or the first record on."""
-        progress = _Progress(self._replica, listener, self._piece_bytes_max)
+        progress = _ListenerContext(self._replica, listener, self._chunk_bytes_max)
         if self._leader is not None:
             progress.leaders.append(self._leader)
         self._all.append(progress)
 
-    def next_offset(self, listener: Listener) -> int:
+    def next_offset(self, listener: RaftListener) -> int:
         """Everything below was given to it."""
         (found,) = (one for one in self._all if one.listener is listener)
         return found.next_offset
 
-    def hear(self, outgoing: Outgoing) -> None:
+    def handle(self, outgoing: Outgoing) -> None:
         """Note what the replica tells of leaders."""
         if isinstance(outgoing, LeaderChanged):
             self._leader = outgoing
@@ -111,16 +111,16 @@ class Listeners:
             one.listener.begin_shutdown()
 
 
-class _Progress:
+class _ListenerContext:
     """How far one listener is."""
 
-    def __init__(self, replica: Replica, listener: Listener, piece_bytes_max: int) -> None:
+    def __init__(self, replica: Replica, listener: RaftListener, chunk_bytes_max: int) -> None:
         self.listener: Final = listener
         self.next_offset = 0
         self.leaders: Final[deque[LeaderChanged]] = deque()
         """What is not told yet, the oldest first."""
         self._replica = replica
-        self._piece_bytes_max = piece_bytes_max
+        self._chunk_bytes_max = chunk_bytes_max
 
     def advance(self) -> bool:
         """Give one piece, or a snapshot; whether there is more."""
@@ -128,17 +128,17 @@ class _Progress:
         is_overtaken = self.next_offset < log.log_start_offset
         if (is_overtaken or self.next_offset == 0) and log.snapshots:
             snapshot_id = log.snapshots[-1]
-            self.listener.load_snapshot(log.open_snapshot(snapshot_id))
+            self.listener.handle_load_snapshot(log.open_snapshot(snapshot_id))
             self.next_offset = snapshot_id.end_offset
         elif self.next_offset < committed:
-            batches = committed_batches(log, self.next_offset, committed, self._piece_bytes_max)
-            self.listener.commit(batches)
+            batches = committed_batches(log, self.next_offset, committed, self._chunk_bytes_max)
+            self.listener.handle_commit(batches)
             self.next_offset = batches[-1].next_offset
-        while self.leaders and self._tell_leader(self.leaders[0]):
+        while self.leaders and self._notify_leader(self.leaders[0]):
             self.leaders.popleft()
         return self.next_offset < (self._replica.core.high_watermark or 0)
 
-    def _tell_leader(self, leader: LeaderChanged) -> bool:
+    def _notify_leader(self, leader: LeaderChanged) -> bool:
         """Whether it is told, or need not be any more."""
         end_offset = None
         if leader.epoch_start_offset is not None:
@@ -147,7 +147,9 @@ class _Progress:
             if self.next_offset <= leader.epoch_start_offset:
                 return False  # it has not got the first record of that epoch
             end_offset = self._replica.log.end_offset
-        self.listener.change_leader(Leadership(leader.epoch, leader.leader_id, end_offset))
+        self.listener.handle_leader_change(
+            LeaderNotification(leader.epoch, leader.leader_id, end_offset)
+        )
         return True
 
 
