@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pyspark.errors import PySparkException
 
 import raftlog
-from pyspark_raftlog import News, append, commit_loop, conflict
+from pyspark_raftlog import NewRecords, append, commit_loop, conflict
 
 dbutils.widgets.text("path", "", "directory of the log (empty: a new one)")
 path = dbutils.widgets.get("path") or f"{tempfile.mkdtemp(prefix='raftlog-')}/ids-0"
@@ -41,14 +41,16 @@ class Allocator:
 
     def take(self, count: int) -> range:
         """A block of ids that nobody else has, or ever gets."""
-        commit_loop(path, lambda news: self.decide(news, count), from_offset=self.read_up_to)
+        commit_loop(
+            path, lambda new_records: self.decide(new_records, count), from_offset=self.read_up_to
+        )
         return range(self.free, self.free + count)
 
-    def decide(self, news: News, count: int) -> list[bytes]:
-        for record in news.records:
+    def decide(self, new_records: NewRecords, count: int) -> list[bytes]:
+        for record in new_records.records:
             _, _, end = record.value.decode().split()
             self.free = int(end)
-        self.read_up_to = news.end_offset
+        self.read_up_to = new_records.end_offset
         return [f"{self.job} {self.free} {self.free + count}".encode()]
 
 

@@ -24,7 +24,7 @@ def bundled() -> str:
 
 
 path = dbutils.widgets.get("path") or bundled()
-place = dbutils.widgets.get("tables") or f"{tempfile.mkdtemp(prefix='raftlog-')}/cluster"
+tables_path = dbutils.widgets.get("tables") or f"{tempfile.mkdtemp(prefix='raftlog-')}/cluster"
 
 # COMMAND ----------
 
@@ -35,8 +35,8 @@ place = dbutils.widgets.get("tables") or f"{tempfile.mkdtemp(prefix='raftlog-')}
 
 # COMMAND ----------
 
-cluster = open_cluster(spark, place)
-query = cluster.materialize(path, checkpoint=f"{place}-checkpoint", trigger="availableNow")
+cluster = open_cluster(spark, tables_path)
+query = cluster.materialize(path, checkpoint=f"{tables_path}-checkpoint", trigger="availableNow")
 query.awaitTermination()
 
 now = cluster.latest()

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from .source import RaftlogDataSource
 
 if TYPE_CHECKING:
-    from .committing import News, commit_loop
     from .frames import append
+    from .optimistic_commit import NewRecords, commit_loop
     from .typed_errors import conflict, typed_error
 
 DefaultSource = RaftlogDataSource
 
 __all__ = [
     "DefaultSource",
-    "News",
+    "NewRecords",
     "RaftlogDataSource",
     "append",
     "commit_loop",
@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "News": "committing",
+    "NewRecords": "optimistic_commit",
     "append": "frames",
-    "commit_loop": "committing",
+    "commit_loop": "optimistic_commit",
     "conflict": "typed_errors",
     "typed_error": "typed_errors",
 }

@@ -27,7 +27,7 @@ from raftlog.errors import (
 from raftlog.limits import BATCH_HEADER_BYTES
 
 from .commit_message import RowsMessage, unpack_rows
-from .write_rows import records_of, wire_schema
+from .write_rows import message_schema, records_of
 
 if TYPE_CHECKING:
     from raftlog import AppendResult, CommitName
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .write_plan import WritePlan
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
-ASKS_MAX: Final = 4
+ATTEMPTS_MAX: Final = 4
 """How often a named append is asked for whose outcome is not known."""
 
 
@@ -55,7 +55,7 @@ def append_rows(
     Raises ``CommitMessageError``, ``CommitTooLargeError``, and what ``EmbeddedLog.append`` raises.
     """
     _check_size(plan, messages)
-    schema = wire_schema(plan.columns)
+    schema = message_schema(plan.columns)
     records = [
         record for message in messages for record in records_of(unpack_rows(message, schema))
     ]
@@ -64,7 +64,7 @@ def append_rows(
     if not records and commit is None and all(token is None for token in tokens):
         return None
     opened = open_log or (lambda _: open_log_of(options))
-    result = _append_until_known(plan, records, commit, opened)
+    result = _append_with_retries(plan, records, commit, opened)
     if result.was_duplicate:
         _LOGGER.warning(
             "%s has %s already, at offsets %d to %d; nothing was written",
@@ -91,18 +91,18 @@ def _too_large(plan: WritePlan, byte_count: int, byte_count_max: int) -> CommitT
     )
 
 
-def _append_until_known(
+def _append_with_retries(
     plan: WritePlan,
     records: list[RecordToAppend],
     commit: CommitName | None,
     open_log: Callable[[str], AbstractContextManager[AnyLog]],
 ) -> AppendResult:
-    for ask in range(1, ASKS_MAX + 1):
+    for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             with open_log(plan.options.path) as log:
                 return _append(plan, log, records, commit)
         except AppendUnknownError as unknown:
-            if commit is None or not records or ask == ASKS_MAX:
+            if commit is None or not records or attempt == ATTEMPTS_MAX:
                 raise
             _LOGGER.warning("%s; asking again for %s", unknown, commit)
     raise AssertionError("the loop returns or raises")

@@ -29,7 +29,7 @@ from raftlog_state.records import decode
 
 from .metadata import MetadataColumns
 from .schema import COLUMNS, arrow_schema
-from .visibility import NEVER, Lookup
+from .transactions import NEVER, TransactionLookup
 
 if TYPE_CHECKING:
     from raftlog.records.scan import Scan
@@ -44,7 +44,7 @@ _TIMESTAMP_MS_MAX: Final = (2**63 - 1) // _MICROSECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPlace:
+class SnapshotPosition:
     """What all rows of one checkpoint share: they stand for the log below ``id.end_offset``."""
 
     id: SnapshotId
@@ -57,7 +57,7 @@ class RowBuilder:
     """Makes the rows of one partition.
 
     ``redactor`` is None where values are not metadata records; the columns about those are then
-    null. ``checkpoint`` is None for rows of the log. ``without_our_headers``: raftlog wrote the
+    null. ``snapshot`` is None for rows of the log. ``hide_reserved_headers``: raftlog wrote the
     log, and its own headers are not shown.
     """
 
@@ -65,12 +65,12 @@ class RowBuilder:
     path: str
     topic: str
     partition: int
-    transactions: Lookup
+    transactions: TransactionLookup
     redactor: Redactor | None
-    checkpoint: CheckpointPlace | None = None
+    snapshot: SnapshotPosition | None = None
     with_control: bool = False
     with_aborted: bool = False
-    without_our_headers: bool = False
+    hide_reserved_headers: bool = False
     row_count_max: int = ARROW_ROWS_DEFAULT
 
     def scan_columns(self) -> Column:
@@ -94,7 +94,7 @@ class RowBuilder:
         """
         assert scan.records.offset is not None
         offset = scan.records.offset.to_numpy()
-        visibility = self.transactions.of(scan, offset)
+        visibility = self.transactions.visibility(scan, offset)
         keep = np.ones(len(scan.records), dtype=np.bool_)
         if visibility.known_end is not None:
             keep &= offset < visibility.known_end
@@ -110,14 +110,14 @@ class RowBuilder:
             try:
                 cells = [self._rule(name)(rows) for name in self.columns]
             except MetadataParseError as error:
-                raise rows.damage(error) from None
+                raise rows.corrupt_batch_error(error) from None
             yield pa.RecordBatch.from_arrays(cells, schema=arrow_schema(self.columns))
         if visibility.error is not None:
             raise visibility.error
 
     def _rule(self, name: str) -> Callable[[_Rows], pa.Array]:
-        if self.checkpoint is not None and name in _RULES_OF_CHECKPOINTS:
-            return _RULES_OF_CHECKPOINTS[name]
+        if self.snapshot is not None and name in _SNAPSHOT_RULES:
+            return _SNAPSHOT_RULES[name]
         return _RULES[name].make
 
 
@@ -137,7 +137,7 @@ class _Rows:
         self._visible_offset = visible_offset
         self.row_count = which.stop - which.start if isinstance(which, slice) else len(which)
 
-    def scanned(self, name: str) -> pa.Array:
+    def column(self, name: str) -> pa.Array:
         """A column of the scan."""
         column = getattr(self.scan.records, name)
         assert column is not None, f"{name} was not asked for"
@@ -170,29 +170,29 @@ class _Rows:
         """The columns about metadata records, where these are some; null for control records."""
         if self.builder.redactor is None:
             return None
-        values = self.scanned("value")
+        values = self.column("value")
         if self.is_control.any():
-            values = _chosen(self.is_control, pa.scalar(None, pa.binary()), values)
+            values = _if_else(self.is_control, pa.scalar(None, pa.binary()), values)
         return MetadataColumns(values, self.builder.redactor)
 
     def value(self) -> pa.Array:
         if self.metadata is None:
-            return self.scanned("value")
+            return self.column("value")
         if not self.is_control.any():
             return self.metadata.value
-        return _chosen(self.is_control, self.scanned("value"), self.metadata.value)
+        return _if_else(self.is_control, self.column("value"), self.metadata.value)
 
     def record(self) -> pa.Array:
         if self.metadata is None:
             return self.control_texts(_control_record)
         if not self.is_control.any():
             return self.metadata.record
-        return _chosen(self.is_control, self.control_texts(_control_record), self.metadata.record)
+        return _if_else(self.is_control, self.control_texts(_control_record), self.metadata.record)
 
     def headers(self) -> pa.Array:
-        headers = self.scanned("headers")
-        if self.builder.without_our_headers:
-            headers = _without_ours(headers)
+        headers = self.column("headers")
+        if self.builder.hide_reserved_headers:
+            headers = _without_reserved(headers)
         return headers.cast(COLUMNS["headers"][1])
 
     def control_texts(self, text_of: Callable[[bytes, bytes | None], str]) -> pa.Array:
@@ -200,15 +200,15 @@ class _Rows:
         if not self.is_control.any():
             return self.repeated(None, pa.string())
         texts: list[str | None] = [None] * self.row_count
-        keys, values = self.scanned("key"), self.scanned("value")
+        keys, values = self.column("key"), self.column("value")
         for row in np.flatnonzero(self.is_control).tolist():
             texts[row] = text_of(keys[row].as_py(), values[row].as_py())
         return pa.array(texts, pa.string())
 
-    def damage(self, error: MetadataParseError) -> CorruptBatchError:
+    def corrupt_batch_error(self, error: MetadataParseError) -> CorruptBatchError:
         """Say where the record is that does not parse."""
         offset = None
-        offsets, values = self.scanned("offset"), self.scanned("value")
+        offsets, values = self.column("offset"), self.column("value")
         for row in np.flatnonzero(~self.is_control).tolist():
             try:
                 decode(values[row].as_py() or b"")
@@ -226,19 +226,19 @@ def _timestamps(timestamp_ms: npt.NDArray[np.int64]) -> pa.Array:
     return pa.array(microseconds, mask=~fits).view(COLUMNS["timestamp"][1])
 
 
-def _chosen(which: npt.NDArray[np.bool_], these: pa.Array | pa.Scalar, those: pa.Array) -> pa.Array:
-    """``these`` where ``which`` is true, ``those`` elsewhere."""
-    return pc.call_function("if_else", [pa.array(which), these, those])
+def _if_else(which: npt.NDArray[np.bool_], left: pa.Array | pa.Scalar, right: pa.Array) -> pa.Array:
+    """``left`` where ``which`` is true, ``right`` elsewhere."""
+    return pc.call_function("if_else", [pa.array(which), left, right])
 
 
-def _without_ours(headers: pa.ListArray) -> pa.ListArray:
+def _without_reserved(headers: pa.ListArray) -> pa.ListArray:
     """Leave out the headers whose names are the log's own. No row of a scan has null headers."""
     bounds = headers.offsets.to_numpy()
     values = headers.values.slice(bounds[0], bounds[-1] - bounds[0])
     names = values.field("key")
     options = pc.MatchSubstringOptions(HEADER_PREFIX)
-    is_ours = pc.call_function("starts_with", [names], options)
-    kept = ~is_ours.to_numpy(zero_copy_only=False)
+    is_reserved = pc.call_function("starts_with", [names], options)
+    kept = ~is_reserved.to_numpy(zero_copy_only=False)
     if kept.all():
         return headers
     kept_before = np.concatenate(([0], np.cumsum(kept, dtype=np.int32)))
@@ -251,7 +251,7 @@ def _control_record(key: bytes, value: bytes | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _ColumnRule:
     """How a column is made, and what it needs: always, of metadata records, of control records."""
 
     make: Callable[[_Rows], pa.Array]
@@ -260,84 +260,87 @@ class _Rule:
     needs_of_control: Column = Column.NONE
 
 
-def _about_metadata(name: str, kind: pa.DataType) -> _Rule:
+def _metadata_rule(name: str, kind: pa.DataType) -> _ColumnRule:
     def make(rows: _Rows) -> pa.Array:
-        about = rows.metadata
-        return rows.repeated(None, kind) if about is None else getattr(about, name)
+        columns = rows.metadata
+        return rows.repeated(None, kind) if columns is None else getattr(columns, name)
 
-    return _Rule(make, needs_of_metadata=Column.VALUE)
+    return _ColumnRule(make, needs_of_metadata=Column.VALUE)
 
 
-_BOTH: Final = Column.KEY | Column.VALUE
+_KEY_AND_VALUE: Final = Column.KEY | Column.VALUE
 
-_RULES: Final[Mapping[str, _Rule]] = {
-    "key": _Rule(lambda rows: rows.scanned("key"), Column.KEY),
-    "value": _Rule(_Rows.value, Column.VALUE),
-    "topic": _Rule(lambda rows: rows.repeated(rows.builder.topic, pa.string())),
-    "partition": _Rule(lambda rows: rows.repeated(rows.builder.partition, pa.int32())),
-    "offset": _Rule(lambda rows: rows.scanned("offset"), Column.OFFSET),
-    "timestamp": _Rule(
-        lambda rows: _timestamps(rows.scanned("timestamp_ms").to_numpy()), Column.TIMESTAMP
+_RULES: Final[Mapping[str, _ColumnRule]] = {
+    "key": _ColumnRule(lambda rows: rows.column("key"), Column.KEY),
+    "value": _ColumnRule(_Rows.value, Column.VALUE),
+    "topic": _ColumnRule(lambda rows: rows.repeated(rows.builder.topic, pa.string())),
+    "partition": _ColumnRule(lambda rows: rows.repeated(rows.builder.partition, pa.int32())),
+    "offset": _ColumnRule(lambda rows: rows.column("offset"), Column.OFFSET),
+    "timestamp": _ColumnRule(
+        lambda rows: _timestamps(rows.column("timestamp_ms").to_numpy()), Column.TIMESTAMP
     ),
-    "timestampType": _Rule(
+    "timestampType": _ColumnRule(
         lambda rows: pa.array(rows.of_batch(rows.scan.batches.is_log_append_time).astype(np.int32))
     ),
-    "leaderEpoch": _Rule(lambda rows: rows.scanned("leader_epoch"), Column.LEADER_EPOCH),
-    "visibleOffset": _Rule(_Rows.visible_offset, Column.OFFSET),
-    "recordType": _about_metadata("record_type", pa.string()),
-    "recordVersion": _about_metadata("record_version", pa.int32()),
-    "record": _Rule(_Rows.record, needs_of_metadata=Column.VALUE, needs_of_control=_BOTH),
-    "snapshotPosition": _Rule(lambda rows: rows.repeated(None, pa.int32())),
-    "headers": _Rule(_Rows.headers, Column.HEADERS),
-    "controlType": _Rule(
-        lambda rows: rows.control_texts(lambda key, _: control_name(key)), needs_of_control=_BOTH
+    "leaderEpoch": _ColumnRule(lambda rows: rows.column("leader_epoch"), Column.LEADER_EPOCH),
+    "visibleOffset": _ColumnRule(_Rows.visible_offset, Column.OFFSET),
+    "recordType": _metadata_rule("record_type", pa.string()),
+    "recordVersion": _metadata_rule("record_version", pa.int32()),
+    "record": _ColumnRule(
+        _Rows.record, needs_of_metadata=Column.VALUE, needs_of_control=_KEY_AND_VALUE
+    ),
+    "snapshotPosition": _ColumnRule(lambda rows: rows.repeated(None, pa.int32())),
+    "headers": _ColumnRule(_Rows.headers, Column.HEADERS),
+    "controlType": _ColumnRule(
+        lambda rows: rows.control_texts(lambda key, _: control_name(key)),
+        needs_of_control=_KEY_AND_VALUE,
     ),
 }
 assert _RULES.keys() == COLUMNS.keys()
 
 
-def _place(rows: _Rows) -> CheckpointPlace:
-    assert rows.builder.checkpoint is not None
-    return rows.builder.checkpoint
+def _snapshot_position(rows: _Rows) -> SnapshotPosition:
+    assert rows.builder.snapshot is not None
+    return rows.builder.snapshot
 
 
 def _last_offset(rows: _Rows) -> pa.Array:
-    return rows.repeated(_place(rows).id.end_offset - 1, pa.int64())
+    return rows.repeated(_snapshot_position(rows).id.end_offset - 1, pa.int64())
 
 
-_RULES_OF_CHECKPOINTS: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
+_SNAPSHOT_RULES: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
     "offset": _last_offset,
     "visibleOffset": _last_offset,
-    "leaderEpoch": lambda rows: rows.repeated(_place(rows).id.epoch, pa.int32()),
+    "leaderEpoch": lambda rows: rows.repeated(_snapshot_position(rows).id.epoch, pa.int32()),
     "timestamp": lambda rows: _timestamps(
-        np.full(rows.row_count, _place(rows).timestamp_ms, dtype=np.int64)
+        np.full(rows.row_count, _snapshot_position(rows).timestamp_ms, dtype=np.int64)
     ),
-    "snapshotPosition": lambda rows: rows.scanned("offset").cast(pa.int32()),
+    "snapshotPosition": lambda rows: rows.column("offset").cast(pa.int32()),
 }
 """What rows of a checkpoint take from the checkpoint, and their place in it."""
 
 
-def rebatch(pieces: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.RecordBatch]:
+def rebatch(batches: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.RecordBatch]:
     """Cut large batches and put small ones together: about ``row_count`` rows each, never none.
 
-    An error of ``pieces`` comes behind all rows that came before it.
+    An error of ``batches`` comes behind all rows that came before it.
     """
-    waiting: list[pa.RecordBatch] = []
-    waiting_rows = waiting_bytes = 0
+    pending: list[pa.RecordBatch] = []
+    pending_rows = pending_bytes = 0
     try:
-        for piece in pieces:
-            for start in range(0, piece.num_rows, row_count):
-                part = piece.slice(start, row_count)
-                is_full = waiting_rows + part.num_rows > row_count
-                if waiting and (is_full or waiting_bytes > BATCH_BYTES_SOFT_MAX):
-                    yield pa.concat_batches(waiting)
-                    waiting, waiting_rows, waiting_bytes = [], 0, 0
-                waiting.append(part)
-                waiting_rows += part.num_rows
-                waiting_bytes += part.nbytes
+        for batch in batches:
+            for start in range(0, batch.num_rows, row_count):
+                part = batch.slice(start, row_count)
+                is_full = pending_rows + part.num_rows > row_count
+                if pending and (is_full or pending_bytes > BATCH_BYTES_SOFT_MAX):
+                    yield pa.concat_batches(pending)
+                    pending, pending_rows, pending_bytes = [], 0, 0
+                pending.append(part)
+                pending_rows += part.num_rows
+                pending_bytes += part.nbytes
     except RaftlogError:
-        if waiting:
-            yield pa.concat_batches(waiting)
+        if pending:
+            yield pa.concat_batches(pending)
         raise
-    if waiting:
-        yield pa.concat_batches(waiting)
+    if pending:
+        yield pa.concat_batches(pending)

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from raftlog.errors import CommitMessageError
 
-from .write_rows import least_byte_count
+from .write_rows import min_byte_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def pack_rows(
     with pa.ipc.new_stream(sink, schema) as stream:
         for batch in batches:
             row_count += batch.num_rows
-            byte_count += least_byte_count(batch)
+            byte_count += min_byte_count(batch)
             if byte_count <= byte_count_max:
                 stream.write_batch(batch)
     if byte_count > byte_count_max:

@@ -51,14 +51,14 @@ def boolean(name: str, value: str) -> bool:
             raise OptionError(option=name, reason="must be true or false")
 
 
-def whole(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
+def integer(min_value: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
     """A whole number between these two, both inclusive."""
 
     def parse(name: str, value: str) -> int:
         match = _QUANTITY.fullmatch(value)
-        if match is None or match[2] or not least <= int(match[1]) <= most:
+        if match is None or match[2] or not min_value <= int(match[1]) <= most:
             top = "" if most == _LONG_MAX else f" to {most}"
-            raise OptionError(option=name, reason=f"must be a whole number from {least}{top}")
+            raise OptionError(option=name, reason=f"must be a whole number from {min_value}{top}")
         return int(match[1])
 
     return parse

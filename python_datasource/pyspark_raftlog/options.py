@@ -25,19 +25,19 @@ from raftlog.client.arguments import isolation_of
 from raftlog.client.location import QuorumNodes
 from raftlog.errors import OptionError
 
-from .door import DOOR_OPTIONS, take_place
+from .connection import CONNECTION_OPTIONS, take_location
 from .option_values import (
     Parse,
     boolean,
     byte_count,
     duration_ms,
+    integer,
     paths,
     timestamp_ms,
-    whole,
 )
 
 
-class Edge(enum.Enum):
+class OffsetSpec(enum.Enum):
     """A place in a log that has a name instead of a number."""
 
     EARLIEST = "earliest"
@@ -62,10 +62,10 @@ class RaftlogOptions:
 
     path: str
     nodes: QuorumNodes | None = None
-    starting_offset: Edge | int | None = None
+    starting_offset: OffsetSpec | int | None = None
     starting_timestamp_ms: int | None = None
     starting_timestamp_strategy: TimestampStrategy = TimestampStrategy.ERROR
-    ending_offset: Edge | int = Edge.LATEST
+    ending_offset: OffsetSpec | int = OffsetSpec.LATEST
     ending_timestamp_ms: int | None = None
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
@@ -97,15 +97,15 @@ class RaftlogOptions:
         given: dict[str, Any] = {}
         names: dict[str, str] = {}
         for raw_name, value in options.items():
-            if is_of_spark(raw_name):
+            if is_spark_option(raw_name):
                 continue
             name, attribute, parse = _find(raw_name)
             if attribute in names:
                 raise OptionError(option=name, reason=f"says the same as {names[attribute]}")
             names[attribute] = name
             given[attribute] = parse(name, value)
-        place = take_place(given, "call load(path)")
-        parsed = cls(path=place.path, nodes=place.nodes, **given)
+        location = take_location(given, "call load(path)")
+        parsed = cls(path=location.path, nodes=location.nodes, **given)
         parsed._check_together()
         return parsed
 
@@ -126,30 +126,30 @@ class RaftlogOptions:
         return dataclasses.replace(self, path=path)
 
     @property
-    def shows_aborted(self) -> bool:
+    def includes_aborted(self) -> bool:
         """Whether records of aborted transactions become rows."""
         return self.include_aborted_records or self.isolation is Isolation.READ_UNCOMMITTED
 
-    def refuse_ending(self) -> None:
+    def check_no_end(self) -> None:
         """Raise ``OptionError`` if an end was given: a stream has none."""
         if self.ending_timestamp_ms is not None:
             raise OptionError(option="endingTimestamp", reason="is for batch reads only")
-        if self.ending_offset is not Edge.LATEST:
+        if self.ending_offset is not OffsetSpec.LATEST:
             raise OptionError(option="endingOffset", reason="is for batch reads only")
 
 
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _offset_or(*edges: Edge) -> Callable[[str, str], Edge | int]:
-    def parse(name: str, value: str) -> Edge | int:
+def _offset_or(*specs: OffsetSpec) -> Callable[[str, str], OffsetSpec | int]:
+    def parse(name: str, value: str) -> OffsetSpec | int:
         text = value.strip().lower()
-        for edge in edges:
-            if text == edge.value:
-                return edge
+        for spec in specs:
+            if text == spec.value:
+                return spec
         if re.fullmatch(r"\d{1,18}", text, re.ASCII):
             return int(text)
-        words = ", ".join(edge.value for edge in edges)
+        words = ", ".join(spec.value for spec in specs)
         raise OptionError(
             option=name, reason=f"must be {words} or one offset (a path is one partition)"
         )
@@ -199,33 +199,33 @@ def _secret(name: str, value: str) -> bytes:
 
 # --- names ----------------------------------------------------------------------------------------
 
-_STARTING: Final = _offset_or(Edge.EARLIEST, Edge.LATEST, Edge.SNAPSHOT)
+_STARTING: Final = _offset_or(OffsetSpec.EARLIEST, OffsetSpec.LATEST, OffsetSpec.SNAPSHOT)
 
 OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
-    **DOOR_OPTIONS,
+    **CONNECTION_OPTIONS,
     "paths": ("path", paths),
     "startingOffset": ("starting_offset", _STARTING),
     "startingOffsets": ("starting_offset", _STARTING),
     "startingTimestamp": ("starting_timestamp_ms", timestamp_ms),
     "startingTimestampStrategy": ("starting_timestamp_strategy", _strategy),
     "startingOffsetsByTimestampStrategy": ("starting_timestamp_strategy", _strategy),
-    "endingOffset": ("ending_offset", _offset_or(Edge.LATEST)),
-    "endingOffsets": ("ending_offset", _offset_or(Edge.LATEST)),
+    "endingOffset": ("ending_offset", _offset_or(OffsetSpec.LATEST)),
+    "endingOffsets": ("ending_offset", _offset_or(OffsetSpec.LATEST)),
     "endingTimestamp": ("ending_timestamp_ms", timestamp_ms),
-    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", whole(1)),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", integer(1)),
     "maxBytesPerTrigger": ("max_bytes_per_trigger", byte_count),
-    "minOffsetsPerTrigger": ("min_offsets_per_trigger", whole(1)),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", integer(1)),
     "maxTriggerDelay": ("max_trigger_delay_ms", duration_ms),
-    "minPartitions": ("min_partitions", whole(1, 1_000_000)),
-    "maxRecordsPerPartition": ("max_records_per_partition", whole(1)),
+    "minPartitions": ("min_partitions", integer(1, 1_000_000)),
+    "maxRecordsPerPartition": ("max_records_per_partition", integer(1)),
     "failOnDataLoss": ("fail_on_data_loss", boolean),
     "isolationLevel": ("isolation", _isolation),
     "includeHeaders": ("include_headers", boolean),
     "includeControlRecords": ("include_control_records", boolean),
     "includeAbortedRecords": ("include_aborted_records", boolean),
-    "recordBatchRows": ("record_batch_rows", whole(1, limits.ARROW_ROWS_MAX)),
+    "recordBatchRows": ("record_batch_rows", integer(1, limits.ARROW_ROWS_MAX)),
     "tailHoldback": ("tail_holdback_ms", duration_ms),
-    "pollWaitMs": ("poll_wait_ms", whole(0, 60_000)),
+    "pollWaitMs": ("poll_wait_ms", integer(0, 60_000)),
     "maxDecompressedBytes": ("decompressed_bytes_max", _decompressed_bytes),
     "redact": ("redact", boolean),
     "redactKey": ("redact_key", _secret),
@@ -235,16 +235,16 @@ OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
 
 _BY_KEY: Final = {name.lower(): name for name in OPTIONS}
 
-_OF_SPARK: Final = frozenset({"checkpointlocation", "provider", "owner", "queryname"})
+_SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "provider", "owner", "queryname"})
 
 
-def is_of_spark(raw_name: str) -> bool:
+def is_spark_option(raw_name: str) -> bool:
     """Whether Spark puts this among the options by itself."""
     name = raw_name.lower()
-    return name in _OF_SPARK or name.startswith("option.")
+    return name in _SPARK_OPTIONS or name.startswith("option.")
 
 
-WRITING_ONLY: Final = (
+WRITE_ONLY_OPTIONS: Final = (
     "requiredBaseOffset",
     "requiredEndOffset",
     "requiredEpoch",
@@ -255,15 +255,15 @@ WRITING_ONLY: Final = (
 )
 """What only writing knows (``write_options``): to be told apart, and to be suggested."""
 
-_WRITING_KEYS: Final = {name.lower(): name for name in WRITING_ONLY}
+_WRITE_ONLY_KEYS: Final = {name.lower(): name for name in WRITE_ONLY_OPTIONS}
 
 
-def names_writing(options: Mapping[str, str]) -> bool:
+def has_write_option(options: Mapping[str, str]) -> bool:
     """Whether an option is there that only writing knows."""
-    return any(name.lower() in _WRITING_KEYS for name in options)
+    return any(name.lower() in _WRITE_ONLY_KEYS for name in options)
 
 
-_OF_A_BROKER: Final = re.compile(
+_BROKER_OPTIONS: Final = re.compile(
     r"(kafka\..*|subscribe|subscribepattern|assign|topic|topics"
     r"|startingoffsetsbytimestamp|endingoffsetsbytimestamp)",
     re.IGNORECASE,
@@ -275,20 +275,20 @@ def _find(raw_name: str) -> tuple[str, str, Parse]:
     if name is not None:
         attribute, parse = OPTIONS[name]
         return name, attribute, parse
-    if _OF_A_BROKER.fullmatch(raw_name):
+    if _BROKER_OPTIONS.fullmatch(raw_name):
         raise OptionError(
             option=raw_name,
             reason="is for reading from brokers; this source reads one log: call load(path) with a "
             "log directory, a segment or a checkpoint, or give bootstrap.servers of a quorum",
         )
-    if raw_name.lower() in _WRITING_KEYS:
-        raise OptionError(option=_WRITING_KEYS[raw_name.lower()], reason="is for writing only")
+    if raw_name.lower() in _WRITE_ONLY_KEYS:
+        raise OptionError(option=_WRITE_ONLY_KEYS[raw_name.lower()], reason="is for writing only")
     raise unknown_option(raw_name, OPTIONS)
 
 
 def unknown_option(raw_name: str, known: Iterable[str]) -> OptionError:
     """The error for a name that is not among those ``known`` here, with the nearest of all."""
-    every = _BY_KEY | _WRITING_KEYS
+    every = _BY_KEY | _WRITE_ONLY_KEYS
     near = difflib.get_close_matches(raw_name.lower(), every, n=1, cutoff=0.6)
     hint = f"did you mean {every[near[0]]}?" if near else "known are " + ", ".join(known)
     return OptionError(option=raw_name, reason=f"is unknown; {hint}")

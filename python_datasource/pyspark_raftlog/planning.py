@@ -21,7 +21,7 @@ from raftlog.errors import OffsetOutOfRangeError, OptionError
 from raftlog.types import SnapshotId
 
 from .data_loss import DataLoss, data_loss
-from .options import Edge, RaftlogOptions, TimestampStrategy
+from .options import OffsetSpec, RaftlogOptions, TimestampStrategy
 
 RECORDS_PER_PARTITION_DEFAULT: Final = 250_000
 """A longer range is split even if nobody asked: a task takes a second or two, JSON included."""
@@ -31,39 +31,43 @@ _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
 @dataclass(frozen=True)
 class LogRange(InputPartition):
-    """Records of the log in ``[slice.start_offset, slice.end_offset)``."""
+    """Records of the log in ``[split.start_offset, split.end_offset)``."""
 
-    slice: Split
+    split: Split
 
 
 @dataclass(frozen=True)
-class CheckpointRows(InputPartition):
+class SnapshotRows(InputPartition):
     """All rows of one checkpoint file."""
 
     snapshot_id: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+class StartPosition:
     """Where a read begins: first the rows of ``snapshot``, if any, then the log from ``offset``."""
 
     offset: int
     snapshot: SnapshotId | None = None
 
 
-def starting_edge(log: LogReader, options: RaftlogOptions, *, streaming: bool) -> Edge | int:
+def starting_offset_spec(
+    log: LogReader, options: RaftlogOptions, *, streaming: bool
+) -> OffsetSpec | int:
     """What ``startingOffset`` says, or what it stands for if it was not given."""
     given = options.starting_offset
     if given is None:
         if log.source is SourceKind.CHECKPOINT or (streaming and log.kind is LogKind.METADATA):
-            return Edge.SNAPSHOT
-        return Edge.LATEST if streaming else Edge.EARLIEST
-    if given is Edge.EARLIEST and log.source is SourceKind.CHECKPOINT:
-        return Edge.SNAPSHOT
+            return OffsetSpec.SNAPSHOT
+        return OffsetSpec.LATEST if streaming else OffsetSpec.EARLIEST
+    if given is OffsetSpec.EARLIEST and log.source is SourceKind.CHECKPOINT:
+        return OffsetSpec.SNAPSHOT
     return given
 
 
-def begin_of(log: LogReader, options: RaftlogOptions, *, end_offset: int, streaming: bool) -> Begin:
+def start_position(
+    log: LogReader, options: RaftlogOptions, *, end_offset: int, streaming: bool
+) -> StartPosition:
     """Where a new read of ``log`` begins.
 
     Args:
@@ -76,17 +80,19 @@ def begin_of(log: LogReader, options: RaftlogOptions, *, end_offset: int, stream
         OffsetOutOfRangeError: an offset by number lies behind the end of the log.
     """
     if options.starting_timestamp_ms is not None:
-        return Begin(offset=_offset_at(log, options, options.starting_timestamp_ms, end_offset))
-    match starting_edge(log, options, streaming=streaming):
-        case Edge.EARLIEST:
+        return StartPosition(
+            offset=_offset_at(log, options, options.starting_timestamp_ms, end_offset)
+        )
+    match starting_offset_spec(log, options, streaming=streaming):
+        case OffsetSpec.EARLIEST:
             return _earliest(log)
-        case Edge.LATEST:
+        case OffsetSpec.LATEST:
             if not streaming:
                 raise OptionError(
                     option="startingOffset", reason="latest would read nothing in a batch"
                 )
-            return Begin(offset=end_offset)
-        case Edge.SNAPSHOT:
+            return StartPosition(offset=end_offset)
+        case OffsetSpec.SNAPSHOT:
             if log.kind is not LogKind.METADATA and log.source is not SourceKind.CHECKPOINT:
                 raise OptionError(
                     option="startingOffset",
@@ -95,12 +101,12 @@ def begin_of(log: LogReader, options: RaftlogOptions, *, end_offset: int, stream
             newest = log.newest_snapshot()
             if newest is None:
                 return _earliest(log)
-            return Begin(offset=newest.end_offset, snapshot=newest)
+            return StartPosition(offset=newest.end_offset, snapshot=newest)
         case int(offset):
-            return Begin(offset=_existing(log, options, offset))
+            return StartPosition(offset=_check_exists(log, options, offset))
 
 
-def _earliest(log: LogReader) -> Begin:
+def _earliest(log: LogReader) -> StartPosition:
     start = log.log_start_offset
     if start > 0:
         _LOGGER.warning(
@@ -108,7 +114,7 @@ def _earliest(log: LogReader) -> Begin:
             log.path,
             start,
         )
-    return Begin(offset=start)
+    return StartPosition(offset=start)
 
 
 def _offset_at(log: LogReader, options: RaftlogOptions, timestamp_ms: int, end_offset: int) -> int:
@@ -123,7 +129,7 @@ def _offset_at(log: LogReader, options: RaftlogOptions, timestamp_ms: int, end_o
     )
 
 
-def _existing(log: LogReader, options: RaftlogOptions, offset: int) -> int:
+def _check_exists(log: LogReader, options: RaftlogOptions, offset: int) -> int:
     if offset > log.log_end_offset:
         raise OffsetOutOfRangeError(
             path=log.path,
@@ -144,21 +150,21 @@ def _existing(log: LogReader, options: RaftlogOptions, offset: int) -> int:
     return log.log_start_offset
 
 
-def batch_end_of(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> int:
+def batch_end_offset(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> int:
     """Where a batch read ends, exclusive.
 
     Raises:
         OffsetOutOfRangeError: ``endingOffset`` lies behind the end of the log.
     """
-    look = log.read_end(
+    end = log.read_end(
         isolation=options.isolation, holdback_ms=options.tail_holdback_ms or 0, now_ms=now_ms
     )
-    _LOGGER.info("%s: reading up to offset %d: %s", log.path, look.offset, look.explanation)
+    _LOGGER.info("%s: reading up to offset %d: %s", log.path, end.offset, end.explanation)
     if options.ending_timestamp_ms is not None:
         offset = log.offset_for_timestamp(options.ending_timestamp_ms)
-        return look.offset if offset is None else min(offset, look.offset)
-    if isinstance(options.ending_offset, Edge):
-        return look.offset
+        return end.offset if offset is None else min(offset, end.offset)
+    if isinstance(options.ending_offset, OffsetSpec):
+        return end.offset
     if options.ending_offset > log.log_end_offset:
         raise OffsetOutOfRangeError(
             path=log.path,
@@ -166,39 +172,39 @@ def batch_end_of(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> int
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
         )
-    if options.ending_offset > look.offset:
+    if options.ending_offset > end.offset:
         _LOGGER.warning(
             "%s is read up to offset %d only, not to endingOffset: %s",
             log.path,
-            look.offset,
-            look.explanation,
+            end.offset,
+            end.explanation,
         )
-    return min(options.ending_offset, look.offset)
+    return min(options.ending_offset, end.offset)
 
 
 def plan_batch(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> list[InputPartition]:
     """The partitions of a batch read, never an empty list: Spark would make one of its own."""
-    end_offset = batch_end_of(log, options, now_ms=now_ms)
-    begin = begin_of(log, options, end_offset=end_offset, streaming=False)
-    if isinstance(options.ending_offset, int) and options.ending_offset < begin.offset:
+    end_offset = batch_end_offset(log, options, now_ms=now_ms)
+    start = start_position(log, options, end_offset=end_offset, streaming=False)
+    if isinstance(options.ending_offset, int) and options.ending_offset < start.offset:
         raise OptionError(option="endingOffset", reason="lies before the start of the read")
-    return plan_partitions(log, options, begin, end_offset) or [
-        LogRange(Split(start_offset=begin.offset, end_offset=begin.offset, spans=()))
+    return plan_partitions(log, options, start, end_offset) or [
+        LogRange(Split(start_offset=start.offset, end_offset=start.offset, spans=()))
     ]
 
 
 def plan_partitions(
-    log: LogReader, options: RaftlogOptions, begin: Begin, end_offset: int
+    log: LogReader, options: RaftlogOptions, start: StartPosition, end_offset: int
 ) -> list[InputPartition]:
-    """The checkpoint's rows, if any, then ``[begin.offset, end_offset)`` at batch boundaries."""
+    """The checkpoint's rows, if any, then ``[start.offset, end_offset)`` at batch boundaries."""
     partitions: list[InputPartition] = []
-    if begin.snapshot is not None:
-        partitions.append(CheckpointRows(begin.snapshot))
-    if begin.offset < end_offset:
+    if start.snapshot is not None:
+        partitions.append(SnapshotRows(start.snapshot))
+    if start.offset < end_offset:
         per_partition = options.max_records_per_partition or RECORDS_PER_PARTITION_DEFAULT
-        wanted = -(-(end_offset - begin.offset) // per_partition)
+        wanted = -(-(end_offset - start.offset) // per_partition)
         plan = log.plan(
-            begin.offset,
+            start.offset,
             end_offset,
             isolation=options.isolation,
             max_splits=max(wanted, options.min_partitions or 1),

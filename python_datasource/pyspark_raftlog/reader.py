@@ -13,12 +13,12 @@ from raftlog.client.location import open_reader
 from raftlog.errors import DataLossError, LogNotFoundError, SegmentDeletedError
 from raftlog_state.records import Redactor
 
-from .arrow import CheckpointPlace, RowBuilder, rebatch
+from .arrow import RowBuilder, SnapshotPosition, rebatch
 from .clock import Clock, SystemClock
 from .data_loss import DataLoss, data_loss
-from .looking import until_settled
-from .planning import CheckpointRows, LogRange, plan_batch
-from .visibility import Lookup, ProducerTransactions, Transactions
+from .planning import LogRange, SnapshotRows, plan_batch
+from .retry import retry
+from .transactions import ProducerTransactions, TransactionLookup, Transactions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ class RaftlogReader(DataSourceReader):
             log = open_source(self._options)
             return plan_batch(log, self._options, now_ms=self._clock.now_ms())
 
-        return until_settled(plan, self._clock, is_new_read=True)
+        return retry(plan, self._clock, is_new_read=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the rows of one partition; on an executor."""
@@ -75,21 +75,21 @@ def read_partition(
     """
     log = open_source(options)
     match partition:
-        case CheckpointRows():
-            pieces = _checkpoint_rows(log, partition.snapshot_id, options, columns)
+        case SnapshotRows():
+            batches = _snapshot_rows(log, partition.snapshot_id, options, columns)
         case LogRange():
-            pieces = _log_rows(log, partition.slice, options, columns)
+            batches = _log_rows(log, partition.split, options, columns)
         case _:
             raise AssertionError("a partition of another source")
-    yield from rebatch(pieces, options.record_batch_rows)
+    yield from rebatch(batches, options.record_batch_rows)
 
 
 def row_builder(
     log: LogReader,
     options: RaftlogOptions,
     columns: tuple[str, ...],
-    transactions: Lookup,
-    checkpoint: CheckpointPlace | None = None,
+    transactions: TransactionLookup,
+    snapshot: SnapshotPosition | None = None,
 ) -> RowBuilder:
     """How rows of ``log``, or of one of its checkpoints, are made."""
     redactor = None
@@ -102,20 +102,20 @@ def row_builder(
         partition=log.partition,
         transactions=transactions,
         redactor=redactor,
-        checkpoint=checkpoint,
+        snapshot=snapshot,
         with_control=options.include_control_records,
-        with_aborted=options.shows_aborted,
-        without_our_headers=options.include_headers and log.is_raftlog,
+        with_aborted=options.includes_aborted,
+        hide_reserved_headers=options.include_headers and log.is_raftlog,
         row_count_max=options.record_batch_rows,
     )
 
 
 def _log_rows(
-    log: LogReader, slice_: Split, options: RaftlogOptions, columns: tuple[str, ...]
+    log: LogReader, split: Split, options: RaftlogOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    builder = row_builder(log, options, columns, _transactions(log, slice_, options))
+    builder = row_builder(log, options, columns, _transactions(log, split, options))
     needed = builder.scan_columns()
-    offset, end_offset = slice_.start_offset, slice_.end_offset
+    offset, end_offset = split.start_offset, split.end_offset
     while offset < end_offset:
         try:
             for scan in log.scan(offset, end_offset, columns=needed):
@@ -132,22 +132,22 @@ def _log_rows(
             offset = max(offset + 1, log.log_start_offset)
 
 
-def _transactions(log: LogReader, slice_: Split, options: RaftlogOptions) -> Lookup:
+def _transactions(log: LogReader, split: Split, options: RaftlogOptions) -> TransactionLookup:
     if log.kind is LogKind.METADATA:
-        return Transactions(slice_.spans, is_metadata=True)
+        return Transactions(split.spans, is_metadata=True)
     if options.isolation is Isolation.READ_UNCOMMITTED:
         return Transactions.none()
     return ProducerTransactions(log)
 
 
-def _checkpoint_rows(
+def _snapshot_rows(
     log: LogReader, snapshot_id: SnapshotId, options: RaftlogOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     snapshot = log.read_snapshot(snapshot_id)
     try:
         timestamp_ms = snapshot.last_contained_log_timestamp_ms
-        place = CheckpointPlace(id=snapshot_id, timestamp_ms=timestamp_ms)
-        builder = row_builder(log, options, columns, Transactions.none(), place)
+        position = SnapshotPosition(id=snapshot_id, timestamp_ms=timestamp_ms)
+        builder = row_builder(log, options, columns, Transactions.none(), position)
         for scan in snapshot.scan(columns=builder.scan_columns()):
             yield from builder.build(scan)
     except (LogNotFoundError, SegmentDeletedError):

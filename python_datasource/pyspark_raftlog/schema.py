@@ -59,7 +59,7 @@ COLUMNS: Final[Mapping[str, tuple[DataType, pa.DataType]]] = {
 """Name to Spark's type and the Arrow type that Spark insists on."""
 
 
-def offered_columns(options: RaftlogOptions) -> tuple[str, ...]:
+def available_columns(options: RaftlogOptions) -> tuple[str, ...]:
     """The columns that ``options`` give, in their order."""
     asked = {"headers": options.include_headers, "controlType": options.include_control_records}
     return tuple(name for name in COLUMNS if asked.get(name, True))
@@ -67,7 +67,7 @@ def offered_columns(options: RaftlogOptions) -> tuple[str, ...]:
 
 def source_schema(options: RaftlogOptions) -> StructType:
     """What ``load()`` without a schema returns."""
-    return StructType([StructField(name, COLUMNS[name][0]) for name in offered_columns(options)])
+    return StructType([StructField(name, COLUMNS[name][0]) for name in available_columns(options)])
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
@@ -84,7 +84,7 @@ def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
     """
     if not schema.fields:
         raise _refused("names no column")
-    offered = offered_columns(options)
+    offered = available_columns(options)
     names = [field.name for field in schema.fields]
     for field in schema.fields:
         if field.name not in offered:

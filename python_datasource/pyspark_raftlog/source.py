@@ -213,14 +213,14 @@ class RaftlogDataSource(DataSource):
         Raises:
             OptionError: an option is unknown, or its value is not allowed.
         """
-        from .options import RaftlogOptions, names_writing
+        from .options import RaftlogOptions, has_write_option
 
         self._given = dict(options)
-        self._is_for_writing = names_writing(options)
+        self._is_for_writing = has_write_option(options)
         if self._is_for_writing:
-            from .typed_errors import told_to_spark
+            from .typed_errors import as_spark_error
 
-            with told_to_spark():
+            with as_spark_error():
                 self._write_options()
         else:
             parsed = RaftlogOptions.parse(options)
@@ -265,7 +265,7 @@ class RaftlogDataSource(DataSource):
         from .stream_reader import RaftlogStreamReader
 
         options = self._read_options()
-        options.refuse_ending()
+        options.check_no_end()
         return RaftlogStreamReader(options, project(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -277,11 +277,11 @@ class RaftlogDataSource(DataSource):
             WriteSchemaError: the columns are not those of a record.
             LogNotFoundError, NotALogError: there is no log of raftlog's own.
         """
-        from .typed_errors import told_to_spark
+        from .typed_errors import as_spark_error
         from .write_plan import plan_write
         from .writer import RaftlogWriter
 
-        with told_to_spark():
+        with as_spark_error():
             if overwrite:
                 raise _append_only("overwriting", 'use mode("append"), or INSERT INTO')
             options = self._write_options()
@@ -296,10 +296,10 @@ class RaftlogDataSource(DataSource):
         Raises the same as ``writer``.
         """
         from .stream_writer import RaftlogStreamWriter
-        from .typed_errors import told_to_spark
+        from .typed_errors import as_spark_error
         from .write_plan import plan_write
 
-        with told_to_spark():
+        with as_spark_error():
             if overwrite:
                 remedy = 'use outputMode("append"), or "update" by way of foreachBatch'
                 raise _append_only('outputMode("complete")', remedy)

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from raftlog import limits as house_limits
+from raftlog import limits as raftlog_limits
 from raftlog.client import EndBasis, LogReader, ReadEnd
 from raftlog.errors import DivergedLogError
 
+from .admission import BatchLimits, available_rows, check_data_loss, epoch_before, next_batch
 from .clock import Clock, SystemClock
 from .compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from .data_loss import DataLoss, data_loss
-from .looking import until_settled
 from .offsets import FROM_SPARK, StreamOffset
-from .planning import Begin, begin_of, plan_partitions
-from .progress import Limits, epoch_before, find_loss, next_batch, replay_of
+from .planning import StartPosition, plan_partitions, start_position
 from .reader import open_source, read_partition
+from .retry import retry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,17 +52,17 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._clock = clock or SystemClock()
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._log: LogReader | None = None
         self._end: ReadEnd | None = None
         self._initial: StreamOffset | None = None
         self._last: StreamOffset | None = None
         self._target_offset: int | None = None
         self._triggered_at_ms: int | None = None
-        self._said_basis: EndBasis | None = None
-        self._said_loss: str | None = None
+        self._logged_basis: EndBasis | None = None
+        self._logged_loss: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_columns": self._columns, "_clock": self._clock}
@@ -71,14 +71,14 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = state["_options"]
         self._columns = state["_columns"]
         self._clock = state["_clock"]
-        self._forget()
+        self._reset()
 
     # --- what Spark asks --------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query begins; asked more than once, answered once."""
         if self._initial is None:
-            self._initial = until_settled(self._place_to_begin, self._clock)
+            self._initial = retry(self._initial_position, self._clock)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -96,12 +96,12 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: the records after ``start`` are not there any more.
         """
         if start is None:
-            return self._latest_of_old_spark()
-        here = StreamOffset.from_json(start, path=self._options.path)
+            return self._legacy_latest_offset()
+        position = StreamOffset.from_json(start, path=self._options.path)
         limits = self._limits(limit)
         remaining_ms = 0 if self._target_offset is not None else self._options.poll_wait_ms
         while True:
-            batch = until_settled(lambda: self._next(here, limits), self._clock)
+            batch = retry(lambda: self._next_batch(position, limits), self._clock)
             if batch is not None:
                 self._triggered_at_ms = self._clock.now_ms()
                 return batch.to_json()
@@ -124,7 +124,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of this run: what comes later belongs to the next one."""
-        self._target_offset = until_settled(self._look, self._clock)[1].offset
+        self._target_offset = retry(self._refresh, self._clock)[1].offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan a batch, or plan one again after a restart: exactly what its end says.
@@ -147,7 +147,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 reason=f"a batch of offsets {batch.start_offset} to {batch.offset} does not follow "
                 f"one that ended at {before.offset}",
             )
-        return until_settled(lambda: self._planned(batch), self._clock)
+        return retry(lambda: self._plan(batch), self._clock)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the rows of one partition; on an executor."""
@@ -161,7 +161,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- how it is answered -----------------------------------------------------------------------
 
-    def _latest_of_old_spark(self) -> dict[str, Any]:
+    def _legacy_latest_offset(self) -> dict[str, Any]:
         """Answer Spark 4.0 and 4.1, which do not say where the query is and know no limits.
 
         A new query begins where its initial offset says. A restarted one asked for none: then the
@@ -169,13 +169,13 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._last is None:
             self._last = self._initial
-        self._last = until_settled(self._place_of_old_spark, self._clock)
+        self._last = retry(self._legacy_end, self._clock)
         return self._last.to_json()
 
-    def _place_of_old_spark(self) -> StreamOffset:
+    def _legacy_end(self) -> StreamOffset:
         if self._last is not None:
-            return self._next(self._last, Limits(whole=True)) or self._last
-        log, end = self._look()
+            return self._next_batch(self._last, BatchLimits(whole=True)) or self._last
+        log, end = self._refresh()
         return StreamOffset(
             offset=end.offset,
             epoch=epoch_before(log, end.offset),
@@ -183,43 +183,43 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             cluster_id=log.cluster_id,
         )
 
-    def _place_to_begin(self) -> StreamOffset:
-        log, end = self._look()
-        begin = begin_of(log, self._options, end_offset=end.offset, streaming=True)
+    def _initial_position(self) -> StreamOffset:
+        log, end = self._refresh()
+        start = start_position(log, self._options, end_offset=end.offset, streaming=True)
         return StreamOffset(
-            offset=begin.offset,
-            epoch=epoch_before(log, begin.offset),
-            start_offset=begin.offset,
+            offset=start.offset,
+            epoch=epoch_before(log, start.offset),
+            start_offset=start.offset,
             cluster_id=log.cluster_id,
-            snapshot=begin.snapshot,
+            snapshot=start.snapshot,
             initial=True,
         )
 
-    def _planned(self, batch: StreamOffset) -> list[InputPartition]:
-        log, _ = self._look()
-        replay = replay_of(log, batch)
-        for loss in replay.losses:
+    def _plan(self, batch: StreamOffset) -> list[InputPartition]:
+        log, _ = self._refresh()
+        batch_rows = available_rows(log, batch)
+        for loss in batch_rows.losses:
             if self._options.fail_on_data_loss:
                 raise loss
             _LOGGER.warning("%s; going on with what is there", loss)
-        return plan_partitions(log, self._options, replay.begin, replay.end_offset)
+        return plan_partitions(log, self._options, batch_rows.start, batch_rows.end_offset)
 
-    def _limits(self, limit: ReadLimit | None) -> Limits:
+    def _limits(self, limit: ReadLimit | None) -> BatchLimits:
         if isinstance(limit, ReadAllAvailable):
-            return Limits(whole=True)
-        return Limits(
+            return BatchLimits(whole=True)
+        return BatchLimits(
             records_max=self._options.max_offsets_per_trigger,
             bytes_max=self._options.max_bytes_per_trigger,
         )
 
-    def _look(self) -> tuple[LogReader, ReadEnd]:
+    def _refresh(self) -> tuple[LogReader, ReadEnd]:
         """List the log again and say where it ends."""
         if self._log is None:
             self._log = open_source(self._options)
         else:
             self._log.refresh()
         given_ms = self._options.tail_holdback_ms
-        holdback_ms = house_limits.TAIL_HOLDBACK_MS_DEFAULT if given_ms is None else given_ms
+        holdback_ms = raftlog_limits.TAIL_HOLDBACK_MS_DEFAULT if given_ms is None else given_ms
 
         def read_end(log: LogReader, previous: ReadEnd | None) -> ReadEnd:
             return log.read_end(
@@ -234,39 +234,41 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except DivergedLogError:
             # What was seen there may never have been read: the stream's own place decides.
             self._end = read_end(self._log, None)
-        if self._said_basis is not self._end.basis:
-            self._said_basis = self._end.basis
+        if self._logged_basis is not self._end.basis:
+            self._logged_basis = self._end.basis
             _LOGGER.info("%s: %s", self._log.path, self._end.explanation)
         return self._log, self._end
 
-    def _next(self, here: StreamOffset, limits: Limits) -> StreamOffset | None:
-        log, end = self._look()
+    def _next_batch(self, position: StreamOffset, limits: BatchLimits) -> StreamOffset | None:
+        log, end = self._refresh()
         end_offset = min(end.offset, log.log_end_offset)
         if self._target_offset is not None:
             end_offset = min(end_offset, self._target_offset)
-        begin, lost = self._go_on(log, here)
-        if begin.snapshot is None and self._waits_for_more(begin.offset, end_offset, limits):
+        start, lost = self._resume(log, position)
+        if start.snapshot is None and self._is_below_min_offsets(start.offset, end_offset, limits):
             return None
-        return next_batch(log, begin, end_offset, limits, lost=lost)
+        return next_batch(log, start, end_offset, limits, lost=lost)
 
-    def _go_on(self, log: LogReader, here: StreamOffset) -> tuple[Begin, bool]:
+    def _resume(self, log: LogReader, position: StreamOffset) -> tuple[StartPosition, bool]:
         """Where the next batch begins, and whether records were lost on the way there."""
-        loss = find_loss(log, here, self._options)
-        if here.initial and here.snapshot is not None:
+        loss = check_data_loss(log, position, self._options)
+        if position.initial and position.snapshot is not None:
             # Nothing has been given out yet: another checkpoint is as good a beginning.
-            chosen = here.snapshot if here.snapshot in log.snapshots else log.newest_snapshot()
-            if chosen is not None and (loss is None or not loss.is_another_log):
-                return Begin(offset=chosen.end_offset, snapshot=chosen), False
+            chosen = (
+                position.snapshot if position.snapshot in log.snapshots else log.newest_snapshot()
+            )
+            if chosen is not None and (loss is None or not loss.is_different_log):
+                return StartPosition(offset=chosen.end_offset, snapshot=chosen), False
         if loss is None:
-            return Begin(offset=here.offset), False
+            return StartPosition(offset=position.offset), False
         if self._options.fail_on_data_loss:
             raise loss.error
-        if self._said_loss != str(loss.error):
-            self._said_loss = str(loss.error)
+        if self._logged_loss != str(loss.error):
+            self._logged_loss = str(loss.error)
             _LOGGER.warning("%s; going on at offset %d", loss.error, loss.resume.offset)
         return loss.resume, True
 
-    def _waits_for_more(self, offset: int, end_offset: int, limits: Limits) -> bool:
+    def _is_below_min_offsets(self, offset: int, end_offset: int, limits: BatchLimits) -> bool:
         least = self._options.min_offsets_per_trigger
         if least is None or limits.whole or self._target_offset is not None:
             return False

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from .appending import append_rows
 from .commit_message import in_order, query_of
-from .typed_errors import told_to_spark
+from .typed_errors import as_spark_error
 from .write_plan import WritePlan, run_task
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ class RaftlogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Check and convert the rows of one partition; on an executor. Nothing touches the log."""
-        with told_to_spark():
+        with as_spark_error():
             return run_task(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Append the micro-batch under its name; on the driver, after all tasks."""
-        with told_to_spark():
+        with as_spark_error():
             rows = in_order(messages)
             if rows:
                 commit = self._plan.options.stream_commit(query_of(rows), batchId)

@@ -33,7 +33,7 @@ class RaftlogWriteError(Exception):
 
 
 @contextmanager
-def told_to_spark() -> Iterator[None]:
+def as_spark_error() -> Iterator[None]:
     """Let errors of raftlog leave as texts that can be made into them again."""
     try:
         yield
@@ -45,10 +45,10 @@ def spark_text(error: RaftlogError) -> str:
     """The error's own text, its way out in terms of Spark, and its facts if JSON can tell them."""
     facts = {field.name: getattr(error, field.name) for field in fields(error)}
     try:
-        told = json.dumps({_CODE: error.code, **facts}, separators=(",", ":"))
+        encoded = json.dumps({_CODE: error.code, **facts}, separators=(",", ":"))
     except TypeError:
         return str(error)
-    return f"{error}{_way_out(error)} ({MARKER}{told})"
+    return f"{error}{_remedy(error)} ({MARKER}{encoded})"
 
 
 def typed_error(problem: BaseException) -> RaftlogError | None:
@@ -76,7 +76,7 @@ def conflict(problem: BaseException) -> UnexpectedEndOffsetError | None:
     return found if isinstance(found, UnexpectedEndOffsetError) else None
 
 
-def _way_out(error: RaftlogError) -> str:
+def _remedy(error: RaftlogError) -> str:
     if isinstance(error, ForeignCommitError):
         return f": option txnTakeOverFrom={error.last_query_id}"
     return ""

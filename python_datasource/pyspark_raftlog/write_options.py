@@ -18,9 +18,9 @@ from raftlog import CommitName
 from raftlog.client.location import QuorumNodes
 from raftlog.errors import OptionError
 
-from .door import DOOR_OPTIONS, take_place
-from .option_values import Parse, byte_count, text, whole
-from .options import OPTIONS, WRITING_ONLY, is_of_spark, unknown_option
+from .connection import CONNECTION_OPTIONS, take_location
+from .option_values import Parse, byte_count, integer, text
+from .options import OPTIONS, WRITE_ONLY_OPTIONS, is_spark_option, unknown_option
 
 _EPOCH_MAX: Final = 2**31 - 1
 
@@ -51,15 +51,15 @@ class WriteOptions:
         """
         given: dict[str, Any] = {}
         for raw_name, value in options.items():
-            if is_of_spark(raw_name):
+            if is_spark_option(raw_name):
                 continue
             name, attribute, parse = _find(raw_name)
             given[attribute] = parse(name, value)
-        place = take_place(given, "call save(path) or start(path)")
-        path = place.path
-        if place.nodes is None:
+        location = take_location(given, "call save(path) or start(path)")
+        path = location.path
+        if location.nodes is None:
             path = os.path.abspath(path.removeprefix("file:"))
-        return cls(path=path, nodes=place.nodes, **given)
+        return cls(path=path, nodes=location.nodes, **given)
 
     def __post_init__(self) -> None:
         if self.txn_app_id is not None:
@@ -115,18 +115,18 @@ def _check_id(option: str, value: str) -> None:
 
 
 _WRITE_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
-    **DOOR_OPTIONS,
-    "requiredBaseOffset": ("required_base_offset", whole(0)),
-    "requiredEndOffset": ("required_end_offset", whole(0)),
-    "requiredEpoch": ("required_epoch", whole(1, _EPOCH_MAX)),
+    **CONNECTION_OPTIONS,
+    "requiredBaseOffset": ("required_base_offset", integer(0)),
+    "requiredEndOffset": ("required_end_offset", integer(0)),
+    "requiredEpoch": ("required_epoch", integer(1, _EPOCH_MAX)),
     "txnAppId": ("txn_app_id", text),
-    "txnVersion": ("txn_version", whole(0)),
+    "txnVersion": ("txn_version", integer(0)),
     "txnTakeOverFrom": ("txn_take_over_from", text),
     "maxBytesPerCommit": ("max_bytes_per_commit", byte_count),
 }
 """Documented name to the field it fills and how its text is read."""
 
-assert {*DOOR_OPTIONS, *WRITING_ONLY} == set(_WRITE_OPTIONS)
+assert {*CONNECTION_OPTIONS, *WRITE_ONLY_OPTIONS} == set(_WRITE_OPTIONS)
 
 _BY_KEY: Final = {name.lower(): name for name in _WRITE_OPTIONS}
 _READING_KEYS: Final = {name.lower(): name for name in OPTIONS}

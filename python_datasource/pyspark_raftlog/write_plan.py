@@ -19,9 +19,9 @@ from raftlog.client.location import open_reader
 from raftlog.limits import BATCH_HEADER_BYTES, RAW_BATCH_BYTES_MAX
 
 from .commit_message import RowsMessage, pack_rows
-from .door import settings_of, settings_of_open
+from .connection import log_settings, open_log_settings
 from .write_options import WriteOptions
-from .write_rows import RowConverter, wire_schema
+from .write_rows import RowConverter, message_schema
 from .write_schema import InputColumns, RecordForm, input_columns
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def plan_write(
 
     Raises ``LogNotFoundError``, ``NotALogError`` (also for a log that is not raftlog's own),
     ``CorruptFileError``, ``WriteSchemaError``; and for metadata records without versions what
-    ``Moments.image_at`` raises: a log whose state is not known has no metadata.version to go by.
+    ``ImageReader.image_at`` raises: a log whose state is not known has no metadata.version.
     """
-    settings = settings_of(options) if log is None else settings_of_open(log)
+    settings = log_settings(options) if log is None else open_log_settings(log)
     wanted = options.max_bytes_per_commit
     if wanted is None:
         wanted = RAW_BATCH_BYTES_MAX if settings.is_compressed else settings.byte_count_max
@@ -88,12 +88,12 @@ def _lack_versions(columns: InputColumns) -> bool:
 
 
 def _versions_of(log: LogReader) -> RecordVersions:
-    from raftlog_state.moments import Moments
+    from raftlog_state.image_reader import ImageReader
     from raftlog_state.record_versions import RecordVersions
     from raftlog_state.records import Redactor
 
-    moments = Moments(log, Redactor())
-    return RecordVersions.of_image(moments.image_at(moments.end_offset()))
+    images = ImageReader(log, Redactor())
+    return RecordVersions.of_image(images.image_at(images.end_offset()))
 
 
 def run_task(plan: WritePlan, rows: Iterable[pa.RecordBatch]) -> RowsMessage:
@@ -105,7 +105,7 @@ def run_task(plan: WritePlan, rows: Iterable[pa.RecordBatch]) -> RowsMessage:
     converter = RowConverter(plan.columns, plan.values, partition, plan.versions)
     return pack_rows(
         map(converter.convert, rows),
-        wire_schema(plan.columns),
+        message_schema(plan.columns),
         partition=partition,
         byte_count_max=plan.byte_count_max - BATCH_HEADER_BYTES,
         query_id=None if context is None else context.getLocalProperty(_QUERY_ID),

@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-1. What leaves an executor are columns of ``WIRE``: key, value, headers and time of each record, the
-   value in the bytes that the log will keep. A column that the frame has not is not sent.
+1. What leaves an executor are columns of ``MESSAGE_COLUMNS``: key, value, headers and time of each
+   record, the value in the bytes that the log will keep. A column that the frame lacks is not sent.
 2. Each row is looked at before any of them is sent. A row that cannot be a record is
    ``InvalidRowError``, which names it and never shows it.
 3. No Python object per row on an executor where values are bytes.
@@ -26,7 +26,7 @@ from raftlog.records.record import Header, NewRecord
 
 from .write_schema import InputColumns, RecordForm
 from .write_values import (
-    ValueRefused,
+    InvalidValueError,
     check_kraft,
     check_msgpack,
     kraft_value,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from raftlog_state.record_versions import RecordVersions
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-WIRE: Final = {
+MESSAGE_COLUMNS: Final = {
     "key": pa.binary(),
     "value": pa.binary(),
     "headers": pa.list_(pa.field("element", _HEADER)),
@@ -51,10 +51,10 @@ _HEADER_BYTES_MIN: Final = 2
 """The two lengths of a header, of a byte each."""
 
 
-def wire_schema(columns: InputColumns) -> pa.Schema:
+def message_schema(columns: InputColumns) -> pa.Schema:
     """What is sent of a frame with these columns."""
-    names = [name for name in WIRE if name == "value" or name in columns.names]
-    return pa.schema([pa.field(name, WIRE[name]) for name in names])
+    names = [name for name in MESSAGE_COLUMNS if name == "value" or name in columns.names]
+    return pa.schema([pa.field(name, MESSAGE_COLUMNS[name]) for name in names])
 
 
 class RowConverter:
@@ -71,45 +71,47 @@ class RowConverter:
         self._values = values
         self._partition = partition
         self._versions = versions
-        self._schema = wire_schema(columns)
+        self._schema = message_schema(columns)
         self.row_count = 0
 
     def convert(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows as columns of ``WIRE``. Raises ``InvalidRowError``."""
-        made = {
+        """The same rows as columns of ``MESSAGE_COLUMNS``. Raises ``InvalidRowError``."""
+        arrays = {
             "value": self._values_of(rows),
-            "key": self._given(rows, "key"),
+            "key": self._column(rows, "key"),
             "headers": self._headers(rows),
             "timestamp": self._timestamps(rows),
         }
         converted = pa.RecordBatch.from_arrays(
-            [made[field.name] for field in self._schema], schema=self._schema
+            [arrays[field.name] for field in self._schema], schema=self._schema
         )
         self.row_count += rows.num_rows
         return converted
 
-    def _given(self, rows: pa.RecordBatch, name: str) -> pa.Array | None:
-        return rows.column(name).cast(WIRE[name]) if name in self._columns.names else None
+    def _column(self, rows: pa.RecordBatch, name: str) -> pa.Array | None:
+        return (
+            rows.column(name).cast(MESSAGE_COLUMNS[name]) if name in self._columns.names else None
+        )
 
     def _values_of(self, rows: pa.RecordBatch) -> pa.Array:
         if self._columns.form is not RecordForm.VALUE:
             return self._typed_values(rows)
-        values = rows.column("value").cast(WIRE["value"])
+        values = rows.column("value").cast(MESSAGE_COLUMNS["value"])
         match self._values:
             case ValueKind.MSGPACK:
-                self._each(values, check_msgpack)
+                self._check_each(values, check_msgpack)
             case ValueKind.KRAFT:
-                self._each(values, check_kraft)
+                self._check_each(values, check_kraft)
             case ValueKind.BYTES:
                 pass
         return values
 
-    def _each(self, values: pa.Array, check: Callable[[bytes | None], None]) -> None:
+    def _check_each(self, values: pa.Array, check: Callable[[bytes | None], None]) -> None:
         for at, value in enumerate(values.to_pylist()):
             try:
                 check(value)
-            except ValueRefused as refused:
-                raise self._refusal(at, refused.column, refused.reason) from None
+            except InvalidValueError as invalid:
+                raise self._row_error(at, invalid.column, invalid.reason) from None
 
     def _typed_values(self, rows: pa.RecordBatch) -> pa.Array:
         types = rows.column("recordType").to_pylist()
@@ -118,21 +120,21 @@ class RowConverter:
             versions = rows.column("recordVersion").to_pylist()
         records = rows.column("record")
         plain = plain_of(records.type, self._values)
-        made = []
+        encoded = []
         for at, (kind, version, record) in enumerate(
             zip(types, versions, records.to_pylist(), strict=True)
         ):
             try:
                 if record is None:
-                    raise ValueRefused("record", "is null, and this log takes no such record")
+                    raise InvalidValueError("record", "is null, and this log takes no such record")
                 if self._columns.form is RecordForm.JSON:
                     fields = parse_json(record)
                 else:
                     fields = plain(record) if plain else record
-                made.append(self._typed_value(kind, version, fields))
-            except ValueRefused as refused:
-                raise self._refusal(at, refused.column, refused.reason) from None
-        return pa.array(made, WIRE["value"])
+                encoded.append(self._typed_value(kind, version, fields))
+            except InvalidValueError as invalid:
+                raise self._row_error(at, invalid.column, invalid.reason) from None
+        return pa.array(encoded, MESSAGE_COLUMNS["value"])
 
     def _typed_value(self, kind: Any, version: int | None, fields: Any) -> bytes:
         if self._values is ValueKind.MSGPACK:
@@ -140,35 +142,35 @@ class RowConverter:
         return kraft_value(kind, version, fields, self._columns.form, self._versions)
 
     def _headers(self, rows: pa.RecordBatch) -> pa.Array | None:
-        headers = self._given(rows, "headers")
+        headers = self._column(rows, "headers")
         if headers is None:
             return None
         names = pc.call_function("struct_field", [headers.flatten()], pc.StructFieldOptions([0]))
         prefix = pc.MatchSubstringOptions(HEADER_PREFIX)
         ours = pc.call_function("starts_with", [names], prefix)
         if names.null_count or pc.call_function("any", [ours]).as_py():
-            self._refuse_headers(headers)
+            self._raise_invalid_header(headers)
         return headers
 
-    def _refuse_headers(self, headers: pa.Array) -> None:
+    def _raise_invalid_header(self, headers: pa.Array) -> None:
         for at, row in enumerate(headers.to_pylist()):
             for header in row or ():
                 if header is None or header["key"] is None:
-                    raise self._refusal(at, "headers", "has a header without a name")
+                    raise self._row_error(at, "headers", "has a header without a name")
                 if header["key"].startswith(HEADER_PREFIX):
                     reason = f"has a header whose name begins with {HEADER_PREFIX!r}, as ours do"
-                    raise self._refusal(at, "headers", reason)
+                    raise self._row_error(at, "headers", reason)
         raise AssertionError("one of them was found")
 
     def _timestamps(self, rows: pa.RecordBatch) -> pa.Array | None:
         if "timestamp" not in self._columns.names:
             return None
-        times = rows.column("timestamp").cast(WIRE["timestamp"], safe=False)
+        times = rows.column("timestamp").cast(MESSAGE_COLUMNS["timestamp"], safe=False)
         for at in _first_negative(times.view(pa.int64())):
-            raise self._refusal(at, "timestamp", "is before 1970")
+            raise self._row_error(at, "timestamp", "is before 1970")
         return times
 
-    def _refusal(self, at: int, column: str, reason: str) -> InvalidRowError:
+    def _row_error(self, at: int, column: str, reason: str) -> InvalidRowError:
         return InvalidRowError(
             column=column, partition=self._partition, row=self.row_count + at, reason=reason
         )
@@ -181,8 +183,8 @@ def _first_negative(numbers: pa.Array) -> list[int]:
     return found
 
 
-def least_byte_count(rows: pa.RecordBatch) -> int:
-    """What records of ``WIRE`` take at least in a batch that is not compressed."""
+def min_byte_count(rows: pa.RecordBatch) -> int:
+    """What records of ``MESSAGE_COLUMNS`` take at least in a batch that is not compressed."""
     byte_count: int = rows.num_rows * RECORD_BYTES_MIN
     parts = [rows.column(name) for name in ("key", "value") if name in rows.schema.names]
     if "headers" in rows.schema.names:
@@ -196,7 +198,7 @@ def least_byte_count(rows: pa.RecordBatch) -> int:
 
 
 def records_of(rows: pa.Table) -> list[RecordToAppend]:
-    """Columns of ``WIRE`` as records, in order."""
+    """Columns of ``MESSAGE_COLUMNS`` as records, in order."""
     return [record for batch in rows.to_batches() for record in _records_of(batch)]
 
 
@@ -213,8 +215,8 @@ def _records_of(rows: pa.RecordBatch) -> Iterator[RecordToAppend]:
     if "timestamp" in names:
         times = rows.column("timestamp").view(pa.int64()).to_pylist()
     for key, value, given, time_ms in zip(keys, values, headers, times, strict=True):
-        made = tuple([Header(one["key"], one["value"]) for one in given or ()])
-        if key is None and time_ms is None and not made and value is not None:
+        record_headers = tuple([Header(one["key"], one["value"]) for one in given or ()])
+        if key is None and time_ms is None and not record_headers and value is not None:
             yield value
         else:
-            yield NewRecord(key, value, time_ms, made)
+            yield NewRecord(key, value, time_ms, record_headers)

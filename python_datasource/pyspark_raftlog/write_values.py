@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. Every function gives the bytes of one value or raises ``ValueRefused`` with a reason for people,
+1. Every function gives the bytes of one value or raises ``InvalidValueError`` with a reason,
    which never shows the value.
 2. A ``kraft`` value is a record that Kafka's own readers take: of a known type, in a known version,
    with fields that fit. Transaction markers are refused: a write is one transaction as it is, and a
@@ -63,7 +63,7 @@ _NO_VERSION_REASON: Final = (
 _MARKER_REASON: Final = "is a transaction's marker; leave such rows out, a write is atomic as it is"
 
 
-class ValueRefused(Exception):  # noqa: N818 - it never leaves this package
+class InvalidValueError(Exception):
     """A value cannot be made. ``column`` is where the reason lies."""
 
     def __init__(self, column: str, reason: str) -> None:
@@ -76,34 +76,34 @@ class ValueRefused(Exception):  # noqa: N818 - it never leaves this package
 
 
 def check_msgpack(value: bytes | None) -> None:
-    """Raise ``ValueRefused`` unless the bytes are ``[type, version, fields]``."""
+    """Raise ``InvalidValueError`` unless the bytes are ``[type, version, fields]``."""
     try:
         new_records([value], ValueKind.MSGPACK)
     except InvalidAppendError as error:
-        raise ValueRefused("value", error.reason.partition(": ")[2] or error.reason) from None
+        raise InvalidValueError("value", error.reason.partition(": ")[2] or error.reason) from None
 
 
 def check_kraft(value: bytes | None) -> None:
-    """Raise ``ValueRefused`` unless the bytes are a metadata record that is known."""
+    """Raise ``InvalidValueError`` unless the bytes are a metadata record that is known."""
     if value is None:
-        raise ValueRefused("value", "is null, and a kraft log takes no record without a value")
+        raise InvalidValueError("value", "is null, and a kraft log takes no record without a value")
     try:
         decoded = decode(value)
     except MetadataParseError as error:
-        raise ValueRefused("value", f"is no metadata record: {error.message()}") from None
+        raise InvalidValueError("value", f"is no metadata record: {error.message()}") from None
     record = decoded.record
     if isinstance(record, UnknownRecord):
         what = f"type {record.api_key}, version {record.version}"
-        raise ValueRefused("value", f"is a metadata record of {what}, which is not known here")
+        raise InvalidValueError("value", f"is a metadata record of {what}, which is not known here")
     if isinstance(record, _MARKERS):
-        raise ValueRefused("value", _MARKER_REASON)
+        raise InvalidValueError("value", _MARKER_REASON)
     _refuse_masks("value", decoded)
 
 
 def _refuse_masks(column: str, decoded: DecodedRecord) -> None:
     hidden = _MASKING.redact(decoded)
     if hidden is not decoded and hidden == decoded:
-        raise ValueRefused(
+        raise InvalidValueError(
             column, "is a secret that was masked when it was read; read it with redact=false"
         )
 
@@ -114,14 +114,14 @@ def _refuse_masks(column: str, decoded: DecodedRecord) -> None:
 def msgpack_value(kind: str | int | None, version: int | None, fields: Any) -> bytes:
     """``[type, version, fields]``."""
     if kind is None or kind == "" or (isinstance(kind, int) and kind < 0):
-        raise ValueRefused("recordType", "is neither a name nor a number of 0 or more")
+        raise InvalidValueError("recordType", "is neither a name nor a number of 0 or more")
     if version is None or version < 0:
-        raise ValueRefused("recordVersion", "is not a number of 0 or more")
+        raise InvalidValueError("recordVersion", "is not a number of 0 or more")
     try:
         return cast("bytes", msgpack.packb([kind, version, fields]))
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
         reason = "holds something that MessagePack has no form for"
-        raise ValueRefused("record", reason) from None
+        raise InvalidValueError("record", reason) from None
 
 
 def kraft_value(
@@ -134,12 +134,14 @@ def kraft_value(
     """A metadata record. ``versions`` says which version it is if the frame does not."""
     record_type = _KINDS.get(kind or "")
     if record_type is None:
-        raise ValueRefused("recordType", "is no name of a metadata record, such as TOPIC_RECORD")
+        raise InvalidValueError(
+            "recordType", "is no name of a metadata record, such as TOPIC_RECORD"
+        )
     if issubclass(record_type, _MARKERS):
-        raise ValueRefused("recordType", _MARKER_REASON)
+        raise InvalidValueError("recordType", _MARKER_REASON)
     if version is None:
         if versions is None:
-            raise ValueRefused("recordVersion", _NO_VERSION_REASON)
+            raise InvalidValueError("recordVersion", _NO_VERSION_REASON)
         version = versions.of(record_type)
     if form is RecordForm.STRUCT:
         fields = _without_absent(record_type.schema.fields, fields)
@@ -148,10 +150,10 @@ def kraft_value(
         _refuse_masks("record", decoded)
         return encode(decoded)
     except UnsupportedVersionError as error:
-        raise ValueRefused("recordVersion", error.message()) from None
+        raise InvalidValueError("recordVersion", error.message()) from None
     except InvalidRecordError as error:
         column = "recordVersion" if error.field == "version" else "record"
-        raise ValueRefused(column, error.message()) from None
+        raise InvalidValueError(column, error.message()) from None
 
 
 def parse_json(text: str) -> Any:
@@ -159,7 +161,7 @@ def parse_json(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise ValueRefused("record", "is not JSON") from None
+        raise InvalidValueError("record", "is not JSON") from None
 
 
 def _no_constant(_name: str) -> NoReturn:

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from .appending import append_rows
 from .commit_message import in_order
-from .typed_errors import told_to_spark
+from .typed_errors import as_spark_error
 from .write_plan import WritePlan, run_task
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ class RaftlogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Check and convert the rows of one partition; on an executor. Nothing touches the log."""
-        with told_to_spark():
+        with as_spark_error():
             return run_task(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append all rows as one batch; on the driver, after all tasks."""
-        with told_to_spark():
+        with as_spark_error():
             append_rows(self._plan, in_order(messages), self._plan.options.batch_commit())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -1,4 +1,4 @@
-"""What the records of a KRaft metadata log mean: records, fold, tables, command line.
+"""What the records of a KRaft metadata log mean: records, loader, tables, command line.
 
 Two doors are here: ``apply_changes`` makes changes of a cluster's metadata in a log of one's own,
 ``export_snapshot`` writes a checkpoint that Apache Kafka boots from (``snapshot_log`` one into the
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .changes import AppliedChanges, apply_changes
-    from .exporting import ExportedSnapshot, export_snapshot, snapshot_log, write_snapshot
+    from .snapshot_writer import ExportedSnapshot, export_snapshot, snapshot_log, write_snapshot
 
 __all__ = [
     "AppliedChanges",
@@ -25,10 +25,10 @@ __all__ = [
 _HOMES = {
     "AppliedChanges": "raftlog_state.changes",
     "apply_changes": "raftlog_state.changes",
-    "ExportedSnapshot": "raftlog_state.exporting",
-    "export_snapshot": "raftlog_state.exporting",
-    "snapshot_log": "raftlog_state.exporting",
-    "write_snapshot": "raftlog_state.exporting",
+    "ExportedSnapshot": "raftlog_state.snapshot_writer",
+    "export_snapshot": "raftlog_state.snapshot_writer",
+    "snapshot_log": "raftlog_state.snapshot_writer",
+    "write_snapshot": "raftlog_state.snapshot_writer",
 }
 
 

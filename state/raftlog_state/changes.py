@@ -26,9 +26,9 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 
-from .controller import TRANSACTION_NAME, Chance, Change, Plan, plan_changes
+from .controller import TRANSACTION_NAME, ChangeRequest, ControllerResult, Random, plan_changes
 from .image import MetadataImage
-from .moments import Moments
+from .image_reader import ImageReader
 from .records import Redactor
 
 
@@ -46,7 +46,7 @@ class Frame(Protocol):
     def toArrow(self) -> ArrowTable: ...  # noqa: N802 - Spark's name
 
 
-Changes: TypeAlias = Frame | ArrowTable | Iterable[Mapping[str, Any] | Change]
+Changes: TypeAlias = Frame | ArrowTable | Iterable[Mapping[str, Any] | ChangeRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def apply_changes(
     take_over_from: str | None = None,
     transaction_name: str = TRANSACTION_NAME,
     attempts: int = 1,
-    chance: Chance | None = None,
+    rng: Random | None = None,
     timeout_ms: int = 30_000,
 ) -> AppliedChanges:
     """Make changes of a cluster's metadata, all or none, durable on return.
@@ -79,7 +79,7 @@ def apply_changes(
             answered with the offsets that it got; ``take_over_from`` as in ``EmbeddedLog.append``.
         transaction_name: what the metadata transaction is called in the log.
         attempts: how often the changes may be checked and appended if rivals are first.
-        chance: where ids, salts and placement are drawn from; by default the system's.
+        rng: where ids, salts and placement are drawn from; by default the system's.
 
     Raises:
         InvalidChangesError: rows are refused; it names each.
@@ -102,13 +102,13 @@ def apply_changes(
         probe = log.append((), commit=commit, take_over_from=take_over_from, timeout_ms=timeout_ms)
         if probe.was_duplicate:
             return AppliedChanges(probe, 0)
-    moments = Moments(log.path, Redactor(reveal=True))
+    images = ImageReader(log.path, Redactor(reveal=True))
     while True:
-        image = _image_at_end(moments)
+        image = _image_at_end(images)
         plan = plan_changes(
             image,
             rows,
-            chance=random.SystemRandom() if chance is None else chance,
+            rng=random.SystemRandom() if rng is None else rng,
             transaction_name=transaction_name,
             is_named_commit=commit is not None,
         )
@@ -118,23 +118,23 @@ def apply_changes(
         except UnexpectedEndOffsetError:
             if attempts == 0:
                 raise
-        moments.refresh()
+        images.refresh()
 
 
-def _rows(changes: Changes) -> list[Mapping[str, Any] | Change]:
+def _rows(changes: Changes) -> list[Mapping[str, Any] | ChangeRequest]:
     table = changes.toArrow() if isinstance(changes, Frame) else changes
     return list(table.to_pylist() if isinstance(table, ArrowTable) else table)
 
 
-def _image_at_end(moments: Moments) -> MetadataImage:
-    image = moments.image_at(moments.log_end_offset)
-    if moments.open_transaction_offset is not None:
+def _image_at_end(images: ImageReader) -> MetadataImage:
+    image = images.image_at(images.log_end_offset)
+    if images.open_transaction_offset is not None:
         raise InvalidAppendError(
             reason=f"the metadata transaction that begins at offset "
-            f"{moments.open_transaction_offset} is open; end it, or claim the log, which aborts it"
+            f"{images.open_transaction_offset} is open; end it, or claim the log, which aborts it"
         )
-    if moments.skipped:
-        unknown = moments.skipped[0]
+    if images.skipped:
+        unknown = images.skipped[0]
         raise UnsupportedVersionError(
             record=f"record type {unknown.type_id}",
             version=unknown.version,
@@ -146,7 +146,7 @@ def _image_at_end(moments: Moments) -> MetadataImage:
 
 def _append(
     log: EmbeddedLog,
-    plan: Plan,
+    plan: ControllerResult,
     commit: CommitName | tuple[str, str, int] | None,
     take_over_from: str | None,
     timeout_ms: int,

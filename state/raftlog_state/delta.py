@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Final, TypeVar, cast
 
+from .fast_dataclass import fast_dataclass
 from .image import (
     STATE_ENTITIES,
     Entity,
@@ -29,7 +30,6 @@ from .image import (
     group_of,
     next_digest_sum,
 )
-from .making import maker
 
 R = TypeVar("R", bound=Row)
 
@@ -45,7 +45,7 @@ class Op(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """One row, before and after: ``before`` None if it was not there, ``after`` if it is gone."""
 
     entity: Entity
@@ -83,15 +83,15 @@ class RecordChanges:
     leader_epoch: int
     timestamp_ms: int
     record_type: str
-    changes: tuple[Change, ...]
+    changes: tuple[RowChange, ...]
     ordinal: int | None = None
 
 
-_change = maker(Change)
-_UNWRITTEN: Final = object()
+_change = fast_dataclass(RowChange)
+_NOT_WRITTEN: Final = object()
 
 
-def _nothing_written() -> dict[Entity, dict[Key, Row | None]]:
+def _no_writes() -> dict[Entity, dict[Key, Row | None]]:
     return {entity: {} for entity in Entity}
 
 
@@ -100,14 +100,14 @@ class MetadataDelta:
     """State being written: an image and what was put over it. Owned by one thread."""
 
     image: MetadataImage
-    _written: dict[Entity, dict[Key, Row | None]] = field(default_factory=_nothing_written)
+    _written: dict[Entity, dict[Key, Row | None]] = field(default_factory=_no_writes)
     _groups: dict[Group, dict[Key, None]] = field(default_factory=dict)
-    _changes: list[Change] = field(default_factory=list)
+    _changes: list[RowChange] = field(default_factory=list)
 
     def get(self, entity: Entity, key: Key) -> Row | None:
         """The row as it is now, or None."""
-        row = self._written[entity].get(key, _UNWRITTEN)
-        return self.image.get(entity, key) if row is _UNWRITTEN else cast("Row | None", row)
+        row = self._written[entity].get(key, _NOT_WRITTEN)
+        return self.image.get(entity, key) if row is _NOT_WRITTEN else cast("Row | None", row)
 
     def find(self, kind: type[R], *key: int | str) -> R | None:
         """The row as it is now, by its type: ``delta.find(BrokerRow, 1)``."""
@@ -150,13 +150,13 @@ class MetadataDelta:
         self._write(_change(entity, key, Op.DELETE, before, None))
         return True
 
-    def take_changes(self) -> tuple[Change, ...]:
+    def take_changes(self) -> tuple[RowChange, ...]:
         """The changes since the last call, in order."""
         taken = tuple(self._changes)
         self._changes.clear()
         return taken
 
-    def undo(self, changes: Iterable[Change]) -> None:
+    def undo(self, changes: Iterable[RowChange]) -> None:
         """Take back changes, given newest first; nothing is recorded."""
         for change in changes:
             self._set(change.entity, change.key, change.after, change.before)
@@ -186,7 +186,7 @@ class MetadataDelta:
             _digest_sum=self._next_digest_sum(),
         )
 
-    def _write(self, change: Change) -> None:
+    def _write(self, change: RowChange) -> None:
         self._changes.append(change)
         self._set(change.entity, change.key, change.before, change.after)
 
@@ -195,13 +195,13 @@ class MetadataDelta:
         if before is None and after is not None:
             group = group_of(after)
             if group is not None:
-                self._own_group(group)[key] = None
+                self._writable_group(group)[key] = None
         elif before is not None and after is None:
             group = group_of(before)
             if group is not None:
-                self._own_group(group).pop(key, None)
+                self._writable_group(group).pop(key, None)
 
-    def _own_group(self, group: Group) -> dict[Key, None]:
+    def _writable_group(self, group: Group) -> dict[Key, None]:
         keys = self._groups.get(group)
         if keys is None:
             keys = self._groups[group] = dict.fromkeys(self.image.group(group))
@@ -236,24 +236,24 @@ class MetadataDelta:
         known = self.image.known_digest_sum
         if known is None:
             return None
-        gone: list[Row] = []
-        come: list[Row] = []
+        removed: list[Row] = []
+        added: list[Row] = []
         for entity in STATE_ENTITIES:
             for key, row in self._written[entity].items():
                 before = self.image.get(entity, key)
                 if before is not None:
-                    gone.append(before)
+                    removed.append(before)
                 if row is not None:
-                    come.append(row)
-        return next_digest_sum(known, gone, come)
+                    added.append(row)
+        return next_digest_sum(known, removed, added)
 
 
-def diff(before: MetadataImage, after: MetadataImage) -> list[Change]:
+def diff(before: MetadataImage, after: MetadataImage) -> list[RowChange]:
     """The rows of state that differ, by entity and key; rows in both and equal are left out."""
     return list(_differences(before, after))
 
 
-def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[Change]:
+def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[RowChange]:
     for entity in STATE_ENTITIES:
         old, new = before.map(entity), after.map(entity)
         for key in sorted(old.keys() | new.keys()):
@@ -261,4 +261,4 @@ def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[Change
             if was == now:
                 continue
             op = Op.CREATE if was is None else Op.DELETE if now is None else Op.UPDATE
-            yield Change(entity, key, op, was, now)
+            yield RowChange(entity, key, op, was, now)

@@ -7,7 +7,7 @@ Rules of this file:
 2. Two images are equal when a checkpoint of them would be: same rows of state, offset, leader
    epoch and quorum. Epochs and transactions are the log's history and take no part.
 3. ``digest()`` is over the rows of state alone and does not depend on their order. It covers what
-   rows hold, secrets too: where it will be stored, fold redacted records.
+   rows hold, secrets too: where it will be stored, loader redacted records.
 """
 
 from __future__ import annotations
@@ -238,9 +238,9 @@ def row_digest(row: Row) -> int:
     return int.from_bytes(hashlib.sha256(row_text(row).encode()).digest(), "big")
 
 
-def next_digest_sum(before: int, gone: Iterable[Row], come: Iterable[Row]) -> int:
+def next_digest_sum(before: int, removed: Iterable[Row], added: Iterable[Row]) -> int:
     """The digest after some rows went and others came, without looking at the rest."""
-    change = sum(map(row_digest, come)) - sum(map(row_digest, gone))
+    change = sum(map(row_digest, added)) - sum(map(row_digest, removed))
     return (before + change) % _DIGEST_MODULUS
 
 

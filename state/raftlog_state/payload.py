@@ -1,4 +1,4 @@
-"""What the fold is fed: records of a log, as bytes or already decoded."""
+"""What the loader is fed: records of a log, as bytes or already decoded."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from typing import ClassVar, Final
 
 from raftlog.types import ZERO_UUID
 
-from .names import (
+from .enums import (
     ACL_OPERATIONS,
     ACL_PERMISSIONS,
     ACL_RESOURCE_TYPES,
@@ -33,7 +33,7 @@ from .names import (
     SCRAM_MECHANISMS,
     SECURITY_PROTOCOLS,
     ZK_MIGRATION_STATES,
-    name_of,
+    enum_name,
 )
 
 Key = tuple[int | str, ...]
@@ -77,7 +77,7 @@ class Endpoint:
 
     @property
     def protocol_name(self) -> str:
-        return name_of(SECURITY_PROTOCOLS, self.protocol)
+        return enum_name(SECURITY_PROTOCOLS, self.protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class ZkMigrationRow:
 
     @property
     def state_name(self) -> str:
-        return name_of(ZK_MIGRATION_STATES, self.state)
+        return enum_name(ZK_MIGRATION_STATES, self.state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,7 @@ class PartitionRow:
 
     @property
     def leader_recovery_state_name(self) -> str:
-        return name_of(LEADER_RECOVERY_STATES, self.leader_recovery_state)
+        return enum_name(LEADER_RECOVERY_STATES, self.leader_recovery_state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ class ConfigRow:
 
     @property
     def resource_type_name(self) -> str:
-        return name_of(CONFIG_RESOURCE_TYPES, self.resource_type)
+        return enum_name(CONFIG_RESOURCE_TYPES, self.resource_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,19 +314,19 @@ class AclRow:
 
     @property
     def resource_type_name(self) -> str:
-        return name_of(ACL_RESOURCE_TYPES, self.resource_type)
+        return enum_name(ACL_RESOURCE_TYPES, self.resource_type)
 
     @property
     def pattern_type_name(self) -> str:
-        return name_of(PATTERN_TYPES, self.pattern_type)
+        return enum_name(PATTERN_TYPES, self.pattern_type)
 
     @property
     def operation_name(self) -> str:
-        return name_of(ACL_OPERATIONS, self.operation)
+        return enum_name(ACL_OPERATIONS, self.operation)
 
     @property
     def permission_name(self) -> str:
-        return name_of(ACL_PERMISSIONS, self.permission)
+        return enum_name(ACL_PERMISSIONS, self.permission)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,7 +347,7 @@ class ScramRow:
 
     @property
     def mechanism_name(self) -> str:
-        return name_of(SCRAM_MECHANISMS, self.mechanism)
+        return enum_name(SCRAM_MECHANISMS, self.mechanism)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

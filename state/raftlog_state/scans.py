@@ -1,4 +1,4 @@
-"""Scans of a metadata log and of its checkpoints, as the fold wants them."""
+"""Scans of a metadata log and of its checkpoints, as the loader wants them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from raftlog.records.columns import Column, RecordColumns, Scan
 from raftlog.records.control import decode_control
 
 from .delta import RecordChanges
-from .fold import Fold, LogRecord
+from .metadata_loader import LogRecord, MetadataLoader
 from .payload import Payload
 
-FOLD_COLUMNS = Column.ALL_BUT_HEADERS
-"""What the fold needs of a scan. Keys are those of control records: metadata has none."""
+LOADER_COLUMNS = Column.ALL_BUT_HEADERS
+"""What the loader needs of a scan. Keys are those of control records: metadata has none."""
 
 
-def append_scan(fold: Fold, records: RecordColumns) -> list[RecordChanges]:
-    """Replay the records of a scan. Raises as ``Fold.append`` does."""
+def append_scan(loader: MetadataLoader, records: RecordColumns) -> list[RecordChanges]:
+    """Replay the records of a scan. Raises as ``MetadataLoader.append`` does."""
     if not len(records):
         return []
-    return fold.append_columns(*_columns(records))
+    return loader.append_columns(*_columns(records))
 
 
-def load_snapshot(fold: Fold, snapshot: SnapshotReader) -> list[RecordChanges]:
-    """Load a checkpoint into a fold.
+def load_snapshot(loader: MetadataLoader, snapshot: SnapshotReader) -> list[RecordChanges]:
+    """Load a checkpoint into a loader.
 
-    Raises ``CorruptSnapshotError`` if it is not whole; else as ``Fold.bootstrap`` does.
+    Raises ``CorruptSnapshotError`` if it is not whole; else as ``MetadataLoader.bootstrap`` does.
     """
-    return fold.bootstrap(snapshot.snapshot_id, _log_records(snapshot.scan(columns=FOLD_COLUMNS)))
+    return loader.bootstrap(
+        snapshot.snapshot_id, _log_records(snapshot.scan(columns=LOADER_COLUMNS))
+    )
 
 
 def _log_records(scans: Iterable[Scan]) -> Iterator[LogRecord]:
@@ -60,6 +62,6 @@ def _columns(
 
 
 def _list(column: Any) -> list[Any]:
-    assert column is not None, "FOLD_COLUMNS were asked for"
+    assert column is not None, "LOADER_COLUMNS were asked for"
     found: list[Any] = column.to_pylist()
     return found

@@ -101,17 +101,17 @@ class OpenTransaction:
     controls: list[tuple[Position, ControlRecord]] = field(default_factory=list)
     record_count: int = 0
 
-    def lengths(self) -> tuple[int, int, int]:
+    def sizes(self) -> tuple[int, int, int]:
         """How much it holds, to come back to."""
         return len(self.records), len(self.controls), self.record_count
 
-    def cut(self, lengths: tuple[int, int, int]) -> None:
-        """Forget what came after ``lengths`` was asked for."""
-        record_count, control_count, self.record_count = lengths
+    def truncate(self, sizes: tuple[int, int, int]) -> None:
+        """Forget what came after ``sizes`` was asked for."""
+        record_count, control_count, self.record_count = sizes
         del self.records[record_count:]
         del self.controls[control_count:]
 
-    def ended(self, end: EndMarker, marker_offset: int) -> TransactionRow:
+    def to_row(self, end: EndMarker, marker_offset: int) -> TransactionRow:
         """The row of the transaction once its marker was read."""
         return TransactionRow(
             begin_offset=self.begin_offset,

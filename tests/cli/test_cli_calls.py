@@ -201,7 +201,7 @@ def test_the_bar_is_drawn_on_a_terminal_and_taken_away(monkeypatch: pytest.Monke
     assert terminal.getvalue() == "\r[" + "#" * 15 + "." * 15 + "]  50%"
     console.progress(51, 100)
     assert "51" not in terminal.getvalue(), "not more often than ten times a second"
-    console.say("done")
+    console.log("done")
     assert terminal.getvalue().endswith("\r\x1b[Kraftlog: done\n")
 
 

@@ -44,7 +44,7 @@ def test_a_line_of_output_is_printable_and_still_json() -> None:
 def test_a_sentence_on_the_console_is_printable() -> None:
     stream = io.StringIO()
     console = Console(stream)
-    console.say(DANGEROUS + HARMLESS)
+    console.log(DANGEROUS + HARMLESS)
     console.write(f"usage\n{DANGEROUS}\n")
     assert is_safe(stream.getvalue())
     assert HARMLESS in stream.getvalue()

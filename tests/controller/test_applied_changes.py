@@ -24,9 +24,9 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog_state import AppliedChanges, apply_changes
-from raftlog_state.controller import Chance
+from raftlog_state.controller import Random
 from raftlog_state.image import MetadataImage, PartitionRow, TopicRow
-from raftlog_state.moments import Moments
+from raftlog_state.image_reader import ImageReader
 from raftlog_state.records import BeginTransactionRecord, DecodedRecord, Redactor, encode
 
 FIRST = [
@@ -50,8 +50,8 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 
 
 def image_of(log: EmbeddedLog) -> MetadataImage:
-    moments = Moments(log.path, Redactor(reveal=True))
-    return moments.image_at(moments.end_offset())
+    images = ImageReader(log.path, Redactor(reveal=True))
+    return images.image_at(images.end_offset())
 
 
 def names(log: EmbeddedLog) -> set[str]:
@@ -148,21 +148,21 @@ class Rival(random.Random):
 
 def test_a_rival_that_was_first_is_told_and_nothing_is_written(log: EmbeddedLog) -> None:
     before = log.end_offset
-    chance: Chance = Rival(log, topic("rival"))
+    rng: Random = Rival(log, topic("rival"))
     with pytest.raises(UnexpectedEndOffsetError) as caught:
-        apply_changes(log, [topic("a")], chance=chance)
+        apply_changes(log, [topic("a")], rng=rng)
     assert caught.value.required_base_offset == before
     assert names(log) == {"rival"}
 
 
 def test_changes_are_checked_again_on_top_of_what_came_in_between(log: EmbeddedLog) -> None:
-    chance: Chance = Rival(log, topic("one"), topic("two"))
-    done = apply_changes(log, [topic("a")], chance=chance, attempts=3)
+    rng: Random = Rival(log, topic("one"), topic("two"))
+    done = apply_changes(log, [topic("a")], rng=rng, attempts=3)
     assert done.result.end_offset == log.end_offset
     assert names(log) == {"one", "two", "a"}
-    same: Chance = Rival(log, topic("b"))
+    same: Random = Rival(log, topic("b"))
     with pytest.raises(InvalidChangesError, match="exists already"):
-        apply_changes(log, [topic("b")], chance=same, attempts=2)
+        apply_changes(log, [topic("b")], rng=same, attempts=2)
 
 
 def test_of_jobs_that_race_each_makes_its_changes_once(log: EmbeddedLog) -> None:

@@ -11,10 +11,10 @@ from tests.support.changes import (
     broker,
     cluster,
     directory,
-    folded,
     partition,
     planned,
     records_of,
+    replayed,
 )
 
 from raftlog_state.controller import (
@@ -101,7 +101,7 @@ def test_a_new_log_begins_with_its_metadata_version() -> None:
     first = SetFeature(feature="metadata.version", level=30)
     register = RegisterBroker(broker_id=4, endpoints={"A": "SSL://[::1]:9093", "B": "h:1"})
     plan = planned(new, first, register)
-    image = folded(new, plan.values())
+    image = replayed(new, plan.values())
     row = image.find(BrokerRow, 4)
     assert row is not None
     assert row.broker_epoch == 3, "the offset of its record, behind the begin marker"
@@ -109,7 +109,7 @@ def test_a_new_log_begins_with_its_metadata_version() -> None:
     listeners = [(at.host, at.port, at.protocol_name) for at in row.endpoints]
     assert listeners == [("::1", 9093, "SSL"), ("h", 1, "PLAINTEXT")]
     without_markers = planned(new, SetFeature(feature="metadata.version", level=12), register)
-    row = folded(new, without_markers.values()).find(BrokerRow, 4)
+    row = replayed(new, without_markers.values()).find(BrokerRow, 4)
     assert row is not None
     assert row.broker_epoch == 2
 
@@ -155,7 +155,7 @@ def test_equal_sources_of_chance_give_equal_records() -> None:
     ids = {row.topic_id for row in after(cluster(), *changes).rows_of(PartitionRow)}
     assert len(ids) == 2
     assert all(len(one) == 22 and not one.startswith("-") for one in ids)
-    system = plan_changes(cluster(), changes, chance=random.SystemRandom())
+    system = plan_changes(cluster(), changes, rng=random.SystemRandom())
     assert len(system.change_records) == len(one)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.changes import after, cluster
-from tests.support.checkpoints import checkpoint_log_records, image_from_records
+from tests.support.checkpoints import image_from_records, snapshot_log_records
 from tests.support.metadata_logs import CLUSTERS, restored
 
 import raftlog
@@ -21,9 +21,9 @@ from raftlog.errors import (
 )
 from raftlog_state import apply_changes, export_snapshot, snapshot_log, write_snapshot
 from raftlog_state.controller import SetConfig, SetScram
-from raftlog_state.fold import Fold
 from raftlog_state.image import BrokerRow, MetadataImage, PartitionRow
-from raftlog_state.moments import Moments, Silence
+from raftlog_state.image_reader import ImageReader, NullListener
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.records import Redactor, decode
 from raftlog_state.scans import load_snapshot
 
@@ -38,9 +38,9 @@ FIRST = [
 def image_in(path: str) -> MetadataImage:
     log = open_path(path)
     (snapshot_id,) = log.snapshots
-    fold = Fold()
-    load_snapshot(fold, log.read_snapshot(snapshot_id))
-    return fold.image
+    loader = MetadataLoader()
+    load_snapshot(loader, log.read_snapshot(snapshot_id))
+    return loader.image
 
 
 def test_a_checkpoint_holds_the_state_of_its_moment(tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_a_checkpoint_holds_the_state_of_its_moment(tmp_path: Path) -> None:
         older = export_snapshot(log.path, tmp_path, end_offset=middle)
     assert newest.path == str(tmp_path / f"{newest.snapshot_id}.checkpoint")
     assert (older.snapshot_id.end_offset, older.snapshot_id.epoch) == (middle, 1)
-    moments = Moments(log.path, Redactor(reveal=True))
+    images = ImageReader(log.path, Redactor(reveal=True))
     for exported in (older, newest):
-        image = moments.image_at(exported.snapshot_id.end_offset)
+        image = images.image_at(exported.snapshot_id.end_offset)
         assert image_in(exported.path) == image
         assert image_in(exported.path).timestamp_ms == image.timestamp_ms
         mode = Path(exported.path).stat()
@@ -73,9 +73,9 @@ def test_a_log_of_kafkas_is_exported_with_its_voters_and_secrets(
     path = tmp_path / "state.checkpoint"
     exported = export_snapshot(source, path)
     assert exported.path == str(path)
-    moments = Moments(str(source), Redactor(reveal=True))
-    image = moments.image_at(moments.end_offset())
-    records = checkpoint_log_records(path.read_bytes())
+    images = ImageReader(str(source), Redactor(reveal=True))
+    image = images.image_at(images.end_offset())
+    records = snapshot_log_records(path.read_bytes())
     assert image_from_records(exported.snapshot_id, records) == image
 
 
@@ -85,25 +85,25 @@ def test_a_log_that_has_a_checkpoint_is_changed_on_top_of_it(
 ) -> None:
     with raftlog.open(tmp_path / "cluster-0", values="kraft") as log:
         apply_changes(log, FIRST)
-        before = Moments(log.path, Redactor(reveal=True)).image_at(log.end_offset)
+        before = ImageReader(log.path, Redactor(reveal=True)).image_at(log.end_offset)
         snapshot_id = snapshot_log(log, delete_before=delete_before)
         assert snapshot_id == before.snapshot_id
         assert snapshot_log(log) is None
         apply_changes(log, [{"change": "add_partitions", "topic": "a", "partitions": 3}])
         said = Said()
-        image = Moments(log.path, Redactor(reveal=True), said).image_at(log.end_offset)
+        image = ImageReader(log.path, Redactor(reveal=True), said).image_at(log.end_offset)
         assert said.sentences[-1].endswith(f"is built on checkpoint {snapshot_id}")
         assert len(image.rows_of(PartitionRow)) == 3
         assert image.rows_of(BrokerRow) == before.rows_of(BrokerRow)
 
 
-class Said(Silence):
+class Said(NullListener):
     """A listener that remembers."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
 
-    def say(self, sentence: str, /) -> None:
+    def log(self, sentence: str, /) -> None:
         self.sentences.append(sentence)
 
 
@@ -137,7 +137,7 @@ def test_redacted_secrets_are_refused(key: bytes | None, tmp_path: Path) -> None
     redactor = Redactor(key=key)
     for place, change in enumerate(changes):
         written = write_snapshot(after(cluster(), change), tmp_path / f"{place}.checkpoint")
-        records = checkpoint_log_records(Path(written.path).read_bytes())
+        records = snapshot_log_records(Path(written.path).read_bytes())
         hidden = image_from_records(
             written.snapshot_id, records, decode=lambda value: redactor.redact(decode(value))
         )

@@ -17,10 +17,10 @@ from tests.support.kafka_decisions import (
 )
 
 from raftlog_state.controller import SetScram
-from raftlog_state.controller.config_values import reason_not_known, reason_not_valid
-from raftlog_state.controller.draft import Draft
-from raftlog_state.controller.topics import name_problem
-from raftlog_state.controller.writing import write
+from raftlog_state.controller.config_values import invalid_value_reason, unknown_config_reason
+from raftlog_state.controller.dispatch import write
+from raftlog_state.controller.pending_state import PendingState
+from raftlog_state.controller.topics import invalid_topic_name_reason
 from raftlog_state.image import FeatureRow, MetadataImage
 from raftlog_state.records import UserScramCredentialRecord
 
@@ -29,14 +29,16 @@ LEVEL = 30
 
 def config_answer(question: Question) -> str:
     kind, name = question["resource_type"], question["name"]
-    reason = reason_not_known(kind, name, LEVEL) or reason_not_valid(kind, name, question["value"])
+    reason = unknown_config_reason(kind, name, LEVEL) or invalid_value_reason(
+        kind, name, question["value"]
+    )
     return "taken" if reason is None else "refused"
 
 
 def scram_answer(question: Question) -> str:
     level = FeatureRow(name="metadata.version", level=LEVEL)
     image = MetadataImage.from_rows([level], offset=0, leader_epoch=1)
-    draft = Draft(image, first_offset=1, chance=random.Random(0))
+    state = PendingState(image, first_offset=1, rng=random.Random(0))
     change = SetScram(
         user="a",
         mechanism=question["mechanism"],
@@ -44,8 +46,8 @@ def scram_answer(question: Question) -> str:
         salt=bytes.fromhex(question["salt"]),
         iterations=question["iterations"],
     )
-    write(change, draft)
-    record = draft.records[0].record
+    write(change, state)
+    record = state.records[0].record
     assert isinstance(record, UserScramCredentialRecord)
     return f"{record.stored_key.hex()} {record.server_key.hex()}"
 
@@ -57,7 +59,7 @@ def our_answer(question: Question) -> str:
         case "config":
             return config_answer(question)
         case "topic":
-            return "taken" if name_problem(question["name"]) is None else "refused"
+            return "taken" if invalid_topic_name_reason(question["name"]) is None else "refused"
         case _:
             return scram_answer(question)
 

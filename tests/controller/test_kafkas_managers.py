@@ -13,7 +13,7 @@ import pytest
 from tests.support.kafka import kafka_jars
 from tests.support.random_changes import Job
 
-from raftlog_state.controller import AddPartitions, Change
+from raftlog_state.controller import AddPartitions, ChangeRequest
 from raftlog_state.image import MetadataImage, PartitionRow
 from raftlog_state.records import DecodedRecord, PartitionRecord, encode
 
@@ -43,7 +43,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def is_asked(before: MetadataImage, change: Change) -> bool:
+def is_asked(before: MetadataImage, change: ChangeRequest) -> bool:
     """Of partitions with differing replication factors Kafka copies whichever its map has first."""
     if isinstance(change, AddPartitions):
         rows = [row for row in before.rows_of(PartitionRow) if row.topic_name == change.topic]
@@ -51,7 +51,7 @@ def is_asked(before: MetadataImage, change: Change) -> bool:
     return change.KIND in ASKED
 
 
-def question(change: Change, records: tuple[DecodedRecord, ...]) -> dict[str, Any]:
+def question(change: ChangeRequest, records: tuple[DecodedRecord, ...]) -> dict[str, Any]:
     found = {"change": change.KIND, **dataclasses.asdict(change)}
     if "resource_type" in found:
         word = found["resource_type"]

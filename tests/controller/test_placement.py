@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.changes import broker, cluster
 
-from raftlog_state.controller.draft import Draft
+from raftlog_state.controller.pending_state import PendingState
 from raftlog_state.controller.placement import place_partitions
 from raftlog_state.image import BrokerRow
 
@@ -17,8 +17,8 @@ from raftlog_state.image import BrokerRow
 def placed(
     brokers: list[BrokerRow], partition_count: int, replication_factor: int, seed: int = 1
 ) -> list[tuple[int, ...]]:
-    draft = Draft(cluster(*brokers, brokers=0), first_offset=0, chance=random.Random(seed))
-    return place_partitions(draft, "topic", partition_count, replication_factor)
+    state = PendingState(cluster(*brokers, brokers=0), first_offset=0, rng=random.Random(seed))
+    return place_partitions(state, "topic", partition_count, replication_factor)
 
 
 BROKERS = st.lists(

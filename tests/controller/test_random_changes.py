@@ -15,7 +15,7 @@ from raftlog_state.controller import (
     CHANGE_TYPES,
     AddAcl,
     AddPartitions,
-    Change,
+    ChangeRequest,
     CreateTopic,
     DeleteConfig,
     DeleteTopic,
@@ -35,7 +35,6 @@ from raftlog_state.controller import (
     UnregisterBroker,
 )
 from raftlog_state.delta import diff
-from raftlog_state.fold import Fold, LogRecord
 from raftlog_state.image import (
     AclRow,
     BrokerRow,
@@ -48,7 +47,8 @@ from raftlog_state.image import (
     ScramRow,
     quota_entity_key,
 )
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import decode, encode
 
 MAY_CHANGE: dict[str, set[Entity]] = {
@@ -74,7 +74,7 @@ MAY_CHANGE: dict[str, set[Entity]] = {
 }
 
 
-def assert_asked_for(before: MetadataImage, change: Change, image: MetadataImage) -> None:
+def assert_asked_for(before: MetadataImage, change: ChangeRequest, image: MetadataImage) -> None:
     """What the change says is so now, and nothing else has changed."""
     found = diff(before, image)
     assert {one.entity for one in found} <= MAY_CHANGE[change.KIND]
@@ -175,14 +175,14 @@ def test_random_changes_are_of_every_kind() -> None:
 def assert_kafka_has_the_same_images(job: Job, every: int) -> None:
     values = [encode(record) for record in job.records]
     answer = ask_kafka(kafka_jars(), job.level, values, every)
-    fold = Fold()
+    loader = MetadataLoader()
     for offset, value in enumerate(values):
-        fold.append([LogRecord(offset, 1, offset, value)])
+        loader.append([LogRecord(offset, 1, offset, value)])
         theirs = answer.images.get(offset + 1)
         if theirs is not None:
-            assert multiset(image_records(fold.image)) == multiset(map(decode, theirs))
+            assert multiset(image_records(loader.image)) == multiset(map(decode, theirs))
     assert len(answer.images) >= 5
-    assert fold.image.same_rows(job.image)
+    assert loader.image.same_rows(job.image)
 
 
 @pytest.mark.kafka

@@ -9,7 +9,7 @@ import pytest
 from tests.support.changes import broker, cluster, planned, records_of
 
 from raftlog.errors import InvalidChangesError, RefusedChange
-from raftlog_state.controller import CHANGE_TYPES, CreateTopic, change_of
+from raftlog_state.controller import CHANGE_TYPES, CreateTopic, parse_change
 from raftlog_state.image import MetadataImage
 
 ORDERS = {"change": "create_topic", "topic": "orders", "assignment": [[1, 2], [2, 3]]}
@@ -338,7 +338,7 @@ def test_no_refusal_shows_a_secret() -> None:
     found = refusals(ORDERS, *rows)
     assert len(found) == len(rows)
     assert secret not in str(InvalidChangesError(refused=tuple(found), row_count=6))
-    assert all(secret not in repr(change_of(row)) for row in rows[:3])
+    assert all(secret not in repr(parse_change(row)) for row in rows[:3])
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_a_row_that_is_no_change_is_refused(row: dict[str, Any], what: str, reas
 
 def test_a_row_may_hold_nulls_for_all_that_its_kind_does_not_know() -> None:
     row = topic("t", partitions=2, replicas=None, entity=None, isr=None, limit=None)
-    assert change_of(row) == CreateTopic(topic="t", partitions=2)
+    assert parse_change(row) == CreateTopic(topic="t", partitions=2)
 
 
 def test_every_kind_of_change_has_a_case_that_is_refused() -> None:

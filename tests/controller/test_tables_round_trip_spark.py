@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.checkpoints import checkpoint_log_records, image_from_records
+from tests.support.checkpoints import image_from_records, snapshot_log_records
 from tests.support.metadata_logs import MetadataLog, metadata_log
 from tests.support.source_rows import source_rows
 
 import raftlog
 from raftlog_state import apply_changes
-from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage, PartitionRow, TopicRow
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.records import Redactor, decode, encode
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def tables(
 
 def exported_image(tables: ClusterTables, offset: int | None, directory: Path) -> MetadataImage:
     exported = tables.export_snapshot(offset, directory)
-    records = checkpoint_log_records(Path(exported.path).read_bytes())
+    records = snapshot_log_records(Path(exported.path).read_bytes())
     return image_from_records(exported.snapshot_id, records)
 
 
@@ -102,17 +102,17 @@ def test_tables_records_log_tables(
     from raftlog.errors import TablesError
 
     image = tables.image()
-    fold = Fold()
-    fold.append(log.records)
-    assert image == fold.image
-    assert image.timestamp_ms == fold.image.timestamp_ms
+    loader = MetadataLoader()
+    loader.append(log.records)
+    assert image == loader.image
+    assert image.timestamp_ms == loader.image.timestamp_ms
     assert exported_image(tables, None, tmp_path) == image
 
     with raftlog.open(tmp_path / "again-0", values="kraft") as again:
         again.append([encode(record) for record in image_records(image)], atomic=True)
     copied = metadata_log(tmp_path / "again-0")
     second = filled(spark, copied, tmp_path / "two", redact=True)
-    hidden = Fold(decode=lambda value: Redactor().redact(decode(value)))
+    hidden = MetadataLoader(decode=lambda value: Redactor().redact(decode(value)))
     hidden.append(copied.records)
     assert second.image() == hidden.image
     assert hidden.image.rows_of(TopicRow) == image.rows_of(TopicRow)
@@ -132,9 +132,9 @@ def test_a_moment_of_the_past_is_exported_and_one_inside_a_transaction_is_not(
         for at, record in enumerate(log.records)
         if record.payload == b"\x01\x18\x00\x00"  # the first end marker
     )
-    fold = Fold()
-    fold.append(log.records[: end + 1])
-    assert exported_image(tables, end, tmp_path) == fold.image
+    loader = MetadataLoader()
+    loader.append(log.records[: end + 1])
+    assert exported_image(tables, end, tmp_path) == loader.image
     with pytest.raises(TablesError, match="inside the metadata transaction that begins at 1"):
         tables.export_snapshot(end - 1, tmp_path)
     assert len(list(tmp_path.glob("*.checkpoint"))) == 1

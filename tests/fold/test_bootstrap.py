@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.metadata_logs import at, folded, state_after
+from tests.support.metadata_logs import at, replayed, state_after
 
 from raftlog.errors import OffsetGapError, ReplayError
 from raftlog.records.control import (
@@ -16,9 +16,9 @@ from raftlog.records.control import (
 )
 from raftlog.types import SnapshotId
 from raftlog_state.delta import Op
-from raftlog_state.fold import Fold, LogRecord, SkippedRecords
 from raftlog_state.image import Entity, EpochRow, Quorum
 from raftlog_state.image import Voter as VoterRow
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader, SkippedRecords
 from raftlog_state.records import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -54,9 +54,9 @@ FOOT = control(SnapshotFooter())
 
 
 def test_rows_of_a_checkpoint_are_read_and_what_it_lacks_is_deleted() -> None:
-    fold = folded(STAYS, GOES, CONFIG)
-    before = fold.image
-    made = fold.bootstrap(ID, [*HEAD, *at(3, STAYS, COMES), *FOOT])
+    loader = replayed(STAYS, GOES, CONFIG)
+    before = loader.image
+    made = loader.bootstrap(ID, [*HEAD, *at(3, STAYS, COMES), *FOOT])
     assert [(done.record_type, done.ordinal) for done in made] == [
         ("SNAPSHOT_HEADER", None),
         ("TOPIC_RECORD", 0),
@@ -79,25 +79,25 @@ def test_rows_of_a_checkpoint_are_read_and_what_it_lacks_is_deleted() -> None:
 
 
 def test_the_state_stands_behind_the_checkpoint() -> None:
-    fold = folded(STAYS, GOES, CONFIG)
-    fold.bootstrap(ID, [*HEAD, *at(3, STAYS, COMES), *FOOT])
-    image = fold.image
+    loader = replayed(STAYS, GOES, CONFIG)
+    loader.bootstrap(ID, [*HEAD, *at(3, STAYS, COMES), *FOOT])
+    image = loader.image
     assert image.same_rows(state_after(STAYS, COMES))
     assert (image.offset, image.leader_epoch, image.timestamp_ms) == (99, 3, 5_000)
     assert image.quorum == Quorum(1, (VoterRow(4, B, (), 0, 1),))
-    assert fold.next_offset == 100
+    assert loader.next_offset == 100
     assert image.topic("goes") is None
-    fold.append(at(100, GOES, epoch=3))
-    assert fold.image.same_rows(state_after(STAYS, COMES, GOES))
+    loader.append(at(100, GOES, epoch=3))
+    assert loader.image.same_rows(state_after(STAYS, COMES, GOES))
 
 
 def test_an_epoch_that_began_before_the_checkpoint_has_no_beginning() -> None:
-    fold = Fold()
-    (made,) = fold.bootstrap(ID, [*HEAD, *FOOT])
+    loader = MetadataLoader()
+    (made,) = loader.bootstrap(ID, [*HEAD, *FOOT])
     (change,) = made.changes
     assert (change.op, change.entity, change.before) == (Op.READ, Entity.EPOCH, None)
-    fold.append([LogRecord(100, 4, 0, LeaderChange(leader_id=4))])
-    old, new = fold.image.rows_of(EpochRow)
+    loader.append([LogRecord(100, 4, 0, LeaderChange(leader_id=4))])
+    old, new = loader.image.rows_of(EpochRow)
     assert (old.leader_epoch, old.start_offset, old.end_offset, old.leader_id) == (
         3,
         None,
@@ -108,39 +108,39 @@ def test_an_epoch_that_began_before_the_checkpoint_has_no_beginning() -> None:
 
 
 def test_epochs_and_transactions_seen_before_are_kept() -> None:
-    fold = Fold()
-    fold.append([LogRecord(0, 3, 0, LeaderChange(leader_id=9))])
-    fold.append(at(1, b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", epoch=3))
-    fold.bootstrap(ID, [*HEAD, *FOOT])
-    assert [row.leader_id for row in fold.image.rows_of(EpochRow)] == [9]
-    assert len(fold.image.rows(Entity.TRANSACTION)) == 1
+    loader = MetadataLoader()
+    loader.append([LogRecord(0, 3, 0, LeaderChange(leader_id=9))])
+    loader.append(at(1, b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", epoch=3))
+    loader.bootstrap(ID, [*HEAD, *FOOT])
+    assert [row.leader_id for row in loader.image.rows_of(EpochRow)] == [9]
+    assert len(loader.image.rows(Entity.TRANSACTION)) == 1
 
 
 def test_records_alone_say_nothing_of_the_quorum_and_give_their_own_time() -> None:
-    fold = Fold()
-    fold.bootstrap(ID, [*HEAD, *FOOT])
-    fold.bootstrap(SnapshotId(epoch=3, end_offset=200), at(3, STAYS, epoch=3))
-    assert fold.image.quorum.kraft_version == 1
-    assert fold.image.timestamp_ms == 3_000
+    loader = MetadataLoader()
+    loader.bootstrap(ID, [*HEAD, *FOOT])
+    loader.bootstrap(SnapshotId(epoch=3, end_offset=200), at(3, STAYS, epoch=3))
+    assert loader.image.quorum.kraft_version == 1
+    assert loader.image.timestamp_ms == 3_000
 
 
 def test_loading_the_same_checkpoint_twice_changes_nothing() -> None:
-    fold = Fold()
+    loader = MetadataLoader()
     records = [*HEAD, *at(3, STAYS, COMES), *FOOT]
-    fold.bootstrap(ID, records)
-    first = fold.image
-    again = fold.bootstrap(ID, records)
-    assert fold.image == first
+    loader.bootstrap(ID, records)
+    first = loader.image
+    again = loader.bootstrap(ID, records)
+    assert loader.image == first
     assert all(
         change.op is Op.READ and change.changed == () for done in again for change in done.changes
     )
 
 
 def test_a_checkpoint_older_than_the_state_is_refused() -> None:
-    fold = folded(STAYS, GOES)
+    loader = replayed(STAYS, GOES)
     with pytest.raises(OffsetGapError, match="older than the state"):
-        fold.bootstrap(SnapshotId(epoch=1, end_offset=1), at(0, STAYS))
-    assert fold.image == state_after(STAYS, GOES)
+        loader.bootstrap(SnapshotId(epoch=1, end_offset=1), at(0, STAYS))
+    assert loader.image == state_after(STAYS, GOES)
 
 
 @pytest.mark.parametrize(
@@ -154,22 +154,22 @@ def test_a_checkpoint_older_than_the_state_is_refused() -> None:
 def test_a_checkpoint_that_contradicts_itself_leaves_the_state_alone(
     records: list[TopicRecord], reason: str
 ) -> None:
-    fold = folded(GOES)
+    loader = replayed(GOES)
     with pytest.raises(ReplayError, match=reason):
-        fold.bootstrap(ID, at(0, *records))
-    assert (fold.image, fold.next_offset) == (state_after(GOES), 1)
+        loader.bootstrap(ID, at(0, *records))
+    assert (loader.image, loader.next_offset) == (state_after(GOES), 1)
 
 
 def test_unknown_records_of_a_checkpoint_are_skipped_and_counted() -> None:
-    fold = Fold()
-    made = fold.bootstrap(ID, at(0, STAYS, b"\x01\x63\x00\x00", COMES))
+    loader = MetadataLoader()
+    made = loader.bootstrap(ID, at(0, STAYS, b"\x01\x63\x00\x00", COMES))
     assert [done.ordinal for done in made] == [None, 0, 2], (
         "an ordinal is a place in the checkpoint"
     )
-    assert fold.skipped == (SkippedRecords(False, 99, 0, 1, 99, 99),)
+    assert loader.skipped == (SkippedRecords(False, 99, 0, 1, 99, 99),)
 
 
 def test_a_feature_that_a_checkpoint_lacks_is_gone() -> None:
-    fold = folded(FeatureLevelRecord(name="share.version", feature_level=1))
-    fold.bootstrap(ID, at(0, FeatureLevelRecord(name="metadata.version", feature_level=30)))
-    assert [row.key for row in fold.image.rows(Entity.FEATURE)] == [("metadata.version",)]
+    loader = replayed(FeatureLevelRecord(name="share.version", feature_level=1))
+    loader.bootstrap(ID, at(0, FeatureLevelRecord(name="metadata.version", feature_level=30)))
+    assert [row.key for row in loader.image.rows(Entity.FEATURE)] == [("metadata.version",)]

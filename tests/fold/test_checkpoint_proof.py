@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests.support.checkpoints import checkpoint_log_records, image_from_records
+from tests.support.checkpoints import image_from_records, snapshot_log_records
 from tests.support.effort import COPIES, slow_but
 from tests.support.metadata_logs import (
     CLUSTERS,
@@ -18,11 +18,11 @@ from tests.support.metadata_logs import (
     restored,
 )
 
-from raftlog_state.checkpoint import checkpoint_bytes
-from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.records import DecodedRecord, MetadataRecord, PartitionRecord, TopicRecord
+from raftlog_state.snapshots import snapshot_bytes
 
 
 @pytest.fixture(
@@ -35,9 +35,9 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def image_at(log: MetadataLog, checkpoint: Checkpoint) -> MetadataImage:
-    fold = Fold()
-    fold.append(log.records[: checkpoint.snapshot_id.end_offset])
-    return fold.image
+    loader = MetadataLoader()
+    loader.append(log.records[: checkpoint.snapshot_id.end_offset])
+    return loader.image
 
 
 def sections(records: list[DecodedRecord]) -> list[str]:
@@ -95,18 +95,18 @@ def test_the_state_of_a_checkpoint_is_the_state_of_the_log(log: MetadataLog) -> 
 
 def test_an_older_checkpoint_and_the_tail_give_the_newer_one(log: MetadataLog) -> None:
     for older, newer in itertools.combinations(log.checkpoints, 2):
-        fold = Fold()
-        fold.bootstrap(older.snapshot_id, older.log_records())
-        fold.append(log.records[older.snapshot_id.end_offset : newer.snapshot_id.end_offset])
-        assert multiset(image_records(fold.image)) == multiset(newer.metadata())
-        assert fold.image == image_at(log, newer)
+        loader = MetadataLoader()
+        loader.bootstrap(older.snapshot_id, older.log_records())
+        loader.append(log.records[older.snapshot_id.end_offset : newer.snapshot_id.end_offset])
+        assert multiset(image_records(loader.image)) == multiset(newer.metadata())
+        assert loader.image == image_at(log, newer)
 
 
 def test_a_checkpoint_of_ours_reads_back_as_the_same_state(log: MetadataLog) -> None:
     for checkpoint in log.checkpoints:
         image = image_at(log, checkpoint)
-        data = checkpoint_bytes(image, written_ms=1_700_000_000_000)
-        records = checkpoint_log_records(data)
+        data = snapshot_bytes(image, written_ms=1_700_000_000_000)
+        records = snapshot_log_records(data)
         assert image_from_records(image.snapshot_id, records) == image
         assert len(data) == len(checkpoint.data), "as many bytes as Kafka's own"
 
@@ -115,8 +115,8 @@ def test_a_running_nodes_log_is_followed_to_its_end(tmp_path: Path, data: Path) 
     with tarfile.open(data / "kraft-logs" / "running-4.3.1" / "running.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     log = metadata_log(next(tmp_path.rglob("__cluster_metadata-0")))
-    fold = Fold()
-    fold.append(log.records)
-    assert fold.next_offset == len(log.records)
-    assert fold.image.metadata_version == 30
-    assert fold.skipped == ()
+    loader = MetadataLoader()
+    loader.append(log.records)
+    assert loader.next_offset == len(log.records)
+    assert loader.image.metadata_version == 30
+    assert loader.skipped == ()

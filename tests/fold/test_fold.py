@@ -1,4 +1,4 @@
-"""The fold itself: order, epochs, what it cannot read, and calls that fail."""
+"""The loader itself: order, epochs, what it cannot read, and calls that fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from tests.support.metadata_logs import at, folded, state_after
+from tests.support.metadata_logs import at, replayed, state_after
 
 from raftlog.errors import OffsetGapError, ReplayError
 from raftlog.records.control import (
@@ -23,9 +23,9 @@ from raftlog.records.control import (
     Voter,
 )
 from raftlog_state.delta import Op
-from raftlog_state.fold import Fold, LogRecord, SkippedRecords
 from raftlog_state.image import Entity, EpochRow, MetadataImage, Quorum
 from raftlog_state.image import Voter as VoterRow
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader, SkippedRecords
 from raftlog_state.records import (
     NO_OP_VALUE,
     ConfigRecord,
@@ -52,7 +52,7 @@ def control(offset: int, payload: ControlRecord, epoch: int = 1) -> LogRecord:
 
 
 def test_bytes_and_decoded_records_give_the_same() -> None:
-    as_bytes, decoded = Fold(), Fold()
+    as_bytes, decoded = MetadataLoader(), MetadataLoader()
     records: tuple[MetadataRecord, ...] = (TOPIC, OTHER, RemoveTopicRecord(topic_id=A))
     made = as_bytes.append(at(0, *map(encode, records)))
     assert decoded.append(at(0, *records)) == made
@@ -70,26 +70,30 @@ def test_bytes_and_decoded_records_give_the_same() -> None:
 
 
 def test_an_image_says_where_it_stands() -> None:
-    fold = Fold()
-    assert (fold.image.offset, fold.next_offset) == (-1, 0)
-    fold.append(at(0, TOPIC, NO_OP_VALUE, epoch=5))
-    assert (fold.image.offset, fold.image.leader_epoch, fold.image.timestamp_ms) == (1, 5, 1_000)
-    assert fold.next_offset == 2
+    loader = MetadataLoader()
+    assert (loader.image.offset, loader.next_offset) == (-1, 0)
+    loader.append(at(0, TOPIC, NO_OP_VALUE, epoch=5))
+    assert (loader.image.offset, loader.image.leader_epoch, loader.image.timestamp_ms) == (
+        1,
+        5,
+        1_000,
+    )
+    assert loader.next_offset == 2
 
 
 def test_an_image_taken_earlier_does_not_change() -> None:
-    fold = folded(TOPIC)
-    first = fold.image
-    fold.append(at(1, RemoveTopicRecord(topic_id=A)))
+    loader = replayed(TOPIC)
+    first = loader.image
+    loader.append(at(1, RemoveTopicRecord(topic_id=A)))
     assert first == state_after(TOPIC)
-    assert fold.image.rows(Entity.TOPIC) == []
+    assert loader.image.rows(Entity.TOPIC) == []
 
 
 def test_no_ops_move_the_offset_and_nothing_else() -> None:
-    fold = folded(TOPIC)
-    assert fold.append(at(1, *[NO_OP_VALUE] * 100)) == []
-    assert fold.image.offset == 100
-    assert fold.image.same_rows(state_after(TOPIC))
+    loader = replayed(TOPIC)
+    assert loader.append(at(1, *[NO_OP_VALUE] * 100)) == []
+    assert loader.image.offset == 100
+    assert loader.image.same_rows(state_after(TOPIC))
 
 
 def test_a_decoder_of_the_callers_may_hide_secrets() -> None:
@@ -98,10 +102,10 @@ def test_a_decoder_of_the_callers_may_hide_secrets() -> None:
         assert isinstance(decoded.record, ConfigRecord)
         return DecodedRecord(0, dataclasses.replace(decoded.record, value="***"))
 
-    fold = Fold(decode=redact)
+    loader = MetadataLoader(decode=redact)
     secret = ConfigRecord(resource_type=4, resource_name="", name="p", value="hunter2")
-    (made,) = fold.append(at(0, encode(secret)))
-    assert "hunter2" not in str(fold.image.to_json())
+    (made,) = loader.append(at(0, encode(secret)))
+    assert "hunter2" not in str(loader.image.to_json())
     assert "hunter2" not in repr(made)
 
 
@@ -110,29 +114,29 @@ def test_a_decoder_of_the_callers_may_hide_secrets() -> None:
 
 @pytest.mark.parametrize("offset", [0, 2, 7])
 def test_a_record_that_is_not_the_next_one_is_refused(offset: int) -> None:
-    fold = folded(TOPIC)
+    loader = replayed(TOPIC)
     with pytest.raises(OffsetGapError) as caught:
-        fold.append(at(offset, OTHER))
+        loader.append(at(offset, OTHER))
     assert (caught.value.expected_offset, caught.value.offset) == (1, offset)
-    assert fold.image == state_after(TOPIC)
+    assert loader.image == state_after(TOPIC)
 
 
 def test_a_leader_epoch_never_falls() -> None:
-    fold = Fold()
-    fold.append(at(0, TOPIC, epoch=5))
+    loader = MetadataLoader()
+    loader.append(at(0, TOPIC, epoch=5))
     with pytest.raises(ReplayError, match="leader epoch 4 comes after 5"):
-        fold.append(at(1, OTHER, epoch=4))
-    fold.append(at(1, OTHER, epoch=6))
-    assert fold.image.leader_epoch == 6
+        loader.append(at(1, OTHER, epoch=4))
+    loader.append(at(1, OTHER, epoch=6))
+    assert loader.image.leader_epoch == 6
 
 
 def test_a_fold_goes_on_from_an_image() -> None:
     image = state_after(TOPIC)
-    fold = Fold(image)
-    fold.append(at(1, OTHER))
-    assert fold.image == state_after(TOPIC, OTHER)
+    loader = MetadataLoader(image)
+    loader.append(at(1, OTHER))
+    assert loader.image == state_after(TOPIC, OTHER)
     with pytest.raises(OffsetGapError):
-        Fold(image).append(at(0, OTHER))
+        MetadataLoader(image).append(at(0, OTHER))
 
 
 # --- all or nothing -------------------------------------------------------------------------------
@@ -150,21 +154,21 @@ def test_a_fold_goes_on_from_an_image() -> None:
     ],
 )
 def test_a_call_that_fails_leaves_the_fold_where_it_was(bad: MetadataRecord | bytes) -> None:
-    fold = folded(TOPIC)
-    before = fold.image
+    loader = replayed(TOPIC)
+    before = loader.image
     digest = before.digest()
     change = control(3, KRaftVersion(kraft_version=1))
     good = [*at(1, OTHER, RemoveTopicRecord(topic_id=A)), change, *at(4, FUTURE_TYPE)]
     payload = DecodedRecord(0, bad) if isinstance(bad, MetadataRecord) else bad
     with pytest.raises(ReplayError) as caught:
-        fold.append([*good, LogRecord(5, 1, 0, payload)])
+        loader.append([*good, LogRecord(5, 1, 0, payload)])
     assert caught.value.offset == 5
-    assert (fold.image, fold.next_offset, fold.skipped) == (before, 1, ())
-    assert fold.image.digest() == digest
-    assert fold.image.topic("a") is not None
-    assert fold.image.topic("b") is None
-    fold.append(good)
-    assert fold.image.topic("b") is not None
+    assert (loader.image, loader.next_offset, loader.skipped) == (before, 1, ())
+    assert loader.image.digest() == digest
+    assert loader.image.topic("a") is not None
+    assert loader.image.topic("b") is None
+    loader.append(good)
+    assert loader.image.topic("b") is not None
 
 
 def test_input_that_breaks_off_leaves_the_fold_where_it_was() -> None:
@@ -172,31 +176,31 @@ def test_input_that_breaks_off_leaves_the_fold_where_it_was() -> None:
         yield from at(1, OTHER, RemoveTopicRecord(topic_id=A))
         raise OSError("the disk is gone")
 
-    fold = folded(TOPIC)
+    loader = replayed(TOPIC)
     with pytest.raises(OSError, match="the disk is gone"):
-        fold.append(breaks_off())
-    assert (fold.image, fold.next_offset) == (state_after(TOPIC), 1)
+        loader.append(breaks_off())
+    assert (loader.image, loader.next_offset) == (state_after(TOPIC), 1)
 
 
 def test_a_damaged_record_says_where_and_what() -> None:
     with pytest.raises(ReplayError, match=r"TopicRecord at offset 1 .* version 0 is damaged"):
-        folded(TOPIC, encode(OTHER) + b"\x00")
+        replayed(TOPIC, encode(OTHER) + b"\x00")
 
 
 def test_a_record_without_a_value_is_damage() -> None:
     with pytest.raises(ReplayError, match="it has no value"):
-        Fold().append([LogRecord(0, 1, 0, None)])
+        MetadataLoader().append([LogRecord(0, 1, 0, None)])
 
 
 # --- what this program is too old for -------------------------------------------------------------
 
 
 def test_unknown_types_and_versions_are_skipped_and_counted() -> None:
-    fold = folded(TOPIC, FUTURE_TYPE, FUTURE_VERSION, NO_OP_VALUE, FUTURE_TYPE)
-    fold.append([control(5, UnknownControl(42, b"\x00\x00\x00\x2a", b""))])
-    assert fold.image.same_rows(state_after(TOPIC))
-    assert fold.image.offset == 5
-    assert fold.skipped == (
+    loader = replayed(TOPIC, FUTURE_TYPE, FUTURE_VERSION, NO_OP_VALUE, FUTURE_TYPE)
+    loader.append([control(5, UnknownControl(42, b"\x00\x00\x00\x2a", b""))])
+    assert loader.image.same_rows(state_after(TOPIC))
+    assert loader.image.offset == 5
+    assert loader.skipped == (
         SkippedRecords(False, 2, 7, 1, 2, 2),
         SkippedRecords(False, 99, 0, 2, 1, 4),
         SkippedRecords(True, 42, 0, 1, 5, 5),
@@ -225,8 +229,8 @@ def leader(number: int, *voters: int) -> LeaderChange:
 
 
 def test_a_leader_change_begins_an_epoch_and_ends_the_one_before() -> None:
-    fold = Fold()
-    fold.append([control(0, leader(1, 2, 1), epoch=3)])
+    loader = MetadataLoader()
+    loader.append([control(0, leader(1, 2, 1), epoch=3)])
     first = EpochRow(
         leader_epoch=3,
         start_offset=0,
@@ -235,12 +239,12 @@ def test_a_leader_change_begins_an_epoch_and_ends_the_one_before() -> None:
         voters=(VoterRow(1), VoterRow(2)),
         kraft_version=0,
     )
-    assert fold.image.rows(Entity.EPOCH) == [first]
-    fold.append(at(1, TOPIC, epoch=3))
-    (made,) = fold.append([control(2, leader(2, 1, 2), epoch=7)])
+    assert loader.image.rows(Entity.EPOCH) == [first]
+    loader.append(at(1, TOPIC, epoch=3))
+    (made,) = loader.append([control(2, leader(2, 1, 2), epoch=7)])
     ended = dataclasses.replace(first, end_offset=2)
     second = dataclasses.replace(first, leader_epoch=7, start_offset=2, leader_id=2)
-    assert fold.image.rows(Entity.EPOCH) == [ended, second]
+    assert loader.image.rows(Entity.EPOCH) == [ended, second]
     assert [(change.op, change.changed) for change in made.changes] == [
         (Op.UPDATE, ("end_offset",)),
         (Op.CREATE, ()),
@@ -249,8 +253,8 @@ def test_a_leader_change_begins_an_epoch_and_ends_the_one_before() -> None:
 
 
 def test_voters_and_version_belong_to_the_epoch_that_runs() -> None:
-    fold = Fold()
-    fold.append(
+    loader = MetadataLoader()
+    loader.append(
         [
             control(0, leader(1, 1, 2)),
             control(1, KRaftVersion(kraft_version=1)),
@@ -258,24 +262,24 @@ def test_voters_and_version_belong_to_the_epoch_that_runs() -> None:
             control(3, leader(2, 1, 2), epoch=2),
         ]
     )
-    assert fold.image.quorum == Quorum(1, VOTER_ROWS)
-    first, second = fold.image.rows_of(EpochRow)
+    assert loader.image.quorum == Quorum(1, VOTER_ROWS)
+    first, second = loader.image.rows_of(EpochRow)
     assert (first.kraft_version, first.voters, first.end_offset) == (1, VOTER_ROWS, 3)
     assert (second.kraft_version, second.voters, second.leader_id) == (1, VOTER_ROWS, 2)
 
 
 def test_a_quorum_is_known_though_the_epochs_beginning_was_not_seen() -> None:
-    fold = Fold()
-    fold.append([control(0, KRaftVersion(kraft_version=1)), control(1, VOTERS)])
-    assert fold.image.quorum == Quorum(1, VOTER_ROWS)
-    assert fold.image.rows(Entity.EPOCH) == []
+    loader = MetadataLoader()
+    loader.append([control(0, KRaftVersion(kraft_version=1)), control(1, VOTERS)])
+    assert loader.image.quorum == Quorum(1, VOTER_ROWS)
+    assert loader.image.rows(Entity.EPOCH) == []
 
 
 def test_epochs_are_history_and_no_part_of_the_state() -> None:
-    fold = Fold()
-    fold.append([control(0, leader(1, 1))])
-    assert fold.image.digest() == MetadataImage.empty().digest()
-    assert fold.image.same_rows(MetadataImage.empty())
+    loader = MetadataLoader()
+    loader.append([control(0, leader(1, 1))])
+    assert loader.image.digest() == MetadataImage.empty().digest()
+    assert loader.image.same_rows(MetadataImage.empty())
 
 
 @pytest.mark.parametrize(
@@ -283,11 +287,11 @@ def test_epochs_are_history_and_no_part_of_the_state() -> None:
 )
 def test_a_checkpoint_fed_as_a_log_is_refused(payload: ControlRecord) -> None:
     with pytest.raises(ReplayError, match="belongs into a checkpoint"):
-        Fold().append([control(0, payload)])
+        MetadataLoader().append([control(0, payload)])
 
 
 def test_a_producers_marker_means_nothing_here() -> None:
-    fold = Fold()
+    loader = MetadataLoader()
     marker = EndTransactionMarker(control_type=ControlType.COMMIT, coordinator_epoch=1)
-    assert fold.append([control(0, marker)]) == []
-    assert fold.next_offset == 1
+    assert loader.append([control(0, marker)]) == []
+    assert loader.next_offset == 1

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog_state.delta import Change, MetadataDelta, Op, RecordChanges, diff
+from raftlog_state.delta import MetadataDelta, Op, RecordChanges, RowChange, diff
+from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image import (
     ROW_TYPES,
     AclRow,
@@ -36,7 +37,6 @@ from raftlog_state.image import (
     row_json,
     table_of,
 )
-from raftlog_state.making import maker
 from raftlog_state.replay import Position
 
 TOPICS = [TopicRow(topic_id=str(number), name=f"t{number}") for number in range(4)]
@@ -342,13 +342,13 @@ def test_groups_are_by_topic_resource_and_name() -> None:
         (PartitionRow, partition("0", 1)),
         (Position, Position(1, 2, 3, 4)),
         (RecordChanges, RecordChanges(1, 2, 3, 4, "T", ())),
-        (Change, Change(Entity.TOPIC, ("0",), Op.CREATE, None, TOPICS[0])),
+        (RowChange, RowChange(Entity.TOPIC, ("0",), Op.CREATE, None, TOPICS[0])),
         (ProducerIdsRow, ProducerIdsRow(next_producer_id=5)),
     ],
 )
 def test_a_value_made_fast_is_the_same_value(kind: Callable[..., object], value: object) -> None:
     columns = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
-    made = maker(kind)(**columns)
+    made = fast_dataclass(kind)(**columns)
     assert type(made) is type(value)
     assert made == value
     assert hash(made) == hash(value)
@@ -356,4 +356,4 @@ def test_a_value_made_fast_is_the_same_value(kind: Callable[..., object], value:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(made, next(iter(columns)), None)
     with pytest.raises(TypeError):
-        maker(kind)(unknown=1)
+        fast_dataclass(kind)(unknown=1)

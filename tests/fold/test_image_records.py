@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.support.checkpoints import checkpoint_log_records, image_from_records
+from tests.support.checkpoints import image_from_records, snapshot_log_records
 from tests.support.metadata_logs import state_after
 
 from raftlog.errors import (
@@ -15,9 +15,8 @@ from raftlog.errors import (
     UnsupportedVersionError,
 )
 from raftlog.records import iter_batches
-from raftlog_state.checkpoint import checkpoint_bytes
 from raftlog_state.image import MetadataImage
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
 from raftlog_state.records import (
     AccessControlEntryRecord,
     BrokerEndpoint,
@@ -38,6 +37,7 @@ from raftlog_state.records import (
     decode,
     encode,
 )
+from raftlog_state.snapshots import snapshot_bytes
 
 A = "muSNo3lITFSJf4sY_teOaw"
 DIRECTORY = "IIzV3j_LQFClOqhX3gQ9wA"
@@ -101,9 +101,9 @@ def test_what_a_level_has_no_record_for_is_refused(record: MetadataRecord, level
 def test_a_field_that_a_level_cannot_hold_is_refused_not_lost(
     records: tuple[MetadataRecord, ...], level: int
 ) -> None:
-    assert checkpoint_bytes(state(level, *records), written_ms=0)
+    assert snapshot_bytes(state(level, *records), written_ms=0)
     with pytest.raises(UnsupportedVersionError):
-        checkpoint_bytes(state(level - 1, *records), written_ms=0)
+        snapshot_bytes(state(level - 1, *records), written_ms=0)
 
 
 def partition_record(image: MetadataImage) -> PartitionRecord:
@@ -206,40 +206,40 @@ def large() -> MetadataImage:
 
 def test_a_checkpoint_is_cut_into_batches_that_fit() -> None:
     image = large()
-    data = checkpoint_bytes(image, written_ms=7, batch_bytes_max=1_000)
+    data = snapshot_bytes(image, written_ms=7, batch_bytes_max=1_000)
     batches = list(iter_batches(data))
     assert len(batches) > 10
     assert all(batch.byte_count <= 1_000 for batch in batches)
     assert [batch.is_control for batch in batches] == [True] + [False] * (len(batches) - 2) + [True]
     assert [batch.base_offset for batch in batches[1:]] == [b.next_offset for b in batches[:-1]]
     assert {(b.leader_epoch, b.max_timestamp_ms) for b in batches} == {(image.leader_epoch, 7)}
-    assert image_from_records(image.snapshot_id, checkpoint_log_records(data)) == image
+    assert image_from_records(image.snapshot_id, snapshot_log_records(data)) == image
 
 
 def test_a_record_larger_than_a_batch_is_refused() -> None:
     with pytest.raises(RecordBatchTooLargeError):
-        checkpoint_bytes(large(), written_ms=7, batch_bytes_max=90)
+        snapshot_bytes(large(), written_ms=7, batch_bytes_max=90)
 
 
 def test_an_empty_state_has_a_checkpoint() -> None:
-    data = checkpoint_bytes(MetadataImage.empty(), written_ms=0)
-    assert len(checkpoint_log_records(data)) == 2
+    data = snapshot_bytes(MetadataImage.empty(), written_ms=0)
+    assert len(snapshot_log_records(data)) == 2
 
 
 def test_a_checkpoint_cut_anywhere_is_refused() -> None:
-    data = checkpoint_bytes(state(30, BROKER, TOPIC), written_ms=7)
+    data = snapshot_bytes(state(30, BROKER, TOPIC), written_ms=7)
     for end in range(len(data)):
         with pytest.raises((CorruptSnapshotError, CorruptBatchError)):
-            checkpoint_log_records(data[:end], path="x.checkpoint")
+            snapshot_log_records(data[:end], path="x.checkpoint")
 
 
 def test_a_checkpoint_without_header_or_footer_is_refused() -> None:
-    data = checkpoint_bytes(state(30, BROKER), written_ms=7)
+    data = snapshot_bytes(state(30, BROKER), written_ms=7)
     batches = list(iter_batches(data))
     head, foot = batches[0].byte_count, batches[-1].position
     with pytest.raises(CorruptSnapshotError, match="does not begin with a snapshot header"):
-        checkpoint_log_records(data[head:])
+        snapshot_log_records(data[head:])
     with pytest.raises(CorruptSnapshotError, match="does not end with a snapshot footer"):
-        checkpoint_log_records(data[:foot])
+        snapshot_log_records(data[:foot])
     with pytest.raises(CorruptSnapshotError):
-        checkpoint_log_records(b"")
+        snapshot_log_records(b"")

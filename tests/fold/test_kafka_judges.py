@@ -12,22 +12,22 @@ from tests.support.kafka_answers import assert_same_access, ordered
 from tests.support.kafka_images import LEVELS, Answer, ask_kafka, random_values, read_book
 from tests.support.metadata_logs import CLUSTERS, LOGS, metadata_log, multiset, restored
 
-from raftlog_state.checkpoint import checkpoint_bytes
-from raftlog_state.fold import Fold, LogRecord
 from raftlog_state.image import ConfigRow, MetadataImage, PartitionRow
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import decode, to_json_text
+from raftlog_state.snapshots import snapshot_bytes
 
 TRIMMED = CLUSTERS[-1]
 
 
 def assert_same_images(answer: Answer) -> None:
-    fold = Fold()
+    loader = MetadataLoader()
     for offset, value in enumerate(answer.values):
-        fold.append([LogRecord(offset, 1, offset, value)])
+        loader.append([LogRecord(offset, 1, offset, value)])
         theirs = answer.images.get(offset + 1)
         if theirs is not None:
-            assert multiset(image_records(fold.image)) == multiset(map(decode, theirs))
+            assert multiset(image_records(loader.image)) == multiset(map(decode, theirs))
 
 
 @pytest.mark.parametrize("answer", read_book(), ids=lambda answer: f"level {answer.level}")
@@ -59,7 +59,7 @@ def test_long_random_logs_give_kafkas_images(seed: int, level: int) -> None:
 def test_kafka_dump_log_reads_a_checkpoint_of_ours(cluster: str, tmp_path: Path) -> None:
     image = final_image(cluster, tmp_path)
     file = tmp_path / f"{image.snapshot_id}.checkpoint"
-    file.write_bytes(checkpoint_bytes(image, written_ms=1_700_000_000_000))
+    file.write_bytes(snapshot_bytes(image, written_ms=1_700_000_000_000))
     lines = dump_log(kafka_jars(), file)
     printed = [line.split("payload: ")[1] for line in lines if "payload: " in line]
     assert printed == [to_json_text(record) for record in image_records(image)]
@@ -71,9 +71,9 @@ def test_kafka_dump_log_reads_a_checkpoint_of_ours(cluster: str, tmp_path: Path)
 def final_image(cluster: str, directory: Path) -> MetadataImage:
     source = directory / "source"
     source.mkdir()
-    fold = Fold()
-    fold.append(metadata_log(restored(cluster, source)).records)
-    return fold.image
+    loader = MetadataLoader()
+    loader.append(metadata_log(restored(cluster, source)).records)
+    return loader.image
 
 
 # --- a node that knows nothing but a checkpoint of ours -------------------------------------------
@@ -86,7 +86,7 @@ def test_kafka_boots_from_a_checkpoint_of_ours(tmp_path: Path) -> None:
     log = data / "__cluster_metadata-0"
     log.mkdir(parents=True)
     (log / f"{image.snapshot_id}.checkpoint").write_bytes(
-        checkpoint_bytes(image, written_ms=1_700_000_000_000)
+        snapshot_bytes(image, written_ms=1_700_000_000_000)
     )
     shutil.copyfile(LOGS / TRIMMED / "meta.properties", data / "meta.properties")
     with booted(data) as node:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.metadata_logs import at, flat, folded, state_after
+from tests.support.metadata_logs import at, flat, replayed, state_after
 
 from raftlog.errors import ReplayError
 from raftlog.records.control import LeaderChange
 from raftlog.types import SnapshotId
 from raftlog_state.delta import Op
-from raftlog_state.fold import Fold, LogRecord, SkippedRecords
 from raftlog_state.image import Entity, MetadataImage, TransactionOutcome, TransactionRow
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader, SkippedRecords
 from raftlog_state.records import (
     NO_OP_VALUE,
     AbortTransactionRecord,
@@ -31,22 +31,22 @@ FUTURE = b"\x01\x63\x00\x05\x00"
 
 
 def test_records_become_visible_at_the_end_marker() -> None:
-    fold = folded(BEFORE)
-    assert fold.append(at(1, BEGIN, INSIDE, NO_OP_VALUE)) == []
-    assert fold.image == state_after(BEFORE)
-    made = fold.append(at(4, END))
+    loader = replayed(BEFORE)
+    assert loader.append(at(1, BEGIN, INSIDE, NO_OP_VALUE)) == []
+    assert loader.image == state_after(BEFORE)
+    made = loader.append(at(4, END))
     assert [(done.offset, done.visible_offset, done.record_type) for done in made] == [
         (2, 4, "TOPIC_RECORD"),
         (4, 4, "END_TRANSACTION_RECORD"),
     ]
     assert [done.timestamp_ms for done in made] == [2_000, 4_000], "rows carry their own time"
-    assert fold.image.topic("inside") is not None
-    assert (fold.image.offset, fold.open_transaction_offset) == (4, None)
+    assert loader.image.topic("inside") is not None
+    assert (loader.image.offset, loader.open_transaction_offset) == (4, None)
 
 
 def test_a_committed_transaction_is_a_row() -> None:
-    fold = folded(BEFORE, BEGIN, INSIDE, NO_OP_VALUE, END)
-    assert fold.image.rows(Entity.TRANSACTION) == [
+    loader = replayed(BEFORE, BEGIN, INSIDE, NO_OP_VALUE, END)
+    assert loader.image.rows(Entity.TRANSACTION) == [
         TransactionRow(
             begin_offset=1,
             end_offset=5,
@@ -59,10 +59,10 @@ def test_a_committed_transaction_is_a_row() -> None:
 
 
 def test_an_aborted_transaction_leaves_nothing_but_moves_the_offset() -> None:
-    fold = folded(BEFORE, BEGIN, INSIDE)
-    (made,) = fold.append(at(3, ABORT))
-    assert fold.image.same_rows(state_after(BEFORE))
-    assert fold.image.offset == 3
+    loader = replayed(BEFORE, BEGIN, INSIDE)
+    (made,) = loader.append(at(3, ABORT))
+    assert loader.image.same_rows(state_after(BEFORE))
+    assert loader.image.offset == 3
     row = TransactionRow(
         begin_offset=1,
         end_offset=4,
@@ -90,8 +90,8 @@ def test_an_aborted_record_may_contradict_the_state() -> None:
 
 
 def test_an_empty_transaction_is_allowed() -> None:
-    fold = folded(BeginTransactionRecord(), END)
-    (row,) = fold.image.rows(Entity.TRANSACTION)
+    loader = replayed(BeginTransactionRecord(), END)
+    (row,) = loader.image.rows(Entity.TRANSACTION)
     assert isinstance(row, TransactionRow)
     assert (row.record_count, row.name, row.end_offset) == (0, None, 2)
 
@@ -103,9 +103,9 @@ def test_a_transaction_may_span_any_number_of_batches(ending: MetadataRecord) ->
         topic_id = f"{number:02}AAAAAAAAAAAAAAAAAAAA"
         records.append(TopicRecord(name=f"topic {number}", topic_id=topic_id))
     records.append(ending)
-    whole = Fold()
+    whole = MetadataLoader()
     expected = whole.append(at(0, *records))
-    one_by_one = Fold()
+    one_by_one = MetadataLoader()
     made = []
     for offset, record in enumerate(records):
         made += one_by_one.append(at(offset, record))
@@ -128,48 +128,48 @@ def test_nested_and_stray_markers_are_refused(
     records: list[MetadataRecord], record: str, reason: str
 ) -> None:
     with pytest.raises(ReplayError, match=reason) as caught:
-        folded(*records)
+        replayed(*records)
     assert (caught.value.record, caught.value.offset) == (record, len(records) - 1)
 
 
 def test_a_contradiction_inside_shows_at_the_end_marker_and_undoes_the_call() -> None:
-    fold = folded(BEFORE)
-    fold.append(at(1, BEGIN, INSIDE, RemoveTopicRecord(topic_id="x" * 22)))
+    loader = replayed(BEFORE)
+    loader.append(at(1, BEGIN, INSIDE, RemoveTopicRecord(topic_id="x" * 22)))
     with pytest.raises(ReplayError, match="no topic with id") as caught:
-        fold.append(at(4, END))
+        loader.append(at(4, END))
     assert caught.value.offset == 3, "the record that contradicts, not the marker"
-    assert fold.image == state_after(BEFORE)
-    assert (fold.next_offset, fold.open_transaction_offset) == (4, 1)
-    fold.append(at(4, ABORT))
-    assert fold.image.same_rows(state_after(BEFORE))
+    assert loader.image == state_after(BEFORE)
+    assert (loader.next_offset, loader.open_transaction_offset) == (4, 1)
+    loader.append(at(4, ABORT))
+    assert loader.image.same_rows(state_after(BEFORE))
 
 
 def test_a_failed_call_forgets_what_it_added_to_an_open_transaction() -> None:
-    fold = folded(BEGIN)
+    loader = replayed(BEGIN)
     with pytest.raises(ReplayError):
-        fold.append(at(1, INSIDE, BEGIN))
-    fold.append(at(1, BEFORE, END))
-    assert [row.record_count for row in fold.image.rows_of(TransactionRow)] == [1]
-    assert fold.image.topic("inside") is None
+        loader.append(at(1, INSIDE, BEGIN))
+    loader.append(at(1, BEFORE, END))
+    assert [row.record_count for row in loader.image.rows_of(TransactionRow)] == [1]
+    assert loader.image.topic("inside") is None
 
 
 def test_control_records_inside_are_not_part_of_it() -> None:
-    fold = folded(BEFORE, BEGIN, INSIDE)
-    fold.append([LogRecord(3, 2, 3_000, LeaderChange(leader_id=5))])
-    assert fold.image.rows(Entity.EPOCH) == []
-    made = fold.append(at(4, ABORT, epoch=2))
+    loader = replayed(BEFORE, BEGIN, INSIDE)
+    loader.append([LogRecord(3, 2, 3_000, LeaderChange(leader_id=5))])
+    assert loader.image.rows(Entity.EPOCH) == []
+    made = loader.append(at(4, ABORT, epoch=2))
     assert [(done.offset, done.visible_offset, done.record_type) for done in made] == [
         (3, 3, "LEADER_CHANGE"),
         (4, 4, "ABORT_TRANSACTION_RECORD"),
     ]
-    assert [row.record_count for row in fold.image.rows_of(TransactionRow)] == [1]
-    assert len(fold.image.rows(Entity.EPOCH)) == 1
+    assert [row.record_count for row in loader.image.rows_of(TransactionRow)] == [1]
+    assert len(loader.image.rows(Entity.EPOCH)) == 1
 
 
 def test_unknown_records_inside_count_only_if_they_are_committed() -> None:
-    fold = folded(BEGIN, FUTURE, ABORT, BEGIN, FUTURE, END)
-    assert fold.skipped == (SkippedRecords(False, 99, 0, 1, 4, 4),)
-    assert [row.record_count for row in fold.image.rows_of(TransactionRow)] == [1, 1]
+    loader = replayed(BEGIN, FUTURE, ABORT, BEGIN, FUTURE, END)
+    assert loader.skipped == (SkippedRecords(False, 99, 0, 1, 4, 4),)
+    assert [row.record_count for row in loader.image.rows_of(TransactionRow)] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -182,22 +182,22 @@ def test_unknown_records_inside_count_only_if_they_are_committed() -> None:
 def test_a_marker_of_a_future_version_is_still_a_marker(
     ending: bytes, outcome: TransactionOutcome
 ) -> None:
-    fold = folded(b"\x01\x17\x05\x01\x02", INSIDE, ending)
-    (row,) = fold.image.rows_of(TransactionRow)
+    loader = replayed(b"\x01\x17\x05\x01\x02", INSIDE, ending)
+    (row,) = loader.image.rows_of(TransactionRow)
     assert (row.outcome, row.name) == (outcome, None)
-    assert fold.open_transaction_offset is None
+    assert loader.open_transaction_offset is None
 
 
 def test_a_checkpoint_resets_the_bracket() -> None:
-    fold = folded(BEFORE, BEGIN, INSIDE)
-    fold.bootstrap(SnapshotId(epoch=1, end_offset=10), at(0, BEFORE))
-    assert fold.open_transaction_offset is None
-    fold.append(at(10, INSIDE))
-    assert fold.image.same_rows(state_after(BEFORE, INSIDE))
+    loader = replayed(BEFORE, BEGIN, INSIDE)
+    loader.bootstrap(SnapshotId(epoch=1, end_offset=10), at(0, BEFORE))
+    assert loader.open_transaction_offset is None
+    loader.append(at(10, INSIDE))
+    assert loader.image.same_rows(state_after(BEFORE, INSIDE))
     with pytest.raises(ReplayError, match="no transaction is open"):
-        fold.append(at(11, END))
+        loader.append(at(11, END))
 
 
 def test_markers_do_not_occur_in_a_checkpoint() -> None:
     with pytest.raises(ReplayError, match="it marks a transaction"):
-        Fold().bootstrap(SnapshotId(epoch=1, end_offset=10), at(0, BEGIN))
+        MetadataLoader().bootstrap(SnapshotId(epoch=1, end_offset=10), at(0, BEGIN))

@@ -9,7 +9,7 @@ import pytest
 from tests.support.small_logs import copy_log
 
 from raftlog.errors import DataLossError
-from raftlog_state.moments import Moments
+from raftlog_state.image_reader import ImageReader
 from raftlog_state.records import Redactor
 
 METADATA = "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
@@ -29,15 +29,15 @@ def trimmed(data: Path, tmp_path: Path) -> Path:
 
 
 def test_a_checkpoint_is_no_base_where_the_log_does_not_go_on_from_it(trimmed: Path) -> None:
-    moments = Moments(str(trimmed), Redactor())
+    images = ImageReader(str(trimmed), Redactor())
     with pytest.raises(DataLossError) as caught:
-        moments.image_at(1500)
+        images.image_at(1500)
     assert caught.value.condition == "OFFSETS_DELETED"
     assert f"begins at {LOG_START}" in str(caught.value)
 
 
 def test_a_checkpoint_alone_is_the_state_where_it_ends(trimmed: Path) -> None:
-    assert Moments(str(trimmed), Redactor()).image_at(636).offset == 635
+    assert ImageReader(str(trimmed), Redactor()).image_at(636).offset == 635
 
 
 def test_the_newest_checkpoint_below_an_offset_is_the_base(trimmed: Path) -> None:
@@ -45,12 +45,12 @@ def test_the_newest_checkpoint_below_an_offset_is_the_base(trimmed: Path) -> Non
         def __init__(self) -> None:
             self.sentences: list[str] = []
 
-        def say(self, sentence: str, /) -> None:
+        def log(self, sentence: str, /) -> None:
             self.sentences.append(sentence)
 
         def progress(self, done: int, whole: int, /) -> None:
             pass
 
     said = Said()
-    assert Moments(str(trimmed), Redactor(), said).image_at(3000).offset == 2999
+    assert ImageReader(str(trimmed), Redactor(), said).image_at(3000).offset == 2999
     assert any("built on checkpoint 00000000000000001762" in one for one in said.sentences)

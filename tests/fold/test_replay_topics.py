@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.support.metadata_logs import changes_of, folded, state_after
+from tests.support.metadata_logs import changes_of, replayed, state_after
 
 from raftlog.errors import ReplayError
 from raftlog_state.delta import Op
@@ -307,8 +307,8 @@ def test_clear_elr_of_an_unknown_topic_is_refused() -> None:
 
 
 def test_replay_never_touches_the_image() -> None:
-    fold = folded(TOPIC, WITH_ELR)
-    image = fold.image
+    loader = replayed(TOPIC, WITH_ELR)
+    image = loader.image
     digest, rows = image.digest(), image.rows(Entity.PARTITION)
     changes_of(image, change(leader=2))
     changes_of(image, RemoveTopicRecord(topic_id=A))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.support.metadata_logs import LOGS, MetadataLog, flat, metadata_log
 
 from raftlog_state.delta import RecordChanges
-from raftlog_state.fold import Fold
 from raftlog_state.image import Entity, MetadataImage
+from raftlog_state.metadata_loader import MetadataLoader
 
 THREE_NODES = LOGS / "three-nodes-4.3.1" / "node-100" / "__cluster_metadata-0"
 RECORDS = 1_200
@@ -25,9 +25,9 @@ def log() -> MetadataLog:
 
 @cache
 def whole() -> tuple[list[tuple[int, int, str, object]], MetadataImage]:
-    fold = Fold()
-    made = fold.append(log().records[:RECORDS])
-    return flat(made), fold.image
+    loader = MetadataLoader()
+    made = loader.append(log().records[:RECORDS])
+    return flat(made), loader.image
 
 
 def cuts_of(places: list[int]) -> list[tuple[int, int]]:
@@ -40,12 +40,12 @@ def cuts_of(places: list[int]) -> list[tuple[int, int]]:
 @settings(max_examples=25)
 def test_any_split_gives_the_same_changes_and_state(places: list[int]) -> None:
     changes, image = whole()
-    fold = Fold()
+    loader = MetadataLoader()
     made: list[RecordChanges] = []
     for start, end in cuts_of(places):
-        made += fold.append(log().records[start:end])
+        made += loader.append(log().records[start:end])
     assert flat(made) == changes
-    assert fold.image == image
+    assert loader.image == image
 
 
 @pytest.mark.slow
@@ -57,14 +57,14 @@ def test_a_fold_can_be_built_again_from_rows_at_any_point(places: list[int]) -> 
     state = MetadataImage.empty()
     for start, end in cuts_of([place for place in places if not 3 <= place < 12]):
         assert state.offset == start - 1
-        fold = Fold(state)
-        made += fold.append(log().records[start:end])
-        rows = [row for entity in Entity for row in fold.image.rows(entity)]
+        loader = MetadataLoader(state)
+        made += loader.append(log().records[start:end])
+        rows = [row for entity in Entity for row in loader.image.rows(entity)]
         state = MetadataImage.from_rows(
             rows,
-            offset=fold.image.offset,
-            leader_epoch=fold.image.leader_epoch,
-            quorum=fold.image.quorum,
+            offset=loader.image.offset,
+            leader_epoch=loader.image.leader_epoch,
+            quorum=loader.image.quorum,
         )
     assert flat(made) == changes
     assert state == image
@@ -75,10 +75,10 @@ def test_a_fold_can_be_built_again_from_rows_at_any_point(places: list[int]) -> 
 @given(st.lists(st.integers(1, RECORDS - 1), max_size=8))
 @settings(max_examples=10)
 def test_the_digest_of_a_followed_state_is_that_of_its_rows(places: list[int]) -> None:
-    fold = Fold()
+    loader = MetadataLoader()
     for start, end in cuts_of(places):
-        fold.append(log().records[start:end])
-        image = fold.image
+        loader.append(log().records[start:end])
+        image = loader.image
         image.digest()  # from here on it is carried along, not worked out
         rows = [row for entity in Entity for row in image.rows(entity)]
         again = MetadataImage.from_rows(rows, offset=image.offset, leader_epoch=1)
@@ -87,33 +87,33 @@ def test_the_digest_of_a_followed_state_is_that_of_its_rows(places: list[int]) -
 
 def test_one_record_a_call_gives_the_same_as_one_call() -> None:
     changes, image = whole()
-    fold = Fold()
+    loader = MetadataLoader()
     made: list[RecordChanges] = []
     for record in log().records[:RECORDS]:
-        made += fold.append([record])
+        made += loader.append([record])
     assert flat(made) == changes
-    assert fold.image == image
+    assert loader.image == image
 
 
 def test_columns_give_the_same_as_records() -> None:
     changes, image = whole()
-    fold = Fold()
+    loader = MetadataLoader()
     records = log().records[:RECORDS]
-    made = fold.append_columns(
+    made = loader.append_columns(
         [record.offset for record in records],
         [record.leader_epoch for record in records],
         [record.timestamp_ms for record in records],
         [record.payload for record in records],
     )
     assert flat(made) == changes
-    assert fold.image == image
+    assert loader.image == image
 
 
 @pytest.mark.parametrize("place", range(3, 12))
 def test_a_cut_inside_a_transaction_shows_the_state_before_it(place: int) -> None:
-    fold = Fold()
-    before = fold.append(log().records[:place])
-    assert fold.open_transaction_offset == (3 if place > 3 else None)
-    assert fold.image.offset == 2
-    assert fold.next_offset == place
-    assert flat(before + fold.append(log().records[place:RECORDS])) == whole()[0]
+    loader = MetadataLoader()
+    before = loader.append(log().records[:place])
+    assert loader.open_transaction_offset == (3 if place > 3 else None)
+    assert loader.image.offset == 2
+    assert loader.next_offset == place
+    assert flat(before + loader.append(log().records[place:RECORDS])) == whole()[0]

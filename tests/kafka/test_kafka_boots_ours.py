@@ -15,8 +15,8 @@ from tests.support.kafka_answers import assert_same_access, ordered
 import raftlog
 from raftlog_state import ExportedSnapshot, apply_changes, export_snapshot
 from raftlog_state.image import ConfigRow, FeatureRow, MetadataImage, PartitionRow
-from raftlog_state.image_records import image_records
-from raftlog_state.moments import Moments
+from raftlog_state.image_reader import ImageReader
+from raftlog_state.image_writer import image_records
 from raftlog_state.records import Redactor, to_json_text
 
 pytestmark = pytest.mark.kafka
@@ -99,8 +99,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def image(cluster: Path) -> MetadataImage:
-    moments = Moments(str(cluster), Redactor(reveal=True))
-    return moments.image_at(moments.end_offset())
+    images = ImageReader(str(cluster), Redactor(reveal=True))
+    return images.image_at(images.end_offset())
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ from raftlog.records import (
 )
 from raftlog.records.control import EndTransactionMarker
 from raftlog.records.control_messages import ControlType
-from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.records import TopicRecord, encode, to_json_text
 
 pytestmark = pytest.mark.kafka
@@ -306,9 +306,9 @@ def test_dump_log_reads_our_aborted_transactions_and_producers(
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> MetadataImage:
     """The state of a real cluster."""
-    fold = Fold()
-    fold.append(metadata_log(restored(CLUSTERS[1], tmp_path_factory.mktemp("source"))).records)
-    return fold.image
+    loader = MetadataLoader()
+    loader.append(metadata_log(restored(CLUSTERS[1], tmp_path_factory.mktemp("source"))).records)
+    return loader.image
 
 
 @pytest.fixture(scope="module")

@@ -41,9 +41,9 @@ def test_it_tells_what_is_lost_doubled_or_of_others(tmp_path: Path) -> None:
         first = log.append([b"increment 1", b"a word of somebody", b"increment 2"]).base_offset
         tally = Tally()
         for offset, number in ((first, 1), (first + 2, 2)):
-            tally.note(offset, number, 0.0)
-        assert verify(log, tally).is_sound
-        tally.note(first + 3, 3, 0.0)
+            tally.record_acknowledged(offset, number, 0.0)
+        assert verify(log, tally).is_correct
+        tally.record_acknowledged(first + 3, 3, 0.0)
         verdict = verify(log, tally)
         assert (verdict.value, verdict.lost, verdict.out_of_order) == (2, (first + 3,), ())
         log.append(b"increment 2")

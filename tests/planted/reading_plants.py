@@ -69,7 +69,7 @@ READING_PLANTS: Final = (
     Plant(
         bug="checkpoints of records that only their owner knows are not checked",
         path="state/raftlog_state/check/log_check.py",
-        old="""            yield from self._checkpoints()
+        old="""            yield from self._check_snapshots()
 """,
         new="",
         tests=(
@@ -193,10 +193,10 @@ READING_PLANTS: Final = (
     Plant(
         bug="cat prints what may not be committed without a word",
         path="state/raftlog_state/cli/cat_log.py",
-        old="""        console.say(f"up to offset {log_end_offset} (exclusive): {look.explanation}")
+        old="""        console.log(f"up to offset {log_end_offset} (exclusive): {end.explanation}")
 """,
         new="""        if log.source is SourceKind.VOTERS:
-            console.say(f"up to offset {log_end_offset} (exclusive): {look.explanation}")
+            console.log(f"up to offset {log_end_offset} (exclusive): {end.explanation}")
 """,
         tests=("tests/cli/test_cli_cat.py::test_it_says_which_end_it_took",),
     ),

@@ -15,7 +15,7 @@ import raftlog
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind, open_path
 from raftlog.client.remote.remote_log import RemoteLog
 from raftlog.errors import DataLossError, NodeRefusedError, OffsetOutOfRangeError
-from raftlog_state.moments import Moments
+from raftlog_state.image_reader import ImageReader
 from raftlog_state.records import Redactor
 from tests.support.cli import rows, run
 from tests.support.kafka import KafkaNode, running_node
@@ -118,8 +118,8 @@ def test_its_checkpoint_and_what_follows_are_the_state(node: KafkaNode) -> None:
     theirs = [one for batch in files.read_snapshot(newest).batches() for one in batch.records()]
     assert ours == theirs
     end = remote.read_end(isolation=Isolation.READ_COMMITTED).offset
-    state = Moments(remote, Redactor()).image_at(end)
-    assert state == Moments(str(node.log_dir), Redactor()).image_at(end)
+    state = ImageReader(remote, Redactor()).image_at(end)
+    assert state == ImageReader(str(node.log_dir), Redactor()).image_at(end)
     with pytest.raises(DataLossError):
         list(remote.scan(0, end))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_raftlog.options import OPTIONS, Edge, RaftlogOptions, TimestampStrategy
+from pyspark_raftlog.options import OPTIONS, OffsetSpec, RaftlogOptions, TimestampStrategy
 from pyspark_raftlog.source import RaftlogDataSource
 from raftlog.client import Isolation
 from raftlog.errors import OptionError
@@ -32,7 +32,7 @@ def test_defaults_are_those_of_the_manual() -> None:
     options = parse()
     assert options.path == "/logs"
     assert options.starting_offset is None
-    assert options.ending_offset is Edge.LATEST
+    assert options.ending_offset is OffsetSpec.LATEST
     assert options.isolation is Isolation.READ_COMMITTED
     assert options.fail_on_data_loss
     assert options.redact
@@ -45,9 +45,9 @@ def test_defaults_are_those_of_the_manual() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "attribute", "expected"),
     [
-        ("startingOffset", "Earliest", "starting_offset", Edge.EARLIEST),
-        ("startingOffsets", "latest", "starting_offset", Edge.LATEST),
-        ("startingOffset", "snapshot", "starting_offset", Edge.SNAPSHOT),
+        ("startingOffset", "Earliest", "starting_offset", OffsetSpec.EARLIEST),
+        ("startingOffsets", "latest", "starting_offset", OffsetSpec.LATEST),
+        ("startingOffset", "snapshot", "starting_offset", OffsetSpec.SNAPSHOT),
         ("STARTINGOFFSET", " 17 ", "starting_offset", 17),
         ("startingTimestamp", "1795248203359", "starting_timestamp_ms", 1795248203359),
         ("startingTimestamp", "1970-01-01T00:00:01", "starting_timestamp_ms", 1_000),
@@ -59,7 +59,7 @@ def test_defaults_are_those_of_the_manual() -> None:
             TimestampStrategy.LATEST,
         ),
         ("endingOffset", "9", "ending_offset", 9),
-        ("endingOffsets", "latest", "ending_offset", Edge.LATEST),
+        ("endingOffsets", "latest", "ending_offset", OffsetSpec.LATEST),
         ("endingTimestamp", "5", "ending_timestamp_ms", 5),
         ("maxOffsetsPerTrigger", "100", "max_offsets_per_trigger", 100),
         ("maxBytesPerTrigger", "64m", "max_bytes_per_trigger", 64 * 1024 * 1024),
@@ -187,7 +187,7 @@ def test_a_redaction_key_without_redaction_is_a_mistake() -> None:
 def test_a_stream_has_no_end() -> None:
     for name in ("endingOffset", "endingOffsets", "endingTimestamp"):
         with pytest.raises(OptionError, match="batch reads only"):
-            parse(**{name: "5"}).refuse_ending()
+            parse(**{name: "5"}).check_no_end()
 
 
 def test_the_redaction_key_is_never_shown() -> None:

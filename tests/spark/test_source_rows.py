@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyspark_raftlog.arrow import rebatch
 from pyspark_raftlog.metadata import frames
-from pyspark_raftlog.visibility import NEVER, Transactions
+from pyspark_raftlog.transactions import NEVER, Transactions
 from raftlog.client import Outcome, TransactionSpan
 from raftlog.errors import MetadataParseError
 from raftlog.records import NewRecord, NewRecordBatch, encode_batch
@@ -40,7 +40,7 @@ def scanned(*batches: tuple[int, int, bool]) -> Scan:
 
 def looked_up(transactions: Transactions, piece: Scan) -> tuple[list[int], list[bool]]:
     assert piece.records.offset is not None
-    visibility = transactions.of(piece, piece.records.offset.to_numpy())
+    visibility = transactions.visibility(piece, piece.records.offset.to_numpy())
     return visibility.offset.tolist(), visibility.aborted.tolist()
 
 

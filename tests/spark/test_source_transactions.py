@@ -67,7 +67,7 @@ def rows(log: LogWriter, **options: str) -> list[Row]:
     source = reader(log, **options)
     for partition in source.partitions():
         assert isinstance(partition, LogRange)
-        assert partition.slice.spans == ()
+        assert partition.split.spans == ()
         for batch in source.read(pickle.loads(pickle.dumps(partition))):
             found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
     return found

@@ -120,8 +120,8 @@ def test_frames_and_decisions_go_through_a_connected_log(
     assert result.end_offset == log.end_offset
     seen: list[int] = []
 
-    def decide(news: Any) -> Any:
-        seen.append(sum(1 for _ in news.records))
+    def decide(new_records: Any) -> Any:
+        seen.append(sum(1 for _ in new_records.records))
         if len(seen) == 1:
             log.append(b"a rival was first")
         return frame

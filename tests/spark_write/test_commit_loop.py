@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import raftlog
-from pyspark_raftlog import News, commit_loop
+from pyspark_raftlog import NewRecords, commit_loop
 from raftlog.errors import LogNotFoundError, UnexpectedEndOffsetError
 
 
@@ -18,29 +18,29 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ids-0"
 
 
-def values(news: News) -> list[bytes | None]:
-    return [record.value for record in news.records]
+def values(new_records: NewRecords) -> list[bytes | None]:
+    return [record.value for record in new_records.records]
 
 
 def test_a_decision_is_appended_where_it_was_made(path: Path) -> None:
     with raftlog.open(path) as log:
         log.append([b"a", b"b"])
-        seen: list[News] = []
+        seen: list[NewRecords] = []
 
-        def decide(news: News) -> list[bytes]:
-            seen.append(news)
+        def decide(new_records: NewRecords) -> list[bytes]:
+            seen.append(new_records)
             return [b"c"]
 
         result = commit_loop(log, decide)
         assert result is not None
         assert result.base_offset == 3
-        (news,) = seen
-        assert values(news) == [b"a", b"b"]
-        assert (news.start_offset, news.end_offset, news.attempt) == (0, 3, 1)
+        (new_records,) = seen
+        assert values(new_records) == [b"a", b"b"]
+        assert (new_records.start_offset, new_records.end_offset, new_records.attempt) == (0, 3, 1)
 
 
 def test_no_decision_appends_nothing(path: Path) -> None:
-    assert commit_loop(path, lambda news: None) is None
+    assert commit_loop(path, lambda new_records: None) is None
     with raftlog.open(path) as log:
         assert log.end_offset == 1
 
@@ -51,13 +51,13 @@ def test_after_a_conflict_only_what_came_in_between_is_shown(path: Path) -> None
         seen: list[list[bytes | None]] = []
         pauses: list[float] = []
 
-        def decide(news: News) -> list[bytes]:
-            seen.append(values(news))
-            if news.attempt < 5:
-                log.append(b"rival %d" % news.attempt)
+        def decide(new_records: NewRecords) -> list[bytes]:
+            seen.append(values(new_records))
+            if new_records.attempt < 5:
+                log.append(b"rival %d" % new_records.attempt)
             return [b"mine"]
 
-        result = commit_loop(log, decide, from_offset=1, pause=pauses.append, chance=lambda: 0.5)
+        result = commit_loop(log, decide, from_offset=1, pause=pauses.append, jitter=lambda: 0.5)
         assert result is not None
         assert seen == [[b"old"], [b"rival 1"], [b"rival 2"], [b"rival 3"], [b"rival 4"]]
         assert pauses == [0.005, 0.01, 0.02], "the first conflict is answered at once"
@@ -67,12 +67,12 @@ def test_it_gives_up_after_so_many_tries(path: Path) -> None:
     with raftlog.open(path) as log:
         pauses: list[float] = []
 
-        def decide(news: News) -> list[bytes]:
+        def decide(new_records: NewRecords) -> list[bytes]:
             log.append(b"rival")
             return [b"mine"]
 
         with pytest.raises(UnexpectedEndOffsetError):
-            commit_loop(log, decide, tries_max=12, pause=pauses.append, chance=lambda: 1.0)
+            commit_loop(log, decide, tries_max=12, pause=pauses.append, jitter=lambda: 1.0)
         assert len(pauses) == 10
         assert max(pauses) == 1.0
         assert [record.value for record in log.read()] == [b"rival"] * 12
@@ -80,7 +80,7 @@ def test_it_gives_up_after_so_many_tries(path: Path) -> None:
 
 def test_a_path_must_hold_a_log(tmp_path: Path) -> None:
     with pytest.raises(LogNotFoundError):
-        commit_loop(tmp_path / "nothing-0", lambda news: None)
+        commit_loop(tmp_path / "nothing-0", lambda new_records: None)
 
 
 def allocate(path: Path, job: str, blocks: int, taken: list[range]) -> None:
@@ -89,12 +89,12 @@ def allocate(path: Path, job: str, blocks: int, taken: list[range]) -> None:
         free = 0
         at = log.log_start_offset
 
-        def decide(news: News) -> list[bytes]:
+        def decide(new_records: NewRecords) -> list[bytes]:
             nonlocal free, at
-            for record in news.records:
+            for record in new_records.records:
                 assert record.value is not None
                 free = max(free, int(record.value.split(b" ")[1]))
-            at = news.end_offset
+            at = new_records.end_offset
             return [f"{job} {free + 3}".encode()]
 
         for _ in range(blocks):

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 import pyspark_raftlog
-from pyspark_raftlog.typed_errors import RaftlogWriteError, spark_text, told_to_spark
+from pyspark_raftlog.typed_errors import RaftlogWriteError, as_spark_error, spark_text
 from raftlog import errors
 
 EXAMPLES = {
@@ -77,7 +77,7 @@ def test_a_foreign_commit_names_the_option_that_takes_it_over() -> None:
 
 
 def test_only_our_own_errors_are_told_so() -> None:
-    with pytest.raises(RaftlogWriteError, match=r"^\[RAFTLOG_UNEXPECTED_END"), told_to_spark():
+    with pytest.raises(RaftlogWriteError, match=r"^\[RAFTLOG_UNEXPECTED_END"), as_spark_error():
         raise CONFLICT
-    with pytest.raises(ZeroDivisionError), told_to_spark():
+    with pytest.raises(ZeroDivisionError), as_spark_error():
         _ = 1 / 0

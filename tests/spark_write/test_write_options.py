@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_raftlog.options import WRITING_ONLY
+from pyspark_raftlog.options import WRITE_ONLY_OPTIONS
 from pyspark_raftlog.source import RaftlogDataSource
 from pyspark_raftlog.write_options import WriteOptions
 from raftlog import CommitName
@@ -112,4 +112,4 @@ def test_the_source_tells_reading_from_writing() -> None:
 
 def test_the_manual_names_every_option() -> None:
     manual = RaftlogDataSource.__doc__ or ""
-    assert all(name in manual for name in WRITING_ONLY)
+    assert all(name in manual for name in WRITE_ONLY_OPTIONS)

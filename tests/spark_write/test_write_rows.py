@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.ddl import schema_of
 
-from pyspark_raftlog.write_rows import RowConverter, least_byte_count, records_of, wire_schema
+from pyspark_raftlog.write_rows import RowConverter, message_schema, min_byte_count, records_of
 from pyspark_raftlog.write_schema import input_columns
 from raftlog import ValueKind
 from raftlog.errors import InvalidRowError
@@ -41,7 +41,7 @@ def convert(ddl: str, values: ValueKind, *batches: pa.RecordBatch, level: int = 
     columns = input_columns(schema_of(ddl), values)
     versions = None if "recordVersion" in columns.names else RecordVersions(level, False)
     converter = RowConverter(columns, values, 3, versions)
-    return pa.Table.from_batches(map(converter.convert, batches), wire_schema(columns))
+    return pa.Table.from_batches(map(converter.convert, batches), message_schema(columns))
 
 
 def records(ddl: str, values: ValueKind, **columns: Any) -> list[RecordToAppend]:
@@ -337,6 +337,6 @@ def test_the_least_size_is_never_more_than_the_records_take(rows: list[Any]) -> 
     )
     ddl = "key binary, value binary, headers array<struct<key:string,value:binary>>"
     made = convert(ddl, BYTES, batch)
-    least = sum(map(least_byte_count, made.to_batches()))
+    least = sum(map(min_byte_count, made.to_batches()))
     taken = len(encode_records(records_of(made), 0, 0))
     assert least <= taken <= least + 12 * len(rows) + 2 * sum(len(row[2]) for row in rows)

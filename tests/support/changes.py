@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raftlog_state.controller import Change, Plan, plan_changes
-from raftlog_state.fold import Fold, LogRecord
+from raftlog_state.controller import ChangeRequest, ControllerResult, plan_changes
 from raftlog_state.image import (
     BrokerRow,
     Endpoint,
@@ -17,6 +16,7 @@ from raftlog_state.image import (
     PartitionRow,
     Row,
 )
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import DecodedRecord
 
 LEVELS = (7, 8, 11, 12, 13, 14, 15, 17, 21, 23, 30)
@@ -61,33 +61,35 @@ def cluster(
     return MetadataImage.from_rows([*features, *alive, *rows], offset=offset, leader_epoch=3)
 
 
-def planned(image: MetadataImage, *changes: Mapping[str, Any] | Change, seed: int = 1) -> Plan:
-    return plan_changes(image, changes, chance=random.Random(seed))
+def planned(
+    image: MetadataImage, *changes: Mapping[str, Any] | ChangeRequest, seed: int = 1
+) -> ControllerResult:
+    return plan_changes(image, changes, rng=random.Random(seed))
 
 
 def records_of(
-    image: MetadataImage, *changes: Mapping[str, Any] | Change, seed: int = 1
+    image: MetadataImage, *changes: Mapping[str, Any] | ChangeRequest, seed: int = 1
 ) -> list[DecodedRecord]:
     """The records of changes, without markers."""
     return list(planned(image, *changes, seed=seed).change_records)
 
 
-def folded(image: MetadataImage, values: Iterable[bytes], timestamp_ms: int = 5) -> MetadataImage:
+def replayed(image: MetadataImage, values: Iterable[bytes], timestamp_ms: int = 5) -> MetadataImage:
     """The image that a reader has behind these values, in one batch behind the image."""
-    fold = Fold(image)
-    fold.append(
+    loader = MetadataLoader(image)
+    loader.append(
         LogRecord(offset, image.leader_epoch, timestamp_ms, value)
         for offset, value in enumerate(values, start=image.offset + 1)
     )
-    assert fold.open_transaction_offset is None
-    return fold.image
+    assert loader.open_transaction_offset is None
+    return loader.image
 
 
 def after(
-    image: MetadataImage, *changes: Mapping[str, Any] | Change, seed: int = 1
+    image: MetadataImage, *changes: Mapping[str, Any] | ChangeRequest, seed: int = 1
 ) -> MetadataImage:
     """The image that a reader has behind the changes."""
-    return folded(image, planned(image, *changes, seed=seed).values())
+    return replayed(image, planned(image, *changes, seed=seed).values())
 
 
 def partition(image: MetadataImage, topic: str, number: int = 0) -> PartitionRow:

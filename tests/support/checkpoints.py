@@ -11,14 +11,14 @@ from raftlog.errors import CorruptSnapshotError
 from raftlog.records import iter_batches
 from raftlog.records.control import SnapshotFooter, SnapshotHeader
 from raftlog.types import SnapshotId
-from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.payload import Decode, LogRecord, batch_records
 from raftlog_state.records import decode
 
 
 def checkpoint_log_records(data: bytes, *, path: str | None = None) -> list[LogRecord]:
-    """The records of a whole ``.checkpoint``, control records among them, ready for a fold.
+    """The records of a whole ``.checkpoint``, control records among them, ready for a loader.
 
     Raises ``CorruptSnapshotError`` if header or footer is missing or the end is torn,
     ``CorruptBatchError`` where a batch is damaged.
@@ -43,6 +43,6 @@ def image_from_records(
     snapshot_id: SnapshotId, records: Iterable[LogRecord], *, decode: Decode = decode
 ) -> MetadataImage:
     """The state that a checkpoint's records are. Raises ``ReplayError``."""
-    fold = Fold(decode=decode)
-    fold.bootstrap(snapshot_id, records)
-    return fold.image
+    loader = MetadataLoader(decode=decode)
+    loader.bootstrap(snapshot_id, records)
+    return loader.image

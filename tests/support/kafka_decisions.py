@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from raftlog_state.controller.draft import TOPIC
 from raftlog_state.controller.partition_change import (
     Election,
-    Surroundings,
+    ElectionContext,
     Target,
     partition_change,
 )
+from raftlog_state.controller.pending_state import TOPIC
 from raftlog_state.image import PartitionRow
 from raftlog_state.record_versions import RecordVersions
 from raftlog_state.records import DecodedRecord, encode
@@ -54,8 +54,8 @@ NAMES = ("", ".", "..", "a", "a.b_c-D9", "a b", "ä", "a" * 249, "a" * 250, "a/b
 
 
 def questions(seed: int, partition_count: int) -> list[Question]:
-    chance = random.Random(seed)
-    asked: list[Question] = [_partition(chance) for _ in range(partition_count)]
+    rng = random.Random(seed)
+    asked: list[Question] = [_partition(rng) for _ in range(partition_count)]
     asked += [{"kind": "topic", "name": name} for name in NAMES]
     for resource_type, name in _config_names():
         asked += [
@@ -64,7 +64,7 @@ def questions(seed: int, partition_count: int) -> list[Question]:
         ]
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         for password in ("pencil", "pässwörd ", "a" * 200):
-            salt = chance.randbytes(24).hex()
+            salt = rng.randbytes(24).hex()
             asked.append(
                 {
                     "kind": "scram",
@@ -85,60 +85,59 @@ def _config_names() -> Iterator[tuple[int, str]]:
         yield resource_type, "no.such.config"
 
 
-def _some(chance: random.Random, ids: range | tuple[int, ...], low: int, high: int) -> list[int]:
-    count = min(chance.randint(low, high), len(ids))
-    return chance.sample(list(ids), count)
+def _some(rng: random.Random, ids: range | tuple[int, ...], low: int, high: int) -> list[int]:
+    count = min(rng.randint(low, high), len(ids))
+    return rng.sample(list(ids), count)
 
 
-def _partition(chance: random.Random) -> Question:
-    level = chance.choice(LEVELS)
-    elr_enabled = level >= 23 and chance.random() < 0.7
-    replicas = _some(chance, BROKERS, 1, 4)
-    isr = _some(chance, tuple(replicas), 0 if elr_enabled else 1, 4)
+def _partition(rng: random.Random) -> Question:
+    level = rng.choice(LEVELS)
+    elr_enabled = level >= 23 and rng.random() < 0.7
+    replicas = _some(rng, BROKERS, 1, 4)
+    isr = _some(rng, tuple(replicas), 0 if elr_enabled else 1, 4)
     rest = tuple(one for one in replicas if one not in isr)
-    elr = _some(chance, rest, 0, 2) if elr_enabled or chance.random() < 0.1 else []
-    is_moving = chance.random() < 0.4
-    adding = _some(chance, tuple(replicas), 0, 2) if is_moving else []
+    elr = _some(rng, rest, 0, 2) if elr_enabled or rng.random() < 0.1 else []
+    is_moving = rng.random() < 0.4
+    adding = _some(rng, tuple(replicas), 0, 2) if is_moving else []
     left = tuple(one for one in replicas if one not in adding)
     row = {
         "topic_id": TOPIC_ID,
-        "partition_id": chance.randint(0, 3),
+        "partition_id": rng.randint(0, 3),
         "replicas": replicas,
         "isr": isr,
         "adding_replicas": adding,
-        "removing_replicas": _some(chance, left, 0, 2) if is_moving else [],
+        "removing_replicas": _some(rng, left, 0, 2) if is_moving else [],
         "elr": elr if level >= 23 else [],
-        "last_known_elr": _some(chance, tuple(replicas), 0, 1) if elr_enabled else [],
+        "last_known_elr": _some(rng, tuple(replicas), 0, 1) if elr_enabled else [],
         "directories": [
-            DIRECTORIES[one] if level >= 17 and chance.random() < 0.8 else "A" * 22
-            for one in replicas
+            DIRECTORIES[one] if level >= 17 and rng.random() < 0.8 else "A" * 22 for one in replicas
         ],
-        "leader": chance.choice([*isr, *isr, *replicas, -1]),
-        "leader_recovery_state": chance.choice([0, 0, 0, 1]),
-        "leader_epoch": chance.randint(0, 9),
-        "partition_epoch": chance.randint(0, 9),
+        "leader": rng.choice([*isr, *isr, *replicas, -1]),
+        "leader_recovery_state": rng.choice([0, 0, 0, 1]),
+        "leader_epoch": rng.randint(0, 9),
+        "partition_epoch": rng.randint(0, 9),
     }
-    target: dict[str, Any] = {"election": chance.choice([one.value for one in Election])}
-    if chance.random() < 0.6:
-        target["isr"] = _some(chance, tuple(replicas), 0 if elr_enabled else 1, 4)
-    if chance.random() < 0.4:
-        wanted = _some(chance, BROKERS, 1, 3)
+    target: dict[str, Any] = {"election": rng.choice([one.value for one in Election])}
+    if rng.random() < 0.6:
+        target["isr"] = _some(rng, tuple(replicas), 0 if elr_enabled else 1, 4)
+    if rng.random() < 0.4:
+        wanted = _some(rng, BROKERS, 1, 3)
         removing = sorted(set(replicas) - set(wanted))
         target["replicas"] = wanted + removing
         target["removing"] = removing
         target["adding"] = sorted(set(wanted) - set(replicas))
-    if chance.random() < 0.2:
-        target["recovery"] = chance.choice([0, 1])
-    if elr_enabled and chance.random() < 0.3:
-        target["unclean_shutdown"] = _some(chance, tuple(replicas), 1, 1)
+    if rng.random() < 0.2:
+        target["recovery"] = rng.choice([0, 1])
+    if elr_enabled and rng.random() < 0.3:
+        target["unclean_shutdown"] = _some(rng, tuple(replicas), 1, 1)
     return {
         "kind": "partition",
         "row": row,
         "target": target,
         "level": level,
         "elr_enabled": elr_enabled,
-        "min_isr": chance.randint(1, 3),
-        "alive": _some(chance, BROKERS, 0, 6),
+        "min_isr": rng.randint(1, 3),
+        "alive": _some(rng, BROKERS, 0, 6),
         "directories": {str(broker): DIRECTORIES[broker] for broker in BROKERS},
     }
 
@@ -158,13 +157,13 @@ def our_change(question: Question) -> str:
     }
     target = Target(**named | {"election": Election(named["election"])})
     versions = RecordVersions(question["level"], question["elr_enabled"])
-    around = Surroundings(
+    context = ElectionContext(
         versions=versions,
-        may_lead=lambda broker: broker in question["alive"],
+        is_acceptable_leader=lambda broker: broker in question["alive"],
         default_directory=lambda broker: question["directories"][str(broker)],
         min_isr=question["min_isr"],
     )
-    record = partition_change(PartitionRow(topic_name="t", **row), target, around)
+    record = partition_change(PartitionRow(topic_name="t", **row), target, context)
     if record is None:
         return "none"
     return encode(DecodedRecord(versions.partition, record)).hex()

@@ -9,7 +9,7 @@ from itertools import takewhile
 from raftlog_state.controller import (
     AddAcl,
     AddPartitions,
-    Change,
+    ChangeRequest,
     CreateTopic,
     DeleteConfig,
     DeleteTopic,
@@ -27,8 +27,8 @@ from raftlog_state.controller import (
     UnfenceBroker,
     UnregisterBroker,
 )
+from raftlog_state.enums import SECURITY_PROTOCOLS
 from raftlog_state.image import BrokerRow, MetadataImage, PartitionRow, TopicRow
-from raftlog_state.names import SECURITY_PROTOCOLS
 from raftlog_state.records import (
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
@@ -53,7 +53,7 @@ class Operation:
     """Some records of a batch, and the change that they are; None: none of ours."""
 
     records: tuple[DecodedRecord, ...]
-    change: Change | None
+    change: ChangeRequest | None
 
 
 def operation_at(image: MetadataImage, records: Sequence[DecodedRecord], begin: int) -> Operation:
@@ -183,7 +183,7 @@ def _registration(record: RegisterBrokerRecord) -> RegisterBroker:
 
 def _of_broker_or_partition(
     image: MetadataImage, rest: Sequence[DecodedRecord]
-) -> tuple[int, Change | None]:
+) -> tuple[int, ChangeRequest | None]:
     changes = list(takewhile(lambda one: isinstance(one.record, PartitionChangeRecord), rest))
     behind = rest[len(changes)].record if len(changes) < len(rest) else None
     if isinstance(behind, UnregisterBrokerRecord):
@@ -200,7 +200,7 @@ def _of_broker_or_partition(
     return 1, _of_partition(image, first)
 
 
-def _of_partition(image: MetadataImage, record: PartitionChangeRecord) -> Change | None:
+def _of_partition(image: MetadataImage, record: PartitionChangeRecord) -> ChangeRequest | None:
     row = image.find(PartitionRow, record.topic_id, record.partition_id)
     assert row is not None
     if record.adding_replicas:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from raftlog.records import iter_batches
 from raftlog.types import SnapshotId
-from raftlog_state.delta import Change, MetadataDelta, RecordChanges
-from raftlog_state.fold import Fold, LogRecord, batch_records
+from raftlog_state.delta import MetadataDelta, RecordChanges, RowChange
 from raftlog_state.image import MetadataImage
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader, batch_records
 from raftlog_state.records import DecodedRecord, MetadataRecord, decode, to_json
 from raftlog_state.replay import Position, replay
-from tests.support.checkpoints import checkpoint_log_records
+from tests.support.checkpoints import snapshot_log_records
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
 CLUSTERS = (
@@ -38,7 +38,7 @@ class Checkpoint:
     data: bytes
 
     def log_records(self) -> list[LogRecord]:
-        return checkpoint_log_records(self.data)
+        return snapshot_log_records(self.data)
 
     def metadata(self) -> list[DecodedRecord]:
         payloads = (record.payload for record in self.log_records())
@@ -102,18 +102,18 @@ def at(offset: int, *payloads: MetadataRecord | bytes, epoch: int = 1) -> list[L
     ]
 
 
-def folded(*payloads: MetadataRecord | bytes) -> Fold:
-    """A fold that has read these records from offset 0 on."""
-    fold = Fold()
-    fold.append(at(0, *payloads))
-    return fold
+def replayed(*payloads: MetadataRecord | bytes) -> MetadataLoader:
+    """A loader that has read these records from offset 0 on."""
+    loader = MetadataLoader()
+    loader.append(at(0, *payloads))
+    return loader
 
 
 def state_after(*records: MetadataRecord) -> MetadataImage:
-    return folded(*records).image
+    return replayed(*records).image
 
 
-def changes_of(image: MetadataImage, record: MetadataRecord) -> tuple[Change, ...]:
+def changes_of(image: MetadataImage, record: MetadataRecord) -> tuple[RowChange, ...]:
     """What one more record would do to an image."""
     delta = MetadataDelta(image)
     offset = image.offset + 1
@@ -121,7 +121,7 @@ def changes_of(image: MetadataImage, record: MetadataRecord) -> tuple[Change, ..
     return delta.take_changes()
 
 
-def flat(made: Iterable[RecordChanges]) -> list[tuple[int, int, str, Change]]:
+def flat(made: Iterable[RecordChanges]) -> list[tuple[int, int, str, RowChange]]:
     """Changes with their places, one after the other."""
     return [
         (done.offset, done.visible_offset, done.record_type, change)

@@ -11,13 +11,13 @@ from raftlog.errors import InvalidChangesError
 from raftlog_state.controller import (
     AddAcl,
     AddPartitions,
-    Change,
+    ChangeRequest,
+    ControllerResult,
     CreateTopic,
     DeleteConfig,
     DeleteTopic,
     ElectLeader,
     FenceBroker,
-    Plan,
     ReassignPartition,
     RegisterBroker,
     RemoveAcl,
@@ -32,7 +32,6 @@ from raftlog_state.controller import (
     UnregisterBroker,
     plan_changes,
 )
-from raftlog_state.fold import Fold
 from raftlog_state.image import (
     AclRow,
     BrokerRow,
@@ -43,8 +42,9 @@ from raftlog_state.image import (
     ScramRow,
     TopicRow,
 )
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.records import DecodedRecord
-from tests.support.changes import folded
+from tests.support.changes import replayed
 from tests.support.metadata_logs import at
 from tests.support.random_metadata import RandomLog
 
@@ -61,54 +61,54 @@ class Job:
     image: MetadataImage = field(default_factory=MetadataImage.empty)
     records: list[DecodedRecord] = field(default_factory=list)
     refused_count: int = 0
-    made: list[tuple[MetadataImage, Change, MetadataImage]] = field(default_factory=list)
+    made: list[tuple[MetadataImage, ChangeRequest, MetadataImage]] = field(default_factory=list)
     written: list[tuple[DecodedRecord, ...]] = field(default_factory=list)
     """The records of each change in ``made``."""
 
     def __post_init__(self) -> None:
-        self.chance = random.Random(f"{self.seed} {self.level}")
+        self.rng = random.Random(f"{self.seed} {self.level}")
         self.records += self.base
         if self.base:
-            fold = Fold()
+            loader = MetadataLoader()
             for record in self.base:
                 assert not isinstance(record.record, type)
-                fold.append(at(fold.next_offset, record.record))  # type: ignore[arg-type]
-            self.image = fold.image
+                loader.append(at(loader.next_offset, record.record))  # type: ignore[arg-type]
+            self.image = loader.image
         else:
             self.make(SetFeature(feature="metadata.version", level=self.level))
             for broker_id in range(1, 5):
                 self.make(self._registration(broker_id), UnfenceBroker(broker_id=broker_id))
 
-    def make(self, *changes: Change) -> None:
+    def make(self, *changes: ChangeRequest) -> None:
         """Make changes, each of which must be possible."""
         for change in changes:
-            self._apply(change, plan_changes(self.image, [change], chance=self.chance))
+            self._apply(change, plan_changes(self.image, [change], rng=self.rng))
 
     def grow(self, change_count: int) -> None:
         """Make this many more changes, passing over what is refused."""
         writers = self._writers()
         while change_count:
-            change = self.chance.choice(writers)()
+            change = self.rng.choice(writers)()
             if change is None:
                 continue
             try:
-                plan = plan_changes(self.image, [change], chance=self.chance)
+                plan = plan_changes(self.image, [change], rng=self.rng)
             except InvalidChangesError:
                 self.refused_count += 1
                 continue
             self._apply(change, plan)
             change_count -= 1
 
-    def _apply(self, change: Change, plan: Plan) -> None:
+    def _apply(self, change: ChangeRequest, plan: ControllerResult) -> None:
         before = self.image
-        self.image = folded(before, plan.values())
+        self.image = replayed(before, plan.values())
         self.records += plan.change_records
         self.made.append((before, change, self.image))
         self.written.append(plan.change_records)
 
     # --- what is drawn ----------------------------------------------------------------------------
 
-    def _writers(self) -> list[Callable[[], Change | None]]:
+    def _writers(self) -> list[Callable[[], ChangeRequest | None]]:
         topics = [self._create_topic] * 3 + [self._add_partitions] * 2 + [self._delete_topic]
         partitions = [self._reassign] * 5 + [self._set_isr] * 6 + [self._elect] * 2
         brokers = [self._fence, self._unfence, self._unfence, self._register, self._unregister]
@@ -123,68 +123,68 @@ class Job:
             self._set_feature,
         ]
         credentials = [self._set_scram, self._remove_scram] if self.level >= 11 else []
-        found: list[Callable[[], Change | None]] = []
+        found: list[Callable[[], ChangeRequest | None]] = []
         return [*found, *topics, *partitions, *brokers, *rest, *credentials]
 
     def _one(self, kind: type[T]) -> T | None:
         rows: list[T] = self.image.rows_of(kind)  # type: ignore[type-var]
-        return self.chance.choice(rows) if rows else None
+        return self.rng.choice(rows) if rows else None
 
     def _brokers(self, low: int, high: int) -> tuple[int, ...]:
         ids = [row.broker_id for row in self.image.rows_of(BrokerRow)]
-        count = min(self.chance.randint(low, high), len(ids))
-        return tuple(self.chance.sample(ids, count))
+        count = min(self.rng.randint(low, high), len(ids))
+        return tuple(self.rng.sample(ids, count))
 
     def _maybe(self, value: T) -> T | None:
-        return value if self.chance.random() < 0.5 else None
+        return value if self.rng.random() < 0.5 else None
 
-    def _create_topic(self) -> Change:
-        name = f"topic{self.chance.choice('-._')}{self.chance.randint(1, 15)}"
-        configs = self._maybe({"retention.ms": f"{self.chance.randint(-1, 99)}"}) or {}
-        if self.chance.random() < 0.3:
+    def _create_topic(self) -> ChangeRequest:
+        name = f"topic{self.rng.choice('-._')}{self.rng.randint(1, 15)}"
+        configs = self._maybe({"retention.ms": f"{self.rng.randint(-1, 99)}"}) or {}
+        if self.rng.random() < 0.3:
             configs["min.insync.replicas"] = "2"
-        if self.chance.random() < 0.5:
-            factor = self.chance.randint(1, 3)
+        if self.rng.random() < 0.5:
+            factor = self.rng.randint(1, 3)
             assignment = tuple(self._brokers(factor, factor) for _ in range(2))
             return CreateTopic(topic=name, assignment=assignment, configs=configs)
         return CreateTopic(
             topic=name,
-            partitions=self.chance.randint(1, 3),
-            replication_factor=self.chance.randint(1, 3),
+            partitions=self.rng.randint(1, 3),
+            replication_factor=self.rng.randint(1, 3),
             configs=configs,
         )
 
-    def _delete_topic(self) -> Change | None:
+    def _delete_topic(self) -> ChangeRequest | None:
         row = self._one(TopicRow)
         return None if row is None else DeleteTopic(topic=row.name)
 
-    def _add_partitions(self) -> Change | None:
+    def _add_partitions(self) -> ChangeRequest | None:
         row = self._one(TopicRow)
         if row is None:
             return None
-        return AddPartitions(topic=row.name, partitions=self.chance.randint(2, 5))
+        return AddPartitions(topic=row.name, partitions=self.rng.randint(2, 5))
 
-    def _reassign(self) -> Change | None:
+    def _reassign(self) -> ChangeRequest | None:
         row = self._one(PartitionRow)
         if row is None:
             return None
         where = {"topic": row.topic_name, "partition": row.partition_id}
-        replicas = None if self.chance.random() < 0.2 else self._brokers(1, 3)
+        replicas = None if self.rng.random() < 0.2 else self._brokers(1, 3)
         return ReassignPartition(**where, replicas=replicas)  # type: ignore[arg-type]
 
-    def _set_isr(self) -> Change | None:
+    def _set_isr(self) -> ChangeRequest | None:
         row = self._one(PartitionRow)
         if row is None:
             return None
         alive = {b.broker_id for b in self.image.rows_of(BrokerRow) if not b.fenced}
-        isr = [one for one in row.replicas if one in alive and self.chance.random() < 0.8]
+        isr = [one for one in row.replicas if one in alive and self.rng.random() < 0.8]
         return SetIsr(topic=row.topic_name, partition=row.partition_id, isr=tuple(isr))
 
-    def _elect(self) -> Change | None:
+    def _elect(self) -> ChangeRequest | None:
         row = self._one(PartitionRow)
         if row is None:
             return None
-        election = self.chance.choice(["preferred", "unclean"])
+        election = self.rng.choice(["preferred", "unclean"])
         return ElectLeader(topic=row.topic_name, partition=row.partition_id, election=election)
 
     def _registration(self, broker_id: int) -> RegisterBroker:
@@ -194,41 +194,41 @@ class Job:
             rack=self._maybe(f"rack{broker_id % 2}"),
         )
 
-    def _register(self) -> Change:
-        return self._registration(self.chance.randint(1, 6))
+    def _register(self) -> ChangeRequest:
+        return self._registration(self.rng.randint(1, 6))
 
-    def _fence(self) -> Change | None:
+    def _fence(self) -> ChangeRequest | None:
         row = self._one(BrokerRow)
         return None if row is None else FenceBroker(broker_id=row.broker_id)
 
-    def _unfence(self) -> Change | None:
+    def _unfence(self) -> ChangeRequest | None:
         row = self._one(BrokerRow)
         return None if row is None else UnfenceBroker(broker_id=row.broker_id)
 
-    def _unregister(self) -> Change | None:
+    def _unregister(self) -> ChangeRequest | None:
         row = self._one(BrokerRow)
-        if row is None or self.chance.random() < 0.7:
+        if row is None or self.rng.random() < 0.7:
             return None
         return UnregisterBroker(broker_id=row.broker_id)
 
-    def _set_config(self) -> Change | None:
+    def _set_config(self) -> ChangeRequest | None:
         topic = self._one(TopicRow)
-        number = f"{self.chance.randint(1, 3)}"
-        if topic is not None and self.chance.random() < 0.6:
+        number = f"{self.rng.randint(1, 3)}"
+        if topic is not None and self.rng.random() < 0.6:
             unclean = "unclean.leader.election.enable"
-            name = self.chance.choice(["min.insync.replicas", "retention.ms", unclean])
-            number = self.chance.choice(["true", "false"]) if name == unclean else number
+            name = self.rng.choice(["min.insync.replicas", "retention.ms", unclean])
+            number = self.rng.choice(["true", "false"]) if name == unclean else number
             return SetConfig(
                 resource_type="TOPIC", resource_name=topic.name, name=name, value=number
             )
-        if self.chance.random() < 0.5:
-            name = self.chance.choice(["min.insync.replicas", "log.cleaner.threads"])
+        if self.rng.random() < 0.5:
+            name = self.rng.choice(["min.insync.replicas", "log.cleaner.threads"])
             return SetConfig(resource_type="BROKER", resource_name="", name=name, value=number)
         return SetConfig(
             resource_type="GROUP", resource_name="g", name="share.session.timeout.ms", value=number
         )
 
-    def _delete_config(self) -> Change | None:
+    def _delete_config(self) -> ChangeRequest | None:
         row = self._one(ConfigRow)
         if row is None:
             return None
@@ -236,35 +236,35 @@ class Job:
             resource_type=row.resource_type, resource_name=row.resource_name, name=row.name
         )
 
-    def _add_acl(self) -> Change:
+    def _add_acl(self) -> ChangeRequest:
         return AddAcl(
-            resource_type=self.chance.choice(["TOPIC", "GROUP"]),
-            resource_name=self.chance.choice(["a", "b"]),
-            principal=self.chance.choice(["User:a", "User:b"]),
-            operation=self.chance.choice(["READ", "WRITE"]),
-            pattern_type=self.chance.choice(["LITERAL", "PREFIXED"]),
+            resource_type=self.rng.choice(["TOPIC", "GROUP"]),
+            resource_name=self.rng.choice(["a", "b"]),
+            principal=self.rng.choice(["User:a", "User:b"]),
+            operation=self.rng.choice(["READ", "WRITE"]),
+            pattern_type=self.rng.choice(["LITERAL", "PREFIXED"]),
         )
 
-    def _remove_acl(self) -> Change | None:
+    def _remove_acl(self) -> ChangeRequest | None:
         row = self._one(AclRow)
         if row is None:
             return None
-        if self.chance.random() < 0.7:
+        if self.rng.random() < 0.7:
             return RemoveAcl(acl_id=row.acl_id)
         return RemoveAcl(principal=row.principal, operation=row.operation)
 
-    def _set_quota(self) -> Change:
-        kinds = self.chance.choice([["user"], ["client-id"], ["user", "client-id"]])
+    def _set_quota(self) -> ChangeRequest:
+        kinds = self.rng.choice([["user"], ["client-id"], ["user", "client-id"]])
         entity = {kind: self._maybe("a") for kind in kinds}
-        quota = self.chance.choice(["producer_byte_rate", "request_percentage"])
-        return SetQuota(entity=entity, quota=quota, limit=self.chance.randint(1, 9))
+        quota = self.rng.choice(["producer_byte_rate", "request_percentage"])
+        return SetQuota(entity=entity, quota=quota, limit=self.rng.randint(1, 9))
 
-    def _remove_quota(self) -> Change | None:
+    def _remove_quota(self) -> ChangeRequest | None:
         row = self._one(QuotaRow)
         return None if row is None else RemoveQuota(entity=dict(row.entity), quota=row.quota)
 
-    def _set_feature(self) -> Change:
-        name, level = self.chance.choice(
+    def _set_feature(self) -> ChangeRequest:
+        name, level = self.rng.choice(
             [
                 ("group.version", 1),
                 ("group.version", 0),
@@ -275,15 +275,15 @@ class Job:
         )
         return SetFeature(feature=name, level=level, allow_downgrade=True)
 
-    def _set_scram(self) -> Change:
+    def _set_scram(self) -> ChangeRequest:
         return SetScram(
-            user=self.chance.choice("abc"),
-            mechanism=self.chance.choice([1, "SCRAM-SHA-512"]),
+            user=self.rng.choice("abc"),
+            mechanism=self.rng.choice([1, "SCRAM-SHA-512"]),
             salt=b"salt",
-            salted_password=self.chance.randbytes(8),
+            salted_password=self.rng.randbytes(8),
         )
 
-    def _remove_scram(self) -> Change | None:
+    def _remove_scram(self) -> ChangeRequest | None:
         row = self._one(ScramRow)
         return None if row is None else RemoveScram(user=row.user, mechanism=row.mechanism)
 

@@ -1,6 +1,6 @@
 """Random but possible metadata logs: every kind of change, in an order that Kafka could write.
 
-A seed always gives the same log. What is possible next is asked of a fold; whether the fold is
+A seed always gives the same log. What is possible next is asked of a loader; whether the loader is
 right is for others to say.
 """
 
@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from raftlog_state.fold import Fold
 from raftlog_state.image import (
     AclRow,
     BrokerRow,
@@ -23,6 +22,7 @@ from raftlog_state.image import (
     TokenRow,
     TopicRow,
 )
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.records import (
     AccessControlEntryRecord,
     BrokerEndpoint,
@@ -72,7 +72,7 @@ class RandomLog:
         self.level = level
         self.records: list[DecodedRecord] = []
         self._chance = random.Random(f"{seed} {level}")
-        self._fold = Fold()
+        self._loader = MetadataLoader()
         self._write(FeatureLevelRecord(name="metadata.version", feature_level=level))
         if level >= 23:
             self._write(
@@ -91,7 +91,7 @@ class RandomLog:
                 record_count -= 1
 
     def _write(self, record: MetadataRecord) -> None:
-        self._fold.append(at(len(self.records), record))
+        self._loader.append(at(len(self.records), record))
         self.records.append(DecodedRecord(self._version(record), record))
 
     def _version(self, record: MetadataRecord) -> int:
@@ -151,11 +151,11 @@ class RandomLog:
     # --- topics ---
 
     def _topics(self) -> Sequence[TopicRow]:
-        return self._fold.image.rows_of(TopicRow)
+        return self._loader.image.rows_of(TopicRow)
 
     def _make_topic(self) -> MetadataRecord | None:
         name = f"topic-{self._chance.randint(1, 30)}"
-        if self._fold.image.topic(name) is not None:
+        if self._loader.image.topic(name) is not None:
             return None
         return TopicRecord(name=name, topic_id=self._uuid())
 
@@ -191,7 +191,7 @@ class RandomLog:
         )
 
     def _change_partition(self) -> MetadataRecord | None:
-        rows = self._fold.image.rows_of(PartitionRow)
+        rows = self._loader.image.rows_of(PartitionRow)
         if not rows:
             return None
         row = self._chance.choice(rows)
@@ -249,7 +249,7 @@ class RandomLog:
         )
 
     def _broker(self) -> BrokerRow | None:
-        rows = self._fold.image.rows_of(BrokerRow)
+        rows = self._loader.image.rows_of(BrokerRow)
         return self._chance.choice(rows) if rows else None
 
     def _change_broker(self) -> MetadataRecord | None:
@@ -281,7 +281,7 @@ class RandomLog:
         return UnregisterBrokerRecord(broker_id=row.broker_id, broker_epoch=row.broker_epoch)
 
     def _register_controller(self) -> MetadataRecord:
-        known = len(self._fold.image.rows_of(ControllerRow))
+        known = len(self._loader.image.rows_of(ControllerRow))
         return RegisterControllerRecord(
             controller_id=self._chance.randint(100, 101 + known),
             incarnation_id=self._uuid(),
@@ -303,7 +303,7 @@ class RandomLog:
         names = {2: topics, 4: ["", "1"], 16: ["metrics-a"], 32: ["group-a"]}[kind]
         if not names:
             return None
-        known = [row.name for row in self._fold.image.rows_of(ConfigRow)]
+        known = [row.name for row in self._loader.image.rows_of(ConfigRow)]
         value = f"{self._chance.randint(1, 99)}"
         return ConfigRecord(
             resource_type=kind,
@@ -315,7 +315,7 @@ class RandomLog:
     def _set_quota(self) -> MetadataRecord:
         kinds = self._chance.choice([["user"], ["client-id"], ["user", "client-id"], ["ip"]])
         self._chance.shuffle(kinds)
-        known = bool(self._fold.image.rows_of(QuotaRow))
+        known = bool(self._loader.image.rows_of(QuotaRow))
         return ClientQuotaRecord(
             entity=tuple(
                 EntityData(
@@ -329,7 +329,7 @@ class RandomLog:
         )
 
     def _make_acl(self) -> MetadataRecord:
-        ids = [row.acl_id for row in self._fold.image.rows_of(AclRow)]
+        ids = [row.acl_id for row in self._loader.image.rows_of(AclRow)]
         return AccessControlEntryRecord(
             id=self._chance.choice([*ids, self._uuid(), self._uuid()]),
             resource_type=self._chance.randint(2, 7),
@@ -342,7 +342,7 @@ class RandomLog:
         )
 
     def _remove_acl(self) -> MetadataRecord | None:
-        ids = [row.acl_id for row in self._fold.image.rows_of(AclRow)]
+        ids = [row.acl_id for row in self._loader.image.rows_of(AclRow)]
         return RemoveAccessControlEntryRecord(id=self._chance.choice(ids)) if ids else None
 
     def _make_scram(self) -> MetadataRecord:
@@ -356,7 +356,7 @@ class RandomLog:
         )
 
     def _remove_scram(self) -> MetadataRecord | None:
-        rows = self._fold.image.rows_of(ScramRow)
+        rows = self._loader.image.rows_of(ScramRow)
         if not rows:
             return None
         row = self._chance.choice(rows)
@@ -374,7 +374,7 @@ class RandomLog:
         )
 
     def _remove_token(self) -> MetadataRecord | None:
-        rows = self._fold.image.rows_of(TokenRow)
+        rows = self._loader.image.rows_of(TokenRow)
         if not rows:
             return None
         return RemoveDelegationTokenRecord(token_id=self._chance.choice(rows).token_id)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from raftlog_state.fold import LogRecord
 from raftlog_state.image import MetadataImage
+from raftlog_state.metadata_loader import LogRecord
 from raftlog_state.tables import ClusterTables, ClusterView, open_cluster
 from raftlog_state.tables.convert import plain_rows, row_of
 from raftlog_state.tables.parallel import for_each

@@ -9,8 +9,8 @@ import pytest
 from tests.support.metadata_logs import MetadataLog, at, metadata_log, restored
 from tests.support.random_metadata import RandomLog
 
-from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from raftlog_state.rows import ROW_TYPES, ConfigRow, Entity, Row, TokenRow
 from raftlog_state.tables.convert import changes_table, columns_of, plain_rows, row_of
@@ -36,11 +36,11 @@ def images() -> list[MetadataImage]:
     for level in (8, 14, 21, 30):
         log = RandomLog(level, level)
         log.grow(400)
-        fold = Fold()
-        fold.append_columns(
+        loader = MetadataLoader()
+        loader.append_columns(
             range(len(log.records)), [1] * len(log.records), [0] * len(log.records), log.records
         )
-        found.append(fold.image)
+        found.append(loader.image)
     return found
 
 
@@ -49,10 +49,10 @@ def test_rows_of_real_logs_come_back_the_same(
 ) -> None:
     trimmed = metadata_log(restored("trimmed-3.9.2/node-1", tmp_path_factory.mktemp("log")))
     for log in (three_nodes, trimmed):
-        fold = Fold()
-        fold.append(log.records)
+        loader = MetadataLoader()
+        loader.append(log.records)
         for entity in Entity:
-            rows = fold.image.rows(entity)
+            rows = loader.image.rows(entity)
             assert there_and_back(rows, entity) == rows
 
 
@@ -105,7 +105,7 @@ def test_the_changes_of_one_record_are_numbered() -> None:
     config = ConfigRecord(resource_type=2, resource_name="t", name="n", value="1")
     topic = TopicRecord(name="t", topic_id=TOPIC_ID)
     removed = RemoveTopicRecord(topic_id=TOPIC_ID)
-    made = Fold().append(at(0, topic, config, removed))
+    made = MetadataLoader().append(at(0, topic, config, removed))
     rows = changes_table(made, {**SHARED, "topic": "t", "partition": 0}).to_pylist()
     assert [(row["offset"], row["seq"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (2, 1)]
 
@@ -114,10 +114,10 @@ def test_a_row_keeps_the_offset_that_it_was_created_at() -> None:
     def config(value: str | None) -> ConfigRecord:
         return ConfigRecord(resource_type=4, resource_name="", name="n", value=value)
 
-    fold, pending = Fold(), Pending()
+    loader, pending = MetadataLoader(), Pending()
     created = []
     for offset, value in enumerate(("1", "2", None, "3")):
-        pending.note(fold.append(at(offset, config(value))))
+        pending.note(loader.append(at(offset, config(value))))
         (row,) = pending.rows(BY_ENTITY[Entity.CONFIG], with_gone=True).to_pylist()
         created.append((row["_created_offset"], row["_offset"]))
     assert created == [(0, 0), (0, 1), (0, 2), (3, 3)]

@@ -17,7 +17,7 @@ from tests.tables.conftest import TEMPLATE_END
 
 from raftlog.errors import DivergedLogError, OptionError, TablesError, WrongClusterError
 from raftlog.types import SnapshotId
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
 from raftlog_state.records import Redactor
 from raftlog_state.tables import ClusterTables
 from raftlog_state.tables.materialize import Sink, seconds_between

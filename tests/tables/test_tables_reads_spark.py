@@ -12,7 +12,7 @@ from tests.support.tables import Feed, contents, image_of
 from tests.tables.conftest import TEMPLATE_END
 
 from raftlog.errors import OffsetOutOfRangeError, TablesError
-from raftlog_state.fold import Fold
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.tables import ClusterTables
 
 pytestmark = pytest.mark.spark
@@ -43,9 +43,9 @@ def test_any_offset_of_the_past_can_be_seen(
     feed: Feed, template: Path, three_nodes: MetadataLog, offset: int
 ) -> None:
     """At offset 10 the first transaction is still open, at 11 it has ended."""
-    fold = Fold()
-    fold.append(without_secrets(three_nodes.records[: offset + 1]))
-    assert image_of(feed.open(template).at(offset=offset)).same_rows(fold.image)
+    loader = MetadataLoader()
+    loader.append(without_secrets(three_nodes.records[: offset + 1]))
+    assert image_of(feed.open(template).at(offset=offset)).same_rows(loader.image)
 
 
 def test_an_offset_beyond_the_tables_is_refused(feed: Feed, template: Path) -> None:

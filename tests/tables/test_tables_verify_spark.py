@@ -1,4 +1,4 @@
-"""``verify()`` agrees with the fold on random logs, and names what was tampered with."""
+"""``verify()`` agrees with the loader on random logs, and names what was tampered with."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from raftlog.records.control import (
     Voter,
     VoterEndpoint,
 )
-from raftlog_state.fold import Fold, LogRecord
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -109,16 +109,16 @@ def test_a_second_replay_agrees_with_the_fold_on_random_logs(
     story = random_story(seed=seed, level=30)
     records = decoded(story)
     half, gap_end = len(records) // 3, 2 * len(records) // 3
-    fold = Fold()
-    fold.append(records[:gap_end])
-    while fold.open_transaction_offset is not None:
-        fold.append(records[gap_end : gap_end + 1])
+    loader = MetadataLoader()
+    loader.append(records[:gap_end])
+    while loader.open_transaction_offset is not None:
+        loader.append(records[gap_end : gap_end + 1])
         gap_end += 1
     head = (SnapshotHeader(last_contained_log_timestamp_ms=5), KRaftVersion(kraft_version=1))
     payloads = (
         *head,
         KRaftVoters(voters=(voter(1), voter(3))),
-        *image_records(fold.image),
+        *image_records(loader.image),
         SnapshotFooter(),
     )
     checkpoint = checkpoint_rows(

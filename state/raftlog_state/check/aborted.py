@@ -20,7 +20,7 @@ from raftlog.errors import CorruptBatchError, CorruptFileError, DataLossError, S
 from .findings import Finding, Kind, damage, note
 
 
-def unknown_aborts(log: DirectoryLog) -> Iterator[Finding]:
+def unindexed_aborts(log: DirectoryLog) -> Iterator[Finding]:
     """Aborted transactions of the log that no index names. Says nothing of a damaged log."""
     try:
         plan = log.plan(

@@ -55,20 +55,20 @@ def read_epochs(files: LogFiles) -> EpochCache | None:
 
 def small_files(files: LogFiles) -> Iterator[Finding]:
     """What of the small files does not parse."""
-    join, here = files.storage.join, files.directory
-    above, _ = files.storage.split(here)
-    looks: list[tuple[str, _Parser]] = [
+    join, directory = files.storage.join, files.directory
+    above, _ = files.storage.split(directory)
+    parsers: list[tuple[str, _Parser]] = [
         (join(above, META_PROPERTIES_NAME), parse_meta_properties),
-        (join(here, META_PROPERTIES_NAME), parse_meta_properties),
-        (join(here, QUORUM_STATE_NAME), parse_quorum_state),
+        (join(directory, META_PROPERTIES_NAME), parse_meta_properties),
+        (join(directory, QUORUM_STATE_NAME), parse_quorum_state),
         (epochs_path(files), parse_epoch_checkpoint),
-        (join(here, PARTITION_METADATA_NAME), parse_partition_metadata),
-        (join(here, OUT_OF_ELECTION_NAME), _withdrawn),
+        (join(directory, PARTITION_METADATA_NAME), parse_partition_metadata),
+        (join(directory, OUT_OF_ELECTION_NAME), _withdrawn),
     ]
     for offset in files.listing.producer_snapshots:
         path = files.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
-        looks.append((path, parse_producer_snapshot))
-    for path, parse in looks:
+        parsers.append((path, parse_producer_snapshot))
+    for path, parse in parsers:
         try:
             data = read_small_file(files.storage, path)
             if data is not None:

@@ -41,7 +41,7 @@ class Kind(StrEnum):
     """An index names what is not there."""
     FILE = "file"
     """A small file beside the log does not parse."""
-    CHECKPOINT = "checkpoint"
+    SNAPSHOT = "checkpoint"
     """A checkpoint is not whole."""
     REPLAY = "replay"
     """Records contradict each other or a checkpoint."""
@@ -134,7 +134,7 @@ def of_error(error: RaftlogError, path: str) -> Finding:
                 offset=error.offset,
             )
         case CorruptSnapshotError():
-            return damage(Kind.CHECKPOINT, error.path, _reason(error), position=error.position)
+            return damage(Kind.SNAPSHOT, error.path, _reason(error), position=error.position)
         case CorruptFileError():
             return damage(Kind.FILE, error.path, error.reason, position=error.position)
         case LogGapError():

@@ -35,23 +35,23 @@ class HistoryCheck:
         self._epochs_path = epochs_path
         self._read_epochs = read_epochs
         self._epochs: EpochCache | None = None
-        self._look_at_epochs()
+        self._load_epoch_cache()
         self._next_offset: int | None = None
         self._last_epoch = -1
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     @property
     def next_offset(self) -> int | None:
         """The offset behind the last batch, None before the first."""
         return self._next_offset
 
-    def see(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
+    def add(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
         """Compare these batches with what came before."""
         if not len(batches):
             return
-        yield from self._offsets(batches, path)
-        yield from self._falls(batches, path)
-        yield from self._disagreements(batches, path)
+        yield from self._check_offsets(batches, path)
+        yield from self._check_epoch_order(batches, path)
+        yield from self._check_epoch_cache(batches, path)
         self._next_offset = int(batches.last_offset[-1]) + 1
         self._last_epoch = max(self._last_epoch, int(batches.leader_epoch.max()))
 
@@ -73,7 +73,7 @@ class HistoryCheck:
                 offset=last.start_offset,
             )
 
-    def _offsets(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
+    def _check_offsets(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
         before = self._next_offset
         first = int(batches.base_offset[0]) if before is None else before
         expected = np.concatenate((np.array([first], np.int64), batches.last_offset[:-1] + 1))
@@ -90,13 +90,13 @@ class HistoryCheck:
             position = int(batches.position[at])
             yield damage(Kind.GAP, path, reason, position=position, offset=base_offset)
 
-    def _falls(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
+    def _check_epoch_order(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
         epochs = batches.leader_epoch.astype(np.int64)
         highest = np.maximum.accumulate(np.concatenate((np.array([self._last_epoch]), epochs)))[:-1]
-        falls = (epochs < highest) & np.concatenate(
+        regressed = (epochs < highest) & np.concatenate(
             (np.array([epochs[0] < highest[0]]), np.diff(epochs) != 0)
         )
-        for at in np.flatnonzero(falls).tolist():
+        for at in np.flatnonzero(regressed).tolist():
             yield damage(
                 Kind.EPOCH,
                 path,
@@ -105,33 +105,33 @@ class HistoryCheck:
                 offset=int(batches.base_offset[at]),
             )
 
-    def _disagreements(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
+    def _check_epoch_cache(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
         """One finding for each epoch about which the file is wrong."""
-        says = self._says(batches)
-        if (says != batches.leader_epoch).any():
-            self._look_at_epochs()
-            says = self._says(batches)
-        for ordinal in np.flatnonzero(says != batches.leader_epoch).tolist():
+        cached = self._cached_epochs(batches)
+        if (cached != batches.leader_epoch).any():
+            self._load_epoch_cache()
+            cached = self._cached_epochs(batches)
+        for ordinal in np.flatnonzero(cached != batches.leader_epoch).tolist():
             epoch = int(batches.leader_epoch[ordinal])
-            if epoch in self._told or epoch < 0:
+            if epoch in self._reported or epoch < 0:
                 continue
-            self._told.add(epoch)
+            self._reported.add(epoch)
             offset, position = int(batches.base_offset[ordinal]), int(batches.position[ordinal])
             yield damage(
                 Kind.EPOCH,
                 self._epochs_path,
-                f"it says epoch {says[ordinal]} where the batch at byte {position} of {path} "
+                f"it says epoch {cached[ordinal]} where the batch at byte {position} of {path} "
                 f"has epoch {epoch}",
                 offset=offset,
             )
 
-    def _look_at_epochs(self) -> None:
+    def _load_epoch_cache(self) -> None:
         self._epochs = self._read_epochs()
         entries = self._epochs.entries if self._epochs else ()
         self._starts = np.array([entry.start_offset for entry in entries], np.int64)
         self._epoch_ids = np.array([entry.epoch for entry in entries], np.int64)
 
-    def _says(self, batches: BatchColumns) -> npt.NDArray[np.int64]:
+    def _cached_epochs(self, batches: BatchColumns) -> npt.NDArray[np.int64]:
         """The epoch of each batch by the file; the batch's own where the file does not say."""
         own = batches.leader_epoch.astype(np.int64)
         if not len(self._starts):

@@ -39,7 +39,7 @@ class OffsetIndexCheck:
         self._index = parse_offset_index(data, base_offset)
         self._next = 0
 
-    def see(self, batches: BatchColumns) -> Iterator[Finding]:
+    def add(self, batches: BatchColumns) -> Iterator[Finding]:
         """Compare the entries that point into these batches."""
         if not len(batches):
             return
@@ -97,7 +97,7 @@ class TimeIndexCheck:
         self._index = parse_time_index(data, base_offset)
         self._next = 0
 
-    def see(self, batches: BatchColumns) -> Iterator[Finding]:
+    def add(self, batches: BatchColumns) -> Iterator[Finding]:
         """Compare the entries that name offsets of these batches."""
         if not len(batches):
             return
@@ -156,7 +156,7 @@ class TxnIndexCheck:
         except CorruptFileError as error:
             self._error = error
 
-    def see(self, batches: BatchColumns) -> Iterator[Finding]:
+    def add(self, batches: BatchColumns) -> Iterator[Finding]:
         """Compare the entries whose marker lies in these batches."""
         if not len(batches):
             return

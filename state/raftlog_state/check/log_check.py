@@ -21,12 +21,12 @@ from raftlog.errors import (
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, SEGMENT_BYTES_MAX
 from raftlog.records.columns import Column
 
-from .aborted import unknown_aborts
+from .aborted import unindexed_aborts
 from .copies import divergences
 from .files import epochs_path, index_checks, read_epochs, small_files
 from .findings import Finding, Kind, damage, note, of_error
 from .history import HistoryCheck
-from .replaying import ReplayCheck
+from .replay_check import ReplayCheck
 from .segments import SegmentCheck
 
 OnProgress = Callable[[int, int], None]
@@ -49,7 +49,7 @@ class LogCheck:
         kind: LogKind | None = None,
         decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     ) -> None:
-        log = _opened(path, kind, decompressed_bytes_max)
+        log = _open_log(path, kind, decompressed_bytes_max)
         self._voters: QuorumCopies | None = None
         if isinstance(log, QuorumCopies):
             self._voters, self._copies = log, log.logs
@@ -77,7 +77,7 @@ class LogCheck:
             "segments": sum(check.segment_count for check in self._checks),
             "batches": sum(check.batch_count for check in self._checks),
             "records": sum(check.record_count for check in self._checks),
-            "checkpoints": sum(check.checkpoint_count for check in self._checks),
+            "checkpoints": sum(check.snapshot_count for check in self._checks),
             "checkpoints_compared": sum(check.compared_count for check in self._checks),
             "start_offset": min(check.start_offset for check in self._checks),
             "end_offset": max(check.end_offset for check in self._checks),
@@ -100,7 +100,7 @@ class LogCheck:
         return lambda done, whole: self._on_progress(ordinal * whole + done, count * whole)
 
 
-def _opened(path: str, kind: LogKind | None, decompressed_bytes_max: int) -> LogReader:
+def _open_log(path: str, kind: LogKind | None, decompressed_bytes_max: int) -> LogReader:
     """The log; one of unknown records as an ordinary partition: no value of it is shown here."""
     try:
         return open_path(path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
@@ -110,7 +110,7 @@ def _opened(path: str, kind: LogKind | None, decompressed_bytes_max: int) -> Log
         )
 
 
-def _too_long(file: ReadableFile) -> Iterator[Finding]:
+def _oversized_segment(file: ReadableFile) -> Iterator[Finding]:
     """A file that is longer than any segment: positions in an index are 32-bit."""
     byte_count = file.byte_count()
     if byte_count > SEGMENT_BYTES_MAX:
@@ -137,7 +137,7 @@ class _CopyCheck:
         self._is_metadata = log.kind is LogKind.METADATA
         self._is_contiguous = self._is_metadata or self._files.listing.is_embedded
         self.segment_count = self.batch_count = self.record_count = 0
-        self.checkpoint_count = self.compared_count = 0
+        self.snapshot_count = self.compared_count = 0
         self.start_offset = log.log_start_offset
         self.end_offset = self.start_offset
 
@@ -145,22 +145,22 @@ class _CopyCheck:
         durable_offset = 0
         if self._log.source is SourceKind.DIRECTORY:
             durable_offset, anomalies = embedded_checkpoints(self._files)
-            told = {one.path for one in anomalies}
+            reported = {one.path for one in anomalies}
             for one in anomalies:
                 yield damage(Kind.FILE, one.path, one.reason, position=one.position)
-            yield from (one for one in small_files(self._files) if one.path not in told)
+            yield from (one for one in small_files(self._files) if one.path not in reported)
         if self._log.source is not SourceKind.CHECKPOINT:
             yield from self._segments()
             if self.end_offset < durable_offset:
                 lost = f"offsets {self.end_offset} to {durable_offset - 1}, which were synced once,"
                 yield damage(Kind.GAP, self._files.path, f"{lost} are gone", offset=self.end_offset)
         if self._is_metadata:
-            yield from self._beginning()
+            yield from self._check_log_start()
             yield from self._replay()
         else:
-            yield from self._checkpoints()
+            yield from self._check_snapshots()
             if self._log.source is not SourceKind.CHECKPOINT:
-                yield from unknown_aborts(self._log)
+                yield from unindexed_aborts(self._log)
 
     def _segments(self) -> Iterator[Finding]:
         files = self._files
@@ -182,7 +182,7 @@ class _CopyCheck:
         path = self._files.segment_path(base_offset)
         try:
             with self._files.open(path) as file:
-                yield from _too_long(file)
+                yield from _oversized_segment(file)
                 check = SegmentCheck(
                     file=file,
                     base_offset=base_offset,
@@ -204,7 +204,7 @@ class _CopyCheck:
         self.batch_count += check.batch_count
         self.record_count += check.record_count
 
-    def _beginning(self) -> Iterator[Finding]:
+    def _check_log_start(self) -> Iterator[Finding]:
         """What came before the first segment must be in a checkpoint."""
         start = self.start_offset
         if self._log.source is not SourceKind.DIRECTORY or start == 0:
@@ -218,9 +218,9 @@ class _CopyCheck:
             offset=start,
         )
 
-    def _checkpoints(self) -> Iterator[Finding]:
+    def _check_snapshots(self) -> Iterator[Finding]:
         """Checkpoints of records that only their owner can replay: are they whole?"""
-        self.checkpoint_count = len(self._log.snapshots)
+        self.snapshot_count = len(self._log.snapshots)
         for snapshot_id in self._log.snapshots:
             snapshot = self._log.read_snapshot(snapshot_id)
             try:
@@ -229,10 +229,10 @@ class _CopyCheck:
             except CorruptSnapshotError as error:
                 yield of_error(error, snapshot.path)
             except SegmentDeletedError:
-                yield note(Kind.CHECKPOINT, snapshot.path, "its node deleted it meanwhile")
+                yield note(Kind.SNAPSHOT, snapshot.path, "its node deleted it meanwhile")
 
     def _replay(self) -> Iterator[Finding]:
-        self.checkpoint_count = len(self._log.snapshots)
+        self.snapshot_count = len(self._log.snapshots)
         try:
             end_offset = self._log.log_end_offset
         except CorruptBatchError:

@@ -60,30 +60,30 @@ class SegmentCheck:
             for position, scan in read_chunks(
                 self.file, self.position, reading, start_offset=None, end_offset=None
             ):
-                yield from self._see(scan.batches)
+                yield from self._add(scan.batches)
                 self.position, stop, error = position, scan.stop, scan.error
                 self.on_progress(min(position / byte_count, 1.0))
             if stop is Stop.END:
                 break
-            resumed, findings = self._behind(error)
+            resumed, findings = self._find_valid_batch_after(error)
             yield from findings
             if not resumed:
                 break
         for index in self.indexes:
             yield from index.finish(is_newest=self.next_base_offset is None)
 
-    def _see(self, batches: BatchColumns) -> Iterator[Finding]:
+    def _add(self, batches: BatchColumns) -> Iterator[Finding]:
         if not len(batches):
             return
         if not self.batch_count:
-            yield from self._name(batches)
+            yield from self._check_name(batches)
         self.batch_count += len(batches)
         self.record_count += int(batches.record_count.sum())
-        yield from self.history.see(batches, self.file.path)
+        yield from self.history.add(batches, self.file.path)
         for index in self.indexes:
-            yield from index.see(batches)
+            yield from index.add(batches)
 
-    def _name(self, batches: BatchColumns) -> Iterator[Finding]:
+    def _check_name(self, batches: BatchColumns) -> Iterator[Finding]:
         first = int(batches.base_offset[0])
         if first == self.base_offset or (first > self.base_offset and not self.is_contiguous):
             return
@@ -97,7 +97,9 @@ class SegmentCheck:
             offset=first,
         )
 
-    def _behind(self, error: CorruptBatchError | None) -> tuple[bool, list[Finding]]:
+    def _find_valid_batch_after(
+        self, error: CorruptBatchError | None
+    ) -> tuple[bool, list[Finding]]:
         """Look behind what is no sound batch: whether to go on there, and what to report."""
         path, position = self.file.path, self.position
         left = self.file.byte_count() - position
@@ -114,7 +116,11 @@ class SegmentCheck:
         found = find_valid_batch(self.file, position, expected)
         batch = None if found is None else read_batch_at(self.file, found)
         if batch is not None:
-            finding = of_error(error, path) if error else self._hit(position, expected)
+            finding = (
+                of_error(error, path)
+                if error
+                else self._damage_before_valid_batch(position, expected)
+            )
             self._resume(batch)
             return True, [finding]
         if error is not None:
@@ -123,13 +129,13 @@ class SegmentCheck:
             reason = f"{error.reason}; no sound batch lies in the {left} bytes from there on"
             found_at = error.position
             return False, [damage(Kind.BATCH, path, reason, position=found_at, offset=error.offset)]
-        return False, [self._torn(position, left, expected)]
+        return False, [self._torn_tail(position, left, expected)]
 
-    def _hit(self, position: int, expected: int) -> Finding:
+    def _damage_before_valid_batch(self, position: int, expected: int) -> Finding:
         reason = "no whole batch begins here, and sound ones lie behind it"
         return damage(Kind.BATCH, self.file.path, reason, position=position, offset=expected)
 
-    def _torn(self, position: int, left: int, expected: int) -> Finding:
+    def _torn_tail(self, position: int, left: int, expected: int) -> Finding:
         path = self.file.path
         if self.next_base_offset is None:
             reason = (

@@ -32,22 +32,22 @@ raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
 
 def parser() -> Parser:
     """What ``raftlog cat`` takes."""
-    made = Parser("cat", ABOUT, EXAMPLES, takes_nodes=True)
-    made.add_argument(
+    command = Parser("cat", ABOUT, EXAMPLES, takes_nodes=True)
+    command.add_argument(
         "--from",
         dest="start_offset",
         metavar="OFFSET",
         type=offset,
         help="the first offset to print; default: the first one on disk",
     )
-    made.add_argument(
+    command.add_argument(
         "--to",
         dest="end_offset",
         metavar="OFFSET",
         type=offset,
         help="print the offsets below this one; default: to the end",
     )
-    made.add_argument(
+    command.add_argument(
         "--type",
         dest="types",
         metavar="TYPE",
@@ -56,15 +56,15 @@ def parser() -> Parser:
         help="print records of this type only; may be repeated. PARTITION_RECORD, PartitionRecord, "
         "partition and 3 are the same",
     )
-    made.add_argument("--control", action="store_true", help="print control records too")
-    made.add_argument("--noop", action="store_true", help="print NoOp records too")
-    made.add_argument(
+    command.add_argument("--control", action="store_true", help="print control records too")
+    command.add_argument("--noop", action="store_true", help="print NoOp records too")
+    command.add_argument(
         "--batches", action="store_true", help="print batches instead, with their headers"
     )
-    made.add_kind()
-    made.add_redaction()
-    made.add_decompression_limit()
-    return made
+    command.add_kind()
+    command.add_redaction()
+    command.add_decompression_limit()
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:

@@ -29,7 +29,7 @@ from .record_lines import batch_line, metadata_lines, partition_lines, slices
 from .selection import Selection
 
 _OFFSET_END: Final = 2**63 - 1
-_TOLD_MAX: Final = 20
+_REPORTED_MAX: Final = 20
 """How many damaged values are told one by one."""
 
 
@@ -49,9 +49,9 @@ def print_records(
     for scan in _scans(log, start_offset, end_offset, columns, output, console):
         for part in slices(scan.records):
             if is_metadata:
-                output.lines(metadata_lines(part, selection, redactor.record_json, damaged.tell))
+                output.lines(metadata_lines(part, selection, redactor.record_json, damaged.report))
             else:
-                output.lines(partition_lines(part, selection, damaged.tell))
+                output.lines(partition_lines(part, selection, damaged.report))
     return damaged.finish()
 
 
@@ -81,14 +81,14 @@ class _DamagedValues:
         self._console = console
         self._count = 0
 
-    def tell(self, offset: int, reason: str) -> None:
+    def report(self, offset: int, reason: str) -> None:
         self._count += 1
-        if self._count <= _TOLD_MAX:
-            self._console.say(f"{self._path}, offset {offset}: {reason}")
+        if self._count <= _REPORTED_MAX:
+            self._console.log(f"{self._path}, offset {offset}: {reason}")
 
     def finish(self) -> int:
-        if self._count > _TOLD_MAX:
-            self._console.say(f"{self._count} records in all have damaged values")
+        if self._count > _REPORTED_MAX:
+            self._console.log(f"{self._count} records in all have damaged values")
         return 1 if self._count else 0
 
 
@@ -101,9 +101,9 @@ def _scans(
     console: Console,
 ) -> Iterator[Scan]:
     if output.is_terminal():
-        console.no_bar()
+        console.disable_progress_bar()
     if log.source is SourceKind.CHECKPOINT:
-        yield from _checkpoint_scans(log, start_offset, end_offset, columns)
+        yield from _snapshot_scans(log, start_offset, end_offset, columns)
         return
     start, end = _range(log, start_offset, end_offset, console)
     for scan in log.scan(start, end, columns=columns):
@@ -112,7 +112,7 @@ def _scans(
             console.progress(int(scan.batches.last_offset[-1]) - start, end - start)
 
 
-def _checkpoint_scans(
+def _snapshot_scans(
     log: LogReader, start_offset: int | None, end_offset: int | None, columns: Column
 ) -> Iterator[Scan]:
     """A checkpoint has offsets of its own, which begin at 0."""
@@ -121,7 +121,7 @@ def _checkpoint_scans(
     start = 0 if start_offset is None else start_offset
     end = _OFFSET_END if end_offset is None else end_offset
     for scan in log.read_snapshot(snapshot_id).scan(columns=columns):
-        yield replace(scan, records=_within(scan.records, start, end))
+        yield replace(scan, records=_clip(scan.records, start, end))
 
 
 def _batches(
@@ -145,12 +145,12 @@ def _range(
 ) -> tuple[int, int]:
     """The offsets to print. Raises ``OffsetOutOfRangeError``."""
     log_start_offset = log.log_start_offset
-    look = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
-    log_end_offset = look.offset
+    end = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
+    log_end_offset = end.offset
     if end_offset is None:
-        console.say(f"up to offset {log_end_offset} (exclusive): {look.explanation}")
-    elif look.basis in (EndBasis.DIRECTORY, EndBasis.FILE):
-        console.say(f"the log ends at offset {log_end_offset} (exclusive): {look.explanation}")
+        console.log(f"up to offset {log_end_offset} (exclusive): {end.explanation}")
+    elif end.basis in (EndBasis.DIRECTORY, EndBasis.FILE):
+        console.log(f"the log ends at offset {log_end_offset} (exclusive): {end.explanation}")
     for wanted in (start_offset, end_offset):
         if wanted is not None and not log_start_offset <= wanted <= log_end_offset:
             raise OffsetOutOfRangeError(
@@ -163,16 +163,16 @@ def _range(
     return start, log_end_offset if end_offset is None else end_offset
 
 
-def _within(records: RecordColumns, start_offset: int, end_offset: int) -> RecordColumns:
+def _clip(records: RecordColumns, start_offset: int, end_offset: int) -> RecordColumns:
     """The records with offsets in [start, end)."""
     assert records.offset is not None, "it was asked for"
     offsets = records.offset.to_numpy()
-    kept = (offsets >= start_offset) & (offsets < end_offset)
+    mask = (offsets >= start_offset) & (offsets < end_offset)
     chosen: dict[str, Any] = {}
     for field in fields(records):
         column = getattr(records, field.name)
         if isinstance(column, np.ndarray):
-            chosen[field.name] = column[kept]
+            chosen[field.name] = column[mask]
         else:
-            chosen[field.name] = None if column is None else column.filter(pa.array(kept))
+            chosen[field.name] = None if column is None else column.filter(pa.array(mask))
     return RecordColumns(**chosen)

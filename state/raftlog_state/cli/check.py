@@ -28,11 +28,11 @@ raftlog check orders-0 --json | jq 'select(.severity == "damage")'
 
 def parser() -> Parser:
     """What ``raftlog check`` takes."""
-    made = Parser("check", ABOUT, EXAMPLES)
-    made.add_kind()
-    made.add_decompression_limit()
-    made.add_argument("--json", action="store_true", help="print findings as JSON lines")
-    return made
+    command = Parser("check", ABOUT, EXAMPLES)
+    command.add_kind()
+    command.add_decompression_limit()
+    command.add_argument("--json", action="store_true", help="print findings as JSON lines")
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:

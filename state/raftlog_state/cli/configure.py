@@ -25,9 +25,9 @@ raftlog configure decisions-0 max.message.bytes=67108864 retention.ms=604800000
 
 def parser() -> Parser:
     """What ``raftlog configure`` takes."""
-    made = Parser("configure", ABOUT, EXAMPLES)
-    made.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="what to change")
-    return made
+    command = Parser("configure", ABOUT, EXAMPLES)
+    command.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="what to change")
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:

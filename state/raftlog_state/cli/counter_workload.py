@@ -28,8 +28,8 @@ from raftlog.node.replicated_counter import decode_increment, encode_increment
 if TYPE_CHECKING:
     from raftlog import ConnectedLog, EmbeddedLog
 
-_LOOK_S: Final = 0.002
-_CHANCE_TO_COMMIT_S: Final = 10.0
+_POLL_INTERVAL_S: Final = 0.002
+_COMMIT_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(slots=True)
@@ -39,31 +39,31 @@ class Tally:
     acknowledged: dict[int, int] = field(default_factory=dict)
     """The increment by its offset."""
     latencies_ms: list[float] = field(default_factory=list)
-    refused_count: int = 0
-    unanswered_count: int = 0
+    conflict_count: int = 0
+    timeout_count: int = 0
     error: RaftlogError | None = None
-    longest_silence_ms: float = 0.0
+    longest_gap_ms: float = 0.0
     _last_s: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, offset: int, number: int, began_s: float) -> None:
+    def record_acknowledged(self, offset: int, number: int, began_s: float) -> None:
         """An increment was acknowledged."""
         now_s = time.monotonic()
         with self._lock:
             self.acknowledged[offset] = number
             self.latencies_ms.append((now_s - began_s) * 1000)
-            self.longest_silence_ms = max(self.longest_silence_ms, (now_s - self._last_s) * 1000)
+            self.longest_gap_ms = max(self.longest_gap_ms, (now_s - self._last_s) * 1000)
             self._last_s = now_s
 
-    def note_refusal(self) -> None:
+    def record_conflict(self) -> None:
         """A rival was first."""
         with self._lock:
-            self.refused_count += 1
+            self.conflict_count += 1
 
-    def note_unanswered(self) -> None:
+    def record_timeout(self) -> None:
         """Nobody led, or nobody knows what became of an append."""
         with self._lock:
-            self.unanswered_count += 1
+            self.timeout_count += 1
 
     def latency_ms(self, share: float) -> float:
         """The latency that this share of appends did not exceed."""
@@ -81,11 +81,11 @@ class Verdict:
     out_of_order: tuple[int, ...]
 
     @property
-    def is_sound(self) -> bool:
+    def is_correct(self) -> bool:
         return not self.lost and not self.out_of_order
 
 
-class Counting:
+class CounterWriter:
     """One who counts, on a thread of his own."""
 
     def __init__(self, connect: Callable[[], ConnectedLog], tally: Tally, until_s: float) -> None:
@@ -110,7 +110,7 @@ class Counting:
         return not self._thread.is_alive()
 
     @property
-    def _is_over(self) -> bool:
+    def _is_stopping(self) -> bool:
         return self._stopped.is_set() or time.monotonic() >= self._until_s
 
     def _run(self) -> None:
@@ -118,7 +118,7 @@ class Counting:
             with self._connect() as log:
                 self._end_offset = log.log_start_offset
                 self._catch_up(log, self._end_offset)
-                while not self._is_over:
+                while not self._is_stopping:
                     self._count_once(log)
         except RaftlogError as error:
             self._tally.error = error
@@ -128,28 +128,28 @@ class Counting:
         try:
             done = log.append(encode_increment(number), required_base_offset=self._end_offset)
         except UnexpectedEndOffsetError as error:
-            self._tally.note_refusal()
+            self._tally.record_conflict()
             self._catch_up(log, error.log_end_offset)
         except (AppendUnknownError, QuorumUnavailableError):
-            self._tally.note_unanswered()
+            self._tally.record_timeout()
             self._catch_up(log, self._end_offset)
         else:
             self._value, self._end_offset = number, done.last_offset + 1
-            self._tally.note(done.base_offset, number, began_s)
+            self._tally.record_acknowledged(done.base_offset, number, began_s)
 
     def _catch_up(self, log: ConnectedLog, end_offset: int) -> None:
         """Read what is committed, as far as a rival's appends reach if they are committed soon."""
-        give_up_s = time.monotonic() + _CHANCE_TO_COMMIT_S
+        deadline_s = time.monotonic() + _COMMIT_TIMEOUT_S
         while True:
             try:
-                self._read_on(log)
+                self._read_committed(log)
             except QuorumUnavailableError:
-                self._tally.note_unanswered()
-            if self._end_offset >= end_offset or self._is_over or time.monotonic() > give_up_s:
+                self._tally.record_timeout()
+            if self._end_offset >= end_offset or self._is_stopping or time.monotonic() > deadline_s:
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_INTERVAL_S)
 
-    def _read_on(self, log: ConnectedLog) -> None:
+    def _read_committed(self, log: ConnectedLog) -> None:
         reading = log.read(self._end_offset)
         for record in reading:
             number = decode_increment(record.value)

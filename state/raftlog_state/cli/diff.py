@@ -28,8 +28,8 @@ raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition
 
 def parser() -> Parser:
     """What ``raftlog diff`` takes."""
-    made = Parser("diff", ABOUT, EXAMPLES, takes_nodes=True)
-    made.add_argument(
+    command = Parser("diff", ABOUT, EXAMPLES, takes_nodes=True)
+    command.add_argument(
         "--from",
         dest="start_offset",
         metavar="OFFSET",
@@ -37,16 +37,16 @@ def parser() -> Parser:
         required=True,
         help="compare the state of all records below this offset",
     )
-    made.add_argument(
+    command.add_argument(
         "--to",
         dest="end_offset",
         metavar="OFFSET",
         type=offset,
         help="with the state of all records below this one; default: the end",
     )
-    made.add_redaction()
-    made.add_decompression_limit()
-    return made
+    command.add_redaction()
+    command.add_decompression_limit()
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -57,18 +57,18 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         parser().error(f"--to {end} lies before --from {start}")
 
     from raftlog_state.delta import diff
-    from raftlog_state.moments import Moments
+    from raftlog_state.image_reader import ImageReader
 
     from .state_text import change_line
 
     with log_of(arguments, parser()) as log:
-        moments = Moments(log, hide, console)
+        images = ImageReader(log, hide, console)
         if end is None:
-            end = moments.end_offset()
+            end = images.end_offset()
             if end < start:
                 raise OptionError(option="--from", reason=f"it lies behind the end, offset {end}")
-        before = moments.image_at(start)
-        after = moments.image_at(end)
+        before = images.image_at(start)
+        after = images.image_at(end)
     for change in diff(before, after):
         output.line(change_line(change))
     return 0

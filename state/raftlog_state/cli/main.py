@@ -41,7 +41,7 @@ EXIT_WRONG_CALL: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
 
-_CALLERS_MISTAKES: Final = (
+_USAGE_ERRORS: Final = (
     AlreadyFormattedError,
     ConfigError,
     LogAccessError,
@@ -115,7 +115,7 @@ def main(
         console.clear()
         output.flush()
     except RaftlogError as error:
-        return _say(error, output, console)
+        return _print_error(error, output, console)
     except WrongCallError as error:
         console.write(f"{error.usage}{error.program}: error: {error.reason}\n")
         return EXIT_WRONG_CALL
@@ -123,13 +123,13 @@ def main(
         console.clear()
         return _broken_pipe(output)
     except OutputFailedError as error:
-        console.say(f"the output cannot be written: {error.reason}")
+        console.log(f"the output cannot be written: {error.reason}")
         return EXIT_FAILED
     except KeyboardInterrupt:
         console.clear()
         return EXIT_INTERRUPTED
     except MemoryError:
-        console.say("there is not enough memory for this; ask for fewer offsets")
+        console.log("there is not enough memory for this; ask for fewer offsets")
         return EXIT_FAILED
     return status
 
@@ -233,22 +233,22 @@ def _node_command(name: str | None) -> ModuleType:
     raise WrongCallError("raftlog node", usage, f"no command {name!r}; {hint}")
 
 
-def _say(error: RaftlogError, output: Output, console: Console) -> int:
+def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
     console.clear()
     try:
         output.flush()
     except BrokenPipeError:
         return _broken_pipe(output)
     except OutputFailedError as failed:
-        console.say(f"the output cannot be written: {failed.reason}")
+        console.log(f"the output cannot be written: {failed.reason}")
         return EXIT_FAILED
-    console.say(str(error))
-    return EXIT_WRONG_CALL if isinstance(error, _CALLERS_MISTAKES) else EXIT_FAILED
+    console.log(str(error))
+    return EXIT_WRONG_CALL if isinstance(error, _USAGE_ERRORS) else EXIT_FAILED
 
 
 def _broken_pipe(output: Output) -> int:
     # What Python still holds for the closed pipe would raise again when the process ends.
-    descriptor = output.descriptor()
+    descriptor = output.fileno()
     if descriptor is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, descriptor)

@@ -34,16 +34,18 @@ raftlog node format --config node-4.toml --cluster-id 4L6g3nShT-eMCtK--X86sw --n
 
 def parser() -> Parser:
     """What ``raftlog node format`` takes."""
-    made = Parser("node format", ABOUT, EXAMPLES, takes_path=False)
-    made.add_argument("-c", "--config", metavar="FILE", required=True, help="the node's TOML file")
-    made.add_argument(
+    command = Parser("node format", ABOUT, EXAMPLES, takes_path=False)
+    command.add_argument(
+        "-c", "--config", metavar="FILE", required=True, help="the node's TOML file"
+    )
+    command.add_argument(
         "-t",
         "--cluster-id",
         metavar="ID",
         help="the same for all nodes, as `raftlog node random-uuid` prints one; a new one by "
         "default for --standalone",
     )
-    ways = made.add_mutually_exclusive_group()
+    ways = command.add_mutually_exclusive_group()
     ways.add_argument("--standalone", action="store_true", help="this node alone votes at first")
     ways.add_argument(
         "--initial-voters",
@@ -51,12 +53,12 @@ def parser() -> Parser:
         help="who votes at first, by the addresses of their listeners for voters",
     )
     ways.add_argument("--no-initial-voters", action="store_true", help="to be added later")
-    made.add_argument(
+    command.add_argument(
         "--ignore-formatted",
         action="store_true",
         help="do nothing if it is formatted already, for this node and this cluster",
     )
-    return made
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:

@@ -28,14 +28,16 @@ raftlog node recover --config node.toml --allow-data-loss
 
 def parser() -> Parser:
     """What ``raftlog node recover`` takes."""
-    made = Parser("node recover", ABOUT, EXAMPLES, takes_path=False)
-    made.add_argument("-c", "--config", metavar="FILE", required=True, help="the node's TOML file")
-    made.add_argument(
+    command = Parser("node recover", ABOUT, EXAMPLES, takes_path=False)
+    command.add_argument(
+        "-c", "--config", metavar="FILE", required=True, help="the node's TOML file"
+    )
+    command.add_argument(
         "--allow-data-loss",
         action="store_true",
         help="have the node vote, though acknowledged records may be lost by it",
     )
-    return made
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:

@@ -24,9 +24,11 @@ raftlog node start --config node.toml
 
 def parser() -> Parser:
     """What ``raftlog node start`` takes."""
-    made = Parser("node start", ABOUT, EXAMPLES, takes_path=False)
-    made.add_argument("-c", "--config", metavar="FILE", required=True, help="the node's TOML file")
-    return made
+    command = Parser("node start", ABOUT, EXAMPLES, takes_path=False)
+    command.add_argument(
+        "-c", "--config", metavar="FILE", required=True, help="the node's TOML file"
+    )
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:

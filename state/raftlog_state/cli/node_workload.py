@@ -11,7 +11,7 @@ from .output import Console, Output
 from .parser import Parser
 
 if TYPE_CHECKING:
-    from .counter_workload import Counting, Tally, Verdict
+    from .counter_workload import CounterWriter, Tally, Verdict
 
 ABOUT = """
 Count together on the log of a running quorum, for some seconds: each writer reads how far the count
@@ -39,20 +39,20 @@ _DAY_S: Final = 24 * 60 * 60
 
 def parser() -> Parser:
     """What ``raftlog node workload`` takes."""
-    made = Parser("node workload", ABOUT, EXAMPLES, takes_path=False)
-    where = made.add_mutually_exclusive_group(required=True)
+    command = Parser("node workload", ABOUT, EXAMPLES, takes_path=False)
+    where = command.add_mutually_exclusive_group(required=True)
     where.add_argument("--bootstrap-server", metavar="HOST:PORT,...", help="some nodes, or all")
     where.add_argument("-c", "--config", metavar="FILE", help="run this node, and let it count")
-    made.add_argument(
-        "--seconds", type=_within(1, _DAY_S), default=10, metavar="N", help="how long; 10"
+    command.add_argument(
+        "--seconds", type=_int_between(1, _DAY_S), default=10, metavar="N", help="how long; 10"
     )
-    made.add_argument(
-        "--writers", type=_within(1, _WRITERS_MAX), default=4, metavar="N", help="how many; 4"
+    command.add_argument(
+        "--writers", type=_int_between(1, _WRITERS_MAX), default=4, metavar="N", help="how many; 4"
     )
-    made.add_argument("--tls-ca", metavar="FILE", help="the CA of the nodes' certificates")
-    made.add_argument("--tls-certificate", metavar="FILE", help="what is shown to the nodes")
-    made.add_argument("--tls-key", metavar="FILE", help="its key")
-    return made
+    command.add_argument("--tls-ca", metavar="FILE", help="the CA of the nodes' certificates")
+    command.add_argument("--tls-certificate", metavar="FILE", help="what is shown to the nodes")
+    command.add_argument("--tls-key", metavar="FILE", help="its key")
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         return _run_node(arguments.config)
     import raftlog
 
-    from .counter_workload import Counting, Tally, verify
+    from .counter_workload import CounterWriter, Tally, verify
 
     def connect() -> raftlog.ConnectedLog:
         return raftlog.connect(
@@ -74,13 +74,13 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     with connect() as log:
         tally = Tally()
         until_s = time.monotonic() + arguments.seconds
-        writers = [Counting(connect, tally, until_s) for _ in range(arguments.writers)]
+        writers = [CounterWriter(connect, tally, until_s) for _ in range(arguments.writers)]
         for writer in writers:
             writer.start()
         try:
             _watch(writers, tally, output)
         except KeyboardInterrupt:
-            console.say("stopping; what is acknowledged is looked for")
+            console.log("stopping; what is acknowledged is looked for")
         finally:
             for writer in writers:
                 writer.stop()
@@ -89,8 +89,8 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         if tally.error is not None and not tally.acknowledged:
             raise tally.error
         verdict = verify(log, tally)
-    _tell(tally, verdict, output)
-    return 0 if verdict.is_sound else 1
+    _print_result(tally, verdict, output)
+    return 0 if verdict.is_correct else 1
 
 
 def _run_node(path: str) -> int:
@@ -104,34 +104,34 @@ def _run_node(path: str) -> int:
     return run_node(config, runs_counter=True)
 
 
-def _watch(writers: list[Counting], tally: Tally, output: Output) -> None:
+def _watch(writers: list[CounterWriter], tally: Tally, output: Output) -> None:
     """A line a second until all are done."""
     before = 0
     while not _are_done(writers, time.monotonic() + 1):
         count = len(tally.acknowledged)
         output.line(
-            f"{count - before} increments/s, {tally.refused_count} refused so far, "
-            f"{tally.unanswered_count} not answered"
+            f"{count - before} increments/s, {tally.conflict_count} refused so far, "
+            f"{tally.timeout_count} not answered"
         )
         output.flush()
         before = count
 
 
-def _are_done(writers: list[Counting], until_s: float) -> bool:
+def _are_done(writers: list[CounterWriter], until_s: float) -> bool:
     """Wait for all of them, but not beyond a moment; whether they are done."""
     return all(writer.join(max(until_s - time.monotonic(), 0)) for writer in writers)
 
 
-def _tell(tally: Tally, verdict: Verdict, output: Output) -> None:
+def _print_result(tally: Tally, verdict: Verdict, output: Output) -> None:
     if tally.error is not None:
         output.line(f"a writer ended early: {tally.error}")
     output.line(
-        f"{len(tally.acknowledged)} increments acknowledged, {tally.refused_count} refused because "
-        f"a rival was first, {tally.unanswered_count} not answered"
+        f"{len(tally.acknowledged)} increments acknowledged, {tally.conflict_count} refused "
+        f"because a rival was first, {tally.timeout_count} not answered"
     )
     output.line(
         f"latency p50 {tally.latency_ms(0.5):.1f} ms, p99 {tally.latency_ms(0.99):.1f} ms, max "
-        f"{tally.latency_ms(1):.1f} ms; longest silence {tally.longest_silence_ms:.0f} ms"
+        f"{tally.latency_ms(1):.1f} ms; longest silence {tally.longest_gap_ms:.0f} ms"
     )
     output.line(
         f"the count is {verdict.value}: {len(verdict.lost)} acknowledged increments lost, "
@@ -143,7 +143,7 @@ def _tell(tally: Tally, verdict: Verdict, output: Output) -> None:
         output.line(f"out of order at offset {verdict.out_of_order[0]}")
 
 
-def _within(at_least: int, at_most: int) -> Callable[[str], int]:
+def _int_between(at_least: int, at_most: int) -> Callable[[str], int]:
     """A whole number between two bounds, both allowed."""
 
     def number(text: str) -> int:

@@ -84,7 +84,7 @@ class Output:
         except OSError as error:
             raise OutputFailedError((error.strerror or str(error)).lower()) from None
 
-    def descriptor(self) -> int | None:
+    def fileno(self) -> int | None:
         """The file descriptor behind it, None if it is only memory."""
         try:
             return self._stream.fileno()
@@ -129,7 +129,7 @@ class Console:
         self._bar_shown = False
         self._next_bar_ms = _now_ms() + _BAR_FIRST_MS
 
-    def say(self, sentence: str) -> None:
+    def log(self, sentence: str) -> None:
         """Write one line for people."""
         one_line = " ".join(sentence.splitlines())
         self.write(f"raftlog: {one_line}\n")
@@ -146,7 +146,7 @@ class Console:
         except OSError:
             pass
 
-    def no_bar(self) -> None:
+    def disable_progress_bar(self) -> None:
         """Show no bar: lines on the same terminal show that we are alive."""
         self._bar = False
 

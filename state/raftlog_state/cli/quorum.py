@@ -33,29 +33,31 @@ raftlog quorum --bootstrap-server 127.0.0.1:9192 --remove-voter 1:DIRECTORY_ID
 
 def parser() -> Parser:
     """What ``raftlog quorum`` takes."""
-    made = Parser("quorum", ABOUT, EXAMPLES, takes_path=False, takes_nodes=True)
-    change = made.add_mutually_exclusive_group()
+    command = Parser("quorum", ABOUT, EXAMPLES, takes_path=False, takes_nodes=True)
+    change = command.add_mutually_exclusive_group()
     change.add_argument(
         "--add-voter",
         metavar="ID@HOST:PORT:DIRECTORY",
         help="where it listens for voters; its directory id is in its meta.properties",
     )
     change.add_argument("--remove-voter", metavar="ID:DIRECTORY", help="as shown")
-    made.add_argument("--json", action="store_true", help="one JSON object instead of a table")
-    return made
+    command.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Change what is asked for, then print. Returns the exit code."""
     from raftlog.client.remote.voters import add_voter, describe_quorum, remove_voter
 
-    joining = None if arguments.add_voter is None else _joining(arguments.add_voter)
-    leaving = None if arguments.remove_voter is None else _leaving(arguments.remove_voter)
+    added = None if arguments.add_voter is None else _parse_added_voter(arguments.add_voter)
+    removed = (
+        None if arguments.remove_voter is None else _parse_removed_voter(arguments.remove_voter)
+    )
     with closing(quorum_of(arguments)) as quorum:
-        if joining is not None:
-            add_voter(quorum, *joining)
-        if leaving is not None:
-            remove_voter(quorum, leaving)
+        if added is not None:
+            add_voter(quorum, *added)
+        if removed is not None:
+            remove_voter(quorum, removed)
         quorum_info = describe_quorum(quorum)
     if arguments.json:
         output.line(json.dumps(_as_json(quorum_info)))
@@ -64,7 +66,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     return 0
 
 
-def _joining(text: str) -> tuple[ReplicaKey, list[NodeAddress]]:
+def _parse_added_voter(text: str) -> tuple[ReplicaKey, list[NodeAddress]]:
     """Who is added, and where it listens. Raises ``OptionError``."""
     from raftlog.client.remote.voters import NodeAddress
     from raftlog.node.addresses import parse_initial_voters
@@ -78,7 +80,7 @@ def _joining(text: str) -> tuple[ReplicaKey, list[NodeAddress]]:
     ]
 
 
-def _leaving(text: str) -> ReplicaKey:
+def _parse_removed_voter(text: str) -> ReplicaKey:
     """Who is removed. Raises ``OptionError``."""
     from raftlog.node.addresses import is_directory_id
 
@@ -100,14 +102,14 @@ def _print(quorum_info: QuorumInfo, output: Output, *, now_ms: int) -> None:
     head = ("NODE", "DIRECTORY", "IS", "END", "BEHIND", "SEEN", "LISTENS AT")
     rows: list[tuple[str, ...]] = [head]
     leader_end = max((one.end_offset or 0 for one in quorum_info.replicas), default=0)
-    rows += [_row(one, quorum_info, leader_end, now_ms) for one in quorum_info.replicas]
+    rows += [_replica_row(one, quorum_info, leader_end, now_ms) for one in quorum_info.replicas]
     widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         output.line("  ".join(cells).rstrip())
 
 
-def _row(
+def _replica_row(
     one: ReplicaState, quorum_info: QuorumInfo, leader_end: int, now_ms: int
 ) -> tuple[str, ...]:
     is_leader = one.is_voter and one.key.node_id == quorum_info.leader_id

@@ -32,15 +32,15 @@ raftlog repair decisions-0 --cut-at 4711
 
 def parser() -> Parser:
     """What ``raftlog repair`` takes."""
-    made = Parser("repair", ABOUT, EXAMPLES)
-    made.add_argument(
+    command = Parser("repair", ABOUT, EXAMPLES)
+    command.add_argument(
         "--cut-at",
         dest="cut_at",
         metavar="OFFSET",
         type=offset,
         help="give up the batch that holds this offset, and all behind it",
     )
-    return made
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -50,14 +50,14 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     path = arguments.path
     if arguments.cut_at is not None:
         repaired = repair_log(path, cut_at=arguments.cut_at)
-        _tell_cut(repaired.truncated, output)
+        _print_truncations(repaired.truncated, output)
         output.lines(f"set aside {name}" for name in repaired.set_aside)
-        _tell_forgotten(repaired.deleted_backups, output)
+        _print_deleted_backups(repaired.deleted_backups, output)
         first, end = repaired.first_lost_offset, repaired.end_offset_before
         lost = f"offsets {first} to {end - 1} are given up" if end > first else "no offset was lost"
         output.line(lost)
     report, start_offset, end_offset = recover_log(path)
-    _tell(report, output)
+    _print_result(report, output)
     extent = f"offsets from {start_offset} to {end_offset} (exclusive)"
     if report.read_only is None:
         output.line(f"can be written: {extent}")
@@ -66,18 +66,18 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     return 1
 
 
-def _tell(report: RecoveryReport, output: Output) -> None:
+def _print_result(report: RecoveryReport, output: Output) -> None:
     output.lines(f"found {anomaly.description}" for anomaly in report.anomalies)
-    _tell_cut(report.truncated, output)
-    _tell_forgotten(report.deleted_backups, output)
+    _print_truncations(report.truncated, output)
+    _print_deleted_backups(report.deleted_backups, output)
     output.lines(f"built {name} anew" for name in report.rebuilt)
 
 
-def _tell_forgotten(paths: Iterable[str], output: Output) -> None:
+def _print_deleted_backups(paths: Iterable[str], output: Output) -> None:
     output.lines(f"deleted {path}, the oldest saved copy: only so many are kept" for path in paths)
 
 
-def _tell_cut(cut: Iterable[TruncatedTail], output: Output) -> None:
+def _print_truncations(cut: Iterable[TruncatedTail], output: Output) -> None:
     for one in cut:
         saved = "" if one.saved_as is None else f", saved as {one.saved_as}"
         output.line(

@@ -35,16 +35,16 @@ raftlog snapshot --bootstrap-server controller-1:9093 backup/ --reveal
 
 def parser() -> Parser:
     """What ``raftlog snapshot`` takes."""
-    made = Parser("snapshot", ABOUT, EXAMPLES, takes_nodes=True)
-    made.add_argument("to", metavar="TO", help="a directory, or a name that ends in .checkpoint")
-    made.add_argument(
+    command = Parser("snapshot", ABOUT, EXAMPLES, takes_nodes=True)
+    command.add_argument("to", metavar="TO", help="a directory, or a name that ends in .checkpoint")
+    command.add_argument(
         "--at", metavar="OFFSET", type=offset, help="the state of all records below this offset"
     )
-    made.add_argument(
+    command.add_argument(
         "--reveal", action="store_true", help="write secrets, without which no node can go on"
     )
-    made.add_decompression_limit()
-    return made
+    command.add_decompression_limit()
+    return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     if not arguments.reveal:
         parser().error("a checkpoint holds secrets in clear: say --reveal if that is meant")
 
-    from raftlog_state.exporting import export_snapshot
+    from raftlog_state.snapshot_writer import export_snapshot
 
     with log_of(arguments, parser()) as log:
         done = export_snapshot(log, arguments.to, end_offset=arguments.at)

@@ -60,24 +60,24 @@ def kind(name: str) -> str:
 
 def parser() -> Parser:
     """What ``raftlog state`` takes."""
-    made = Parser("state", ABOUT, EXAMPLES, takes_nodes=True)
-    made.add_argument("kind", metavar="KIND", nargs="?", type=kind, help="print these rows only")
-    made.add_argument(
+    command = Parser("state", ABOUT, EXAMPLES, takes_nodes=True)
+    command.add_argument("kind", metavar="KIND", nargs="?", type=kind, help="print these rows only")
+    command.add_argument(
         "--at", metavar="OFFSET", type=offset, help="the state of all records below this offset"
     )
-    made.add_argument(
+    command.add_argument(
         "--format",
         choices=("json", "records"),
         default="json",
         help="records: what Kafka would write into a checkpoint of this state, as `raftlog cat` "
         "prints it",
     )
-    made.add_redaction()
-    made.add_decompression_limit()
-    return made
+    command.add_redaction()
+    command.add_decompression_limit()
+    return command
 
 
-def _settle_kind(arguments: argparse.Namespace) -> None:
+def _take_kind_from_path(arguments: argparse.Namespace) -> None:
     """Where nodes are named in place of a path, the first word is the KIND."""
     if arguments.bootstrap_server is None or arguments.path is None:
         return
@@ -92,19 +92,19 @@ def _settle_kind(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     """Print the state. Returns the exit code."""
-    _settle_kind(arguments)
+    _take_kind_from_path(arguments)
     hide = redactor(arguments)
     if arguments.kind and arguments.format == "records":
         parser().error("--format records prints the whole state: it takes no KIND")
 
-    from raftlog_state.moments import Moments
+    from raftlog_state.image_reader import ImageReader
 
     from .state_text import print_image, print_records, print_rows
 
     from_oldest = arguments.kind in HISTORY_KINDS
     with log_of(arguments, parser()) as log:
-        moments = Moments(log, hide, console, from_oldest=from_oldest)
-        image = moments.image_at(moments.end_offset() if arguments.at is None else arguments.at)
+        images = ImageReader(log, hide, console, from_oldest=from_oldest)
+        image = images.image_at(images.end_offset() if arguments.at is None else arguments.at)
     if arguments.format == "records":
         print_records(image, output)
     elif arguments.kind:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from raftlog_state.delta import Change, Op
+from raftlog_state.delta import Op, RowChange
 from raftlog_state.image import (
     STATE_ENTITIES,
     Entity,
@@ -21,7 +21,7 @@ from raftlog_state.image import (
     row_json,
     table_of,
 )
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
 from raftlog_state.records import to_json_text
 
 from .output import Output
@@ -68,7 +68,7 @@ def print_records(image: MetadataImage, output: Output) -> None:
         offset += 1
 
 
-def change_line(change: Change) -> str:
+def change_line(change: RowChange) -> str:
     """One row that differs."""
     line: dict[str, Any] = {"entity": change.entity, "key": list(change.key)}
     row = change.after or change.before

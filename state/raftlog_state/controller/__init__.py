@@ -5,12 +5,12 @@ This is what an active controller decides with: a row of a batch job, or later a
 
 from __future__ import annotations
 
-from . import access, brokers, configs, features, partitions, topics
-from .changes import (
+from . import acls, brokers, configs, features, partitions, topics
+from .change_requests import (
     CHANGE_TYPES,
     AddAcl,
     AddPartitions,
-    Change,
+    ChangeRequest,
     CreateTopic,
     DeleteConfig,
     DeleteTopic,
@@ -29,16 +29,16 @@ from .changes import (
     UnfenceBroker,
     UnregisterBroker,
 )
-from .columns import change_of
-from .draft import Chance
+from .columns import parse_change
+from .dispatch import write
 from .features import KNOWN_FEATURES
-from .plan import TRANSACTION_NAME, Plan, plan_changes
-from .writing import write
+from .pending_state import Random
+from .plan import TRANSACTION_NAME, ControllerResult, plan_changes
 
 assert set(write.registry) >= set(CHANGE_TYPES.values()), "every change has its writer"
 
 __all__ = [
-    "access",
+    "acls",
     "brokers",
     "configs",
     "features",
@@ -49,14 +49,14 @@ __all__ = [
     "TRANSACTION_NAME",
     "AddAcl",
     "AddPartitions",
-    "Chance",
-    "Change",
+    "Random",
+    "ChangeRequest",
     "CreateTopic",
     "DeleteConfig",
     "DeleteTopic",
     "ElectLeader",
     "FenceBroker",
-    "Plan",
+    "ControllerResult",
     "ReassignPartition",
     "RegisterBroker",
     "RemoveAcl",
@@ -69,6 +69,6 @@ __all__ = [
     "SetScram",
     "UnfenceBroker",
     "UnregisterBroker",
-    "change_of",
+    "parse_change",
     "plan_changes",
 ]

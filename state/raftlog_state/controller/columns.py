@@ -6,7 +6,7 @@ Rules of this file:
    misplaced value is never passed over. A column that no kind knows is refused even if it is null.
 2. Lists may be any sequence, maps a mapping or a list of pairs (as Arrow gives them), numbers of
    any integral type; text is never turned into a number, nor the other way round.
-3. What is wrong is ``Refused`` for its row, and never shows a value.
+3. What is wrong is ``ApiException`` for its row, and never shows a value.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from .changes import CHANGE_TYPES, Change
-from .refusal import Refused
+from .api_exception import ApiException
+from .change_requests import CHANGE_TYPES, ChangeRequest
 
 KIND: Final = "change"
 
 
-def change_of(row: Mapping[str, Any]) -> Change:
-    """The change that a row says. Raises ``Refused``."""
+def parse_change(row: Mapping[str, Any]) -> ChangeRequest:
+    """The change that a row says. Raises ``ApiException``."""
     kind = row.get(KIND)
     if not isinstance(kind, str) or kind.lower() not in CHANGE_TYPES:
         known = ", ".join(CHANGE_TYPES)
         reason = "it has no column change" if kind is None else f"{kind!r} is no kind of change"
-        raise Refused("the row", reason, f"use one of {known}")
+        raise ApiException("the row", reason, f"use one of {known}")
     cls = CHANGE_TYPES[kind.lower()]
     known_columns = {entry.name: entry for entry in dataclasses.fields(cls)}
     given: dict[str, Any] = {}
@@ -35,12 +35,14 @@ def change_of(row: Mapping[str, Any]) -> Change:
         if name == KIND:
             continue
         if name not in _CONVERTERS:
-            raise Refused(f"column {name!r}", "no change has it", "correct its name, or drop it")
+            raise ApiException(
+                f"column {name!r}", "no change has it", "correct its name, or drop it"
+            )
         if value is None:
             continue
         if name not in known_columns:
             columns = ", ".join(known_columns)
-            raise Refused(f"column {name!r}", f"{kind} has none", f"its columns are {columns}")
+            raise ApiException(f"column {name!r}", f"{kind} has none", f"its columns are {columns}")
         given[name] = _CONVERTERS[name](name, value)
     for name, entry in known_columns.items():
         is_optional = (
@@ -48,8 +50,8 @@ def change_of(row: Mapping[str, Any]) -> Change:
             or entry.default_factory is not dataclasses.MISSING
         )
         if name not in given and not is_optional:
-            raise Refused(f"column {name!r}", f"{kind} needs it, and it is null", "fill it in")
-    made: Callable[..., Change] = cls
+            raise ApiException(f"column {name!r}", f"{kind} needs it, and it is null", "fill it in")
+    made: Callable[..., ChangeRequest] = cls
     return made(**given)
 
 
@@ -123,7 +125,7 @@ def _pairs(name: str, value: Any) -> list[tuple[str, Any]]:
             _refuse(name, "a map", value)
         found.append((_text(name, pair[0]), pair[1]))
     if len(dict(found)) != len(found):
-        raise Refused(f"column {name!r}", "a key stands in it twice", "name each once")
+        raise ApiException(f"column {name!r}", "a key stands in it twice", "name each once")
     return found
 
 
@@ -141,7 +143,7 @@ def _ranges(name: str, value: Any) -> dict[str, tuple[int, ...]]:
 
 def _refuse(name: str, wanted: str, value: object) -> NoReturn:
     found = type(value).__name__
-    raise Refused(f"column {name!r}", f"it holds {found}, not {wanted}", "cast it")
+    raise ApiException(f"column {name!r}", f"it holds {found}, not {wanted}", "cast it")
 
 
 _CONVERTERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {

@@ -50,7 +50,7 @@ _MATCH_NAMES: Final = frozenset(
 """What a client-metrics subscription may match by (Kafka: ``ClientMetricsConfigs``)."""
 
 
-def reason_not_known(resource_type: int, name: str, level: int) -> str | None:
+def unknown_config_reason(resource_type: int, name: str, level: int) -> str | None:
     """Why there is no such config at this level of metadata.version."""
     if resource_type == _BROKER:
         return None if name else "it has no name"
@@ -61,7 +61,7 @@ def reason_not_known(resource_type: int, name: str, level: int) -> str | None:
     return "Kafka 4 knows it no longer" if level >= LEVEL_KAFKA_4 else None
 
 
-def reason_not_valid(resource_type: int, name: str, value: str) -> str | None:
+def invalid_value_reason(resource_type: int, name: str, value: str) -> str | None:
     """Why Kafka would not take this value."""
     kind = config_type(resource_type, name)
     text = value.strip()

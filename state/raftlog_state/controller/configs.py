@@ -16,23 +16,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from raftlog_state.enums import CONFIG_RESOURCE_TYPES, enum_name
 from raftlog_state.image import BrokerRow, ControllerRow
-from raftlog_state.names import CONFIG_RESOURCE_TYPES, name_of
 from raftlog_state.record_versions import LEVEL_CORDONED
 from raftlog_state.records import ClearElrRecord, ConfigRecord
 
-from .changes import DeleteConfig, SetConfig
-from .config_values import reason_not_known, reason_not_valid
-from .draft import BROKER, CLIENT_METRICS, GROUP, TOPIC, Draft
-from .refusal import (
+from .api_exception import (
     BROKER_ID_NOT_REGISTERED,
     INVALID_CONFIG,
     INVALID_REQUEST,
     UNKNOWN_TOPIC_OR_PARTITION,
-    Refused,
-    number_of,
+    ApiException,
+    enum_number,
 )
-from .writing import write
+from .change_requests import DeleteConfig, SetConfig
+from .config_values import invalid_value_reason, unknown_config_reason
+from .dispatch import write
+from .pending_state import BROKER, CLIENT_METRICS, GROUP, TOPIC, PendingState
 
 VALUE_LENGTH_MAX: Final = 2**15 - 1
 MIN_ISR: Final = "min.insync.replicas"
@@ -44,90 +44,96 @@ _KEPT_TYPES: Final = {n: w for n, w in CONFIG_RESOURCE_TYPES.items() if w != "BR
 
 
 @write.register
-def set_config(change: SetConfig, draft: Draft) -> None:
+def set_config(change: SetConfig, state: PendingState) -> None:
     """A config gets a value."""
-    _change_config(change, change.value, draft)
+    _change_config(change, change.value, state)
 
 
 @write.register
-def delete_config(change: DeleteConfig, draft: Draft) -> None:
+def delete_config(change: DeleteConfig, state: PendingState) -> None:
     """A config loses its value; if it has none, nothing happens."""
-    _change_config(change, None, draft)
+    _change_config(change, None, state)
 
 
-def write_topic_configs(topic: str, configs: Mapping[str, str], draft: Draft) -> None:
-    """The configs that a topic is made with, by name. Raises ``Refused``."""
+def write_topic_configs(topic: str, configs: Mapping[str, str], state: PendingState) -> None:
+    """The configs that a topic is made with, by name. Raises ``ApiException``."""
     for name in sorted(configs):
         what = f"config {name!r} of topic {topic!r}"
-        _write_config(TOPIC, topic, name, configs[name], what, draft)
-    _clear_eligible(TOPIC, topic, tuple(configs), draft)
+        _write_config(TOPIC, topic, name, configs[name], what, state)
+    _clear_eligible(TOPIC, topic, tuple(configs), state)
 
 
-def _change_config(change: SetConfig | DeleteConfig, value: str | None, draft: Draft) -> None:
+def _change_config(
+    change: SetConfig | DeleteConfig, value: str | None, state: PendingState
+) -> None:
     what = f"config {change.name!r} of {change.resource_type} {change.resource_name!r}"
-    kind = number_of(_KEPT_TYPES, change.resource_type, what)
-    _check_resource(kind, change.resource_name, what, draft)
-    if _write_config(kind, change.resource_name, change.name, value, what, draft):
-        _clear_eligible(kind, change.resource_name, (change.name,), draft)
+    kind = enum_number(_KEPT_TYPES, change.resource_type, what)
+    _check_resource(kind, change.resource_name, what, state)
+    if _write_config(kind, change.resource_name, change.name, value, what, state):
+        _clear_eligible(kind, change.resource_name, (change.name,), state)
 
 
 def _write_config(
-    kind: int, resource: str, name: str, value: str | None, what: str, draft: Draft
+    kind: int, resource: str, name: str, value: str | None, what: str, state: PendingState
 ) -> bool:
-    before = draft.config(kind, resource, name)
+    before = state.config(kind, resource, name)
     reason = None
     if value is not None:
-        reason = reason_not_known(kind, name, draft.level) or reason_not_valid(kind, name, value)
+        reason = unknown_config_reason(kind, name, state.level) or invalid_value_reason(
+            kind, name, value
+        )
         if reason is None and len(value) > VALUE_LENGTH_MAX:
             reason = f"its value is longer than {VALUE_LENGTH_MAX} letters"
     if kind == BROKER and reason is None:
-        reason = _reason_of_broker(resource, name, value, draft)
+        reason = _reason_of_broker(resource, name, value, state)
     if reason is not None:
-        raise Refused(what, reason, "correct name and value", INVALID_CONFIG)
+        raise ApiException(what, reason, "correct name and value", INVALID_CONFIG)
     if before == value and (kind != BROKER or value is None):
         return False
-    draft.write(ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value))
+    state.write(ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value))
     if kind == TOPIC and name in (MIN_LAG, MAX_LAG):
-        _check_lags(resource, what, draft)
+        _check_lags(resource, what, state)
     return True
 
 
-def _reason_of_broker(resource: str, name: str, value: str | None, draft: Draft) -> str | None:
-    if name == MIN_ISR and draft.versions.elr:
+def _reason_of_broker(
+    resource: str, name: str, value: str | None, state: PendingState
+) -> str | None:
+    if name == MIN_ISR and state.versions.elr:
         if resource:
             return "a single broker cannot have its own while eligible leader replicas are on"
         if value is None:
             return "it cannot be deleted while eligible leader replicas are on"
-    if name == CORDONED and draft.level < LEVEL_CORDONED:
-        return f"metadata.version {draft.level} is below {LEVEL_CORDONED}"
+    if name == CORDONED and state.level < LEVEL_CORDONED:
+        return f"metadata.version {state.level} is below {LEVEL_CORDONED}"
     return None
 
 
-def _check_lags(topic: str, what: str, draft: Draft) -> None:
-    low, high = (draft.config(TOPIC, topic, name) for name in (MIN_LAG, MAX_LAG))
+def _check_lags(topic: str, what: str, state: PendingState) -> None:
+    low, high = (state.config(TOPIC, topic, name) for name in (MIN_LAG, MAX_LAG))
     if low is not None and high is not None and int(low) > int(high):
         reason = f"{MIN_LAG} would be above {MAX_LAG}"
-        raise Refused(what, reason, "change the other one first", INVALID_CONFIG)
+        raise ApiException(what, reason, "change the other one first", INVALID_CONFIG)
 
 
-def _clear_eligible(kind: int, resource: str, names: tuple[str, ...], draft: Draft) -> None:
-    if MIN_ISR in names and draft.versions.elr:
-        draft.write(ClearElrRecord(topic_name=resource if kind == TOPIC else ""))
+def _clear_eligible(kind: int, resource: str, names: tuple[str, ...], state: PendingState) -> None:
+    if MIN_ISR in names and state.versions.elr:
+        state.write(ClearElrRecord(topic_name=resource if kind == TOPIC else ""))
 
 
-def _check_resource(kind: int, name: str, what: str, draft: Draft) -> None:
-    if kind == TOPIC and draft.topic(name) is None:
+def _check_resource(kind: int, name: str, what: str, state: PendingState) -> None:
+    if kind == TOPIC and state.topic(name) is None:
         remedy = "create it first, or correct its name"
-        raise Refused(what, "the topic does not exist", remedy, UNKNOWN_TOPIC_OR_PARTITION)
+        raise ApiException(what, "the topic does not exist", remedy, UNKNOWN_TOPIC_OR_PARTITION)
     if kind == BROKER and name:
         if not name.isascii() or not name.isdigit():
-            raise Refused(what, "a broker is named by its id", "give it", INVALID_REQUEST)
-        is_there = draft.find(BrokerRow, int(name)) or draft.find(ControllerRow, int(name))
+            raise ApiException(what, "a broker is named by its id", "give it", INVALID_REQUEST)
+        is_there = state.find(BrokerRow, int(name)) or state.find(ControllerRow, int(name))
         if is_there is None:
             reason = f"no node {int(name)} is registered"
-            raise Refused(what, reason, "correct the id", BROKER_ID_NOT_REGISTERED)
+            raise ApiException(what, reason, "correct the id", BROKER_ID_NOT_REGISTERED)
     if not name and kind not in (TOPIC, BROKER):
-        word = name_of(CONFIG_RESOURCE_TYPES, kind)
+        word = enum_name(CONFIG_RESOURCE_TYPES, kind)
         reason = f"a {word} without a name has no configs"
-        raise Refused(what, reason, "name it", INVALID_REQUEST)
+        raise ApiException(what, reason, "name it", INVALID_REQUEST)
     assert kind in (TOPIC, BROKER, GROUP, CLIENT_METRICS)

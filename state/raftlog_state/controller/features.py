@@ -35,11 +35,11 @@ from raftlog_state.record_versions import (
 from raftlog_state.records import ConfigRecord, FeatureLevelRecord
 from raftlog_state.replay.cluster import KRAFT_VERSION
 
-from .changes import SetFeature
+from .api_exception import INVALID_UPDATE_VERSION, ApiException
+from .change_requests import SetFeature
 from .configs import MIN_ISR
-from .draft import BROKER, Draft
-from .refusal import INVALID_UPDATE_VERSION, Refused
-from .writing import write
+from .dispatch import write
+from .pending_state import BROKER, PendingState
 
 KNOWN_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
@@ -61,15 +61,15 @@ _MIN_ISR_DEFAULT: Final = "1"
 
 
 @write.register
-def set_feature(change: SetFeature, draft: Draft) -> None:
+def set_feature(change: SetFeature, state: PendingState) -> None:
     """A feature goes to a level, or goes."""
-    _check(change, draft)
+    _check(change, state)
     if change.feature == ELR_FEATURE and change.level > 0:
-        _make_safe_for_elr(draft)
-    draft.write(FeatureLevelRecord(name=change.feature, feature_level=change.level))
+        _make_safe_for_elr(state)
+    state.write(FeatureLevelRecord(name=change.feature, feature_level=change.level))
 
 
-def not_supported(level: int, who: str, low: int, high: int) -> str | None:
+def unsupported_reason(level: int, who: str, low: int, high: int) -> str | None:
     """Why a node does not support a level; 0 is "without", which everybody supports."""
     if level == 0 or low <= level <= high:
         return None
@@ -78,10 +78,10 @@ def not_supported(level: int, who: str, low: int, high: int) -> str | None:
     return f"{who} supports levels {low} to {high}"
 
 
-def _check(change: SetFeature, draft: Draft) -> None:
+def _check(change: SetFeature, state: PendingState) -> None:
     name, level = change.feature, change.level
-    reason = _reason_not_known(name, level) or _reason_not_supported(name, level, draft)
-    row = draft.find(FeatureRow, name)
+    reason = _unknown_feature_reason(name, level) or _unsupported_level_reason(name, level, state)
+    row = state.find(FeatureRow, name)
     current = 0 if row is None else row.level
     remedy = "choose a level that all nodes support"
     if reason is None and level < current and not change.allow_downgrade:
@@ -93,13 +93,13 @@ def _check(change: SetFeature, draft: Draft) -> None:
             reason = f"records of level {lost[-1]} would be lost at {level}"
             remedy = f"stay at {lost[-1]} or above"
     elif reason is None and name != METADATA_VERSION:
-        reason = _reason_of_dependencies(name, level, draft.metadata_version)
+        reason = _reason_of_dependencies(name, level, state.metadata_version)
         remedy = f"raise {METADATA_VERSION} first"
     if reason is not None:
-        raise Refused(f"feature {name!r}", reason, remedy, INVALID_UPDATE_VERSION)
+        raise ApiException(f"feature {name!r}", reason, remedy, INVALID_UPDATE_VERSION)
 
 
-def _reason_not_known(name: str, level: int) -> str | None:
+def _unknown_feature_reason(name: str, level: int) -> str | None:
     if name == KRAFT_VERSION:
         return "it is raised by the quorum itself, in control records"
     if name not in KNOWN_FEATURES:
@@ -110,15 +110,15 @@ def _reason_not_known(name: str, level: int) -> str | None:
     return f"level {level} is not known; known are {low} to {high}"
 
 
-def _reason_not_supported(name: str, level: int, draft: Draft) -> str | None:
+def _unsupported_level_reason(name: str, level: int, state: PendingState) -> str | None:
     nodes: list[tuple[str, BrokerRow | ControllerRow]] = [
-        (f"broker {row.broker_id}", row) for row in draft.rows_of(BrokerRow)
+        (f"broker {row.broker_id}", row) for row in state.rows_of(BrokerRow)
     ]
-    if draft.level >= LEVEL_CONTROLLERS:
-        nodes += [(f"controller {row.controller_id}", row) for row in draft.rows_of(ControllerRow)]
+    if state.level >= LEVEL_CONTROLLERS:
+        nodes += [(f"controller {row.controller_id}", row) for row in state.rows_of(ControllerRow)]
     for who, row in nodes:
         ranges = {of.name: (of.min_version, of.max_version) for of in row.features}
-        reason = not_supported(level, who, *ranges.get(name, (0, 0)))
+        reason = unsupported_reason(level, who, *ranges.get(name, (0, 0)))
         if reason is not None:
             return reason
     return None
@@ -133,12 +133,12 @@ def _reason_of_dependencies(name: str, level: int, metadata_version: int | None)
     return f"it depends on {METADATA_VERSION} {needed} or higher"
 
 
-def _make_safe_for_elr(draft: Draft) -> None:
-    if draft.config(BROKER, "", MIN_ISR) is None:
-        draft.write(ConfigRecord(resource_type=BROKER, name=MIN_ISR, value=_MIN_ISR_DEFAULT))
-    for row in draft.rows_of(ConfigRow):
+def _make_safe_for_elr(state: PendingState) -> None:
+    if state.config(BROKER, "", MIN_ISR) is None:
+        state.write(ConfigRecord(resource_type=BROKER, name=MIN_ISR, value=_MIN_ISR_DEFAULT))
+    for row in state.rows_of(ConfigRow):
         if (row.resource_type, row.name) == (BROKER, MIN_ISR) and row.resource_name:
-            draft.write(
+            state.write(
                 ConfigRecord(
                     resource_type=BROKER, resource_name=row.resource_name, name=MIN_ISR, value=None
                 )

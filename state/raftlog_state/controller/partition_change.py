@@ -40,16 +40,17 @@ class Election(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ElectionContext:
     """What a partition's change depends on beside the partition itself.
 
-    ``may_lead``: whether a broker lives and has the replica's directory; ``default_directory``:
-    where a broker puts a new replica; ``min_isr``: the fewest in-sync replicas that can be written
+    ``is_acceptable_leader``: whether a broker lives and has the replica's directory;
+    ``default_directory``: where a broker puts a new replica;
+    ``min_isr``: the fewest in-sync replicas that can be written
     to, at most the replication factor.
     """
 
     versions: RecordVersions
-    may_lead: Callable[[int], bool]
+    is_acceptable_leader: Callable[[int], bool]
     default_directory: Callable[[int], str]
     min_isr: int
 
@@ -68,24 +69,24 @@ class Target:
 
 
 def partition_change(
-    row: PartitionRow, target: Target, around: Surroundings
+    row: PartitionRow, target: Target, context: ElectionContext
 ) -> PartitionChangeRecord | None:
     """The record that brings a partition to its target; None if nothing changes."""
-    return _Builder(row, target, around).build()
+    return _PartitionChangeBuilder(row, target, context).build()
 
 
-class _Builder:
-    def __init__(self, row: PartitionRow, target: Target, around: Surroundings) -> None:
+class _PartitionChangeBuilder:
+    def __init__(self, row: PartitionRow, target: Target, context: ElectionContext) -> None:
         self._row = row
-        self._around = around
-        self._elr_enabled = around.versions.elr
+        self._context = context
+        self._elr_enabled = context.versions.elr
         self._election = target.election
         self._unclean_shutdown = target.unclean_shutdown
-        self._recovery = _or(target.recovery, row.leader_recovery_state)
-        self._isr = _or(target.isr, row.isr)
-        self._replicas = _or(target.replicas, row.replicas)
-        self._removing = _or(target.removing, row.removing_replicas)
-        self._adding = _or(target.adding, row.adding_replicas)
+        self._recovery = _coalesce(target.recovery, row.leader_recovery_state)
+        self._isr = _coalesce(target.isr, row.isr)
+        self._replicas = _coalesce(target.replicas, row.replicas)
+        self._removing = _coalesce(target.removing, row.removing_replicas)
+        self._adding = _coalesce(target.adding, row.adding_replicas)
         self._elr = row.elr
         # what the record will say
         self._new_leader = LEADER_UNCHANGED
@@ -97,16 +98,16 @@ class _Builder:
     def build(self) -> PartitionChangeRecord | None:
         row = self._row
         self._complete_reassignment()
-        self._find_eligible()
-        self._elect()
-        if self._new_leader == LEADER_UNCHANGED and not _has(self._replicas, row.replicas):
+        self._populate_target_elr()
+        self._try_election()
+        if self._new_leader == LEADER_UNCHANGED and not _contains_all(self._replicas, row.replicas):
             self._new_leader = row.leader
-        self._name_eligible()
+        self._set_elr()
         is_allowed = bool(self._isr) or self._elr_enabled
         if self._new_isr is None and is_allowed and self._isr != row.isr:
             self._new_isr = self._isr
-        self._fence_smaller_isr()
-        self._name_last_known_leader()
+        self._bump_leader_epoch_for_isr_shrink()
+        self._update_last_known_leader()
         if self._recovery != row.leader_recovery_state:
             self._new_recovery = self._recovery
         record = PartitionChangeRecord(
@@ -114,9 +115,9 @@ class _Builder:
             topic_id=row.topic_id,
             isr=self._new_isr,
             leader=self._new_leader,
-            replicas=_changed(self._replicas, row.replicas) if self._replicas else None,
-            removing_replicas=_changed(self._removing, row.removing_replicas),
-            adding_replicas=_changed(self._adding, row.adding_replicas),
+            replicas=_if_changed(self._replicas, row.replicas) if self._replicas else None,
+            removing_replicas=_if_changed(self._removing, row.removing_replicas),
+            adding_replicas=_if_changed(self._adding, row.adding_replicas),
             leader_recovery_state=self._new_recovery,
             directories=self._directories(),
             eligible_leader_replicas=self._new_elr,
@@ -132,28 +133,28 @@ class _Builder:
         replicas = _without(self._replicas, self._removing)
         if self._removing and (not isr or not replicas):
             return
-        is_waiting = not _has(isr, self._adding)
+        is_waiting = not _contains_all(isr, self._adding)
         if len(self._adding) < len(self._removing):
-            is_waiting = is_waiting or not _has(isr, replicas)
+            is_waiting = is_waiting or not _contains_all(isr, replicas)
         if is_waiting:
             return
         self._isr, self._replicas = isr, replicas
         self._removing = self._adding = ()
 
-    def _find_eligible(self) -> None:
+    def _populate_target_elr(self) -> None:
         if not self._elr_enabled:
             return
-        if len(self._isr) >= self._around.min_isr:
+        if len(self._isr) >= self._context.min_isr:
             self._elr = ()
             return
         candidates = {*self._elr, *self._row.isr}
-        gone = {*self._isr, *self._unclean_shutdown}
-        self._elr = tuple(sorted(candidates - gone))
+        removed = {*self._isr, *self._unclean_shutdown}
+        self._elr = tuple(sorted(candidates - removed))
 
     # --- who leads --------------------------------------------------------------------------------
 
-    def _elect(self) -> None:
-        leader, is_unclean = self._elected()
+    def _try_election(self) -> None:
+        leader, is_unclean = self._elect_leader()
         if leader == self._row.leader:
             return
         if leader in self._elr:
@@ -165,46 +166,46 @@ class _Builder:
             if self._row.leader_recovery_state != RECOVERING:
                 self._new_recovery = RECOVERING
 
-    def _elected(self) -> tuple[int, bool]:
+    def _elect_leader(self) -> tuple[int, bool]:
         preferred = self._replicas[:1] if self._election is Election.PREFERRED else ()
         for leader in (*preferred, self._row.leader, *self._replicas):
-            if self._may_be_elected(leader):
+            if self._is_valid_new_leader(leader):
                 return leader, False
-        if self._last_known_leader_may():
+        if self._can_elect_last_known_leader():
             return self._row.last_known_elr[0], True
         if self._election is Election.UNCLEAN:
             for leader in self._replicas:
-                if self._around.may_lead(leader):
+                if self._context.is_acceptable_leader(leader):
                     return leader, True
         return NO_LEADER, False
 
-    def _may_be_elected(self, replica: int) -> bool:
+    def _is_valid_new_leader(self, replica: int) -> bool:
         is_eligible = replica in self._isr or (not self._isr and replica in self._elr)
-        return is_eligible and self._around.may_lead(replica)
+        return is_eligible and self._context.is_acceptable_leader(replica)
 
-    def _last_known_leader_may(self) -> bool:
+    def _can_elect_last_known_leader(self) -> bool:
         """The last leader, alone known, comes back where nobody is left (KIP-966)."""
         if not self._elr_enabled or self._elr or self._isr:
             return False
         known = self._row.last_known_elr
-        return len(known) == 1 and self._around.may_lead(known[0])
+        return len(known) == 1 and self._context.is_acceptable_leader(known[0])
 
     # --- what the record says ---------------------------------------------------------------------
 
-    def _name_eligible(self) -> None:
+    def _set_elr(self) -> None:
         if self._new_isr is not None or not self._elr_enabled:
             self._elr = ()
-        self._new_elr = _changed(self._elr, self._row.elr)
+        self._new_elr = _if_changed(self._elr, self._row.elr)
 
-    def _fence_smaller_isr(self) -> None:
-        if self._around.versions.level >= LEVEL_NO_EPOCH_BUMP:
+    def _bump_leader_epoch_for_isr_shrink(self) -> None:
+        if self._context.versions.level >= LEVEL_NO_EPOCH_BUMP:
             return
         if self._new_leader != LEADER_UNCHANGED or self._new_isr is None:
             return
-        if not _has(self._new_isr, self._row.isr):
+        if not _contains_all(self._new_isr, self._row.isr):
             self._new_leader = self._row.leader
 
-    def _name_last_known_leader(self) -> None:
+    def _update_last_known_leader(self) -> None:
         if not self._elr_enabled:
             return
         known = self._row.last_known_elr
@@ -214,28 +215,28 @@ class _Builder:
             self._new_last_known_elr = ()
 
     def _directories(self) -> tuple[str, ...] | None:
-        if not self._replicas or not self._around.versions.directories:
+        if not self._replicas or not self._context.versions.directories:
             return None
         row = self._row
         known = dict(zip(row.replicas, row.directories, strict=True))
         found = tuple(
-            known[replica] if replica in known else self._around.default_directory(replica)
+            known[replica] if replica in known else self._context.default_directory(replica)
             for replica in self._replicas
         )
-        return _changed(found, row.directories)
+        return _if_changed(found, row.directories)
 
 
-def _or(value: T | None, otherwise: T) -> T:
-    return otherwise if value is None else value
+def _coalesce(value: T | None, default: T) -> T:
+    return default if value is None else value
 
 
-def _changed(now: tuple[T, ...], before: tuple[T, ...]) -> tuple[T, ...] | None:
+def _if_changed(now: tuple[T, ...], before: tuple[T, ...]) -> tuple[T, ...] | None:
     return None if now == before else now
 
 
-def _has(some: Collection[int], all_of: Iterable[int]) -> bool:
+def _contains_all(some: Collection[int], all_of: Iterable[int]) -> bool:
     return set(all_of) <= set(some)
 
 
-def _without(some: tuple[int, ...], gone: Collection[int]) -> tuple[int, ...]:
-    return tuple(one for one in some if one not in gone)
+def _without(some: tuple[int, ...], removed: Collection[int]) -> tuple[int, ...]:
+    return tuple(one for one in some if one not in removed)

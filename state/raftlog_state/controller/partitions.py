@@ -12,18 +12,7 @@ from typing import Final
 from raftlog_state.image import BrokerRow, PartitionRow
 from raftlog_state.replay.topics import DIRECTORY_MIGRATING
 
-from .changes import ElectLeader, ReassignPartition, SetIsr
-from .configs import MIN_ISR
-from .draft import Draft
-from .partition_change import (
-    NO_LEADER,
-    RECOVERED,
-    Election,
-    Surroundings,
-    Target,
-    partition_change,
-)
-from .refusal import (
+from .api_exception import (
     ELECTION_NOT_NEEDED,
     ELIGIBLE_LEADERS_NOT_AVAILABLE,
     INELIGIBLE_REPLICA,
@@ -33,10 +22,21 @@ from .refusal import (
     NO_REASSIGNMENT_IN_PROGRESS,
     PREFERRED_LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
-    Refused,
+    ApiException,
 )
-from .topics import DIRECTORY_UNASSIGNED, checked_assignment, default_directory, topic_of
-from .writing import write
+from .change_requests import ElectLeader, ReassignPartition, SetIsr
+from .configs import MIN_ISR
+from .dispatch import write
+from .partition_change import (
+    NO_LEADER,
+    RECOVERED,
+    Election,
+    ElectionContext,
+    Target,
+    partition_change,
+)
+from .pending_state import PendingState
+from .topics import DIRECTORY_UNASSIGNED, default_directory, topic_of, validate_assignment
 
 DIRECTORY_LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"
 """A directory that is offline (uuid 0,2)."""
@@ -45,32 +45,32 @@ UNCLEAN: Final = "unclean.leader.election.enable"
 
 
 @write.register
-def reassign_partition(change: ReassignPartition, draft: Draft) -> None:
+def reassign_partition(change: ReassignPartition, state: PendingState) -> None:
     """A partition begins to move, or what was under way is cancelled."""
-    row = partition_of(change.topic, change.partition, draft)
+    row = partition_of(change.topic, change.partition, state)
     if change.replicas is None:
-        _write_change(row, _cancelled(row, draft), draft)
+        _write_change(row, _cancel_reassignment(row, state), state)
         return
     wanted = tuple(change.replicas)
-    checked_assignment((wanted,), _what(row), draft, replication_factor=None)
+    validate_assignment((wanted,), _describe(row), state, replication_factor=None)
     factor = len([one for one in row.replicas if one not in row.removing_replicas])
     if not change.allow_replication_factor_change and len(wanted) != factor:
         reason = f"{len(wanted)} replicas are wanted, and it has {factor}"
         remedy = "allow the replication factor to change, or give as many"
-        raise Refused(_what(row), reason, remedy, INVALID_REPLICATION_FACTOR)
+        raise ApiException(_describe(row), reason, remedy, INVALID_REPLICATION_FACTOR)
     removing = tuple(sorted(set(row.replicas) - set(wanted)))
     adding = tuple(sorted(set(wanted) - set(row.replicas)))
     target = Target(replicas=(*wanted, *removing), removing=removing or None, adding=adding or None)
-    _write_change(row, target, draft)
+    _write_change(row, target, state)
 
 
 @write.register
-def set_isr(change: SetIsr, draft: Draft) -> None:
+def set_isr(change: SetIsr, state: PendingState) -> None:
     """What a leader says is in sync; a reassignment that waited for it is completed."""
-    row = partition_of(change.topic, change.partition, draft)
+    row = partition_of(change.topic, change.partition, state)
     reason, code = None, INVALID_REQUEST
     outside = sorted(set(change.isr) - set(row.replicas))
-    idle = [one for one in change.isr if not draft.is_active(one)]
+    idle = [one for one in change.isr if not state.is_active(one)]
     if row.leader == NO_LEADER:
         reason = "it has no leader who could say what is in sync"
     elif outside:
@@ -83,113 +83,117 @@ def set_isr(change: SetIsr, draft: Draft) -> None:
         reason = f"brokers {idle} are not registered, fenced or shutting down"
         code = INELIGIBLE_REPLICA
     if reason is not None:
-        raise Refused(_what(row), reason, "give the replicas that are in sync", code)
-    election = Election.UNCLEAN if _allows_unclean(row, draft) else Election.ONLINE
+        raise ApiException(_describe(row), reason, "give the replicas that are in sync", code)
+    election = Election.UNCLEAN if _allows_unclean(row, state) else Election.ONLINE
     target = Target(isr=tuple(change.isr), recovery=RECOVERED, election=election)
-    _write_change(row, target, draft)
+    _write_change(row, target, state)
 
 
 @write.register
-def elect_leader(change: ElectLeader, draft: Draft) -> None:
+def elect_leader(change: ElectLeader, state: PendingState) -> None:
     """Another leader, if it is needed and there is one."""
-    row = partition_of(change.topic, change.partition, draft)
+    row = partition_of(change.topic, change.partition, state)
     kind = change.election.lower()
     if kind not in (Election.PREFERRED.value, Election.UNCLEAN.value):
         reason = f"{change.election!r} is no kind of election"
-        raise Refused(_what(row), reason, "use preferred or unclean")
+        raise ApiException(_describe(row), reason, "use preferred or unclean")
     election = Election(kind)
     is_preferred = election is Election.PREFERRED
     if row.leader == row.replicas[0] if is_preferred else row.leader != NO_LEADER:
         reason = f"it is led by {row.leader} already"
-        raise Refused(_what(row), reason, "leave the row out", ELECTION_NOT_NEEDED)
-    if not _write_change(row, Target(election=election), draft):
+        raise ApiException(_describe(row), reason, "leave the row out", ELECTION_NOT_NEEDED)
+    if not _write_change(row, Target(election=election), state):
         reason = "nobody could lead it" if not is_preferred else f"{row.replicas[0]} cannot lead it"
         code = PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ELIGIBLE_LEADERS_NOT_AVAILABLE
-        raise Refused(_what(row), reason, "bring that broker back first", code)
+        raise ApiException(_describe(row), reason, "bring that broker back first", code)
 
 
-def partition_of(topic: str, number: int, draft: Draft) -> PartitionRow:
-    """A partition by its topic's name. Raises ``Refused``."""
-    row = draft.find(PartitionRow, topic_of(topic, draft).topic_id, number)
+def partition_of(topic: str, number: int, state: PendingState) -> PartitionRow:
+    """A partition by its topic's name. Raises ``ApiException``."""
+    row = state.find(PartitionRow, topic_of(topic, state).topic_id, number)
     if row is None:
         what = f"topic {topic!r} partition {number}"
         remedy = "correct the number, or add partitions first"
-        raise Refused(what, "it does not exist", remedy, UNKNOWN_TOPIC_OR_PARTITION)
+        raise ApiException(what, "it does not exist", remedy, UNKNOWN_TOPIC_OR_PARTITION)
     return row
 
 
-def leave_and_elect(
+def update_leader_and_isr(
     rows: Iterable[PartitionRow],
-    draft: Draft,
+    state: PendingState,
     *,
-    leaving: int | None = None,
-    coming: int | None = None,
+    broker_to_remove: int | None = None,
+    broker_to_add: int | None = None,
     unclean: int | None = None,
 ) -> None:
-    """What a broker's coming or going does to partitions.
+    """What a broker's broker_to_add or going does to partitions.
 
-    ``leaving``: it leaves the ISR and may not lead. ``coming``: it may, though it is still fenced.
+    ``broker_to_remove``: it leaves the ISR and may not lead.
+    ``broker_to_add``: it may, though it is still fenced.
     ``unclean``: it went without closing its log, and leaves the eligible replicas too.
     """
 
     def is_acceptable(broker_id: int) -> bool:
-        if broker_id in (leaving, unclean):
+        if broker_id in (broker_to_remove, unclean):
             return False
-        return broker_id == coming or draft.is_active(broker_id)
+        return broker_id == broker_to_add or state.is_active(broker_id)
 
     for row in rows:
         target = Target(
-            isr=tuple(one for one in row.isr if one not in (leaving, unclean)),
-            election=Election.UNCLEAN if _allows_unclean(row, draft) else Election.ONLINE,
+            isr=tuple(one for one in row.isr if one not in (broker_to_remove, unclean)),
+            election=Election.UNCLEAN if _allows_unclean(row, state) else Election.ONLINE,
             unclean_shutdown=() if unclean is None else (unclean,),
         )
-        _write_change(row, target, draft, is_acceptable)
+        _write_change(row, target, state, is_acceptable)
 
 
 # --- inside ---------------------------------------------------------------------------------------
 
 
-def _what(row: PartitionRow) -> str:
+def _describe(row: PartitionRow) -> str:
     return f"topic {row.topic_name!r} partition {row.partition_id}"
 
 
 def _write_change(
     row: PartitionRow,
     target: Target,
-    draft: Draft,
+    state: PendingState,
     is_acceptable: Callable[[int], bool] | None = None,
 ) -> bool:
     """Write the change, if it is one; whether it is."""
-    lives = draft.is_active if is_acceptable is None else is_acceptable
+    lives = state.is_active if is_acceptable is None else is_acceptable
     directory_of = dict(zip(row.replicas, row.directories, strict=True))
 
-    def may_lead(broker_id: int) -> bool:
+    def is_acceptable_leader(broker_id: int) -> bool:
         directory = directory_of.get(broker_id, DIRECTORY_UNASSIGNED)
-        return lives(broker_id) and _is_online(broker_id, directory, draft)
+        return lives(broker_id) and _is_online(broker_id, directory, state)
 
-    around = Surroundings(
-        versions=draft.versions,
-        may_lead=may_lead,
-        default_directory=lambda broker_id: default_directory(broker_id, draft),
-        min_isr=_min_isr(row, draft),
+    context = ElectionContext(
+        versions=state.versions,
+        is_acceptable_leader=is_acceptable_leader,
+        default_directory=lambda broker_id: default_directory(broker_id, state),
+        min_isr=_min_isr(row, state),
     )
-    record = partition_change(row, target, around)
+    record = partition_change(row, target, context)
     if record is not None:
-        draft.write(record)
+        state.write(record)
     return record is not None
 
 
-def _cancelled(row: PartitionRow, draft: Draft) -> Target:
+def _cancel_reassignment(row: PartitionRow, state: PendingState) -> Target:
     if not row.adding_replicas and not row.removing_replicas:
-        raise Refused(
-            _what(row), "it is not being reassigned", "name replicas", NO_REASSIGNMENT_IN_PROGRESS
+        raise ApiException(
+            _describe(row),
+            "it is not being reassigned",
+            "name replicas",
+            NO_REASSIGNMENT_IN_PROGRESS,
         )
     replicas = tuple(one for one in row.replicas if one not in row.adding_replicas)
     isr = tuple(one for one in row.isr if one not in row.adding_replicas)
-    allows_unclean = _allows_unclean(row, draft)
+    allows_unclean = _allows_unclean(row, state)
     if not replicas or (not isr and not allows_unclean):
-        raise Refused(
-            _what(row),
+        raise ApiException(
+            _describe(row),
             "none of the replicas that it had is in sync, so what the new ones have would be lost",
             f"let it finish, or set {UNCLEAN}",
             INVALID_REPLICA_ASSIGNMENT,
@@ -203,24 +207,24 @@ def _cancelled(row: PartitionRow, draft: Draft) -> Target:
     )
 
 
-def _allows_unclean(row: PartitionRow, draft: Draft) -> bool:
-    value = draft.topic_config(row.topic_name, UNCLEAN)
+def _allows_unclean(row: PartitionRow, state: PendingState) -> bool:
+    value = state.topic_config(row.topic_name, UNCLEAN)
     return value is not None and value.strip().lower() == "true"
 
 
-def _min_isr(row: PartitionRow, draft: Draft) -> int:
+def _min_isr(row: PartitionRow, state: PendingState) -> int:
     """At most the replication factor of partition 0 (Kafka: ``getTopicEffectiveMinIsr``)."""
-    value = (draft.topic_config(row.topic_name, MIN_ISR) or "").strip()
+    value = (state.topic_config(row.topic_name, MIN_ISR) or "").strip()
     wanted = int(value) if value.isascii() and value.isdigit() else 1
-    first = draft.find(PartitionRow, row.topic_id, 0)
+    first = state.find(PartitionRow, row.topic_id, 0)
     return min(wanted, len(row.replicas if first is None else first.replicas))
 
 
-def _is_online(broker_id: int, directory: str, draft: Draft) -> bool:
+def _is_online(broker_id: int, directory: str, state: PendingState) -> bool:
     """Source: Kafka ``DirectoryId.isOnline``."""
     if directory in (DIRECTORY_UNASSIGNED, DIRECTORY_MIGRATING):
-        return draft.find(BrokerRow, broker_id) is not None
+        return state.find(BrokerRow, broker_id) is not None
     if directory == DIRECTORY_LOST:
         return False
-    row = draft.find(BrokerRow, broker_id)
+    row = state.find(BrokerRow, broker_id)
     return row is not None and (not row.log_dirs or directory in row.log_dirs)

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from raftlog_state.image import BrokerRow
 
-from .draft import Chance, Draft
-from .refusal import INVALID_REPLICATION_FACTOR, Refused
+from .api_exception import INVALID_REPLICATION_FACTOR, ApiException
+from .pending_state import PendingState, Random
 
 _NONE = -1
 
 
 def place_partitions(
-    draft: Draft, what: str, partition_count: int, replication_factor: int
+    state: PendingState, what: str, partition_count: int, replication_factor: int
 ) -> list[tuple[int, ...]]:
-    """The replicas of each of ``partition_count`` new partitions. Raises ``Refused``."""
-    brokers = [row for row in draft.rows_of(BrokerRow) if _is_usable(row)]
-    racks = _Racks(brokers, draft.chance)
+    """The replicas of each of ``partition_count`` new partitions. Raises ``ApiException``."""
+    brokers = [row for row in state.rows_of(BrokerRow) if _is_usable(row)]
+    racks = _RackList(brokers, state.rng)
     reason = None
     if racks.live_count == 0:
         reason = "no broker is there that is neither fenced nor shutting down"
@@ -36,7 +36,7 @@ def place_partitions(
         )
     if reason is not None:
         remedy = "register or unfence brokers, or ask for fewer replicas"
-        raise Refused(what, reason, remedy, INVALID_REPLICATION_FACTOR)
+        raise ApiException(what, reason, remedy, INVALID_REPLICATION_FACTOR)
     return [racks.place(replication_factor) for _ in range(partition_count)]
 
 
@@ -48,12 +48,12 @@ def _is_usable(row: BrokerRow) -> bool:
     return bool(set(row.log_dirs) - set(row.cordoned_log_dirs))
 
 
-class _Ring:
+class _BrokerList:
     """Brokers that are handed out in turn, each once a round; every round begins one later."""
 
-    def __init__(self, brokers: list[int], chance: Chance) -> None:
+    def __init__(self, brokers: list[int], rng: Random) -> None:
         self.brokers = sorted(brokers)
-        self._offset = chance.randrange(len(brokers)) if brokers else 0
+        self._offset = rng.randrange(len(brokers)) if brokers else 0
         self._index = 0
         self._round = 0
 
@@ -71,25 +71,25 @@ class _Ring:
 
 
 class _Rack:
-    def __init__(self, brokers: list[BrokerRow], chance: Chance) -> None:
-        self.fenced = _Ring([row.broker_id for row in brokers if row.fenced], chance)
-        self.live = _Ring([row.broker_id for row in brokers if not row.fenced], chance)
+    def __init__(self, brokers: list[BrokerRow], rng: Random) -> None:
+        self.fenced = _BrokerList([row.broker_id for row in brokers if row.fenced], rng)
+        self.live = _BrokerList([row.broker_id for row in brokers if not row.fenced], rng)
 
     def next(self, number: int) -> int:
         found = self.live.next(number)
         return self.fenced.next(number) if found == _NONE else found
 
 
-class _Racks:
-    def __init__(self, brokers: list[BrokerRow], chance: Chance) -> None:
+class _RackList:
+    def __init__(self, brokers: list[BrokerRow], rng: Random) -> None:
         names = sorted({(row.rack is not None, row.rack or "") for row in brokers})
         self._racks = [
-            _Rack([b for b in brokers if (b.rack is not None, b.rack or "") == name], chance)
+            _Rack([b for b in brokers if (b.rack is not None, b.rack or "") == name], rng)
             for name in names
         ]
-        self._chance = chance
+        self._rng = rng
         self._round = 0
-        self._offset = chance.randrange(len(self._racks)) if self._racks else 0
+        self._offset = rng.randrange(len(self._racks)) if self._racks else 0
         self.live_count = sum(len(rack.live.brokers) for rack in self._racks)
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
@@ -117,7 +117,7 @@ class _Racks:
         return tuple(found)
 
     def _shuffle(self) -> None:
-        self._chance.shuffle(self._racks)
+        self._rng.shuffle(self._racks)
         for rack in self._racks:
-            self._chance.shuffle(rack.fenced.brokers)
-            self._chance.shuffle(rack.live.brokers)
+            self._rng.shuffle(rack.fenced.brokers)
+            self._rng.shuffle(rack.live.brokers)

@@ -6,7 +6,7 @@ Rules of this file:
    all the same, so that one run shows what is wrong with a table.
 2. The records stand between the markers of a metadata transaction where metadata.version has them
    (KIP-868). They hold for one place in the log: where the image ends.
-3. Nothing here reads a clock or draws a number: chance is an argument.
+3. Nothing here reads a clock or draws a number: rng is an argument.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from raftlog_state.records import (
     encode,
 )
 
-from .changes import CHANGE_TYPES, Change, SetFeature
-from .columns import KIND, change_of
-from .draft import Chance, Draft
-from .refusal import INVALID_UPDATE_VERSION, UNSUPPORTED_VERSION, Refused
-from .writing import write
+from .api_exception import INVALID_UPDATE_VERSION, UNSUPPORTED_VERSION, ApiException
+from .change_requests import CHANGE_TYPES, ChangeRequest, SetFeature
+from .columns import KIND, parse_change
+from .dispatch import write
+from .pending_state import PendingState, Random
 
 TRANSACTION_NAME: Final = "raftlog changes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ControllerResult:
     """What to append to make changes.
 
     It holds only as one batch that begins at ``base_offset``, where the image ended.
@@ -61,15 +61,15 @@ class Plan:
 
 def plan_changes(
     image: MetadataImage,
-    changes: Iterable[Mapping[str, Any] | Change],
+    changes: Iterable[Mapping[str, Any] | ChangeRequest],
     *,
-    chance: Chance,
+    rng: Random,
     transaction_name: str = TRANSACTION_NAME,
     is_named_commit: bool = False,
-) -> Plan:
+) -> ControllerResult:
     """The records that make ``changes``, rows or objects, on top of ``image``.
 
-    ``chance``: ids, salts and placement are drawn from it; give ``random.SystemRandom()`` unless a
+    ``rng``: ids, salts and placement are drawn from it; give ``random.SystemRandom()`` unless a
     run has to be repeated. ``is_named_commit``: the log writes the markers, naming the commit in
     them, and whether metadata.version has them does not matter.
 
@@ -78,72 +78,74 @@ def plan_changes(
     rows = list(changes)
     has_markers = is_named_commit or _has_transactions(image, rows)
     base_offset = image.offset + 1
-    draft = Draft(image, first_offset=base_offset + has_markers, chance=chance)
+    state = PendingState(image, first_offset=base_offset + has_markers, rng=rng)
     refused: list[RefusedChange] = []
     for number, row in enumerate(rows):
         try:
-            _make(row, draft)
-        except Refused as refusal:
-            refused.append(_refused(number, row, refusal))
+            _apply_change(row, state)
+        except ApiException as exception:
+            refused.append(_refused_change(number, row, exception))
     if refused:
         raise InvalidChangesError(refused=tuple(refused), row_count=len(rows))
-    return Plan(
+    return ControllerResult(
         base_offset=base_offset,
-        change_records=tuple(draft.records),
+        change_records=tuple(state.records),
         transaction_name=transaction_name if has_markers and not is_named_commit else None,
     )
 
 
-def _make(row: Mapping[str, Any] | Change, draft: Draft) -> None:
-    change = change_of(row) if isinstance(row, Mapping) else row
+def _apply_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) -> None:
+    change = parse_change(row) if isinstance(row, Mapping) else row
     if type(change) not in CHANGE_TYPES.values():
         reason = f"it is {type(row).__name__}, neither columns by name nor a change"
-        raise Refused("the row", reason, "give each row as a dict, or a table of them")
-    if draft.metadata_version is None and not _sets_metadata_version(change):
-        raise Refused(
+        raise ApiException("the row", reason, "give each row as a dict, or a table of them")
+    if state.metadata_version is None and not _sets_metadata_version(change):
+        raise ApiException(
             "the log",
             f"it has no {METADATA_VERSION} yet, so nobody knows which records it may hold",
             f"begin with set_feature {METADATA_VERSION}",
             INVALID_UPDATE_VERSION,
         )
-    if not LEVEL_MIN <= draft.level <= LEVEL_MAX:
-        raise Refused(
+    if not LEVEL_MIN <= state.level <= LEVEL_MAX:
+        raise ApiException(
             "the log",
-            f"its {METADATA_VERSION} is {draft.level}, and this release writes {LEVEL_MIN} to "
+            f"its {METADATA_VERSION} is {state.level}, and this release writes {LEVEL_MIN} to "
             f"{LEVEL_MAX}",
             "use a release that knows it",
             UNSUPPORTED_VERSION,
         )
-    with draft.whole_change():
-        write(change, draft)
+    with state.atomic():
+        write(change, state)
 
 
-def _has_transactions(image: MetadataImage, rows: list[Mapping[str, Any] | Change]) -> bool:
+def _has_transactions(image: MetadataImage, rows: list[Mapping[str, Any] | ChangeRequest]) -> bool:
     """Whether the level before, or that of a new log's first row, has metadata transactions."""
     level = image.metadata_version
     if level is None and rows:
         first = rows[0]
         if isinstance(first, Mapping):
             try:
-                first = change_of(first)
-            except Refused:
+                first = parse_change(first)
+            except ApiException:
                 return False
         if isinstance(first, SetFeature) and _sets_metadata_version(first):
             level = first.level
     return level is not None and level >= LEVEL_TRANSACTIONS
 
 
-def _sets_metadata_version(change: Change) -> bool:
+def _sets_metadata_version(change: ChangeRequest) -> bool:
     return isinstance(change, SetFeature) and change.feature == METADATA_VERSION
 
 
-def _refused(number: int, row: Mapping[str, Any] | Change, refusal: Refused) -> RefusedChange:
+def _refused_change(
+    number: int, row: Mapping[str, Any] | ChangeRequest, exception: ApiException
+) -> RefusedChange:
     kind = row.get(KIND) if isinstance(row, Mapping) else getattr(row, "KIND", None)
     return RefusedChange(
         row=number,
         change=kind if isinstance(kind, str) and kind.lower() in CHANGE_TYPES else "?",
-        what=refusal.what,
-        reason=refusal.reason,
-        remedy=refusal.remedy,
-        kafka_code=refusal.kafka_code,
+        what=exception.what,
+        reason=exception.reason,
+        remedy=exception.remedy,
+        kafka_code=exception.kafka_code,
     )

@@ -39,58 +39,56 @@ def record_from_json(kind: type[MetadataRecord], version: int, data: object) -> 
     return record
 
 
-def _struct(cls: type[Any], data: object, place: FieldPath) -> Any:
+def _struct(cls: type[Any], data: object, path: FieldPath) -> Any:
     if not isinstance(data, Mapping):
-        raise place.invalid("it is not an object")
-    present = {
-        field.json_name: field for field in cls.fields_schema if field.since <= place.version
-    }
+        raise path.invalid("it is not an object")
+    present = {field.json_name: field for field in cls.fields_schema if field.since <= path.version}
     values: dict[str, Any] = {}
     for name, value in data.items():
         if name in present:
             field = present[name]
-            values[field.attribute] = _value(field, value, place.within(name))
+            values[field.attribute] = _value(field, value, path.within(name))
         elif name == UNKNOWN_TAGS_JSON:
-            values["unknown_tags"] = _unknown_tags(value, place.within(name))
+            values["unknown_tags"] = _unknown_tags(value, path.within(name))
         else:
-            raise place.within(str(name)).invalid("this version has no field of that name")
+            raise path.within(str(name)).invalid("this version has no field of that name")
     for name, field in present.items():
         if field.tag is None and field.attribute not in values:
-            raise place.within(name).invalid("it is missing, and has no tag")
+            raise path.within(name).invalid("it is missing, and has no tag")
     return cls(**values)
 
 
-def _unknown_tags(value: object, place: FieldPath) -> tuple[UnknownTag, ...]:
+def _unknown_tags(value: object, path: FieldPath) -> tuple[UnknownTag, ...]:
     if not isinstance(value, list):
-        raise place.invalid("it is not an array")
+        raise path.invalid("it is not an array")
     tags = []
     for entry in value:
         if not isinstance(entry, Mapping) or entry.keys() != {"tag", "data"}:
-            raise place.invalid("an element is not an object of tag and data")
-        tag = _scalar(Scalar.INT32, entry["tag"], place.within("tag"))
-        tags.append(UnknownTag(tag, _scalar(Scalar.BYTES, entry["data"], place.within("data"))))
+            raise path.invalid("an element is not an object of tag and data")
+        tag = _scalar(Scalar.INT32, entry["tag"], path.within("tag"))
+        tags.append(UnknownTag(tag, _scalar(Scalar.BYTES, entry["data"], path.within("data"))))
     return tuple(tags)
 
 
-def _value(field: FieldSchema, value: object, place: FieldPath) -> Any:
+def _value(field: FieldSchema, value: object, path: FieldPath) -> Any:
     if value is None:
         if field.nullable:
             return None
-        raise place.invalid("it is null and may not be")
+        raise path.invalid("it is null and may not be")
     if isinstance(field.kind, Scalar):
-        return _scalar(field.kind, value, place)
+        return _scalar(field.kind, value, path)
     if not isinstance(value, list):
-        raise place.invalid("it is not an array")
-    return tuple([_element(field.kind, entry, place) for entry in value])
+        raise path.invalid("it is not an array")
+    return tuple([_element(field.kind, entry, path) for entry in value])
 
 
-def _element(kind: Array, value: object, place: FieldPath) -> Any:
+def _element(kind: Array, value: object, path: FieldPath) -> Any:
     if isinstance(kind.element, Scalar):
-        return _scalar(kind.element, value, place)
-    return _struct(kind.element, value, place)
+        return _scalar(kind.element, value, path)
+    return _struct(kind.element, value, path)
 
 
-def _scalar(kind: Scalar, value: object, place: FieldPath) -> Any:
+def _scalar(kind: Scalar, value: object, path: FieldPath) -> Any:
     if kind in INT_RANGES:
         if type(value) is int and value in INT_RANGES[kind]:
             return value
@@ -109,4 +107,4 @@ def _scalar(kind: Scalar, value: object, place: FieldPath) -> Any:
             return value
         if kind is Scalar.BYTES and (data := bytes_of_base64(value)) is not None:
             return data
-    raise place.invalid(f"it is not a value of type {kind.value}")
+    raise path.invalid(f"it is not a value of type {kind.value}")

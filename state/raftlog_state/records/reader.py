@@ -49,7 +49,7 @@ TAG_MAX: Final = 2**31 - 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RecordContext:
     """Which record and version a reader is for: what its errors say."""
 
     record: str
@@ -66,19 +66,19 @@ def record_reader(kind: type[MetadataRecord], version: int) -> ValueReader:
 
     Raises (the reader): ``MetadataParseError`` for bytes that are not such a record.
     """
-    return _struct_reader(kind, _Place(kind.schema.name, version), "")
+    return _struct_reader(kind, _RecordContext(kind.schema.name, version), "")
 
 
-def _struct_reader(cls: type[Struct], place: _Place, prefix: str) -> ValueReader:
-    present = [field for field in cls.fields_schema if field.since <= place.version]
+def _struct_reader(cls: type[Struct], context: _RecordContext, prefix: str) -> ValueReader:
+    present = [field for field in cls.fields_schema if field.since <= context.version]
     plain = [field for field in present if field.tag is None]
     others = [field for field in cls.fields_schema if field not in plain]
-    steps = _steps(plain, place, prefix)
+    steps = _steps(plain, context, prefix)
     # A row is the plain fields, then the rest at their defaults, then the unknown tags.
     order = (*(field.attribute for field in plain + others), "unknown_tags")
     build = builder(cls, order)
     defaults = (*(field.default for field in others), ())
-    read_tags = _tags_reader(cls, order, place, prefix)
+    read_tags = _tags_reader(cls, order, context, prefix)
     tags_label = f"{prefix}tagged fields"
 
     def read(buffer: bytes, position: int) -> tuple[Struct, int]:
@@ -99,12 +99,14 @@ def _struct_reader(cls: type[Struct], place: _Place, prefix: str) -> ValueReader
             reason = f"a length is malformed: {error.reason}"
         else:
             return build(*row), position
-        raise place.damage(position, f"{label}: {reason}")
+        raise context.damage(position, f"{label}: {reason}")
 
     return read
 
 
-def _steps(fields: list[FieldSchema], place: _Place, prefix: str) -> tuple[tuple[str, _Step], ...]:
+def _steps(
+    fields: list[FieldSchema], context: _RecordContext, prefix: str
+) -> tuple[tuple[str, _Step], ...]:
     """One step for each field, neighbours of fixed width taken together."""
     steps: list[tuple[str, _Step]] = []
     run: list[FieldSchema] = []
@@ -116,7 +118,7 @@ def _steps(fields: list[FieldSchema], place: _Place, prefix: str) -> tuple[tuple
             steps.append(_fixed_step(run, at - len(run), prefix))
             run = []
         label = prefix + field.json_name
-        read = _value_reader(field, place, label)
+        read = _value_reader(field, context, label)
         make_step = _text_step if field.kind is Scalar.STRING else _step
         steps.append((label, make_step(read)))
     if run:
@@ -168,16 +170,18 @@ def _text_step(read: ValueReader) -> _Step:
     return step
 
 
-def _tags_reader(cls: type[Struct], order: tuple[str, ...], place: _Place, prefix: str) -> _Step:
+def _tags_reader(
+    cls: type[Struct], order: tuple[str, ...], context: _RecordContext, prefix: str
+) -> _Step:
     """Read a tag section into the row: known fields at their place, unknown ones at its end."""
     known: dict[int, tuple[int, str, ValueReader]] = {}
     invalid: dict[int, str] = {}
     for field in cls.fields_schema:
         if field.tag is not None:
             label = prefix + field.json_name
-            if field.since <= place.version:
+            if field.since <= context.version:
                 at = order.index(field.attribute)
-                known[field.tag] = at, label, _value_reader(field, place, label)
+                known[field.tag] = at, label, _value_reader(field, context, label)
             else:
                 invalid[field.tag] = label
 
@@ -199,20 +203,20 @@ def _tags_reader(cls: type[Struct], order: tuple[str, ...], place: _Place, prefi
                 byte_count, position = read_unsigned_varint(buffer, position)
             end = position + byte_count
             if tag > TAG_MAX:
-                raise place.damage(start, f"{prefix}tag {tag} is out of range")
+                raise context.damage(start, f"{prefix}tag {tag} is out of range")
             if tag <= previous:
-                raise place.damage(start, f"{prefix}tag {tag} comes after tag {previous}")
+                raise context.damage(start, f"{prefix}tag {tag} comes after tag {previous}")
             if end > len(buffer):
                 claim = f"claims {byte_count} bytes and {len(buffer) - position} are left"
-                raise place.damage(start, f"{prefix}tag {tag} {claim}")
+                raise context.damage(start, f"{prefix}tag {tag} {claim}")
             previous = tag
             if tag in known:
                 at, label, read_value = known[tag]
                 row[at], position = read_value(buffer, position)
                 if position != end:
-                    raise place.damage(start, f"{label}: its tag claims {byte_count} bytes")
+                    raise context.damage(start, f"{label}: its tag claims {byte_count} bytes")
             elif tag in invalid:
-                raise place.damage(start, f"{invalid[tag]}: not valid in this version")
+                raise context.damage(start, f"{invalid[tag]}: not valid in this version")
             else:
                 unknown.append(UnknownTag(tag, buffer[position:end]))
                 position = end
@@ -223,17 +227,19 @@ def _tags_reader(cls: type[Struct], order: tuple[str, ...], place: _Place, prefi
     return read
 
 
-def _value_reader(field: FieldSchema, place: _Place, label: str) -> ValueReader:
+def _value_reader(field: FieldSchema, context: _RecordContext, label: str) -> ValueReader:
     if isinstance(field.kind, Array):
-        return _array_reader(field.kind, field.nullable, place, label)
-    return _scalar_reader(field.kind, field.nullable, place, label)
+        return _array_reader(field.kind, field.nullable, context, label)
+    return _scalar_reader(field.kind, field.nullable, context, label)
 
 
-def _scalar_reader(kind: Scalar, nullable: bool, place: _Place, label: str) -> ValueReader:
+def _scalar_reader(
+    kind: Scalar, nullable: bool, context: _RecordContext, label: str
+) -> ValueReader:
     if kind is Scalar.STRING:
-        return _text_reader(nullable, place, label)
+        return _text_reader(nullable, context, label)
     if kind is Scalar.BYTES:
-        return _bytes_reader(nullable, place, label)
+        return _bytes_reader(nullable, context, label)
     assert kind is not Scalar.UUID, "no tagged field is a single uuid"
     layout = struct.Struct(">" + FORMATS[kind])
     unpack_from, byte_count = layout.unpack_from, layout.size
@@ -245,7 +251,7 @@ def _scalar_reader(kind: Scalar, nullable: bool, place: _Place, label: str) -> V
 
 
 def _length_reader(
-    nullable: bool, count_max: int, what: str, place: _Place, label: str
+    nullable: bool, count_max: int, what: str, context: _RecordContext, label: str
 ) -> Callable[[bytes, int], tuple[int, int]]:
     """Read the length or count in front of a value: -1 for null, else at most what is left."""
 
@@ -265,13 +271,13 @@ def _length_reader(
             reason = "it is null and may not be"
         else:
             return count, position
-        raise place.damage(start, f"{label}: {reason}")
+        raise context.damage(start, f"{label}: {reason}")
 
     return read
 
 
-def _text_reader(nullable: bool, place: _Place, label: str) -> ValueReader:
-    read_length = _length_reader(nullable, STRING_BYTES_MAX, "bytes", place, label)
+def _text_reader(nullable: bool, context: _RecordContext, label: str) -> ValueReader:
+    read_length = _length_reader(nullable, STRING_BYTES_MAX, "bytes", context, label)
 
     def read(buffer: bytes, position: int) -> tuple[str | None, int]:
         byte_count, position = read_length(buffer, position)
@@ -282,13 +288,13 @@ def _text_reader(nullable: bool, place: _Place, label: str) -> ValueReader:
             return buffer[position:end].decode(), end
         except UnicodeDecodeError as error:
             position += error.start
-        raise place.damage(position, f"{label}: it is not UTF-8")
+        raise context.damage(position, f"{label}: it is not UTF-8")
 
     return read
 
 
-def _bytes_reader(nullable: bool, place: _Place, label: str) -> ValueReader:
-    read_length = _length_reader(nullable, 2**31 - 1, "bytes", place, label)
+def _bytes_reader(nullable: bool, context: _RecordContext, label: str) -> ValueReader:
+    read_length = _length_reader(nullable, 2**31 - 1, "bytes", context, label)
 
     def read(buffer: bytes, position: int) -> tuple[bytes | None, int]:
         byte_count, position = read_length(buffer, position)
@@ -300,17 +306,17 @@ def _bytes_reader(nullable: bool, place: _Place, label: str) -> ValueReader:
     return read
 
 
-def _array_reader(kind: Array, nullable: bool, place: _Place, label: str) -> ValueReader:
-    read_length = _length_reader(nullable, 2**31 - 1, "elements", place, label)
+def _array_reader(kind: Array, nullable: bool, context: _RecordContext, label: str) -> ValueReader:
+    read_length = _length_reader(nullable, 2**31 - 1, "elements", context, label)
     read_elements: Callable[[bytes, int, int], tuple[tuple[Any, ...], int]]
     if kind.element is Scalar.INT32:
         return _int32s_reader(read_length)
     if kind.element is Scalar.UUID:
         read_elements = _read_uuids
     elif isinstance(kind.element, Scalar):
-        read_elements = _each(_scalar_reader(kind.element, False, place, label + "[]"))
+        read_elements = _each(_scalar_reader(kind.element, False, context, label + "[]"))
     else:
-        read_elements = _each(_struct_reader(kind.element, place, label + "[]."))
+        read_elements = _each(_struct_reader(kind.element, context, label + "[]."))
 
     def read(buffer: bytes, position: int) -> tuple[tuple[Any, ...] | None, int]:
         length = buffer[position]

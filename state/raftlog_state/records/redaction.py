@@ -83,7 +83,7 @@ class Redactor:
         """
         return to_json_text(self.redact(decode(value)))
 
-    def stand_in(self, secret: bytes, label: str) -> str:
+    def mask(self, secret: bytes, label: str) -> str:
         """What is shown for ``secret``. ``label`` names its field: hashes of two labels differ."""
         if self.key is None:
             return MASK
@@ -93,11 +93,11 @@ class Redactor:
     def _hide_config(self, record: ConfigRecord) -> dict[str, Any]:
         if record.value is None or not is_secret_config(record.resource_type, record.name):
             return {}
-        return {"value": self.stand_in(record.value.encode(*_ANY_TEXT), f"config {record.name}")}
+        return {"value": self.mask(record.value.encode(*_ANY_TEXT), f"config {record.name}")}
 
     def _hide_scram(self, record: UserScramCredentialRecord) -> dict[str, Any]:
         return {
-            name: self.stand_in(getattr(record, name), f"scram {name}").encode()
+            name: self.mask(getattr(record, name), f"scram {name}").encode()
             for name in ("salt", "stored_key", "server_key")
         }
 
@@ -106,7 +106,7 @@ class Redactor:
         hidden: dict[str, Any] = {}
         if record.unknown_tags:
             hidden["unknown_tags"] = tuple(
-                UnknownTag(one.tag, self.stand_in(one.data, f"tag {one.tag}").encode())
+                UnknownTag(one.tag, self.mask(one.data, f"tag {one.tag}").encode())
                 for one in record.unknown_tags
             )
         for name in record.struct_arrays:

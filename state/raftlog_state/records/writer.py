@@ -43,20 +43,20 @@ def record_writer(kind: type[MetadataRecord], version: int) -> ValueWriter:
     return write
 
 
-def _struct_writer(cls: type[Struct], place: FieldPath) -> ValueWriter:
-    present = [field for field in cls.fields_schema if field.since <= place.version]
+def _struct_writer(cls: type[Struct], path: FieldPath) -> ValueWriter:
+    present = [field for field in cls.fields_schema if field.since <= path.version]
     plain = [
-        (attrgetter(field.attribute), _value_writer(field, place.within(field.json_name)))
+        (attrgetter(field.attribute), _value_writer(field, path.within(field.json_name)))
         for field in present
         if field.tag is None
     ]
     tagged = [
         (field.tag, attrgetter(field.attribute), field.default, _value_writer(field, within))
         for field in sorted(present, key=lambda field: field.tag or 0)
-        if field.tag is not None and (within := place.within(field.json_name))
+        if field.tag is not None and (within := path.within(field.json_name))
     ]
     known_tags = {field.tag for field in cls.fields_schema if field.tag is not None}
-    check_absent = absence_check(cls, place.record, place.version)
+    check_absent = absence_check(cls, path.record, path.version)
 
     def write(record: Struct) -> bytes:
         if check_absent:
@@ -68,7 +68,7 @@ def _struct_writer(cls: type[Struct], place: FieldPath) -> ValueWriter:
             if (value := get(record)) != default
         ]
         if record.unknown_tags:
-            tags = _with_unknown(tags, record, known_tags, place)
+            tags = _with_unknown(tags, record, known_tags, path)
         parts.append(unsigned_varint(len(tags)))
         for tag, data in tags:
             parts += (unsigned_varint(tag), unsigned_varint(len(data)), data)
@@ -78,29 +78,29 @@ def _struct_writer(cls: type[Struct], place: FieldPath) -> ValueWriter:
 
 
 def _with_unknown(
-    tags: list[tuple[int, bytes]], record: Struct, known_tags: set[int], place: FieldPath
+    tags: list[tuple[int, bytes]], record: Struct, known_tags: set[int], path: FieldPath
 ) -> list[tuple[int, bytes]]:
     unknown = {one.tag: one.data for one in record.unknown_tags}
     if len(unknown) != len(record.unknown_tags) or unknown.keys() & known_tags:
-        raise place.within("unknownTaggedFields").invalid("a tag is given twice, or is known")
+        raise path.within("unknownTaggedFields").invalid("a tag is given twice, or is known")
     if not all(0 <= tag <= TAG_MAX for tag in unknown):
-        raise place.within("unknownTaggedFields").invalid("a tag is out of range")
+        raise path.within("unknownTaggedFields").invalid("a tag is out of range")
     return sorted([*tags, *unknown.items()])
 
 
-def _value_writer(field: FieldSchema, place: FieldPath) -> ValueWriter:
+def _value_writer(field: FieldSchema, path: FieldPath) -> ValueWriter:
     if isinstance(field.kind, Array):
-        return _array_writer(field.kind, field.nullable, place)
-    return _scalar_writer(field.kind, field.nullable, place)
+        return _array_writer(field.kind, field.nullable, path)
+    return _scalar_writer(field.kind, field.nullable, path)
 
 
-def _scalar_writer(kind: Scalar, nullable: bool, place: FieldPath) -> ValueWriter:
+def _scalar_writer(kind: Scalar, nullable: bool, path: FieldPath) -> ValueWriter:
     if kind is Scalar.STRING:
-        return _text_writer(nullable, place)
+        return _text_writer(nullable, path)
     if kind is Scalar.BYTES:
-        return _bytes_writer(nullable, place)
+        return _bytes_writer(nullable, path)
     if kind is Scalar.UUID:
-        return _uuid_writer(place)
+        return _uuid_writer(path)
     pack = struct.Struct(">" + FORMATS[kind]).pack
 
     def write(value: Any) -> bytes:
@@ -108,79 +108,79 @@ def _scalar_writer(kind: Scalar, nullable: bool, place: FieldPath) -> ValueWrite
             return pack(value)
         except struct.error:
             pass
-        raise place.invalid(f"it does not fit into {kind.value}")
+        raise path.invalid(f"it does not fit into {kind.value}")
 
     return write
 
 
-def _uuid_writer(place: FieldPath) -> ValueWriter:
+def _uuid_writer(path: FieldPath) -> ValueWriter:
     def write(value: str) -> bytes:
         data = uuid_bytes(value)
         if data is None:
-            raise place.invalid("it is not a uuid in base64, 22 characters")
+            raise path.invalid("it is not a uuid in base64, 22 characters")
         return data
 
     return write
 
 
-def _text_writer(nullable: bool, place: FieldPath) -> ValueWriter:
+def _text_writer(nullable: bool, path: FieldPath) -> ValueWriter:
     def write(value: str | None) -> bytes:
         if value is None:
-            return _null(nullable, place)
+            return _null(nullable, path)
         try:
             data = value.encode()
         except UnicodeEncodeError:
             data = None
         if data is None:
-            raise place.invalid("it is not Unicode text")
+            raise path.invalid("it is not Unicode text")
         if len(data) > STRING_BYTES_MAX:
-            raise place.invalid(f"its UTF-8 is longer than {STRING_BYTES_MAX} bytes")
+            raise path.invalid(f"its UTF-8 is longer than {STRING_BYTES_MAX} bytes")
         return unsigned_varint(len(data) + 1) + data
 
     return write
 
 
-def _bytes_writer(nullable: bool, place: FieldPath) -> ValueWriter:
+def _bytes_writer(nullable: bool, path: FieldPath) -> ValueWriter:
     def write(value: bytes | None) -> bytes:
         if value is None:
-            return _null(nullable, place)
+            return _null(nullable, path)
         return unsigned_varint(len(value) + 1) + value
 
     return write
 
 
-def _array_writer(kind: Array, nullable: bool, place: FieldPath) -> ValueWriter:
+def _array_writer(kind: Array, nullable: bool, path: FieldPath) -> ValueWriter:
     if kind.element is Scalar.INT32:
-        return _int32s_writer(nullable, place)
+        return _int32s_writer(nullable, path)
     if isinstance(kind.element, Scalar):
-        write_element = _scalar_writer(kind.element, False, place)
+        write_element = _scalar_writer(kind.element, False, path)
     else:
-        write_element = _struct_writer(kind.element, place)
+        write_element = _struct_writer(kind.element, path)
 
     def write(value: tuple[Any, ...] | None) -> bytes:
         if value is None:
-            return _null(nullable, place)
+            return _null(nullable, path)
         return unsigned_varint(len(value) + 1) + b"".join(map(write_element, value))
 
     return write
 
 
-def _int32s_writer(nullable: bool, place: FieldPath) -> ValueWriter:
+def _int32s_writer(nullable: bool, path: FieldPath) -> ValueWriter:
     """Arrays of node ids, by far the commonest, in one call."""
 
     def write(value: tuple[int, ...] | None) -> bytes:
         if value is None:
-            return _null(nullable, place)
+            return _null(nullable, path)
         try:
             return unsigned_varint(len(value) + 1) + struct.pack(f">{len(value)}i", *value)
         except struct.error:
             pass
-        raise place.invalid("an element does not fit into int32")
+        raise path.invalid("an element does not fit into int32")
 
     return write
 
 
-def _null(nullable: bool, place: FieldPath) -> bytes:
+def _null(nullable: bool, path: FieldPath) -> bytes:
     if not nullable:
-        raise place.invalid("it is None and may not be null")
+        raise path.invalid("it is None and may not be null")
     return b"\x00"

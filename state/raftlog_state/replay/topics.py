@@ -9,8 +9,8 @@ import dataclasses
 from typing import Final, TypeVar
 
 from raftlog_state.delta import MetadataDelta
+from raftlog_state.fast_dataclass import fast_dataclass
 from raftlog_state.image import Entity, PartitionRow, TopicRow
-from raftlog_state.making import maker
 from raftlog_state.records import (
     ClearElrRecord,
     PartitionChangeRecord,
@@ -31,7 +31,7 @@ LEADER_UNCHANGED: Final = -2
 RECOVERY_UNCHANGED: Final = -1
 CONFIG_OF_TOPIC: Final = 2
 
-_partition_row = maker(PartitionRow)
+_partition_row = fast_dataclass(PartitionRow)
 
 
 @replay.register
@@ -104,8 +104,8 @@ def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Po
     leader, leader_epoch = row.leader, row.leader_epoch
     if record.leader != LEADER_UNCHANGED:
         leader, leader_epoch = record.leader, leader_epoch + 1
-    replicas = _kept(record.replicas, row.replicas)
-    directories = _kept(record.directories, row.directories)
+    replicas = _coalesce(record.replicas, row.replicas)
+    directories = _coalesce(record.directories, row.directories)
     delta.replace(
         row,
         _partition_row(
@@ -113,11 +113,11 @@ def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Po
             partition_id=row.partition_id,
             topic_name=row.topic_name,
             replicas=replicas,
-            isr=_kept(record.isr, row.isr),
-            adding_replicas=_kept(record.adding_replicas, row.adding_replicas),
-            removing_replicas=_kept(record.removing_replicas, row.removing_replicas),
-            elr=_kept(record.eligible_leader_replicas, row.elr),
-            last_known_elr=_kept(record.last_known_elr, row.last_known_elr),
+            isr=_coalesce(record.isr, row.isr),
+            adding_replicas=_coalesce(record.adding_replicas, row.adding_replicas),
+            removing_replicas=_coalesce(record.removing_replicas, row.removing_replicas),
+            elr=_coalesce(record.eligible_leader_replicas, row.elr),
+            last_known_elr=_coalesce(record.last_known_elr, row.last_known_elr),
             directories=_directories(record, directories, len(replicas), at),
             leader=leader,
             leader_epoch=leader_epoch,
@@ -151,7 +151,7 @@ def _without_elr(row: PartitionRow) -> PartitionRow:
     return dataclasses.replace(row, elr=(), last_known_elr=(), partition_epoch=epoch)
 
 
-def _kept(value: tuple[T, ...] | None, before: tuple[T, ...]) -> tuple[T, ...]:
+def _coalesce(value: tuple[T, ...] | None, before: tuple[T, ...]) -> tuple[T, ...]:
     return before if value is None else value
 
 

@@ -20,8 +20,8 @@ from pyspark.sql import functions as sf
 
 from raftlog.client import open_path
 from raftlog.errors import OffsetOutOfRangeError, TablesError
-from raftlog_state.exporting import ExportedSnapshot
 from raftlog_state.image import MetadataImage
+from raftlog_state.snapshot_writer import ExportedSnapshot
 
 from .batch import SOURCE_COLUMNS
 from .exporting import export_view, image_of_view
@@ -204,7 +204,7 @@ class ClusterTables:
         """The cluster's state after ``offset`` (inclusive; None: the newest publication).
 
         What the tables hold of it, on the driver: its records are
-        ``raftlog_state.image_records.image_records(image)``.
+        ``raftlog_state.image_writer.image_records(image)``.
 
         Raises:
             As ``at`` and ``latest``; TablesError: ``offset`` lies inside a metadata transaction.

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from raftlog_state.delta import Change, RecordChanges
+from raftlog_state.delta import RecordChanges, RowChange
 from raftlog_state.records import MASK
 from raftlog_state.rows import (
     ROW_TYPES,
@@ -99,7 +99,7 @@ def changes_table(made: Iterable[RecordChanges], shared: Columns) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_CHANGES_ARROW)
 
 
-def _change(record: RecordChanges, change: Change, seq: int) -> Columns:
+def _change(record: RecordChanges, change: RowChange, seq: int) -> Columns:
     return {
         "offset": record.offset,
         "seq": seq,

@@ -21,7 +21,7 @@ from raftlog.errors import CorruptBatchError, ReplayError
 from raftlog.records.control import ControlRecord, decode_control
 from raftlog.types import SnapshotId
 from raftlog_state.delta import RecordChanges
-from raftlog_state.fold import Fold, LogRecord
+from raftlog_state.metadata_loader import LogRecord, MetadataLoader
 
 from .batch import CheckedBatch
 from .convert import MICROSECONDS
@@ -73,7 +73,7 @@ def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -
     return pa.table([columns[name] for name in LOG_ARROW.names], schema=LOG_ARROW)
 
 
-def replay_rows(fold: Fold, rows: pa.Table) -> list[RecordChanges]:
+def replay_rows(fold: MetadataLoader, rows: pa.Table) -> list[RecordChanges]:
     """Feed ordered rows of ``log`` to the fold; what they changed.
 
     Raises:

@@ -16,8 +16,8 @@ from typing import Any, Final
 from pyspark.sql import functions as sf
 
 from raftlog.errors import TablesError
-from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage, Quorum
+from raftlog_state.metadata_loader import MetadataLoader
 from raftlog_state.rows import EpochRow, Row
 
 from .asof import visible_between
@@ -147,11 +147,11 @@ def _read_unpublished(store: DeltaStore, progress: Progress) -> None:
         progress.gaps.append((0 if last is None else last + 1, end))
 
 
-def read_fold(store: DeltaStore, progress: Progress) -> Fold:
+def read_fold(store: DeltaStore, progress: Progress) -> MetadataLoader:
     """The state as ``changes`` has it at ``folded_offset``, ready for the next record."""
     offset = progress.folded_offset
     if offset == NOTHING:
-        return Fold()
+        return MetadataLoader()
     rows = Pending.read(
         visible_between(store.read(CHANGES, progress.changes_version), NOTHING, offset)
     ).living()
@@ -163,7 +163,7 @@ def read_fold(store: DeltaStore, progress: Progress) -> Fold:
         timestamp_ms=-1 if time is None else time // MICROSECONDS,
         quorum=quorum_of(rows),
     )
-    return Fold(image)
+    return MetadataLoader(image)
 
 
 def _epoch_and_time(store: DeltaStore, progress: Progress, offset: int) -> tuple[int, int | None]:

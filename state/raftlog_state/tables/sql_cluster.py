@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from raftlog_state import names
+from raftlog_state import enums
 
 from .sql_parts import META, Records, last_writer, origin, sorted_uuids, words
 
@@ -162,7 +162,7 @@ def configs(records: Records, lifetimes: DataFrame) -> DataFrame:
     of_topics = puts.where(sf.col("resource_type") == _TOPIC).select(*keys).distinct()
     cascaded = of_topics.join(dead, "resource_name").select(*keys, "ord")
     found = origin(last_writer(puts, removed.unionByName(cascaded), keys))
-    kinds = words(sf.col("resource_type"), names.CONFIG_RESOURCE_TYPES)
+    kinds = words(sf.col("resource_type"), enums.CONFIG_RESOURCE_TYPES)
     return found.withColumns(
         {"resource_type_name": kinds, "redacted": sf.col("value").rlike(_REDACTED)}
     )
@@ -204,10 +204,10 @@ def acls(records: Records) -> DataFrame:
     gone = records.of("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", "id STRING")
     found = origin(last_writer(puts, gone.withColumnRenamed("id", "acl_id"), ["acl_id"]))
     words_of = {
-        "resource_type": names.ACL_RESOURCE_TYPES,
-        "pattern_type": names.PATTERN_TYPES,
-        "operation": names.ACL_OPERATIONS,
-        "permission": names.ACL_PERMISSIONS,
+        "resource_type": enums.ACL_RESOURCE_TYPES,
+        "pattern_type": enums.PATTERN_TYPES,
+        "operation": enums.ACL_OPERATIONS,
+        "permission": enums.ACL_PERMISSIONS,
     }
     return found.withColumns(
         {f"{name}_name": words(sf.col(name), known) for name, known in words_of.items()}
@@ -232,7 +232,7 @@ def scram(records: Records) -> DataFrame:
     gone = records.of("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", "name STRING, mechanism INT")
     gone = gone.withColumnRenamed("name", "user")
     found = origin(last_writer(puts, gone, ["user", "mechanism"]))
-    mechanisms = words(sf.col("mechanism"), names.SCRAM_MECHANISMS)
+    mechanisms = words(sf.col("mechanism"), enums.SCRAM_MECHANISMS)
     return found.withColumn("mechanism_name", mechanisms)
 
 
@@ -282,7 +282,7 @@ def zk_migration(records: Records) -> DataFrame:
     """How far the migration from ZooKeeper was."""
     rows = records.of("ZK_MIGRATION_STATE_RECORD", "zkMigrationState INT")
     found = origin(last_writer(rows.withColumnRenamed("zkMigrationState", "state"), None, []))
-    return found.withColumn("state_name", words(sf.col("state"), names.ZK_MIGRATION_STATES))
+    return found.withColumn("state_name", words(sf.col("state"), enums.ZK_MIGRATION_STATES))
 
 
 def _endpoints() -> Column:

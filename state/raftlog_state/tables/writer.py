@@ -32,7 +32,7 @@ from raftlog.errors import (
     WrongClusterError,
 )
 from raftlog_state.delta import RecordChanges
-from raftlog_state.fold import Fold
+from raftlog_state.metadata_loader import MetadataLoader
 
 from .batch import CheckedBatch, check_batch, epoch_ranges
 from .convert import changes_table
@@ -62,7 +62,7 @@ class State:
     """The cache: how far the tables are, and the cluster's state there."""
 
     progress: Progress
-    fold: Fold
+    fold: MetadataLoader
 
 
 class Writer:

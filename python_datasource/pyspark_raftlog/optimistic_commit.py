@@ -32,7 +32,7 @@ PAUSE_LONGEST_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NewRecords:
     """What a decision is made on.
 
     ``records`` are those that were not shown before, from ``start_offset`` up to ``end_offset``
@@ -58,12 +58,12 @@ Decision: TypeAlias = "Iterable[UserRecord] | DataFrame | None"
 
 def commit_loop(
     log: EmbeddedLog | ConnectedLog | str | os.PathLike[str],
-    decide: Callable[[News], Decision],
+    decide: Callable[[NewRecords], Decision],
     *,
     from_offset: int | None = None,
     tries_max: int = TRIES_MAX,
     pause: Callable[[float], object] = time.sleep,
-    chance: Callable[[], float] = random.random,
+    jitter: Callable[[], float] = random.random,
 ) -> AppendResult | None:
     """Append what ``decide`` decides, if the log is still what it decided on; else ask it again.
 
@@ -82,13 +82,13 @@ def commit_loop(
                 from_offset=from_offset,
                 tries_max=tries_max,
                 pause=pause,
-                chance=chance,
+                jitter=jitter,
             )
     at = from_offset
     for attempt in range(1, tries_max + 1):
-        news = News(log.read(at), attempt)
-        at = news.end_offset
-        decision = decide(news)
+        new_records = NewRecords(log.read(at), attempt)
+        at = new_records.end_offset
+        decision = decide(new_records)
         if decision is None:
             return None
         try:
@@ -97,7 +97,7 @@ def commit_loop(
             if attempt == tries_max:
                 raise
         if attempt > 1:
-            pause(chance() * min(PAUSE_LONGEST_S, PAUSE_FIRST_S * 2 ** (attempt - 2)))
+            pause(jitter() * min(PAUSE_LONGEST_S, PAUSE_FIRST_S * 2 ** (attempt - 2)))
     raise ValueError("tries_max is 1 or more")
 
 

@@ -1,10 +1,10 @@
-"""The fold: records of a log in, whole rows before and after out.
+"""The loader: records of a log in, whole rows before and after out.
 
 Rules of this file:
 
 1. Offsets are contiguous, control records counted; leader epochs never fall.
 2. A call of ``append`` or ``bootstrap`` is all or nothing: after an error, of the caller's input
-   too, the fold stands where it stood before the call.
+   too, the loader stands where it stood before the call.
 3. How a log is cut into calls changes neither changes nor image.
 4. What a record's type or version makes unreadable is skipped and counted, never an error: a
    reader outlives upgrades.
@@ -24,11 +24,10 @@ from raftlog.errors import OffsetGapError, ReplayError
 from raftlog.records.control import ControlRecord, UnknownControl
 from raftlog.types import SnapshotId
 
+from .control_records import replay_control
 from .delta import MetadataDelta, RecordChanges
-from .epochs import replay_control
+from .fast_dataclass import fast_dataclass
 from .image import MetadataImage, Quorum, TransactionOutcome
-from .loading import Loading
-from .making import maker
 from .payload import (
     JSON_TYPES,
     Decode,
@@ -40,37 +39,38 @@ from .payload import (
 )
 from .records import NO_OP_VALUE, RECORD_TYPES, DecodedRecord, MetadataRecord, UnknownRecord, decode
 from .replay import Position, replay
+from .snapshot_loader import SnapshotLoader
 from .transactions import MARKERS, BeginMarker, EndMarker, OpenTransaction, marker_of
 
-__all__ = ["Fold", "LogRecord", "SkippedRecords", "batch_records"]
+__all__ = ["MetadataLoader", "LogRecord", "SkippedRecords", "batch_records"]
 
 
 _Skipped: TypeAlias = dict[tuple[bool, int, int], SkippedRecords]
-_REPLAYS: Final = {kind: replay.dispatch(kind) for kind in RECORD_TYPES}
-"""``replay`` with its choice made beforehand: it is asked a million times."""
+_REPLAY_BY_TYPE: Final = {kind: replay.dispatch(kind) for kind in RECORD_TYPES}
+"""``replay`` with its choice changes beforehand: it is asked a million times."""
 
-_position = maker(Position)
-_record_changes = maker(RecordChanges)
+_position = fast_dataclass(Position)
+_record_changes = fast_dataclass(RecordChanges)
 _GAP_REMEDY: Final = "feed the records that are missing, or begin at a checkpoint behind the gap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Mark:
-    """Where a fold stood before a call."""
+class _Savepoint:
+    """Where a loader stood before a call."""
 
     quorum: Quorum
     next_offset: int
     leader_epoch: int
     visible: tuple[int, int, int]
     transaction: OpenTransaction | None
-    transaction_lengths: tuple[int, int, int]
+    transaction_sizes: tuple[int, int, int]
     skipped: _Skipped
 
 
-class Fold:
+class MetadataLoader:
     """State that follows a log. Owned by one thread.
 
-    ``image``: where to begin; the fold wants the record behind it first. ``decode``: how bytes
+    ``image``: where to begin; the loader wants the record behind it first. ``decode``: how bytes
     become records; one that redacts keeps secrets out of rows, changes and digests.
     """
 
@@ -85,7 +85,7 @@ class Fold:
         image = MetadataImage.empty() if image is None else image
         self._decode = decode
         self._skipped: _Skipped = {}
-        self._stand_at(image)
+        self._reset(image)
 
     @property
     def next_offset(self) -> int:
@@ -124,11 +124,11 @@ class Fold:
         Raises ``OffsetGapError`` if a record is not the next one, ``ReplayError`` if it contradicts
         the state, its bytes are damaged, a transaction marker is astray, or its epoch falls.
         """
-        with self._whole_call() as made:
+        with self._atomic() as changes:
             for record in records:
                 at = record.offset, record.leader_epoch, record.timestamp_ms
-                self._append_one(*at, record.payload, made)
-        return made
+                self._append_one(*at, record.payload, changes)
+        return changes
 
     def append_columns(
         self,
@@ -139,10 +139,10 @@ class Fold:
     ) -> list[RecordChanges]:
         """As ``append``, from columns of equal length: no object for each record."""
         rows = zip(offsets, leader_epochs, timestamps_ms, payloads, strict=True)
-        with self._whole_call() as made:
+        with self._atomic() as changes:
             for offset, leader_epoch, timestamp_ms, payload in rows:
-                self._append_one(offset, leader_epoch, timestamp_ms, payload, made)
-        return made
+                self._append_one(offset, leader_epoch, timestamp_ms, payload, changes)
+        return changes
 
     def bootstrap(
         self, snapshot_id: SnapshotId, records: Iterable[LogRecord]
@@ -164,16 +164,16 @@ class Fold:
                 offset=snapshot_id.end_offset,
                 remedy="the checkpoint is older than the state: load it into an empty one",
             )
-        loading = Loading(snapshot_id, before, self._decode)
+        snapshot_loader = SnapshotLoader(snapshot_id, before, self._decode)
         for record in records:
-            loading.load(record)
-        image, made = loading.finish()
-        self._stand_at(image)
-        for unknown in loading.unknown:
+            snapshot_loader.load(record)
+        image, changes = snapshot_loader.finish()
+        self._reset(image)
+        for unknown in snapshot_loader.unknown:
             self._skip(False, unknown.api_key, unknown.version, image.offset)
-        return made
+        return changes
 
-    def _stand_at(self, image: MetadataImage) -> None:
+    def _reset(self, image: MetadataImage) -> None:
         self._delta = MetadataDelta(image)
         self._quorum = image.quorum
         self._next_offset = image.offset + 1
@@ -187,7 +187,7 @@ class Fold:
         leader_epoch: int,
         timestamp_ms: int,
         payload: Payload,
-        made: list[RecordChanges],
+        changes: list[RecordChanges],
     ) -> None:
         if offset != self._next_offset:
             raise OffsetGapError(
@@ -197,7 +197,9 @@ class Fold:
             reason = f"leader epoch {leader_epoch} comes after {self._leader_epoch}: it never falls"
             raise ReplayError(offset=offset, record="a record", reason=reason)
         if payload != NO_OP_VALUE:
-            self._take(payload, _position(offset, offset, leader_epoch, timestamp_ms), made)
+            self._handle_payload(
+                payload, _position(offset, offset, leader_epoch, timestamp_ms), changes
+            )
         elif self._transaction is not None:
             self._transaction.record_count += 1
         self._next_offset = offset + 1
@@ -205,11 +207,11 @@ class Fold:
         if self._transaction is None:
             self._visible = (offset, leader_epoch, timestamp_ms)
 
-    def _take(self, payload: Payload, at: Position, made: list[RecordChanges]) -> None:
+    def _handle_payload(self, payload: Payload, at: Position, changes: list[RecordChanges]) -> None:
         transaction = self._transaction
         if not (payload is None or isinstance(payload, bytes | DecodedRecord)):
             if transaction is None:
-                self._control(payload, at, made)
+                self._replay_control(payload, at, changes)
             else:
                 transaction.controls.append((at, payload))
             return
@@ -217,16 +219,16 @@ class Fold:
         if isinstance(record, MARKERS):
             marker = marker_of(record)
             if marker is not None:
-                self._bracket(marker, at, made)
+                self._handle_marker(marker, at, changes)
                 return
         if transaction is None:
-            self._replay(record, at, made)
+            self._replay(record, at, changes)
         else:
             transaction.records.append((at, record))
             transaction.record_count += 1
 
-    def _bracket(
-        self, marker: BeginMarker | EndMarker, at: Position, made: list[RecordChanges]
+    def _handle_marker(
+        self, marker: BeginMarker | EndMarker, at: Position, changes: list[RecordChanges]
     ) -> None:
         transaction = self._transaction
         if isinstance(marker, BeginMarker):
@@ -239,43 +241,45 @@ class Fold:
             reason = "no transaction is open"
             raise ReplayError(offset=at.offset, record=marker.record_name, reason=reason)
         for control_at, control in transaction.controls:
-            self._control(control, control_at, made)
+            self._replay_control(control, control_at, changes)
         if marker.outcome is TransactionOutcome.COMMITTED:
             for record_at, record in transaction.records:
                 visible = dataclasses.replace(record_at, visible_offset=at.offset)
-                self._replay(record, visible, made)
-        self._delta.put(transaction.ended(marker, at.offset))
-        self._collect(marker.record_type, at, made)
+                self._replay(record, visible, changes)
+        self._delta.put(transaction.to_row(marker, at.offset))
+        self._collect(marker.record_type, at, changes)
         self._transaction = None
 
     def _replay(
-        self, record: MetadataRecord | UnknownRecord, at: Position, made: list[RecordChanges]
+        self, record: MetadataRecord | UnknownRecord, at: Position, changes: list[RecordChanges]
     ) -> None:
         if isinstance(record, UnknownRecord):
             self._skip(False, record.api_key, record.version, at.offset)
             return
         kind = type(record)
-        _REPLAYS[kind](record, self._delta, at)
-        self._collect(JSON_TYPES[kind], at, made)
+        _REPLAY_BY_TYPE[kind](record, self._delta, at)
+        self._collect(JSON_TYPES[kind], at, changes)
 
-    def _control(self, control: ControlRecord, at: Position, made: list[RecordChanges]) -> None:
+    def _replay_control(
+        self, control: ControlRecord, at: Position, changes: list[RecordChanges]
+    ) -> None:
         if isinstance(control, UnknownControl):
             self._skip(True, control.type_id, 0, at.offset)
             return
         self._quorum = replay_control(control, self._delta, self._quorum, at)
-        self._collect(control.control_type.name, at, made)
+        self._collect(control.control_type.name, at, changes)
 
-    def _collect(self, record_type: str, at: Position, made: list[RecordChanges]) -> None:
-        changes = self._delta.take_changes()
-        if changes:
-            made.append(
+    def _collect(self, record_type: str, at: Position, changes: list[RecordChanges]) -> None:
+        row_changes = self._delta.take_changes()
+        if row_changes:
+            changes.append(
                 _record_changes(
                     at.offset,
                     at.visible_offset,
                     at.leader_epoch,
                     at.timestamp_ms,
                     record_type,
-                    changes,
+                    row_changes,
                 )
             )
 
@@ -286,38 +290,38 @@ class Fold:
         self._skipped[kind] = SkippedRecords(*kind, count + 1, first, offset)
 
     @contextmanager
-    def _whole_call(self) -> Iterator[list[RecordChanges]]:
+    def _atomic(self) -> Iterator[list[RecordChanges]]:
         """Collect the changes of a call; whatever ends it early, undo them."""
-        made: list[RecordChanges] = []
-        mark = self._mark()
+        changes: list[RecordChanges] = []
+        savepoint = self._savepoint()
         try:
-            yield made
+            yield changes
         except BaseException:
-            self._return_to(mark, made)
+            self._rollback(savepoint, changes)
             raise
 
-    def _mark(self) -> _Mark:
+    def _savepoint(self) -> _Savepoint:
         transaction = self._transaction
-        return _Mark(
+        return _Savepoint(
             quorum=self._quorum,
             next_offset=self._next_offset,
             leader_epoch=self._leader_epoch,
             visible=self._visible,
             transaction=transaction,
-            transaction_lengths=(0, 0, 0) if transaction is None else transaction.lengths(),
+            transaction_sizes=(0, 0, 0) if transaction is None else transaction.sizes(),
             skipped=dict(self._skipped),
         )
 
-    def _return_to(self, mark: _Mark, made: list[RecordChanges]) -> None:
+    def _rollback(self, savepoint: _Savepoint, changes: list[RecordChanges]) -> None:
         """Undo a call that failed: its last record may have written some of its changes."""
         self._delta.undo(reversed(self._delta.take_changes()))
-        for done in reversed(made):
+        for done in reversed(changes):
             self._delta.undo(reversed(done.changes))
-        self._quorum = mark.quorum
-        self._next_offset = mark.next_offset
-        self._leader_epoch = mark.leader_epoch
-        self._visible = mark.visible
-        self._transaction = mark.transaction
-        if mark.transaction is not None:
-            mark.transaction.cut(mark.transaction_lengths)
-        self._skipped = mark.skipped
+        self._quorum = savepoint.quorum
+        self._next_offset = savepoint.next_offset
+        self._leader_epoch = savepoint.leader_epoch
+        self._visible = savepoint.visible
+        self._transaction = savepoint.transaction
+        if savepoint.transaction is not None:
+            savepoint.transaction.truncate(savepoint.transaction_sizes)
+        self._skipped = savepoint.skipped

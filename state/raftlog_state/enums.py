@@ -63,6 +63,6 @@ ZK_MIGRATION_STATES: Final[Mapping[int, str]] = {
 }
 
 
-def name_of(names: Mapping[int, str], number: int) -> str:
+def enum_name(names: Mapping[int, str], number: int) -> str:
     """The word for a number, or the number itself where Kafka has grown a new one."""
     return names.get(number, str(number))

@@ -26,9 +26,9 @@ from raftlog.errors import (
 )
 from raftlog.types import SnapshotId
 from raftlog_state.delta import diff
-from raftlog_state.fold import Fold
 from raftlog_state.image import MetadataImage
-from raftlog_state.scans import FOLD_COLUMNS, append_scan, load_snapshot
+from raftlog_state.metadata_loader import MetadataLoader
+from raftlog_state.scans import LOADER_COLUMNS, append_scan, load_snapshot
 
 from .findings import Finding, Kind, damage, note, of_error
 
@@ -50,36 +50,38 @@ class ReplayCheck:
     def run(self) -> Iterator[Finding]:
         """Replay to each checkpoint and to the end."""
         has_log = bool(self.log.files.listing.segments)
-        fold = Fold() if has_log and self.log_start_offset == 0 else None
+        loader = MetadataLoader() if has_log and self.log_start_offset == 0 else None
         for snapshot_id in sorted(self.log.snapshots, key=lambda one: one.end_offset):
-            if fold is not None and snapshot_id.end_offset <= self.log_end_offset:
-                fold = yield from self._advance(fold, snapshot_id.end_offset)
+            if loader is not None and snapshot_id.end_offset <= self.log_end_offset:
+                loader = yield from self._advance(loader, snapshot_id.end_offset)
             loaded = yield from self._load(snapshot_id)
             if loaded is None:
                 continue
-            if fold is not None and fold.next_offset == snapshot_id.end_offset:
-                yield from self._compare(snapshot_id, loaded.image, fold.image)
+            if loader is not None and loader.next_offset == snapshot_id.end_offset:
+                yield from self._compare(snapshot_id, loaded.image, loader.image)
                 self.compared_count += 1
-            elif fold is None and snapshot_id.end_offset >= self.log_start_offset:
-                fold = loaded
-        if fold is None:
+            elif loader is None and snapshot_id.end_offset >= self.log_start_offset:
+                loader = loaded
+        if loader is None:
             return
-        fold = yield from self._advance(fold, self.log_end_offset)
-        if fold is not None and fold.open_transaction_offset is not None:
+        loader = yield from self._advance(loader, self.log_end_offset)
+        if loader is not None and loader.open_transaction_offset is not None:
             yield note(
                 Kind.REPLAY,
                 self.log.path,
                 "the metadata transaction that begins here is not decided at the log's end",
-                offset=fold.open_transaction_offset,
+                offset=loader.open_transaction_offset,
             )
 
-    def _advance(self, fold: Fold, end_offset: int) -> Generator[Finding, None, Fold | None]:
-        """Replay up to ``end_offset``. The generator's value is the fold, None if it is stuck."""
+    def _advance(
+        self, loader: MetadataLoader, end_offset: int
+    ) -> Generator[Finding, None, MetadataLoader | None]:
+        """Replay up to ``end_offset``. The generator's value is the loader, None if it is stuck."""
         try:
-            for scan in self.log.scan(fold.next_offset, end_offset, columns=FOLD_COLUMNS):
-                append_scan(fold, scan.records)
+            for scan in self.log.scan(loader.next_offset, end_offset, columns=LOADER_COLUMNS):
+                append_scan(loader, scan.records)
                 self.record_count += len(scan.records)
-                done = fold.next_offset - self.log_start_offset
+                done = loader.next_offset - self.log_start_offset
                 self.on_progress(done, self.log_end_offset - self.log_start_offset)
         except (CorruptBatchError, LogGapError, DataLossError, SegmentDeletedError):
             return None
@@ -91,36 +93,36 @@ class ReplayCheck:
             reason = f"{error.record} cannot be replayed: {error.reason}"
             yield damage(Kind.REPLAY, self.log.path, reason, offset=error.offset)
             return None
-        yield from self._unknown(fold)
-        return fold
+        yield from self._unknown(loader)
+        return loader
 
-    def _load(self, snapshot_id: SnapshotId) -> Generator[Finding, None, Fold | None]:
-        """Load a checkpoint. The generator's value is a fold that stands there, or None."""
+    def _load(self, snapshot_id: SnapshotId) -> Generator[Finding, None, MetadataLoader | None]:
+        """Load a checkpoint. The generator's value is a loader that stands there, or None."""
         snapshot = self.log.read_snapshot(snapshot_id)
-        fold = Fold()
+        loader = MetadataLoader()
         try:
-            load_snapshot(fold, snapshot)
+            load_snapshot(loader, snapshot)
         except CorruptSnapshotError as error:
             yield of_error(error, snapshot.path)
             return None
         except SegmentDeletedError:
-            yield note(Kind.CHECKPOINT, snapshot.path, "its node deleted it meanwhile")
+            yield note(Kind.SNAPSHOT, snapshot.path, "its node deleted it meanwhile")
             return None
         except ReplayError as error:
             reason = f"{error.record} cannot be loaded: {error.reason}"
-            yield damage(Kind.CHECKPOINT, snapshot.path, reason)
+            yield damage(Kind.SNAPSHOT, snapshot.path, reason)
             return None
-        yield from self._unknown(fold)
-        return fold
+        yield from self._unknown(loader)
+        return loader
 
     def _compare(
-        self, snapshot_id: SnapshotId, kept: MetadataImage, replayed: MetadataImage
+        self, snapshot_id: SnapshotId, from_snapshot: MetadataImage, replayed: MetadataImage
     ) -> Iterator[Finding]:
         path = self.log.files.checkpoint_path(snapshot_id)
         if replayed.leader_epoch != snapshot_id.epoch:
             reason = f"the log has leader epoch {replayed.leader_epoch} at its end offset"
-            yield damage(Kind.CHECKPOINT, path, reason, offset=snapshot_id.end_offset)
-        changes = diff(kept, replayed)
+            yield damage(Kind.SNAPSHOT, path, reason, offset=snapshot_id.end_offset)
+        changes = diff(from_snapshot, replayed)
         if changes:
             first = changes[0]
             columns = f", columns {', '.join(first.changed)}" if first.changed else ""
@@ -131,12 +133,12 @@ class ReplayCheck:
                 f"one {first.entity} {first.key_json}{columns}",
                 offset=snapshot_id.end_offset,
             )
-        if kept.quorum != replayed.quorum:
+        if from_snapshot.quorum != replayed.quorum:
             reason = "replaying the log to its end offset gives another set of voters"
             yield damage(Kind.REPLAY, path, reason, offset=snapshot_id.end_offset)
 
-    def _unknown(self, fold: Fold) -> Iterator[Finding]:
-        for skipped in fold.skipped:
+    def _unknown(self, loader: MetadataLoader) -> Iterator[Finding]:
+        for skipped in loader.skipped:
             what = "control records" if skipped.is_control else "records"
             yield note(
                 Kind.UNKNOWN,

@@ -13,26 +13,26 @@ from raftlog.errors import DataLossError, RaftlogError
 
 from .clock import Clock
 
-LOOKS_MAX: Final = 5
-LOOK_AGAIN_MS: Final = 20
+ATTEMPTS_MAX: Final = 5
+RETRY_BACKOFF_MS: Final = 20
 
 T = TypeVar("T")
 
 
-def until_settled(ask: Callable[[], T], clock: Clock, *, is_new_read: bool = False) -> T:
-    """What ``ask`` returns; it must look at the files anew each time.
+def retry(action: Callable[[], T], clock: Clock, *, is_new_read: bool = False) -> T:
+    """What ``action`` returns; it must look at the files anew each time.
 
     ``is_new_read``: nothing was promised yet, so that records which were deleted while the read was
     planned are no loss either: another look finds where the log begins now.
 
     Raises the last error if that does not end.
     """
-    for look in range(1, LOOKS_MAX + 1):
+    for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
-            return ask()
+            return action()
         except RaftlogError as error:
-            is_passing = error.retriable or (is_new_read and isinstance(error, DataLossError))
-            if not is_passing or look == LOOKS_MAX:
+            is_retriable = error.retriable or (is_new_read and isinstance(error, DataLossError))
+            if not is_retriable or attempt == ATTEMPTS_MAX:
                 raise
-            clock.sleep_ms(LOOK_AGAIN_MS)
+            clock.sleep_ms(RETRY_BACKOFF_MS)
     raise AssertionError("the loop returns or raises")

@@ -42,7 +42,7 @@ def replay_control(
             return quorum
         case KRaftVersion() | KRaftVoters():
             quorum = quorum_after(control, quorum)
-            _tell_epoch(delta, quorum, at)
+            _update_epoch(delta, quorum, at)
             return quorum
         case SnapshotHeader() | SnapshotFooter():
             raise ReplayError(
@@ -92,7 +92,7 @@ def _begin_epoch(control: LeaderChange, delta: MetadataDelta, quorum: Quorum, at
     )
 
 
-def _tell_epoch(delta: MetadataDelta, quorum: Quorum, at: Position) -> None:
+def _update_epoch(delta: MetadataDelta, quorum: Quorum, at: Position) -> None:
     """Voters and version belong to the epoch that runs, if its beginning was seen."""
     row = delta.find(EpochRow, at.leader_epoch)
     if row is None:

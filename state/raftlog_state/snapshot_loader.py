@@ -12,8 +12,8 @@ from raftlog.errors import ReplayError
 from raftlog.records.control import KRaftVersion, KRaftVoters, SnapshotHeader
 from raftlog.types import SnapshotId
 
-from .delta import Change, MetadataDelta, Op, RecordChanges
-from .epochs import quorum_after
+from .control_records import quorum_after
+from .delta import MetadataDelta, Op, RecordChanges, RowChange
 from .image import STATE_ENTITIES, Entity, EpochRow, MetadataImage, Quorum
 from .payload import JSON_TYPES, Decode, LogRecord, metadata_record
 from .records import DecodedRecord, MetadataRecord, UnknownRecord
@@ -23,7 +23,7 @@ HEADER_TYPE: Final = "SNAPSHOT_HEADER"
 FOOTER_TYPE: Final = "SNAPSHOT_FOOTER"
 
 
-class Loading:
+class SnapshotLoader:
     """A checkpoint that is being loaded beside the state that it will replace."""
 
     def __init__(self, snapshot_id: SnapshotId, before: MetadataImage, decode: Decode) -> None:
@@ -36,7 +36,7 @@ class Loading:
         self._quorum = Quorum()
         self._timestamp_ms = -1
         self._ordinal = 0
-        self._made: list[RecordChanges] = []
+        self._record_changes: list[RecordChanges] = []
 
     def load(self, record: LogRecord) -> None:
         """Take one record of the checkpoint. Raises ``ReplayError``."""
@@ -71,11 +71,11 @@ class Loading:
             voters=quorum.voters,
             kraft_version=quorum.kraft_version,
         )
-        made = list(self._made)
+        changes = list(self._record_changes)
         if self._loaded.get(Entity.EPOCH, epoch.key) is None:
             self._loaded.put(epoch)
-            read = Change(Entity.EPOCH, epoch.key, Op.READ, None, epoch)
-            made.insert(0, self._changes(HEADER_TYPE, (read,), None))
+            read = RowChange(Entity.EPOCH, epoch.key, Op.READ, None, epoch)
+            changes.insert(0, self._changes(HEADER_TYPE, (read,), None))
         image = self._loaded.apply(
             offset=self._offset,
             leader_epoch=self._snapshot_id.epoch,
@@ -84,8 +84,8 @@ class Loading:
         )
         deletions = tuple(_deletions(self._before, image))
         if deletions:
-            made.append(self._changes(FOOTER_TYPE, deletions, None))
-        return image, made
+            changes.append(self._changes(FOOTER_TYPE, deletions, None))
+        return image, changes
 
     @property
     def _offset(self) -> int:
@@ -101,11 +101,13 @@ class Loading:
             raise ReplayError(offset=offset, record=record.schema.name, reason=reason)
         if changes:
             name = JSON_TYPES[type(record)]
-            self._made.append(self._changes(name, self._as_read(changes), self._ordinal))
+            self._record_changes.append(
+                self._changes(name, self._as_read_op(changes), self._ordinal)
+            )
 
-    def _as_read(self, changes: Iterable[Change]) -> tuple[Change, ...]:
+    def _as_read_op(self, changes: Iterable[RowChange]) -> tuple[RowChange, ...]:
         return tuple(
-            Change(
+            RowChange(
                 change.entity,
                 change.key,
                 Op.READ,
@@ -116,7 +118,7 @@ class Loading:
         )
 
     def _changes(
-        self, record_type: str, changes: tuple[Change, ...], ordinal: int | None
+        self, record_type: str, changes: tuple[RowChange, ...], ordinal: int | None
     ) -> RecordChanges:
         return RecordChanges(
             offset=self._offset,
@@ -129,9 +131,9 @@ class Loading:
         )
 
 
-def _deletions(before: MetadataImage, after: MetadataImage) -> Iterator[Change]:
+def _deletions(before: MetadataImage, after: MetadataImage) -> Iterator[RowChange]:
     for entity in STATE_ENTITIES:
-        kept = after.map(entity)
-        gone = before.map(entity).keys() - kept.keys()
-        for key in sorted(gone):
-            yield Change(entity, key, Op.DELETE, before.get(entity, key), None)
+        remaining = after.map(entity)
+        deleted = before.map(entity).keys() - remaining.keys()
+        for key in sorted(deleted):
+            yield RowChange(entity, key, Op.DELETE, before.get(entity, key), None)

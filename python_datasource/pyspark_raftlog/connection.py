@@ -29,15 +29,15 @@ from .option_values import Parse, text
 if TYPE_CHECKING:
     from raftlog import ConnectedLog
 
-DOOR_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
+CONNECTION_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     name: (name.removeprefix(PREFIX), text)
     for name in (PATH, *NODE_OPTIONS, *(PREFIX + one for one in NODE_OPTIONS))
 }
-"""Documented name (or alias, as Spark's Kafka source has them) to what ``take_place`` looks for."""
+"""Documented name (or alias, as Spark's Kafka source has them) to what ``take_location`` takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class LogSettings:
     """What a writer must know of a log. ``byte_count_max`` is of one batch."""
 
     values: ValueKind
@@ -45,21 +45,21 @@ class Settings:
     is_compressed: bool
 
 
-def take_place(given: dict[str, Any], call: str) -> LogLocation:
+def take_location(given: dict[str, Any], call: str) -> LogLocation:
     """Where the log is, by parsed options, of which those that say so are taken out.
 
     Raises ``OptionError``; ``call`` is what a path would be given to.
     """
-    names = {name for name, _ in DOOR_OPTIONS.values()}
+    names = {name for name, _ in CONNECTION_OPTIONS.values()}
     return parse_location({name: given.pop(name) for name in names & set(given)}, call=call)
 
 
-def settings_of(where: HasLocation) -> Settings:
+def log_settings(where: HasLocation) -> LogSettings:
     """How the log takes records. Raises ``LogNotFoundError``, ``NotALogError``,
     ``CorruptFileError``, and what connecting raises."""
     if where.nodes is not None:
         with open_log(where) as log:
-            return settings_of_open(log)
+            return open_log_settings(log)
     from raftlog.client.log_settings import read_settings as settings_in
 
     try:
@@ -67,13 +67,13 @@ def settings_of(where: HasLocation) -> Settings:
     except LogNotFoundError:
         remedy = "check the path, or make a log there first: raftlog.open(path).close()"
         raise LogNotFoundError(path=where.path, remedy=remedy) from None
-    return Settings(
+    return LogSettings(
         ValueKind(settings["values"]),
         int(settings["max.message.bytes"]),
         settings["compression.type"] != "none",
     )
 
 
-def settings_of_open(log: ConnectedLog | Any) -> Settings:
+def open_log_settings(log: ConnectedLog | Any) -> LogSettings:
     """Those of a quorum's log that is connected."""
-    return Settings(log.values, log.batch_bytes_max, log.is_compressed)
+    return LogSettings(log.values, log.batch_bytes_max, log.is_compressed)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .file import checkpoint_bytes
+from .file import snapshot_bytes
 
-__all__ = ["checkpoint_bytes"]
+__all__ = ["snapshot_bytes"]

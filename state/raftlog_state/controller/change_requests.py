@@ -240,7 +240,7 @@ class UnfenceBroker:
     broker_id: int
 
 
-Change: TypeAlias = (
+ChangeRequest: TypeAlias = (
     CreateTopic
     | DeleteTopic
     | AddPartitions
@@ -263,7 +263,7 @@ Change: TypeAlias = (
 )
 """Any change: a closed union."""
 
-CHANGE_TYPES: Final[Mapping[str, type[Change]]] = {
+CHANGE_TYPES: Final[Mapping[str, type[ChangeRequest]]] = {
     kind.KIND: kind
     for kind in (
         CreateTopic,

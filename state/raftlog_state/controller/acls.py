@@ -14,14 +14,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from raftlog_state.image import AclRow, QuotaRow, ScramRow, quota_entity_key
-from raftlog_state.names import (
+from raftlog_state.enums import (
     ACL_OPERATIONS,
     ACL_PERMISSIONS,
     ACL_RESOURCE_TYPES,
     PATTERN_TYPES,
     SCRAM_MECHANISMS,
 )
+from raftlog_state.image import AclRow, QuotaRow, ScramRow, quota_entity_key
 from raftlog_state.record_versions import LEVEL_SCRAM
 from raftlog_state.records import (
     AccessControlEntryRecord,
@@ -32,18 +32,18 @@ from raftlog_state.records import (
     UserScramCredentialRecord,
 )
 
-from .changes import AddAcl, RemoveAcl, RemoveQuota, RemoveScram, SetQuota, SetScram
-from .draft import Draft
-from .refusal import (
+from .api_exception import (
     RESOURCE_NOT_FOUND,
     UNACCEPTABLE_CREDENTIAL,
     UNSUPPORTED_SASL_MECHANISM,
     UNSUPPORTED_VERSION,
-    Refused,
+    ApiException,
     check_uuid,
-    number_of,
+    enum_number,
 )
-from .writing import write
+from .change_requests import AddAcl, RemoveAcl, RemoveQuota, RemoveScram, SetQuota, SetScram
+from .dispatch import write
+from .pending_state import PendingState
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
@@ -68,13 +68,13 @@ _IP_QUOTAS: Final[Mapping[str, float | None]] = {"connection_creation_rate": _IN
 
 
 @write.register
-def add_acl(change: AddAcl, draft: Draft) -> None:
+def add_acl(change: AddAcl, state: PendingState) -> None:
     """A rule, under a new id, unless there is one with the same content."""
     what = f"access rule for {change.principal!r} on {change.resource_name!r}"
-    resource_type = number_of(ACL_RESOURCE_TYPES, change.resource_type, what)
-    pattern_type = number_of(PATTERN_TYPES, change.pattern_type, what)
-    operation = number_of(ACL_OPERATIONS, change.operation, what)
-    permission = number_of(ACL_PERMISSIONS, change.permission, what)
+    resource_type = enum_number(ACL_RESOURCE_TYPES, change.resource_type, what)
+    pattern_type = enum_number(PATTERN_TYPES, change.pattern_type, what)
+    operation = enum_number(ACL_OPERATIONS, change.operation, what)
+    permission = enum_number(ACL_PERMISSIONS, change.permission, what)
     reason = None
     if not change.resource_name:
         reason = "it names no resource"
@@ -83,7 +83,7 @@ def add_acl(change: AddAcl, draft: Draft) -> None:
     elif not change.host:
         reason = "it names no host"
     if reason is not None:
-        raise Refused(what, reason, "correct it")
+        raise ApiException(what, reason, "correct it")
     content = (
         resource_type,
         change.resource_name,
@@ -93,16 +93,16 @@ def add_acl(change: AddAcl, draft: Draft) -> None:
         operation,
         permission,
     )
-    if draft.has_acl(content):
+    if state.has_acl(content):
         return
     acl_id = change.acl_id
     if acl_id is None:
-        acl_id = draft.new_id()
+        acl_id = state.random_uuid()
     else:
         check_uuid(acl_id, what)
-        if draft.find(AclRow, acl_id) is not None:
-            raise Refused(what, f"its id {acl_id} is another rule's", "leave it out")
-    draft.write(
+        if state.find(AclRow, acl_id) is not None:
+            raise ApiException(what, f"its id {acl_id} is another rule's", "leave it out")
+    state.write(
         AccessControlEntryRecord(
             id=acl_id,
             resource_type=resource_type,
@@ -114,30 +114,32 @@ def add_acl(change: AddAcl, draft: Draft) -> None:
             permission_type=permission,
         )
     )
-    draft.remember_acl(content, acl_id)
+    state.add_acl_content(content, acl_id)
 
 
 @write.register
-def remove_acl(change: RemoveAcl, draft: Draft) -> None:
+def remove_acl(change: RemoveAcl, state: PendingState) -> None:
     """Rules go: the one with an id, or all that have what is given."""
     what = "access rules" if change.acl_id is None else f"access rule {change.acl_id}"
-    wanted = _wanted(change, what)
+    wanted = _acl_filter(change, what)
     if not wanted:
         reason = "nothing is said of them, and all would go"
-        raise Refused(what, reason, "give an id, or at least one column of the rule")
+        raise ApiException(what, reason, "give an id, or at least one column of the rule")
     if change.acl_id is not None:
-        row = draft.find(AclRow, change.acl_id)
+        row = state.find(AclRow, change.acl_id)
         rows = [] if row is None else [row]
     else:
-        rows = draft.rows_of(AclRow)
+        rows = state.rows_of(AclRow)
     found = [row for row in rows if all(getattr(row, name) == at for name, at in wanted.items())]
     if not found:
-        raise Refused(what, "there is none like this", "look at them again", RESOURCE_NOT_FOUND)
+        raise ApiException(
+            what, "there is none like this", "look at them again", RESOURCE_NOT_FOUND
+        )
     for row in found:
-        draft.write(RemoveAccessControlEntryRecord(id=row.acl_id))
+        state.write(RemoveAccessControlEntryRecord(id=row.acl_id))
 
 
-def _wanted(change: RemoveAcl, what: str) -> dict[str, str | int]:
+def _acl_filter(change: RemoveAcl, what: str) -> dict[str, str | int]:
     enums = {
         "resource_type": ACL_RESOURCE_TYPES,
         "pattern_type": PATTERN_TYPES,
@@ -148,7 +150,7 @@ def _wanted(change: RemoveAcl, what: str) -> dict[str, str | int]:
     for name in ("acl_id", "resource_name", "principal", "host", *enums):
         value = getattr(change, name)
         if value is not None:
-            found[name] = number_of(enums[name], value, what) if name in enums else value
+            found[name] = enum_number(enums[name], value, what) if name in enums else value
     return found
 
 
@@ -156,9 +158,9 @@ def _wanted(change: RemoveAcl, what: str) -> dict[str, str | int]:
 
 
 @write.register
-def set_quota(change: SetQuota, draft: Draft) -> None:
+def set_quota(change: SetQuota, state: PendingState) -> None:
     """A quota gets a value; the same one again is not written."""
-    entity, what = _checked_entity(change.entity, change.quota)
+    entity, what = _validate_entity(change.entity, change.quota)
     quotas = _IP_QUOTAS if "ip" in change.entity else _CLIENT_QUOTAS
     reason = None
     if change.quota not in quotas:
@@ -172,22 +174,22 @@ def set_quota(change: SetQuota, draft: Draft) -> None:
         elif high is not None and abs(change.limit % 1.0) > 1e-6:
             reason = "its limit is no whole number"
     if reason is not None:
-        raise Refused(what, reason, "correct it")
-    row = draft.find(QuotaRow, quota_entity_key(entity), change.quota)
+        raise ApiException(what, reason, "correct it")
+    row = state.find(QuotaRow, quota_entity_key(entity), change.quota)
     if row is None or row.value != change.limit:
         parts = _entity_data(entity)
-        draft.write(ClientQuotaRecord(entity=parts, key=change.quota, value=change.limit))
+        state.write(ClientQuotaRecord(entity=parts, key=change.quota, value=change.limit))
 
 
 @write.register
-def remove_quota(change: RemoveQuota, draft: Draft) -> None:
+def remove_quota(change: RemoveQuota, state: PendingState) -> None:
     """A quota goes; if it is not there, nothing happens, as in Kafka."""
-    entity, _ = _checked_entity(change.entity, change.quota)
-    if draft.find(QuotaRow, quota_entity_key(entity), change.quota) is not None:
-        draft.write(ClientQuotaRecord(entity=_entity_data(entity), key=change.quota, remove=True))
+    entity, _ = _validate_entity(change.entity, change.quota)
+    if state.find(QuotaRow, quota_entity_key(entity), change.quota) is not None:
+        state.write(ClientQuotaRecord(entity=_entity_data(entity), key=change.quota, remove=True))
 
 
-def _checked_entity(
+def _validate_entity(
     given: Mapping[str, str | None], quota: str
 ) -> tuple[tuple[tuple[str, str | None], ...], str]:
     what = f"quota {quota!r} of {quota_entity_key(tuple(given.items()))}"
@@ -205,7 +207,7 @@ def _checked_entity(
     elif ip is not None and not _is_host(ip):
         reason = "it is neither an address nor a host's name"
     if reason is not None:
-        raise Refused(what, reason, "correct the entity")
+        raise ApiException(what, reason, "correct the entity")
     return tuple(sorted(given.items())), what
 
 
@@ -226,10 +228,10 @@ def _entity_data(entity: tuple[tuple[str, str | None], ...]) -> tuple[EntityData
 
 
 @write.register
-def set_scram(change: SetScram, draft: Draft) -> None:
+def set_scram(change: SetScram, state: PendingState) -> None:
     """A user's credential, new or instead of the one that is there."""
     what = f"SCRAM credential of {change.user!r}"
-    mechanism = _checked_mechanism(change.user, change.mechanism, what, draft)
+    mechanism = _validate_mechanism(change.user, change.mechanism, what, state)
     reason = None
     if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
         reason = f"its iterations are not between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
@@ -240,15 +242,15 @@ def set_scram(change: SetScram, draft: Draft) -> None:
     elif change.salted_password is not None and not change.salt:
         reason = "its salted password comes without the salt"
     if reason is not None:
-        raise Refused(what, reason, "correct it", UNACCEPTABLE_CREDENTIAL)
+        raise ApiException(what, reason, "correct it", UNACCEPTABLE_CREDENTIAL)
     name = _HASHES[mechanism]
-    salt = change.salt or draft.chance.randbytes(SALT_BYTES)
+    salt = change.salt or state.rng.randbytes(SALT_BYTES)
     salted = change.salted_password
     if salted is None:
         assert change.password is not None
         salted = hashlib.pbkdf2_hmac(name, change.password.encode(), salt, change.iterations)
     client_key = hmac.digest(salted, b"Client Key", name)
-    draft.write(
+    state.write(
         UserScramCredentialRecord(
             name=change.user,
             mechanism=mechanism,
@@ -261,23 +263,23 @@ def set_scram(change: SetScram, draft: Draft) -> None:
 
 
 @write.register
-def remove_scram(change: RemoveScram, draft: Draft) -> None:
+def remove_scram(change: RemoveScram, state: PendingState) -> None:
     """A user's credential goes; it must have been there."""
     what = f"SCRAM credential of {change.user!r}"
-    mechanism = _checked_mechanism(change.user, change.mechanism, what, draft)
-    if draft.find(ScramRow, change.user, mechanism) is None:
-        raise Refused(what, "there is none", "look at them again", RESOURCE_NOT_FOUND)
-    draft.write(RemoveUserScramCredentialRecord(name=change.user, mechanism=mechanism))
+    mechanism = _validate_mechanism(change.user, change.mechanism, what, state)
+    if state.find(ScramRow, change.user, mechanism) is None:
+        raise ApiException(what, "there is none", "look at them again", RESOURCE_NOT_FOUND)
+    state.write(RemoveUserScramCredentialRecord(name=change.user, mechanism=mechanism))
 
 
-def _checked_mechanism(user: str, word: str | int, what: str, draft: Draft) -> int:
-    if draft.level < LEVEL_SCRAM:
-        reason = f"metadata.version {draft.level} is below {LEVEL_SCRAM}"
-        raise Refused(what, reason, "raise it first", UNSUPPORTED_VERSION)
+def _validate_mechanism(user: str, word: str | int, what: str, state: PendingState) -> int:
+    if state.level < LEVEL_SCRAM:
+        reason = f"metadata.version {state.level} is below {LEVEL_SCRAM}"
+        raise ApiException(what, reason, "raise it first", UNSUPPORTED_VERSION)
     if not user:
-        raise Refused(what, "it is nobody's", "name a user", UNACCEPTABLE_CREDENTIAL)
+        raise ApiException(what, "it is nobody's", "name a user", UNACCEPTABLE_CREDENTIAL)
     try:
-        return number_of(SCRAM_MECHANISMS, word, what)
-    except Refused as refused:
+        return enum_number(SCRAM_MECHANISMS, word, what)
+    except ApiException as refused:
         refused.kafka_code = UNSUPPORTED_SASL_MECHANISM
         raise

@@ -34,7 +34,7 @@ UNSUPPORTED_SASL_MECHANISM: Final = 33
 _UUID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
-class Refused(Exception):  # noqa: N818 - an answer, which never leaves the controller
+class ApiException(Exception):  # noqa: N818 - an answer, which never leaves the controller
     """A change cannot be made. ``what`` it is about, ``reason``, and the ``remedy``.
 
     Never holds a config's value or a credential.
@@ -50,18 +50,18 @@ class Refused(Exception):  # noqa: N818 - an answer, which never leaves the cont
         self.kafka_code = kafka_code
 
 
-def number_of(names: Mapping[int, str], word: str | int, what: str) -> int:
+def enum_number(names: Mapping[int, str], word: str | int, what: str) -> int:
     """The number of one of Kafka's enums, from its word in any spelling or from itself."""
     plain = str(word).strip().upper().replace("-", "_")
     for number, name in names.items():
         if plain in (name.replace("-", "_"), str(number)):
             return number
     known = ", ".join(names.values())
-    raise Refused(what, f"{word!r} is none that Kafka knows", f"use one of {known}")
+    raise ApiException(what, f"{word!r} is none that Kafka knows", f"use one of {known}")
 
 
 def check_uuid(text: str, what: str) -> None:
-    """Raises ``Refused`` unless this is a uuid as Kafka writes it."""
+    """Raises ``ApiException`` unless this is a uuid as Kafka writes it."""
     if _UUID.fullmatch(text) is None or text == ZERO_UUID:
         reason = f"{text!r} is no id of 22 base64 characters"
-        raise Refused(what, reason, "leave it out, and one is drawn")
+        raise ApiException(what, reason, "leave it out, and one is drawn")

@@ -39,7 +39,7 @@ CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 
 
-class Chance(Protocol):
+class Random(Protocol):
     """Where ids and placement come from: ``random.Random`` or ``random.SystemRandom``."""
 
     def randbytes(self, n: int, /) -> bytes: ...
@@ -52,12 +52,12 @@ class Chance(Protocol):
 AclContent = tuple[int, str, int, str, str, int, int]
 
 
-class Draft:
+class PendingState:
     """State that changes are made in. ``records``: what to append, without transaction markers."""
 
-    def __init__(self, image: MetadataImage, *, first_offset: int, chance: Chance) -> None:
+    def __init__(self, image: MetadataImage, *, first_offset: int, rng: Random) -> None:
         self.records: list[DecodedRecord] = []
-        self.chance = chance
+        self.rng = rng
         self._delta = MetadataDelta(image)
         self._first_offset = first_offset
         self._leader_epoch = image.leader_epoch
@@ -117,7 +117,7 @@ class Draft:
         row = self.find(BrokerRow, broker_id)
         return row is not None and not row.fenced and not row.in_controlled_shutdown
 
-    def names_like(self, name: str) -> set[str]:
+    def colliding_topics(self, name: str) -> set[str]:
         """The topics whose names are the same where ``.`` and ``_`` are one letter.
 
         Metrics cannot tell them apart (Kafka: ``Topic.hasCollision``).
@@ -125,15 +125,17 @@ class Draft:
         if self._colliding is None:
             self._colliding = {}
             for row in self.rows_of(TopicRow):
-                self._colliding.setdefault(_unified(row.name), set()).add(row.name)
-        return {one for one in self._colliding.get(_unified(name), ()) if self.topic(one)}
+                self._colliding.setdefault(_unify_collision_chars(row.name), set()).add(row.name)
+        return {
+            one for one in self._colliding.get(_unify_collision_chars(name), ()) if self.topic(one)
+        }
 
     def has_acl(self, content: AclContent) -> bool:
         """Whether there is an access rule with this content, under whatever id."""
         if self._acls is None:
             self._acls = {}
             for row in self.rows_of(AclRow):
-                self.remember_acl(acl_content(row), row.acl_id)
+                self.add_acl_content(acl_content(row), row.acl_id)
         return any(self.find(AclRow, found) for found in self._acls.get(content, ()))
 
     # --- what is made -----------------------------------------------------------------------------
@@ -146,23 +148,23 @@ class Draft:
         replay(record, self._delta, Position(offset, offset, self._leader_epoch, -1))
         self.records.append(DecodedRecord(version, record))
 
-    def remember_topic(self, name: str) -> None:
+    def add_topic_name(self, name: str) -> None:
         """A topic has come: later names are compared with its."""
         if self._colliding is not None:
-            self._colliding.setdefault(_unified(name), set()).add(name)
+            self._colliding.setdefault(_unify_collision_chars(name), set()).add(name)
 
-    def remember_acl(self, content: AclContent, acl_id: str) -> None:
+    def add_acl_content(self, content: AclContent, acl_id: str) -> None:
         """A rule has come: the same content again is no change."""
         if self._acls is not None:
             self._acls.setdefault(content, set()).add(acl_id)
 
-    def new_id(self) -> str:
+    def random_uuid(self) -> str:
         """A random uuid as Kafka draws them: version 4, not reserved, no leading dash in its text.
 
         Source: Kafka ``Uuid.randomUuid``, ``DirectoryId.reserved``.
         """
         while True:
-            raw = bytearray(self.chance.randbytes(16))
+            raw = bytearray(self.rng.randbytes(16))
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
             text = base64.urlsafe_b64encode(raw).decode("ascii")[:22]
@@ -170,7 +172,7 @@ class Draft:
                 return text
 
     @contextmanager
-    def whole_change(self) -> Iterator[None]:
+    def atomic(self) -> Iterator[None]:
         """Keep what is written inside, or nothing of it if it is refused."""
         count = len(self.records)
         self._delta.take_changes()
@@ -195,10 +197,10 @@ def acl_content(row: AclRow) -> AclContent:
     )
 
 
-def missing_ids(ids: Sequence[int], draft: Draft) -> list[int]:
+def unregistered_brokers(ids: Sequence[int], state: PendingState) -> list[int]:
     """Those that are no registered broker's."""
-    return [one for one in ids if draft.find(BrokerRow, one) is None]
+    return [one for one in ids if state.find(BrokerRow, one) is None]
 
 
-def _unified(name: str) -> str:
+def _unify_collision_chars(name: str) -> str:
     return name.replace(".", "_")

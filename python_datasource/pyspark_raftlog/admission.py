@@ -18,8 +18,8 @@ from raftlog.errors import DataLossError
 
 from .data_loss import DataLoss, data_loss
 from .offsets import StreamOffset
-from .options import Edge, RaftlogOptions
-from .planning import Begin, starting_edge
+from .options import OffsetSpec, RaftlogOptions
+from .planning import StartPosition, starting_offset_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +27,16 @@ class Loss:
     """What was lost, and where a stream goes on that accepts it."""
 
     error: DataLossError
-    resume: Begin
+    resume: StartPosition
 
     @property
-    def is_another_log(self) -> bool:
+    def is_different_log(self) -> bool:
         """Nothing that was read before belongs to this log."""
         return self.error.condition == DataLoss.WRONG_CLUSTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BatchLimits:
     """How much one micro-batch may hold; ``None`` is no limit. A checkpoint's rows are exempt."""
 
     records_max: int | None = None
@@ -45,86 +45,86 @@ class Limits:
     """Everything belongs into one batch (``Trigger.Once``), a checkpoint and its tail too."""
 
 
-def find_loss(log: LogReader, here: StreamOffset, options: RaftlogOptions) -> Loss | None:
-    """Say whether the records behind ``here`` are still what they were."""
-    if _other_cluster(log, here):
+def check_data_loss(log: LogReader, position: StreamOffset, options: RaftlogOptions) -> Loss | None:
+    """Say whether the records behind ``position`` are still what they were."""
+    if _is_other_cluster(log, position):
         return Loss(
             error=data_loss(
                 DataLoss.WRONG_CLUSTER,
                 path=log.path,
-                reason=f"the stream read cluster {here.cluster_id}, and this is the log of "
+                reason=f"the stream read cluster {position.cluster_id}, and this is the log of "
                 f"cluster {log.cluster_id}",
             ),
-            resume=oldest(log, options),
+            resume=earliest_position(log, options),
         )
-    if here.offset < log.log_start_offset:
+    if position.offset < log.log_start_offset:
         return Loss(
             error=data_loss(
                 DataLoss.OFFSETS_DELETED,
                 path=log.path,
-                reason=f"the stream is at offset {here.offset}, and the log now begins at "
+                reason=f"the stream is at offset {position.offset}, and the log now begins at "
                 f"{log.log_start_offset}",
             ),
-            resume=oldest(log, options),
+            resume=earliest_position(log, options),
         )
-    if here.offset > log.log_end_offset:
-        return _ends_before(log, here)
-    return _diverged(log, here)
+    if position.offset > log.log_end_offset:
+        return _check_truncated(log, position)
+    return _check_diverged(log, position)
 
 
-def oldest(log: LogReader, options: RaftlogOptions) -> Begin:
+def earliest_position(log: LogReader, options: RaftlogOptions) -> StartPosition:
     """Where a stream begins again: at the newest checkpoint, if that is how it began."""
-    if starting_edge(log, options, streaming=True) is Edge.SNAPSHOT:
+    if starting_offset_spec(log, options, streaming=True) is OffsetSpec.SNAPSHOT:
         newest = log.newest_snapshot()
         if newest is not None:
-            return Begin(offset=newest.end_offset, snapshot=newest)
-    return Begin(offset=log.log_start_offset)
+            return StartPosition(offset=newest.end_offset, snapshot=newest)
+    return StartPosition(offset=log.log_start_offset)
 
 
-def _other_cluster(log: LogReader, here: StreamOffset) -> bool:
-    known = here.cluster_id is not None and log.cluster_id is not None
-    return known and here.cluster_id != log.cluster_id
+def _is_other_cluster(log: LogReader, position: StreamOffset) -> bool:
+    known = position.cluster_id is not None and log.cluster_id is not None
+    return known and position.cluster_id != log.cluster_id
 
 
-def _ends_before(log: LogReader, here: StreamOffset) -> Loss | None:
-    rewritten = _diverged(log, here)
-    if rewritten is not None or log.source is SourceKind.VOTERS:
-        return rewritten
+def _check_truncated(log: LogReader, position: StreamOffset) -> Loss | None:
+    diverged = _check_diverged(log, position)
+    if diverged is not None or log.source is SourceKind.VOTERS:
+        return diverged
     return Loss(
         error=data_loss(
             DataLoss.LOG_TRUNCATED,
             path=log.path,
-            reason=f"the stream is at offset {here.offset}, and the log now ends at "
+            reason=f"the stream is at offset {position.offset}, and the log now ends at "
             f"{log.log_end_offset}",
         ),
-        resume=Begin(offset=here.offset),
+        resume=StartPosition(offset=position.offset),
     )
 
 
-def _diverged(log: LogReader, here: StreamOffset) -> Loss | None:
-    """Compare the epoch of the record before ``here`` with the log's own there.
+def _check_diverged(log: LogReader, position: StreamOffset) -> Loss | None:
+    """Compare the epoch of the record before ``position`` with the log's own there.
 
     Where the log ends before that record, a later epoch in the log says that it was replaced.
     """
-    if here.offset <= log.log_end_offset:
-        epoch = epoch_before(log, here.offset)
-        differs = epoch not in (-1, here.epoch)
+    if position.offset <= log.log_end_offset:
+        epoch = epoch_before(log, position.offset)
+        differs = epoch not in (-1, position.epoch)
     else:
         epoch = -1 if log.epochs.latest_epoch is None else log.epochs.latest_epoch
-        differs = epoch > here.epoch
-    if here.epoch < 0 or not differs or _is_compacted(log, here.offset - 1):
+        differs = epoch > position.epoch
+    if position.epoch < 0 or not differs or _is_compacted(log, position.offset - 1):
         return None
-    parted = log.epochs.end_offset_for(here.epoch, log.log_end_offset)
-    resume = here.offset if parted is None else min(parted.offset, here.offset)
+    divergence = log.epochs.end_offset_for(position.epoch, log.log_end_offset)
+    resume = position.offset if divergence is None else min(divergence.offset, position.offset)
     resume = max(resume, log.log_start_offset)
     return Loss(
         error=data_loss(
             DataLoss.DIVERGED_EPOCH,
             path=log.path,
-            reason=f"the record before offset {here.offset} was of leader epoch {here.epoch}, and "
-            f"is of epoch {epoch} now; the histories part at offset {resume}",
+            reason=f"the record before offset {position.offset} was of leader epoch "
+            f"{position.epoch}, and is of epoch {epoch} now; the histories part at offset {resume}",
         ),
-        resume=Begin(offset=resume),
+        resume=StartPosition(offset=resume),
     )
 
 
@@ -146,7 +146,7 @@ def epoch_before(log: LogReader, offset: int) -> int:
 
 
 def next_batch(
-    log: LogReader, begin: Begin, end_offset: int, limits: Limits, *, lost: bool
+    log: LogReader, start: StartPosition, end_offset: int, limits: BatchLimits, *, lost: bool
 ) -> StreamOffset | None:
     """The next batch from ``begin`` towards ``end_offset``; ``None`` if nothing is new.
 
@@ -154,14 +154,14 @@ def next_batch(
     boundary between record batches and outside metadata transactions; one of those that is larger
     than the limits is taken whole.
     """
-    offset = max(begin.offset, end_offset)
-    if begin.snapshot is not None:
-        offset = offset if limits.whole else begin.offset
-    elif offset == begin.offset:
+    offset = max(start.offset, end_offset)
+    if start.snapshot is not None:
+        offset = offset if limits.whole else start.offset
+    elif offset == start.offset:
         return None
     elif limits.records_max is not None or limits.bytes_max is not None:
         offset = log.next_boundary(
-            begin.offset,
+            start.offset,
             end_offset=end_offset,
             max_records=limits.records_max,
             max_bytes=limits.bytes_max,
@@ -169,33 +169,33 @@ def next_batch(
     return StreamOffset(
         offset=offset,
         epoch=epoch_before(log, offset),
-        start_offset=begin.offset,
+        start_offset=start.offset,
         cluster_id=log.cluster_id,
-        snapshot=begin.snapshot,
+        snapshot=start.snapshot,
         lost=lost,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class AvailableRows:
     """What can be read of a batch that is planned, perhaps once more after a restart.
 
     ``losses`` is empty if that is exactly the batch; else it says what is missing.
     """
 
-    begin: Begin
+    start: StartPosition
     end_offset: int
     losses: tuple[DataLossError, ...]
 
 
-def replay_of(log: LogReader, batch: StreamOffset) -> Replay:
+def available_rows(log: LogReader, batch: StreamOffset) -> AvailableRows:
     """Look at the log for the rows of ``batch``: its checkpoint first, then its range."""
     losses: list[DataLossError] = []
 
     def lose(condition: DataLoss, reason: str) -> None:
         losses.append(data_loss(condition, path=log.path, reason=reason))
 
-    if _other_cluster(log, batch):
+    if _is_other_cluster(log, batch):
         lose(
             DataLoss.WRONG_CLUSTER,
             f"the batch is of cluster {batch.cluster_id}, this is the log of {log.cluster_id}",
@@ -213,11 +213,11 @@ def replay_of(log: LogReader, batch: StreamOffset) -> Replay:
         if end_offset > log.log_end_offset:
             lose(DataLoss.LOG_TRUNCATED, f"{place} ends at {log.log_end_offset}")
             end_offset = max(log.log_end_offset, offset)
-        rewritten = _diverged(log, batch)
-        if rewritten is not None:
-            losses.append(rewritten.error)
-    return Replay(
-        begin=Begin(offset=offset, snapshot=snapshot),
+        diverged = _check_diverged(log, batch)
+        if diverged is not None:
+            losses.append(diverged.error)
+    return AvailableRows(
+        start=StartPosition(offset=offset, snapshot=snapshot),
         end_offset=end_offset,
         losses=tuple(losses),
     )

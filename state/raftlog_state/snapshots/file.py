@@ -19,9 +19,9 @@ from raftlog.records.control import (
     SnapshotHeader,
     encode_control,
 )
-from raftlog_state.epochs import kraft_voters
+from raftlog_state.control_records import kraft_voters
 from raftlog_state.image import MetadataImage
-from raftlog_state.image_records import image_records
+from raftlog_state.image_writer import image_records
 from raftlog_state.records import encode
 
 RECORD_OVERHEAD_BYTES_MAX: Final = 19
@@ -29,7 +29,7 @@ RECORD_OVERHEAD_BYTES_MAX: Final = 19
 (length, offset delta, value length), attributes, time delta, no key, no headers."""
 
 
-def checkpoint_bytes(
+def snapshot_bytes(
     image: MetadataImage, *, written_ms: int, batch_bytes_max: int = BATCH_BYTES_MAX
 ) -> bytes:
     """A whole ``.checkpoint``, to be stored under the name ``f"{image.snapshot_id}.checkpoint"``.

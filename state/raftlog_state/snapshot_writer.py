@@ -22,11 +22,11 @@ from raftlog.client import LogReader, write_new_file
 from raftlog.errors import InvalidRecordError, OptionError, UnsupportedVersionError
 from raftlog.types import SnapshotId
 
-from .checkpoint import checkpoint_bytes
 from .image import ConfigRow, MetadataImage, ScramRow
-from .image_records import image_records
-from .moments import Moments
+from .image_reader import ImageReader
+from .image_writer import image_records
 from .records import MASK, Redactor, encode
+from .snapshots import snapshot_bytes
 
 SUFFIX: Final = ".checkpoint"
 _HIDDEN: Final = re.compile(re.escape(MASK) + r"|hmac:[0-9a-f]{32}")
@@ -63,9 +63,9 @@ def export_snapshot(
         And what reading a log raises.
     """
     log = source if isinstance(source, LogReader) else os.fspath(source)
-    moments = Moments(log, Redactor(reveal=True))
-    image = moments.image_at(moments.end_offset() if end_offset is None else end_offset)
-    _refuse_unknown(moments)
+    images = ImageReader(log, Redactor(reveal=True))
+    image = images.image_at(images.end_offset() if end_offset is None else end_offset)
+    _check_nothing_skipped(images)
     return write_snapshot(image, path)
 
 
@@ -80,9 +80,9 @@ def snapshot_log(
     Raises ``UnsupportedVersionError`` as ``export_snapshot`` does, and what
     ``EmbeddedLog.snapshot`` raises.
     """
-    moments = Moments(log.path, Redactor(reveal=True))
-    image = moments.image_at(moments.end_offset())
-    _refuse_unknown(moments)
+    images = ImageReader(log.path, Redactor(reveal=True))
+    image = images.image_at(images.end_offset())
+    _check_nothing_skipped(images)
     values = [encode(record) for record in image_records(image)]
     return log.snapshot(
         values,
@@ -98,14 +98,14 @@ def write_snapshot(
     """Write a checkpoint of ``image``. ``path`` as in ``export_snapshot``.
 
     Raises ``InvalidRecordError`` if a secret in it is redacted, ``OptionError`` for a directory if
-    the image does not know its end, ``FileExistsLogError``, and what ``checkpoint_bytes`` raises.
+    the image does not know its end, ``FileExistsLogError``, and what ``snapshot_bytes`` raises.
     """
-    for record, field, whose in hidden_secrets(image):
+    for record, field, owner in hidden_secrets(image):
         raise InvalidRecordError(
-            record=record, version=0, field=field, reason=f"that of {whose} is redacted"
+            record=record, version=0, field=field, reason=f"that of {owner} is redacted"
         )
     now_ms = time.time_ns() // 1_000_000 if written_ms is None else written_ms
-    data = checkpoint_bytes(image, written_ms=now_ms)
+    data = snapshot_bytes(image, written_ms=now_ms)
     name = os.fspath(path)
     if not name.endswith(SUFFIX):
         if image.snapshot_id.end_offset == 0 < image.snapshot_id.epoch:
@@ -116,8 +116,8 @@ def write_snapshot(
     return ExportedSnapshot(target, image.snapshot_id, len(data))
 
 
-def _refuse_unknown(moments: Moments) -> None:
-    for skipped in moments.skipped:
+def _check_nothing_skipped(images: ImageReader) -> None:
+    for skipped in images.skipped:
         if not skipped.is_control:
             raise UnsupportedVersionError(
                 record=f"record type {skipped.type_id}",

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def maker(cls: Callable[P, T]) -> Callable[P, T]:
+def fast_dataclass(cls: Callable[P, T]) -> Callable[P, T]:
     """The constructor of a frozen, slotted dataclass: same arguments, equal values, less time.
 
     For classes without default factories and without a ``__post_init__`` of their own.
@@ -32,5 +32,5 @@ def maker(cls: Callable[P, T]) -> Callable[P, T]:
     ]
     namespace = {"__post_init__": become}
     twin: Any = dataclasses.make_dataclass(cls.__name__, specs, namespace=namespace, slots=True)
-    made: Callable[P, T] = twin
-    return made
+    constructor: Callable[P, T] = twin
+    return constructor

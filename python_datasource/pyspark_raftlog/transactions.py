@@ -48,10 +48,10 @@ class Visibility:
     error: LogError | None = None
 
 
-class Lookup(Protocol):
+class TransactionLookup(Protocol):
     """Says which records of a scan may be seen."""
 
-    def of(self, scan: Scan, offset: Int64s) -> Visibility:
+    def visibility(self, scan: Scan, offset: Int64s) -> Visibility:
         """Look up every record of ``scan``; ``offset`` is the column of their offsets."""
         ...
 
@@ -65,15 +65,15 @@ class ProducerTransactions:
     def __init__(self, log: LogReader) -> None:
         self._log = log
 
-    def of(self, scan: Scan, offset: Int64s) -> Visibility:
+    def visibility(self, scan: Scan, offset: Int64s) -> Visibility:
         """Look up every record of ``scan``; scans ascend from call to call."""
         batches = scan.batches
         if not (batches.is_transactional & ~batches.is_control).any():
-            return Transactions.none().of(scan, offset)
+            return Transactions.none().visibility(scan, offset)
         found = self._log.aborted_transactions(
             int(batches.base_offset[0]), int(batches.next_offset[-1])
         )
-        visibility = Transactions(found.spans, is_metadata=False).of(scan, offset)
+        visibility = Transactions(found.spans, is_metadata=False).visibility(scan, offset)
         if found.error is None:
             return visibility
         return replace(visibility, known_end=found.known_end, error=found.error)
@@ -94,7 +94,7 @@ class Transactions:
         """For records that lie outside any transaction, as those of a checkpoint."""
         return cls((), is_metadata=True)
 
-    def of(self, scan: Scan, offset: Int64s) -> Visibility:
+    def visibility(self, scan: Scan, offset: Int64s) -> Visibility:
         """Look up every record of ``scan``; ``offset`` is the column of their offsets."""
         if self._is_metadata:
             return self._of_metadata(offset)
@@ -116,12 +116,12 @@ class Transactions:
         aborted = np.zeros(len(batches), dtype=np.bool_)
         transactional = batches.is_transactional & ~batches.is_control
         for producer_id in np.unique(batches.producer_id[transactional]):
-            mine = np.flatnonzero(transactional & (batches.producer_id == producer_id))
+            own = np.flatnonzero(transactional & (batches.producer_id == producer_id))
             spans = self._by_producer.get(int(producer_id))
             if spans is not None:
-                inside, which = spans.find(batches.base_offset[mine], last_is_inside=False)
-                visible[mine] = np.where(inside & ~spans.committed[which], NEVER, _OWN)
-                aborted[mine] = inside & spans.aborted[which]
+                inside, which = spans.find(batches.base_offset[own], last_is_inside=False)
+                visible[own] = np.where(inside & ~spans.committed[which], NEVER, _OWN)
+                aborted[own] = inside & spans.aborted[which]
         return visible, aborted
 
 
