@@ -17,7 +17,7 @@ from raftlog_state.payload import Decode, LogRecord, batch_records
 from raftlog_state.records import decode
 
 
-def checkpoint_log_records(data: bytes, *, path: str | None = None) -> list[LogRecord]:
+def snapshot_log_records(data: bytes, *, path: str | None = None) -> list[LogRecord]:
     """The records of a whole ``.checkpoint``, control records among them, ready for a loader.
 
     Raises ``CorruptSnapshotError`` if header or footer is missing or the end is torn,
