@@ -1,4 +1,4 @@
-"""Bring Delta's jars into Ivy's cache, so that later sessions start without the network's noise."""
+"""Download Delta's jars into Ivy's cache, so that later sessions start without its output."""
 
 from __future__ import annotations
 
