@@ -1,4 +1,4 @@
-"""A bit of a base offset, which no CRC covers, was flipped long ago: it is found, never served."""
+"""A flipped bit of a base offset or a leader epoch, which no CRC covers, is found, never served."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from raftlog.records.batch import iter_batches
 
 END = 60
 BITS = [0, 1, 3, 5, 40, 62]
+EPOCH_BITS = [0, 1, 2, 5, 17, 31]
+BASE_OFFSET_LAST_BYTE, EPOCH_LAST_BYTE = 7, 15
+"""Positions in a batch of the least significant bytes of its base offset and leader epoch."""
 
 
-def flipped(offset: int, bit: int) -> SimulatedDisk:
-    """A log that was closed in order, the base offset of one of its batches changed since."""
+def flipped(offset: int, bit: int, last_byte: int = BASE_OFFSET_LAST_BYTE) -> SimulatedDisk:
+    """A log that was closed in order, a number of one of its batches changed since."""
     disk = new_disk()
     log = opened(disk)
     follow(log, 0, END)
@@ -31,7 +34,7 @@ def flipped(offset: int, bit: int) -> SimulatedDisk:
     path = f"{DIRECTORY}/{offset_name(segment, LOG_SUFFIX)}"
     data = disk.files()[path]
     (position,) = (one.position for one in iter_batches(data) if one.base_offset == offset)
-    disk.flip_bit(path, 8 * (position + 7 - bit // 8) + bit % 8)
+    disk.flip_bit(path, 8 * (position + last_byte - bit // 8) + bit % 8)
     return disk
 
 
@@ -63,6 +66,27 @@ def test_a_replica_finds_it_at_its_start(offset: int, bit: int) -> None:
     """It looks for control records; then it is withdrawn, cut there, and fetches what is gone."""
     log = opened(flipped(offset, bit))
     with pytest.raises(CorruptBatchError):
+        list(log.control_records())
+    assert log.valid_end_offset() == offset
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
+@pytest.mark.parametrize("bit", EPOCH_BITS)
+def test_a_damaged_leader_epoch_is_never_served(offset: int, bit: int) -> None:
+    for byte_count_max in (1, 200, 10_000):
+        log = opened(flipped(offset, bit, EPOCH_LAST_BYTE))
+        found: list[int] = []
+        with pytest.raises(CorruptBatchError, match="leader epoch") as caught:
+            found += served(log, byte_count_max)
+        assert found == list(range(offset))
+        assert caught.value.offset == offset
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, 15, 23, 31])
+@pytest.mark.parametrize("bit", EPOCH_BITS)
+def test_a_replica_finds_a_damaged_leader_epoch_at_its_start(offset: int, bit: int) -> None:
+    log = opened(flipped(offset, bit, EPOCH_LAST_BYTE))
+    with pytest.raises(CorruptBatchError, match="leader epoch"):
         list(log.control_records())
     assert log.valid_end_offset() == offset
 

@@ -215,8 +215,8 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a batch with a damaged base offset is served",
         path=f"{WRITING}/segments.py",
-        old="contiguous_bytes(log.read_at(position, wanted), offset, log.path, position)\n",
-        new="log.read_at(position, wanted)\n",
+        old="contiguous_bytes(data, offset, self.epochs, log.path, position)\n",
+        new="data\n",
         tests=(
             "tests/log_write/test_flipped_base_offsets.py"
             "::test_it_is_never_served_and_what_is_before_it_is",
@@ -229,6 +229,26 @@ RECOVERY_PLANTS: Final = (
         new="pass\n",
         tests=(
             "tests/log_write/test_flipped_base_offsets.py::test_a_replica_finds_it_at_its_start",
+        ),
+    ),
+    Plant(
+        bug="a batch with a damaged leader epoch is served",
+        path=f"{WRITING}/located.py",
+        old="check_leader_epoch(leader_epoch, base_offset, epochs, path, position + at)\n",
+        new="pass\n",
+        tests=(
+            "tests/log_write/test_flipped_base_offsets.py"
+            "::test_a_damaged_leader_epoch_is_never_served",
+        ),
+    ),
+    Plant(
+        bug="a replica reads over a damaged leader epoch at its start",
+        path=f"{WRITING}/located.py",
+        old="            if epochs is not None:\n",
+        new="            if False:\n",
+        tests=(
+            "tests/log_write/test_flipped_base_offsets.py"
+            "::test_a_replica_finds_a_damaged_leader_epoch_at_its_start",
         ),
     ),
     # --- saved copies -----------------------------------------------------------------------------

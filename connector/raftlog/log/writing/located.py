@@ -14,6 +14,7 @@ from typing import Final
 
 from raftlog.errors import CorruptBatchError, LogNotFoundError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, MIB
+from raftlog.log.epoch_cache import EpochCache
 from raftlog.log.names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from raftlog.records.header import BATCH_HEADER, INT64_MAX, LENGTH_MIN
@@ -64,17 +65,43 @@ def check_base_offset(
         )
 
 
-def contiguous_bytes(data: bytes, offset: int, path: str, position: int) -> bytes:
-    """The first bytes of ``data`` whose batches follow each other from ``offset`` on.
+def check_leader_epoch(
+    leader_epoch: int, base_offset: int, epochs: EpochCache, path: str | None, position: int
+) -> None:
+    """Raise ``CorruptBatchError`` for a batch of another epoch than the log's epochs name.
 
-    Raises ``CorruptBatchError`` if not even the first of them is the one at ``offset``.
+    No CRC covers a leader epoch either, and an epoch is in the cache before its first batch is in
+    the log.
+    """
+    expected = epochs.epoch_at(base_offset)
+    if expected is not None and leader_epoch != expected:
+        raise CorruptBatchError(
+            reason=f"its leader epoch is {leader_epoch}, and that of its offset is {expected}",
+            path=path,
+            position=position,
+            offset=base_offset,
+        )
+
+
+def contiguous_bytes(
+    data: bytes, offset: int, epochs: EpochCache, path: str, position: int
+) -> bytes:
+    """Return the first bytes of ``data``, up to a batch with another base offset or leader epoch.
+
+    Raises ``CorruptBatchError`` if that is the first batch, the one at ``offset``.
     """
     at, next_offset = 0, offset
     while at + BATCH_HEADER_BYTES <= len(data):
-        base_offset, length, _, _, _, _, last_offset_delta, *_ = BATCH_HEADER.unpack_from(data, at)
-        if base_offset != next_offset and at:
+        base_offset, length, leader_epoch, _, _, _, last_offset_delta, *_ = (
+            BATCH_HEADER.unpack_from(data, at)
+        )
+        try:
+            check_base_offset(base_offset, next_offset, path, position + at)
+            check_leader_epoch(leader_epoch, base_offset, epochs, path, position + at)
+        except CorruptBatchError:
+            if not at:
+                raise
             return data[:at]
-        check_base_offset(base_offset, next_offset, path, position)
         next_offset = base_offset + last_offset_delta + 1
         at += max(length, LENGTH_MIN) + LOG_OVERHEAD_BYTES
     return data
@@ -127,11 +154,16 @@ def _closing_entry(storage: Storage, directory: str, base_offset: int) -> tuple[
 
 
 def read_batches(
-    file: ReadableFile, position: int, end_position: int, next_offset: int | None = None
+    file: ReadableFile,
+    position: int,
+    end_position: int,
+    next_offset: int | None = None,
+    epochs: EpochCache | None = None,
 ) -> Iterator[RecordBatch]:
     """The batches in [position, end_position), each with its CRC and its base offset checked.
 
-    ``next_offset`` is that of the first; None if it is not known. Raises ``CorruptBatchError``,
+    ``next_offset`` is that of the first; None if it is not known. With ``epochs`` the leader epoch
+    of each is checked too. Raises ``CorruptBatchError``,
     also if the bytes end inside a batch.
     """
     while position < end_position:
@@ -144,6 +176,10 @@ def read_batches(
             if isinstance(batch, TornTail):
                 break
             check_base_offset(batch.base_offset, next_offset, file.path, position + at)
+            if epochs is not None:
+                check_leader_epoch(
+                    batch.leader_epoch, batch.base_offset, epochs, file.path, position + at
+                )
             next_offset = batch.next_offset
             yield batch
             at += batch.byte_count

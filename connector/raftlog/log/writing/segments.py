@@ -314,7 +314,7 @@ class LogSegments:
             with storage.open_file(
                 self.directory.file(offset_name(base_offset, LOG_SUFFIX))
             ) as log:
-                for batch in read_batches(log, position, byte_count, boundary):
+                for batch in read_batches(log, position, byte_count, boundary, self.epochs):
                     if batch.base_offset >= end_offset:
                         return
                     offset = batch.next_offset
@@ -334,7 +334,8 @@ class LogSegments:
         with storage.open_file(self.directory.file(offset_name(base_offset, LOG_SUFFIX))) as log:
             first = header_at(log, position, byte_count)
             wanted = min(max(byte_count_max, first.byte_count), byte_count - position)
-            return contiguous_bytes(log.read_at(position, wanted), offset, log.path, position)
+            data = log.read_at(position, wanted)
+            return contiguous_bytes(data, offset, self.epochs, log.path, position)
 
     def producer_state_at(self, end_offset: int) -> ProducerStateManager:
         """What the log remembered at a batch boundary: a producer snapshot and what follows it."""
