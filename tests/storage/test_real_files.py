@@ -121,7 +121,7 @@ def test_a_process_out_of_descriptors_is_told_so(
     for call in (STORAGE.open_file, STORAGE.open_for_writing, STORAGE.try_lock):
         with pytest.raises(LogAccessError) as caught:
             call(str(tmp_path / "a"))
-        assert "too many open files; close some, or raise the limit" in str(caught.value)
+        assert "too many open files; close files, or raise the limit" in str(caught.value)
 
 
 def test_a_file_system_without_locks_is_told_from_a_held_lock(
@@ -154,7 +154,7 @@ def test_the_boot_is_asked_of_macos_by_its_own_name(
     tool.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(LogAccessError) as caught:
         STORAGE.boot_id()
-    assert "does not say which boot" in str(caught.value)
+    assert "has no boot id" in str(caught.value)
     assert isinstance(caught.value, LogError)
 
 

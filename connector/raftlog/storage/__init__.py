@@ -1,1 +1,1 @@
-"""Where files are: the protocol that the log uses, and real files."""
+"""Storage protocol of the log, and its implementation with local files."""

@@ -1,11 +1,9 @@
-"""Which rights other users have to a file that decides who may do what: keys, configurations.
+"""Permissions of other users on files that decide on access: keys and configurations.
 
-Rules of this file:
-
-1. Rights of a group count unless its owner is alone in it (as Debian's OpenSSH judges). A group may
-   read a key that root owns: so are keys given to services (as in PostgreSQL).
-2. A file may be replaced by users that may write its directory, unless that is sticky. A symbolic
-   link is judged by its directory and by that of its file.
+Permissions of a group count unless the owner is its only member (as in Debian's OpenSSH). A group
+may read a key that root owns, which is how services get keys (as in PostgreSQL). Write permission
+on a directory allows replacing its files, unless it is sticky; of a symbolic link, the directories
+of the link and of its target are checked.
 """
 
 from __future__ import annotations
@@ -20,28 +18,28 @@ _ROOT: Final = 0
 
 
 def change_by_others(path: str) -> str | None:
-    """Return how users other than its owner may change or replace a file; None if they may not.
+    """Return how users other than the owner may change or replace a file; None if they cannot.
 
-    Raises ``OSError`` if the file is not there.
+    Raises ``OSError`` if the file does not exist.
     """
     found = os.stat(path)
     if _others_may(found, stat.S_IWGRP, stat.S_IWOTH):
-        return f"other users may change {path}: take that right away (chmod go-w, or chmod 600)"
+        return f"other users may change {path}: remove that permission (chmod go-w, or chmod 600)"
     for directory in dict.fromkeys(
         os.path.dirname(os.path.abspath(one)) for one in (path, os.path.realpath(path))
     ):
         if others_may_replace_in(os.stat(directory), os.statvfs(directory).f_flag):
             return (
-                f"other users may replace it: take the right to write {directory} away (chmod go-w)"
+                f"other users may replace it: remove write permission on {directory} (chmod go-w)"
             )
     return None
 
 
 def others_may_replace_in(directory: os.stat_result, mount_flags: int) -> bool:
-    """Return whether users other than its owner may replace files of a directory.
+    """Return whether users other than the owner may replace files of a directory.
 
-    ``mount_flags`` are those of its file system (``statvfs``): on a volume that is mounted
-    read-only, such as a Kubernetes ConfigMap, the rights of the directory do not count.
+    ``mount_flags`` are those of its file system (``statvfs``): on a read-only volume, such as a
+    Kubernetes ConfigMap, the permissions of the directory do not matter.
     """
     if mount_flags & os.ST_RDONLY or directory.st_mode & stat.S_ISVTX:
         return False
@@ -49,14 +47,14 @@ def others_may_replace_in(directory: os.stat_result, mount_flags: int) -> bool:
 
 
 def read_by_others(path: str) -> str | None:
-    """Return how users other than its owner may read a key; None if they may not.
+    """Return how users other than the owner may read a key; None if they cannot.
 
-    Raises ``OSError`` if the file is not there.
+    Raises ``OSError`` if the file does not exist.
     """
     found = os.stat(path)
     group = 0 if found.st_uid == _ROOT else stat.S_IRGRP
     if _others_may(found, group, stat.S_IROTH):
-        return f"other users may read the key {path}: take that right away (chmod 600)"
+        return f"other users may read the key {path}: remove that permission (chmod 600)"
     return None
 
 
@@ -67,7 +65,7 @@ def _others_may(found: os.stat_result, group: int, others: int) -> bool:
 
 
 def _is_alone(user_id: int, group_id: int) -> bool:
-    """Whether a group has its owner's name and no other members."""
+    """Return whether a group has the owner's name and no other members."""
     try:
         user, group = pwd.getpwuid(user_id).pw_name, grp.getgrgid(group_id)
     except KeyError:

@@ -1,10 +1,7 @@
-"""Real files, read without disturbing the node that writes them; ``local_writing`` writes them.
+"""Local files, read without effects on the node that writes them.
 
-Rules of this file:
-
-1. Files are opened ``O_RDONLY`` and read with ``pread``: no lock, no shared position, no change of
-   an access mode. Nothing is ever created.
-2. Every ``OSError`` becomes an error of raftlog's that names the path.
+Files are opened ``O_RDONLY`` and read with ``pread``: no lock, no shared position, and nothing is
+created. Every ``OSError`` is raised as an error of raftlog with the path.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY"
 
 
 class LocalFile(Closeable):
-    """An open file of this machine."""
+    """Open file of this machine."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
@@ -44,7 +41,7 @@ class LocalFile(Closeable):
         descriptor = self._open_descriptor()
         parts = []
         try:
-            # One pread may stop short before the end of the file: by a signal, or at 2 GiB.
+            # One pread may return less before the end of the file: after a signal, or at 2 GiB.
             while byte_count > 0 and (part := os.pread(descriptor, byte_count, position)):
                 parts.append(part)
                 position += len(part)
@@ -54,7 +51,7 @@ class LocalFile(Closeable):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def byte_count(self) -> int:
-        """How long the file is at this moment."""
+        """Return the current size of the file."""
         try:
             return os.fstat(self._open_descriptor()).st_size
         except OSError as error:
@@ -72,20 +69,20 @@ class LocalFile(Closeable):
 
 
 class LocalStorage:
-    """The files of this machine. Holds no state: one may be shared, copied and pickled."""
+    """Files of this machine. Stateless: may be shared, copied and pickled."""
 
     def list_names(self, directory: str) -> list[str]:
-        """The names in ``directory``, sorted."""
+        """Return the names in ``directory``, sorted."""
         try:
             return sorted(self._with_descriptor(lambda: os.listdir(directory)))
         except OSError as error:
             raise translated(directory, error) from None
 
     def open_file(self, path: str) -> LocalFile:
-        """Open a file for reading; a directory, a pipe or a device is refused."""
+        """Open a regular file for reading; ``NotALogError`` for anything else."""
         try:
             if not os.path.isfile(path):
-                os.stat(path)  # raises if there is nothing
+                os.stat(path)  # raises if nothing exists there
                 raise NotALogError(path=path, reason="a file was expected there")
             return LocalFile(path, self._with_descriptor(lambda: os.open(path, _OPEN_FLAGS)))
         except OSError as error:
@@ -94,29 +91,29 @@ class LocalStorage:
             raise LogNotFoundError(path=repr(path)) from None
 
     def is_directory(self, path: str) -> bool:
-        """Whether ``path`` is a directory. Raises ``LogNotFoundError`` if nothing is there."""
+        """Return whether ``path`` is a directory. Raises ``LogNotFoundError`` if it is absent."""
         try:
             os.stat(path)
             return os.path.isdir(path)
         except OSError as error:
             raise translated(path, error) from None
-        except ValueError:  # a zero byte in the path
+        except ValueError:  # a null byte in the path
             raise LogNotFoundError(path=repr(path)) from None
 
     def join(self, directory: str, name: str) -> str:
-        """The path of ``name`` in ``directory``."""
+        """Return the path of ``name`` in ``directory``."""
         return os.path.join(directory, name)
 
     def split(self, path: str) -> tuple[str, str]:
-        """The directory that ``path`` lies in and its own name, made absolute first."""
+        """Return the directory and the name of ``path`` in its absolute form."""
         return os.path.split(os.path.abspath(path))
 
     def _with_descriptor(self, opened: Callable[[], _T]) -> _T:
-        """Return what a call gives that needs a descriptor."""
+        """Return the result of a call that opens a descriptor."""
         return opened()
 
     def expand(self, pattern: str) -> list[str]:
-        """The paths that a shell pattern matches, sorted."""
+        """Return the paths that match a shell pattern, sorted."""
         try:
             return sorted(glob.glob(pattern))
         except OSError as error:
@@ -124,7 +121,7 @@ class LocalStorage:
 
 
 def translated(path: str, error: OSError) -> LogError:
-    """What raftlog says of an error of the operating system while reading."""
+    """Return raftlog's error for an error of the operating system on a read."""
     reason = (error.strerror or "the operating system gave no reason").lower()
     match error.errno:
         case errno.ENOENT | errno.ENAMETOOLONG:
@@ -136,7 +133,7 @@ def translated(path: str, error: OSError) -> LogError:
         case errno.ESTALE:
             return SegmentDeletedError(path=path)
         case errno.EMFILE | errno.ENFILE:
-            remedy = "close some, or raise the limit of open files"
+            remedy = "close files, or raise the limit of open files (ulimit -n)"
             return LogAccessError(path=path, reason=reason, remedy=remedy)
         case _:
             return LogAccessError(path=path, reason=reason)

@@ -1,14 +1,13 @@
-"""Exclusive locks on real files that hold between processes and inside one.
+"""Exclusive locks on local files, between processes and within one.
 
-Rules of this file:
+On Linux these are open-file-description locks. They belong to one opening of the file: two openings
+in one process exclude each other, and closing another opening does not release them, as it releases
+POSIX locks of a process. They exclude Java's locks, which ``flock`` does not. Elsewhere it is
+``flock``, which belongs to one opening too.
 
-1. Linux: open-file-description locks. They belong to one opening of the file, so two openings in
-   one process exclude each other, and closing another opening does not drop them, as it drops the
-   locks that POSIX gives to the process. They exclude Java's locks, which ``flock`` does not.
-2. Elsewhere: ``flock``, which belongs to one opening too.
-3. A lock is on the whole file, and never waits. A forked child shares the opening, and would keep
-   the lock alive when its parent is killed: so it closes its own at once. A lock is given back by
-   unlocking, not by closing alone, since a child may be in the middle of that.
+A lock is on the whole file and is never waited for. A forked child shares the opening and would
+keep the lock after its parent was killed, so it closes its copy first. ``release`` unlocks before
+it closes, since a child may not have closed its copy yet.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from types import TracebackType
 from typing import Final, Self
 
 _OFD_SETLK: Final = 37
-"""Linux's F_OFD_SETLK on every processor. Python has the name only where libc's header had it."""
+"""F_OFD_SETLK of Linux on every architecture; Python lacks it if libc's headers did."""
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 """``struct flock`` with 64-bit offsets: type, whence, start, length, process id (must be 0)."""
 _LOCK_ALL: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -33,7 +32,7 @@ _HELD_BY_ANOTHER: Final = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK)
 
 
 def lock_descriptor(descriptor: int) -> bool:
-    """Lock the whole file; False if another opening of it holds a lock. Raises ``OSError``."""
+    """Lock the whole file; False if another opening of it has a lock. Raises ``OSError``."""
     try:
         if sys.platform == "linux":
             fcntl.fcntl(descriptor, _OFD_SETLK, _LOCK_ALL)
@@ -54,23 +53,23 @@ def _unlock_descriptor(descriptor: int) -> None:
 
 
 class LocalLock:
-    """A lock that is held until it is released, or until nobody has its opening any more."""
+    """Lock that is held until it is released or until no process has its opening."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
         _held.add(self)
 
     def release(self) -> None:
-        """Unlock and close. In a forked child nothing is left to do: the lock is its parent's."""
+        """Unlock and close. No-op in a forked child, whose parent has the lock."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        with contextlib.suppress(OSError):  # then closing it has to do
+        with contextlib.suppress(OSError):  # closing releases it unless a child shares it
             _unlock_descriptor(descriptor)
         os.close(descriptor)
 
     def close_in_child(self) -> None:
-        """Close a forked child's share, which leaves its parent's lock alone."""
+        """Close the copy of a forked child; the parent keeps the lock."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

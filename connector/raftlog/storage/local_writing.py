@@ -1,16 +1,16 @@
-"""Real files, written. With ``local`` and ``local_locks`` the only modules that touch any.
+"""Local files, written. Only this module, ``local`` and ``local_locks`` access local files.
 
-Rules of this file:
+Invariants:
 
-1. Nothing is created but by ``create_file``, ``make_directory`` and ``try_lock``; nothing is
-   written through a descriptor that was opened for reading.
-2. Only ``sync`` and ``sync_directory`` make anything durable. Neither is ever retried: not here,
-   and not by a caller (``DiskFailedError``).
-3. Every ``OSError`` becomes an error of raftlog's that names the path.
-4. A file has no right that its directory does not have: in a private directory it is private from
-   the start. A directory for its owner and group alone gives the group its rights to new files
-   whatever the umask is. The rest is left to the umask.
-5. No symbolic link is written through: it may lead out of the log's directory.
+1. Only ``create_file``, ``make_directory`` and ``try_lock`` create files; a descriptor that was
+   opened for reading is never written.
+2. Only ``sync`` and ``sync_directory`` make anything durable. Neither is ever retried, here or by a
+   caller: after a failed fsync the kernel may drop the dirty pages (``DiskFailedError``).
+3. Every ``OSError`` is raised as an error of raftlog with the path.
+4. A file has no permission that its directory does not have, so that files of a private directory
+   are private from their creation. If a directory has no permissions for others, its group
+   permissions apply to new files whatever the umask is; otherwise the umask applies.
+5. Symbolic links are not written through: they may point out of the log's directory.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _MACOS_BOOT_ID: Final = ("sysctl", "-n", "kern.bootsessionuuid")
 
 
 class WritableLocalFile(LocalFile):
-    """An open file of this machine that may be written."""
+    """Open file of this machine that may be written."""
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
-        """Write all of ``data``, by as many calls as that takes."""
+        """Write all of ``data``, in as many calls as needed."""
         descriptor = self._open_descriptor()
         rest = memoryview(data).cast("B")
         try:
-            # One pwrite may stop short: by a signal, at 2 GiB, or where the disk is full.
+            # One pwrite may write less: after a signal, at 2 GiB, or on a full disk.
             while rest:
                 written = os.pwrite(descriptor, rest, position)
                 position += written
@@ -66,14 +66,14 @@ class WritableLocalFile(LocalFile):
             raise _translated(self.path, error) from None
 
     def truncate(self, byte_count: int) -> None:
-        """Cut the file, or make it longer with zeros."""
+        """Truncate the file, or extend it with zeros."""
         try:
             os.ftruncate(self._open_descriptor(), byte_count)
         except OSError as error:
             raise _translated(self.path, error) from None
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the file that is open."""
+        """Return whether the path still leads to the open file."""
         try:
             at_path, opened = os.stat(self.path), os.fstat(self._open_descriptor())
         except (FileNotFoundError, NotADirectoryError):
@@ -83,15 +83,15 @@ class WritableLocalFile(LocalFile):
         return os.path.samestat(at_path, opened)
 
     def sync(self) -> None:
-        """Flush bytes and length to the device; whatever goes wrong is ``DiskFailedError``."""
+        """Flush bytes and length to the device. Raises ``DiskFailedError`` for any error."""
         _sync(self._open_descriptor(), self.path)
 
 
 class WritableLocalStorage(LocalStorage):
-    """The files of this machine, for reading and writing.
+    """Files of this machine, for reading and writing.
 
-    ``directory_mode`` is that of the directories that it makes, and of those that were there and
-    empty; without one the umask decides.
+    ``directory_mode`` is the mode of directories that are created, or exist and are empty; None for
+    the umask's.
     """
 
     file_mode: ClassVar[int] = 0o666
@@ -100,17 +100,17 @@ class WritableLocalStorage(LocalStorage):
         self._directory_mode = directory_mode
 
     def create_file(self, path: str) -> WritableLocalFile:
-        """Make an empty file that was not there."""
+        """Create an empty file. Raises ``FileExistsLogError``."""
         return WritableLocalFile(path, self._create(path, os.O_CREAT | os.O_EXCL))
 
     def open_for_writing(self, path: str) -> WritableLocalFile:
-        """Open a file that is there; a directory, a pipe or a device is refused."""
+        """Open an existing regular file; ``NotALogError`` for anything else."""
         if self.is_directory(path) or not os.path.isfile(path):
             raise NotALogError(path=path, reason="a file was expected there")
         return WritableLocalFile(path, self._open(path))
 
     def make_directory(self, path: str) -> bool:
-        """Make one directory; False if it was there."""
+        """Create a directory; False if it exists."""
         with _errors_of(path):
             try:
                 os.mkdir(path, _ANY_MODE if self._directory_mode is None else _OWNER_MODE)
@@ -120,29 +120,31 @@ class WritableLocalStorage(LocalStorage):
                 if not os.listdir(path):
                     self._set_directory_mode(path)
                 return False
-            self._set_directory_mode(path)  # the umask may have taken some of it
+            self._set_directory_mode(path)  # the umask may have removed permissions
         return True
 
     def rename(self, path: str, new_path: str) -> None:
-        """Rename in one step, replacing a file that has the new name."""
-        assert os.path.dirname(path) == os.path.dirname(new_path), "one directory can be synced"
+        """Rename atomically, replacing a file with the new name."""
+        assert os.path.dirname(path) == os.path.dirname(new_path), (
+            "both names must be in one directory"
+        )
         with _errors_of(path):
             os.replace(path, new_path)
 
     def unlink(self, path: str) -> None:
-        """Take a file out of its directory."""
+        """Remove a file's name from its directory."""
         with _errors_of(path):
-            if os.path.isdir(path):  # Linux would say EISDIR, others EPERM
+            if os.path.isdir(path):  # Linux would return EISDIR, others EPERM
                 raise NotALogError(path=path, reason="a file was expected there")
             os.unlink(path)
 
     def set_read_only(self, path: str, *, owner_only: bool = False) -> None:
-        """Take away all rights to write, as Kafka does with a frozen snapshot."""
-        gone = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+        """Remove all write permissions, as Kafka does with a frozen snapshot."""
+        removed = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
         if owner_only:
-            gone |= stat.S_IRWXG | stat.S_IRWXO
+            removed |= stat.S_IRWXG | stat.S_IRWXO
         with _errors_of(path):
-            os.chmod(path, os.stat(path).st_mode & ~gone)
+            os.chmod(path, os.stat(path).st_mode & ~removed)
 
     def sync_directory(self, directory: str) -> None:
         """Flush the names in a directory to the device."""
@@ -157,7 +159,7 @@ class WritableLocalStorage(LocalStorage):
             os.close(descriptor)
 
     def try_lock(self, path: str) -> LocalLock | None:
-        """Lock a file, made if need be; None if somebody holds it."""
+        """Lock a file, created if absent; None if another opening has the lock."""
         descriptor = self._create(path, os.O_CREAT)
         is_locked = False
         try:
@@ -169,19 +171,22 @@ class WritableLocalStorage(LocalStorage):
         return LocalLock(descriptor) if is_locked else None
 
     def _create(self, path: str, flags: int) -> int:
-        """Open a file that is created if need be, with the rights that its directory allows."""
+        """Open a file, created if absent, with the permissions that its directory allows."""
         with _errors_of(path):
             allowed = stat.S_IMODE(os.stat(os.path.dirname(path) or os.curdir).st_mode)
         mode = self.file_mode & allowed
         descriptor = self._open(path, flags, mode)
         if mode & _GROUP_BITS and not allowed & _OTHERS_BITS:
-            with contextlib.suppress(OSError):  # a lock that another user of the group made
+            with contextlib.suppress(OSError):  # another user of the group created the lock file
                 os.fchmod(descriptor, mode)
         return descriptor
 
     def _set_directory_mode(self, path: str) -> None:
-        """Give a directory its mode. That of another user, such as the root of a mounted volume,
-        stays as it is if its files are private all the same."""
+        """Set a directory's mode.
+
+        A directory of another user, such as the root of a mounted volume, keeps its mode if the
+        files in it are private anyway.
+        """
         mode = self._directory_mode
         if mode is None or stat.S_IMODE(os.stat(path).st_mode) & _ANY_MODE == mode:
             return
@@ -189,10 +194,10 @@ class WritableLocalStorage(LocalStorage):
             os.chmod(path, mode)
         except PermissionError:
             if self.file_mode & ~_OWNER_MODE:
-                raise  # its files would be as open as the directory
+                raise  # the files would be as accessible as the directory
 
     def boot_id(self) -> str:
-        """Linux's random id of this boot; macOS's on macOS. Raises ``LogAccessError``."""
+        """Return the random id of this boot, by Linux or macOS. Raises ``LogAccessError``."""
         try:
             if sys.platform == "linux":
                 with open(_LINUX_BOOT_ID, encoding="ascii") as file:
@@ -202,7 +207,7 @@ class WritableLocalStorage(LocalStorage):
         except (OSError, subprocess.SubprocessError):
             raise LogAccessError(
                 path=_LINUX_BOOT_ID if sys.platform == "linux" else " ".join(_MACOS_BOOT_ID),
-                reason="this system does not say which boot it is in",
+                reason="the system has no boot id",
                 remedy="write logs on Linux or macOS, with /proc mounted",
             ) from None
 
@@ -212,7 +217,7 @@ class WritableLocalStorage(LocalStorage):
 
 
 class PrivateLocalStorage(WritableLocalStorage):
-    """The same, whose new files and directories are for their owner alone: a node's."""
+    """Files of a node: new files and directories are accessible to their owner only."""
 
     file_mode = _PRIVATE_FILE_MODE
 
@@ -228,18 +233,18 @@ def _errors_of(path: str) -> Iterator[None]:
         raise FileExistsLogError(path=path) from None
     except OSError as error:
         raise _translated(path, error) from None
-    except ValueError:  # a zero byte in the path
+    except ValueError:  # a null byte in the path
         raise LogNotFoundError(path=repr(path)) from None
 
 
 def _sync(descriptor: int, path: str, *, is_directory: bool = False) -> None:
     try:
         if sys.platform == "darwin":
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # its fsync leaves bytes in the drive
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # fsync does not flush the drive's cache
         elif is_directory:
             os.fsync(descriptor)
         else:
-            os.fdatasync(descriptor)  # flushes the length too, where it changed
+            os.fdatasync(descriptor)  # flushes a changed length too
     except OSError as error:
         raise DiskFailedError(path=path, reason=_reason(error)) from None
 
@@ -255,7 +260,7 @@ def _translated(path: str, error: OSError) -> LogError:
                 path=path,
                 reason="it is a symbolic link",
                 to_write=True,
-                remedy="a log is written in files of its own: remove the link",
+                remedy="remove the link: raftlog writes to regular files only",
             )
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return LogAccessError(path=path, reason=_reason(error), to_write=True)

@@ -1,19 +1,19 @@
-"""The small protocol through which every file is reached: a read half, and a write half on it.
+"""Protocol of all file access: a read part, and a write part that extends it.
 
-Rules of this file:
+Invariants:
 
-1. ``Storage`` never writes, creates or locks anything: reading must not disturb a running node.
-2. A file that was opened stays readable to its end after it was renamed or deleted, as on POSIX.
+1. ``Storage`` never writes, creates or locks anything, so that reads do not affect a running node.
+2. An open file stays readable to its end after it was renamed or deleted, as on POSIX.
 3. Errors are raftlog's own: ``LogNotFoundError`` (no such file or directory), ``LogAccessError``
-   (the file system refuses, or fails), ``NotALogError`` (a directory where a file should be, or
-   the reverse), ``SegmentDeletedError`` (the file system took an open file away). Writing adds
-   ``FileExistsLogError``, ``DiskFullError`` and ``DiskFailedError``.
-4. After a power loss only this is sure: the bytes and the length of a file as its last ``sync``
-   found them, and the names of a directory as its last ``sync_directory`` found them. Whatever came
-   later may be there whole, in parts, as zeros or not at all, each operation on its own and in no
-   order. Syncing a file says nothing of its name, nor syncing a name of the bytes behind it.
-5. After ``DiskFailedError`` nothing that was written since the last good sync may be believed, even
-   if it can be read back, and no later sync proves it: whoever gets one closes the log.
+   (permission denied, or an I/O error), ``NotALogError`` (a directory instead of a file, or the
+   reverse), ``SegmentDeletedError`` (an open file is no longer accessible: ESTALE). Writes also
+   raise ``FileExistsLogError``, ``DiskFullError`` and ``DiskFailedError``.
+4. After a power loss only this is certain: the bytes and length of a file at its last ``sync``, and
+   the names in a directory at its last ``sync_directory``. Later changes may be there completely,
+   in part, as zeros or not at all, each operation independently and in any order. A synced file
+   does not make its name durable, nor a synced name the bytes of its file.
+5. After ``DiskFailedError`` all writes since the last successful sync are in doubt, even if they
+   can be read back, and no later sync makes them durable: the caller closes the log.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Protocol, Self, runtime_checkable
 
 @runtime_checkable
 class ReadableFile(Protocol):
-    """A file open for reading. Not shared between threads."""
+    """File open for reading. Not thread-safe."""
 
     @property
     def path(self) -> str:
-        """The path that it was opened by; it may have been renamed since."""
+        """Path by which it was opened; it may have been renamed since."""
         ...
 
     def read_at(self, position: int, byte_count: int) -> bytes:
@@ -36,11 +36,11 @@ class ReadableFile(Protocol):
         ...
 
     def byte_count(self) -> int:
-        """How long the file is at this moment; a node that appends makes it grow."""
+        """Return the current size of the file, which grows while a node appends."""
         ...
 
     def close(self) -> None:
-        """Give the file back. Closing twice is allowed."""
+        """Close the file. Idempotent."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -55,10 +55,10 @@ class ReadableFile(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """A tree of files. Paths are text in the storage's own form; take them apart only here."""
+    """Tree of files. Paths are in the storage's own form; only its methods take them apart."""
 
     def list_names(self, directory: str) -> list[str]:
-        """The names of all files and directories in ``directory``, sorted."""
+        """Return the names of all files and directories in ``directory``, sorted."""
         ...
 
     def open_file(self, path: str) -> ReadableFile:
@@ -66,55 +66,55 @@ class Storage(Protocol):
         ...
 
     def is_directory(self, path: str) -> bool:
-        """Whether ``path`` is a directory. Raises ``LogNotFoundError`` if nothing is there."""
+        """Return whether ``path`` is a directory. Raises ``LogNotFoundError`` if it is absent."""
         ...
 
     def join(self, directory: str, name: str) -> str:
-        """The path of ``name`` in ``directory``."""
+        """Return the path of ``name`` in ``directory``."""
         ...
 
     def split(self, path: str) -> tuple[str, str]:
-        """The directory that ``path`` lies in and its own name, made absolute first."""
+        """Return the directory and the name of ``path`` in its absolute form."""
         ...
 
     def expand(self, pattern: str) -> list[str]:
-        """The paths that a shell pattern (``*``, ``?``, ``[...]``) matches, sorted."""
+        """Return the paths that match a shell pattern (``*``, ``?``, ``[...]``), sorted."""
         ...
 
 
 @runtime_checkable
 class WritableFile(ReadableFile, Protocol):
-    """A file open for reading and writing. Not shared between threads."""
+    """File open for reading and writing. Not thread-safe."""
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
-        """Write all of ``data``; a hole before it reads as zeros. Nothing is durable yet.
+        """Write all of ``data``, not durably; a gap before it reads as zeros.
 
-        Raises ``DiskFullError`` (a first part may have been written) and ``DiskFailedError``.
+        Raises ``DiskFullError`` (a part may have been written) and ``DiskFailedError``.
         """
         ...
 
     def truncate(self, byte_count: int) -> None:
-        """Make the file this long, cutting its end or adding zeros. Not durable yet."""
+        """Set the size of the file, not durably; bytes added are zeros."""
         ...
 
     def is_in_place(self) -> bool:
-        """Whether its path still leads to this file: it was not replaced, renamed or deleted."""
+        """Return whether its path still leads to this file: not replaced, renamed or deleted."""
         ...
 
     def sync(self) -> None:
-        """Return when the bytes and the length of the file are durable; its name need not be.
+        """Make the bytes and the length of the file durable, not its name.
 
-        Raises ``DiskFailedError``: then never sync again, see rule 5.
+        Raises ``DiskFailedError``: never sync again then (invariant 5).
         """
         ...
 
 
 @runtime_checkable
 class FileLock(Protocol):
-    """An exclusive lock that is held until it is released or its process ends."""
+    """Exclusive lock that is held until it is released or its process ends."""
 
     def release(self) -> None:
-        """Let others have it. Releasing twice is allowed."""
+        """Release the lock. Idempotent."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -129,56 +129,57 @@ class FileLock(Protocol):
 
 @runtime_checkable
 class WritableStorage(Storage, Protocol):
-    """A tree of files that may be changed. Every change of a name needs ``sync_directory``."""
+    """Tree of files that may be changed. Changes of names are durable after ``sync_directory``."""
 
     def create_file(self, path: str) -> WritableFile:
-        """Make an empty file. Raises ``FileExistsLogError`` if anything has that name."""
+        """Create an empty file. Raises ``FileExistsLogError`` if the name exists."""
         ...
 
     def open_for_writing(self, path: str) -> WritableFile:
-        """Open a file that is there, for reading and writing. Nothing is created or cut."""
+        """Open an existing file for reading and writing, without truncation."""
         ...
 
     def make_directory(self, path: str) -> bool:
-        """Make a directory in one that is there; False if it was there already."""
+        """Create a directory in an existing one; False if it exists."""
         ...
 
     def rename(self, path: str, new_path: str) -> None:
-        """Give a file or directory another name in the same directory, in one step.
+        """Rename a file or directory within its directory, atomically.
 
-        A file that had the new name is gone from the directory; who has it open keeps it.
+        A file with the new name is replaced; openings of it stay valid.
         """
         ...
 
     def unlink(self, path: str) -> None:
-        """Take a file out of its directory. Raises ``LogNotFoundError`` if it is not there."""
+        """Remove a file's name from its directory. Raises ``LogNotFoundError``."""
         ...
 
     def set_read_only(self, path: str, *, owner_only: bool = False) -> None:
-        """Take away everybody's right to write to a file, with ``owner_only`` others' to read it.
+        """Remove all write permissions of a file; with ``owner_only`` others' read permissions too.
 
-        It may still be renamed or deleted, and written by who has it open.
+        It may still be renamed or deleted, and written through existing openings.
         """
         ...
 
     def sync_directory(self, directory: str) -> None:
-        """Return when the names in ``directory`` are durable, and what each of them means.
+        """Make the names in ``directory`` durable, each with the file that it refers to.
 
-        Raises ``DiskFailedError``. The name of ``directory`` itself is its parent's matter.
+        The contents of the files are not included, nor the name of ``directory`` itself. Raises
+        ``DiskFailedError``.
         """
         ...
 
     def try_lock(self, path: str) -> FileLock | None:
-        """Lock a file that is there for nothing else, or say None if somebody holds it.
+        """Lock a file that exists for this purpose only; None if the lock is held. Never waits.
 
-        Never waits. The file is made if it is absent, and stays. Two locks of one process exclude
-        each other as those of two processes do. The lock does not outlive its process.
+        The file is created if absent, and stays. Two locks of one process exclude each other like
+        those of two processes. The lock ends with its process.
         """
         ...
 
     def boot_id(self) -> str:
-        """What this boot of the machine is called: the same in all processes, another after a boot.
+        """Return the id of this boot: the same in all processes, different after a reboot.
 
-        Bytes that were written in this boot are visible to all of its processes, synced or not.
+        Bytes written in this boot are visible to all of its processes, synced or not.
         """
         ...

@@ -1,9 +1,7 @@
-"""A node's files, for which descriptors are kept in reserve.
+"""Files of a node, with file descriptors in reserve.
 
-Rules of this file:
-
-1. While a process has no descriptor left, files of the log are opened with those in reserve. The
-   node then accepts no connection until the reserve is whole again.
+When the process has no descriptor left, files of the log are opened with reserved ones. The node
+then accepts no connection until the reserve is full again.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class ReservedDescriptorStorage(PrivateLocalStorage, Closeable):
-    """Files of this machine, with descriptors in reserve from the first ``refill`` on."""
+    """Files of this machine, with descriptors in reserve after the first ``refill``."""
 
     def __init__(self, count: int = SPARE_DESCRIPTORS) -> None:
         super().__init__()
@@ -31,7 +29,7 @@ class ReservedDescriptorStorage(PrivateLocalStorage, Closeable):
         self._spare: list[int] = []
 
     def refill(self) -> bool:
-        """Fill the reserve as far as there are descriptors; whether it is whole."""
+        """Fill the reserve with the descriptors available; return whether it is full."""
         try:
             while len(self._spare) < self._count_max:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
@@ -40,7 +38,7 @@ class ReservedDescriptorStorage(PrivateLocalStorage, Closeable):
         return True
 
     def close(self) -> None:
-        """Close what is in reserve."""
+        """Close the descriptors in reserve."""
         while self._spare:
             os.close(self._spare.pop())
 
