@@ -203,8 +203,8 @@ def test_an_ordinary_partition_is_read_as_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("beside", "reason"),
     [
-        ({"raftlog.properties": b""}, "raftlog.properties is damaged or names no values"),
-        ({"quorum-state": QUORUM_STATE}, "a quorum's files are beside it"),
+        ({"raftlog.properties": b""}, "raftlog.properties is damaged or has no 'values'"),
+        ({"quorum-state": QUORUM_STATE}, "it has the files of a quorum"),
     ],
 )
 def test_a_log_of_other_records_is_refused_where_nothing_explains_it(

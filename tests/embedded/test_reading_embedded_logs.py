@@ -149,7 +149,7 @@ def test_a_log_says_itself_what_its_values_are(values: str, kind: LogKind) -> No
 
 def test_a_log_whose_properties_are_damaged_is_read_as_what_it_is_declared(writer: Writer) -> None:
     writer.disk.put(f"{DIRECTORY}/{RAFTLOG_PROPERTIES_NAME}", b"values=\\u12")
-    with pytest.raises(UnknownRecordKindError, match=r"is damaged or names no values.*--as"):
+    with pytest.raises(UnknownRecordKindError, match=r"is damaged or has no 'values'.*--as"):
         writer.open()
     log = open_path(DIRECTORY, kind=LogKind.PARTITION, storage=writer.disk)
     assert log.kind is LogKind.PARTITION

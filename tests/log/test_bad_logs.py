@@ -175,7 +175,7 @@ def test_a_length_that_hides_what_follows_is_damage_and_no_torn_tail() -> None:
     assert found == list(range(builder.positions[3][0]))
     assert isinstance(error, CorruptBatchError)
     assert (error.position, error.offset) == (position, builder.positions[3][0])
-    assert "a sound batch begins" in str(error)
+    assert "a valid batch begins" in str(error)
 
 
 @pytest.mark.parametrize("directory", ["/node/__cluster_metadata-0", "/node/orders-0"])
@@ -214,7 +214,7 @@ def test_a_length_that_hides_what_follows_is_found_though_records_hold_whole_bat
     found, error = what_was_whole(log, 0, builder.next_offset)
     assert found == list(range(offset))
     assert isinstance(error, CorruptBatchError)
-    assert f"a sound batch begins at byte {builder.positions[4][2]}" in str(error)
+    assert f"a valid batch begins at byte {builder.positions[4][2]}" in str(error)
 
 
 @pytest.mark.parametrize("length", [-1, 0, 13, 48, 2**31 - 1])

@@ -123,14 +123,14 @@ def test_a_directory_with_no_log(tmp_path: Path) -> None:
 
 def test_a_broker_s_directory_names_its_partitions(tmp_path: Path) -> None:
     (tmp_path / "orders-0").mkdir()
-    with pytest.raises(NotALogError, match="partitions such as orders-0"):
+    with pytest.raises(NotALogError, match="only other partitions: orders-0"):
         open_path(str(tmp_path))
 
 
 def test_a_file_of_another_kind(tmp_path: Path) -> None:
     for name in ("meta.properties", "00000000000000000000.index", "x.checkpoint.part"):
         (tmp_path / name).write_bytes(b"x")
-        with pytest.raises(NotALogError, match="a file of another kind"):
+        with pytest.raises(NotALogError, match="neither a segment nor a checkpoint"):
             open_path(str(tmp_path / name))
 
 

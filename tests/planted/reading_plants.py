@@ -37,7 +37,7 @@ READING_PLANTS: Final = (
         bug="records behind a damaged first batch are not looked at",
         path=f"{LOG}/identity.py",
         old="""            batch = read_batch_at(file, found)
-            assert batch is not None, "it was found to be valid"
+            assert batch is not None, "find_valid_batch validated it"
 """,
         new="""            return
 """,
@@ -47,7 +47,7 @@ READING_PLANTS: Final = (
         bug="a log whose damaged properties explain nothing is read as bytes",
         path=f"{LOG}/identity.py",
         old="""        if has_other:
-            raise _unknown(files, f"its {RAFTLOG_PROPERTIES_NAME} is damaged or names no values")
+            raise _unknown(files, f"its {RAFTLOG_PROPERTIES_NAME} is damaged or has no 'values'")
 """,
         new="""        if has_other:
             return LogKind.PARTITION

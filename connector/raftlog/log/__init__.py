@@ -1,4 +1,4 @@
-"""Files and history of one log: segments, indexes, epochs, snapshots, transactions, its reader.
+"""Files of one log: segments, indexes, leader epochs, snapshots, transactions, and its readers.
 
-Nothing here touches a real file: files are reached through ``raftlog.storage.protocol``.
+All files are accessed through ``raftlog.storage.protocol``.
 """

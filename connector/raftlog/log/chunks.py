@@ -1,10 +1,8 @@
-"""A file's batches, a piece at a time: what a piece is, and how each kind of reading makes one.
+"""Reading of a segment file in chunks, and decoders that turn a chunk into batches.
 
-Rules of this file:
-
-1. Memory is bounded by the chunk, or by one batch where that is larger.
-2. A batch whose length reaches beyond the file is torn: it is never asked for.
-3. A reading of headers alone jumps over the records of large batches.
+Memory is bounded by the chunk size, or by one batch where a batch is larger. A batch whose length
+reaches past the end of the file is torn and is not read. A decoder of headers skips the records of
+large batches.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ from raftlog.records.scan import scan
 from raftlog.storage.protocol import ReadableFile
 
 HEADER_CHUNK_BYTES: Final = 128 * 1024
-"""How much is read at once where only headers are wanted: larger batches are jumped over."""
+"""Chunk size where only headers are read; the records of larger batches are skipped."""
 
 
 class Chunk(Protocol):
-    """Whole batches of a chunk, and where and why they end (``Scan``, ``HeaderScan``, ...)."""
+    """Whole batches of a chunk; position and reason of its end (``Scan``, ``HeaderScan``)."""
 
     @property
     def batches(self) -> BatchColumns: ...
@@ -54,11 +52,11 @@ P = TypeVar("P", bound=Chunk)
 
 
 class ChunkDecoder(Protocol[P]):
-    """One way to make pieces of a chunk."""
+    """Decoder of a chunk of bytes into batches."""
 
     @property
     def chunk_bytes(self) -> int:
-        """How much is read at once, if no batch is larger."""
+        """Bytes of one read, unless a batch is larger."""
         ...
 
     def decode(
@@ -70,7 +68,11 @@ class ChunkDecoder(Protocol[P]):
         start_offset: int | None,
         end_offset: int | None,
     ) -> P:
-        """The batches of ``buffer`` that overlap the range; ``end_position`` is the buffer's."""
+        """Decode the batches of ``buffer`` that overlap [start_offset, end_offset).
+
+        ``file_position`` is the position of ``buffer`` in the file; ``end_position`` of the result
+        is relative to the buffer.
+        """
         ...
 
     def decode_header(
@@ -81,21 +83,21 @@ class ChunkDecoder(Protocol[P]):
         start_offset: int | None,
         end_offset: int | None,
     ) -> P | None:
-        """The first batch of ``buffer`` by its header alone, or None if it must be read whole."""
+        """Decode the first batch from its header alone; None if the whole batch is needed."""
         ...
 
     def first(self, chunk: P, count: int) -> P:
-        """The first ``count`` batches of a piece."""
+        """Return a chunk with only the first ``count`` batches of ``chunk``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDecoder:
-    """Records as columns: CRCs checked, everything decoded that was asked for.
+    """Decoder of records into columns; CRCs are checked.
 
-    ``decompressed_bytes_max`` is the limit of each compressed batch.
-    With ``whole_batches`` the records of the last batch are not cut at the range's end: a caller
-    that goes on after that batch misses none.
+    ``decompressed_bytes_max`` limits the records of one compressed batch. With ``whole_batches``
+    the last batch keeps its records after the end of the range, so that a caller may continue after
+    that batch.
     """
 
     columns: Column
@@ -160,7 +162,7 @@ class ColumnDecoder:
 
 @dataclass(frozen=True, slots=True)
 class HeaderChunk:
-    """Headers, and of the control batches among them (by their place) the batches themselves."""
+    """Headers of batches, and the control batches among them by ordinal."""
 
     batches: BatchColumns
     end_position: int
@@ -171,10 +173,10 @@ class HeaderChunk:
 
 @dataclass(frozen=True, slots=True)
 class HeaderDecoder:
-    """Headers alone.
+    """Decoder of headers alone.
 
-    CRCs are checked of control batches, and of the last batch of each chunk: so the last batch of
-    a log is sound when it is believed to be there. With ``check_all`` those of all batches.
+    CRCs are checked for control batches and for the last batch of each chunk, so that the last
+    batch of a log counts only if it is valid. With ``check_all`` every CRC is checked.
     """
 
     chunk_bytes: int = HEADER_CHUNK_BYTES
@@ -212,7 +214,7 @@ class HeaderDecoder:
                 batch = read_batch(buffer, position, path=path, file_position=file_position)
             except CorruptBatchError as error:
                 return _damaged(walk, ordinal, position, error, tuple(control))
-            assert isinstance(batch, RecordBatch), "the walk saw that it is whole"
+            assert isinstance(batch, RecordBatch), "scan_headers returns whole batches"
             if batch.is_control:
                 control.append((ordinal, batch))
         return HeaderChunk(walk.batches, walk.end_position, walk.stop, walk.error, tuple(control))
@@ -253,7 +255,7 @@ def _damaged(
 
 @dataclass(frozen=True, slots=True)
 class BatchChunk:
-    """Batches as objects, beside their headers as columns."""
+    """Batches as objects, and their headers as columns."""
 
     batches: BatchColumns
     end_position: int
@@ -264,7 +266,7 @@ class BatchChunk:
 
 @dataclass(frozen=True, slots=True)
 class BatchDecoder:
-    """One object a batch: for tools, not for speed."""
+    """Decoder of batches into one object each; for tools, where speed does not matter."""
 
     chunk_bytes: int
 
@@ -292,7 +294,7 @@ class BatchDecoder:
             except CorruptBatchError as error:
                 whole = walk.batches[: len(objects)]
                 return BatchChunk(whole, position, Stop.DAMAGED, error, tuple(objects))
-            assert isinstance(batch, RecordBatch), "the walk saw that it is whole"
+            assert isinstance(batch, RecordBatch), "scan_headers returns whole batches"
             objects.append(batch)
         return BatchChunk(walk.batches, walk.end_position, walk.stop, walk.error, tuple(objects))
 
@@ -318,11 +320,11 @@ def read_chunks(
     start_offset: int | None,
     end_offset: int | None,
 ) -> Iterator[tuple[int, P]]:
-    """Read a file from ``position`` (where a batch begins) to its end, its damage or the range's.
+    """Read a file from ``position``, which must be the start of a batch, in chunks.
 
-    Gives each piece with the position behind its last batch. The last piece tells why no more
-    follow: END and TORN mean the end of the file as it is now. ``start_offset`` is looked at until
-    the first batch is found that reaches it.
+    Yields each chunk with the position after its last batch. Reading ends at the end of the file,
+    at damage or at ``end_offset``; ``stop`` of the last chunk is the reason. END and TORN mean the
+    current end of the file. ``start_offset`` is applied until the first batch that reaches it.
     """
     wanted = decoder.chunk_bytes
     while True:
@@ -342,7 +344,7 @@ def read_chunks(
                 yield position, chunk
                 return
             jumped = None
-            if byte_count < left:  # whether a file's last batch is sound must be seen
+            if byte_count < left:  # the last batch of a file is decoded whole: its CRC decides
                 jumped = decoder.decode_header(
                     buffer,
                     file_position=position,
@@ -365,6 +367,6 @@ def read_chunks(
 
 
 def _first_batch_bytes(buffer: bytes) -> int | None:
-    """How many bytes the batch at the buffer's beginning claims, or None for zeros."""
+    """Return the size of the buffer's first batch by its length field; None if that is zero."""
     (length,) = BATCH_LENGTH.unpack_from(buffer, LENGTH_POSITION)
     return length + LOG_OVERHEAD_BYTES if length else None

@@ -1,13 +1,21 @@
-"""Read on from a place in the log, over segments that roll and vanish under the reader.
+"""Cursor that reads a log across segments, which may roll or be deleted while they are read.
 
-Rules of this file:
+At a batch that cannot be read, the kind of segment and the bytes after it decide:
 
-1. What was whole is given out first; the error comes behind it.
-2. Offsets never go back; in a metadata log they never skip either. Base offsets lie outside the
-   CRC, so this is also what finds a flipped bit in one.
-3. A sealed segment ends with a whole batch. The active one may end in a torn batch or in zeros:
-   a tail, not an error, unless something sound follows it (``resync``).
-4. A segment that vanished is looked for again; what the log no longer holds is ``DataLossError``.
+  sealed     | batch | batch | cut off    |                 CorruptBatchError
+  active     | batch | batch | cut off    | end of file     end of the log, a torn tail
+  active     | batch | batch | 0 0 0 0 0  | end of file     end of the log, preallocated zeros
+  active     | batch | batch | unreadable | valid batch |   CorruptBatchError
+
+Invariants:
+
+1. Batches before damage are returned; the error is raised after them.
+2. Offsets never decrease, and have no gaps in a metadata log. The base offset is outside the CRC,
+   so this check also detects a flipped bit in it.
+3. A sealed segment ends with a whole batch. The active one may end in a torn batch or in zeros,
+   unless a valid batch follows (``resync``).
+4. A segment that was deleted is looked up again; offsets that the log no longer holds raise
+   ``DataLossError``.
 """
 
 from __future__ import annotations
@@ -34,17 +42,17 @@ from .files import LogFiles, read_batch_at
 from .resync import find_valid_batch
 
 _ZEROS_BYTES: Final = 4096
-"""So many zeros are a preallocated file's: nothing is looked for behind them."""
+"""That many zeros after a batch are preallocated space: no search for a valid batch follows."""
 _ATTEMPTS_MAX: Final = 5
-"""How often a vanished segment is looked for before the caller is told."""
+"""Attempts to find a deleted segment again before ``SegmentDeletedError`` is raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """What lies behind the last sound batch of the active segment.
+    """Bytes after the last valid batch of the active segment.
 
-    ``byte_count`` 0 is a clean end. ``error`` is set if the bytes are no batch that was cut off and
-    no zeros: a rotten last batch, or no log at all.
+    ``byte_count`` is 0 at a clean end. ``error`` is set if the bytes are neither a batch that was
+    cut off nor zeros: the last batch is damaged, or the file is not a log.
     """
 
     path: str
@@ -54,10 +62,10 @@ class LogTail:
 
 
 class LogCursor:
-    """A place in a log from which reading goes on. Not shared between threads.
+    """Position in a log from which reading continues. Not thread-safe.
 
-    ``next_offset`` is the offset behind the last batch that was read; ``tail`` is set when reading
-    came to the end of the log.
+    ``next_offset`` is the offset after the last batch that was read; ``tail`` is set after the end
+    of the log was reached.
     """
 
     def __init__(self, files: LogFiles, offset: int, *, contiguous: bool) -> None:
@@ -65,22 +73,27 @@ class LogCursor:
         self._contiguous = contiguous
         self._started = False
         self._position: int | None = None
-        self._refused_position: int | None = None
+        self._failed_position: int | None = None
         self.next_offset = offset
         self.tail: LogTail | None = None
         self.segment = self._segment_at(offset)
 
     @property
     def position(self) -> int | None:
-        """Where in ``segment`` reading goes on, if that is known already."""
+        """Position in ``segment`` at which reading continues; None if it is not known yet."""
         return self._position
 
     def read(self, decoder: ChunkDecoder[P], end_offset: int | None = None) -> Iterator[P]:
-        """Read pieces up to ``end_offset``, or up to the end of the log if it is None.
+        """Read chunks up to ``end_offset``, or up to the end of the log if it is None.
 
-        Raises ``CorruptBatchError``, ``LogGapError``, ``DataLossError`` (also if the log ends
-        before ``end_offset``), ``SegmentDeletedError`` and ``LogAccessError``, each behind the
-        last piece that was whole.
+        Each error is raised after the last valid chunk.
+
+        Raises:
+            CorruptBatchError: a batch before the end of the range is damaged.
+            LogGapError: a batch has another base offset than expected.
+            DataLossError: the offset was deleted, or the log ends before ``end_offset``.
+            SegmentDeletedError: a segment was deleted, ``_ATTEMPTS_MAX`` times in a row.
+            LogAccessError: a file cannot be read.
         """
         attempts = 0
         while end_offset is None or self.next_offset < end_offset:
@@ -93,7 +106,7 @@ class LogCursor:
                     if error is not None and (following is not None or end_offset is not None):
                         raise error
                     if stop is Stop.END_OFFSET:
-                        assert end_offset is not None, "only a range ends at an offset"
+                        assert end_offset is not None, "Stop.END_OFFSET needs an end offset"
                         self._check_end(file, end_offset)
                         return
                     if following is not None:
@@ -102,7 +115,7 @@ class LogCursor:
                         continue
                     self._files.refresh()
                     if self._files.segment_after(self.segment) is not None:
-                        continue  # rolled meanwhile: read what was added before the roll
+                        continue  # the segment rolled: read what was appended before that
                     if self._is_end_of_log(file, error, end_offset):
                         return
             except SegmentDeletedError:
@@ -117,29 +130,29 @@ class LogCursor:
         segment = self._files.segment_at(offset)
         if segment is None:
             start = min(self._files.listing.segments, default=None)
-            now = "the log has no segment now" if start is None else f"the log begins at {start}"
+            now = "the log has no segment" if start is None else f"the log begins at {start}"
             raise DataLossError(
                 path=self._files.path,
                 condition="OFFSETS_DELETED",
-                reason=f"offset {offset} is gone: {now}",
-                remedy="begin at a snapshot or at the first offset on disk",
+                reason=f"offset {offset} was deleted: {now}",
+                remedy="start at a snapshot or at the first offset on disk",
             )
         return segment
 
     def _read_segment(
         self, file: ReadableFile, decoder: ChunkDecoder[P], end_offset: int | None
     ) -> Generator[P, None, tuple[Stop, CorruptBatchError | None]]:
-        """Read the current segment. Returns why it ended, and the damage that ended it."""
-        wanted = None
-        if self._position is None:  # what the index leads to may begin before what is wanted
+        """Read the current segment; return why reading ended, and the damage if that is why."""
+        start_offset = None
+        if self._position is None:  # the index entry may be for an earlier batch
             self._position = self._files.find(file, self.segment, self.next_offset)
-            wanted = self.next_offset
+            start_offset = self.next_offset
         stop, error = Stop.END, None
         for position, chunk in read_chunks(
-            file, self._position, decoder, start_offset=wanted, end_offset=end_offset
+            file, self._position, decoder, start_offset=start_offset, end_offset=end_offset
         ):
             if _is_past(self.next_offset, end_offset):
-                return Stop.END_OFFSET, None  # what follows is not wanted, whatever it is
+                return Stop.END_OFFSET, None  # damage after the range does not matter
             batches = chunk.batches
             count, gap = self._in_order(batches, file.path)
             if count:
@@ -158,7 +171,7 @@ class LogCursor:
         return stop, error
 
     def _in_order(self, batches: BatchColumns, path: str) -> tuple[int, LogGapError | None]:
-        """How many leading batches follow each other, and what is wrong with the next one."""
+        """Return the number of leading batches in order, and the error of the next one."""
         if not len(batches):
             return 0, None
         base_offset = batches.base_offset
@@ -166,7 +179,7 @@ class LogCursor:
         expected[1:] = batches.last_offset[:-1] + 1
         expected[0] = self.next_offset
         wrong = base_offset != expected if self._contiguous else base_offset < expected
-        if not self._started:  # the first batch may begin before the offset that is wanted
+        if not self._started:  # the first batch may begin before the requested offset
             wrong[0] = self._contiguous and base_offset[0] > expected[0]
         if not wrong.any():
             return len(batches), None
@@ -179,10 +192,10 @@ class LogCursor:
         )
 
     def _check_end(self, file: ReadableFile, end_offset: int) -> None:
-        """Look at the batch behind the range: does it say what it must?
+        """Check the base offset of the batch that ended the range.
 
-        A flipped bit in its base offset would make it end a range to which it belongs. Of a range
-        that was read to its end it says nothing: it may be a writer's that died.
+        A flipped bit in it would end the range before records that belong to it. Not checked if the
+        whole range was read: the batch after it may be the torn one of a crashed writer.
         """
         if self.next_offset >= end_offset:
             return
@@ -210,7 +223,7 @@ class LogCursor:
             )
 
     def _leave(self, file: ReadableFile, following: int) -> None:
-        """Go from a sealed segment to the next one."""
+        """Move from a sealed segment to the next one."""
         position = self._position or 0
         head = file.read_at(position, BATCH_HEADER_BYTES)
         if any(head):
@@ -237,25 +250,25 @@ class LogCursor:
     def _is_end_of_log(
         self, file: ReadableFile, error: CorruptBatchError | None, end_offset: int | None
     ) -> bool:
-        """Judge what lies behind the last batch of the active segment.
+        """Return whether the active segment ends here, and set ``tail``.
 
-        False: the node has appended meanwhile, read on.
+        False if the node appended in the meantime: reading continues.
         """
         position = self._position or 0
         byte_count = file.byte_count() - position
         head = file.read_at(position, _ZEROS_BYTES)
         if any(head):
             valid_position = find_valid_batch(file, position, self.next_offset)
-            # Looked at only now: the node may have completed the batch while we searched. If it
-            # is whole and is refused once more, what is in it is damaged.
+            # Read after the search, during which the node may have completed the batch. A whole
+            # batch that fails to decode a second time has damaged contents.
             if read_batch_at(file, position) is not None:
-                if error is not None and self._refused_position == position:
+                if error is not None and self._failed_position == position:
                     raise error
-                self._refused_position = position
+                self._failed_position = position
                 return False
             if valid_position is not None:
                 raise error or CorruptBatchError(
-                    reason=f"its length is not true: a sound batch begins at byte {valid_position}",
+                    reason=f"its length is wrong: a valid batch begins at byte {valid_position}",
                     path=file.path,
                     position=position,
                     offset=self.next_offset,
@@ -264,9 +277,9 @@ class LogCursor:
             raise DataLossError(
                 path=self._files.path,
                 condition="LOG_TRUNCATED",
-                reason=f"the log ends at offset {self.next_offset} now, and records up to "
-                f"{end_offset} were to be read",
-                remedy="the node truncated it, or this is another copy: plan the read again",
+                reason=f"the log now ends at offset {self.next_offset}, below the end "
+                f"{end_offset} of the read",
+                remedy="the log was truncated or replaced by another copy: plan the read again",
             )
         self.tail = LogTail(file.path, position, max(byte_count, 0), error)
         return True
@@ -277,7 +290,7 @@ def _is_past(next_offset: int, end_offset: int | None) -> bool:
 
 
 def _offsets_at(file: ReadableFile, position: int) -> tuple[int, int, int] | None:
-    """Base offset, last offset and bytes that a header claims; None if there is no header."""
+    """Return base offset, last offset and size by the header at ``position``; None without one."""
     head = file.read_at(position, BATCH_HEADER_BYTES)
     if len(head) < BATCH_HEADER_BYTES:
         return None

@@ -1,11 +1,8 @@
-"""The files of one log as the last look at its directory found them.
+"""Files of one log by its last directory listing, and positions in them.
 
-Rules of this file:
-
-1. A look is a listing of names. Between two looks the node may roll, rename and delete: a listed
-   file that cannot be opened any more is ``SegmentDeletedError``, and the caller looks again.
-2. Nothing here believes an index: a position found through one is used only if a sound batch
-   begins there that ends with the offset that the index names, at or below the one wanted.
+Between two listings the node may roll, rename and delete segments: opening a listed file that no
+longer exists raises ``SegmentDeletedError``, and the caller lists again. An index is only a hint: a
+position from it is used if a valid batch begins there that ends with the entry's offset.
 """
 
 from __future__ import annotations
@@ -50,15 +47,15 @@ V = TypeVar("V")
 _INDEXES_KEPT: Final = 256
 _HINTS_KEPT: Final = 256
 _ATTEMPTS_MAX: Final = 10
-"""How often to look again while a cleaner swaps segments, which takes it microseconds."""
+"""Listings while the cleaner swaps segments, which takes microseconds."""
 
 
 class LogFiles:
-    """A log's directory, or one file that stands for a log. Not shared between threads."""
+    """Directory of a log, or one file opened as a log. Not thread-safe."""
 
     def __init__(self, storage: Storage, directory: str, listing: Listing) -> None:
         self.decompressed_bytes_max = DECOMPRESSED_BYTES_MAX
-        """Bytes that the records of one compressed batch may expand to."""
+        """Limit of the decompressed records of one batch, in bytes."""
         self.storage = storage
         self.directory = directory
         self.listing = listing
@@ -68,30 +65,30 @@ class LogFiles:
 
     @classmethod
     def of_directory(cls, storage: Storage, directory: str) -> Self:
-        """All files of a partition's directory."""
+        """List a partition's directory."""
         return cls(storage, directory, read_listing(storage.list_names(directory)))
 
     @classmethod
     def of_segment(cls, storage: Storage, path: str, base_offset: int) -> Self:
-        """One segment alone; its indexes are looked for beside it."""
+        """Open one segment; its indexes are read from the same directory."""
         files = cls(storage, storage.split(path)[0], Listing(segments=(base_offset,)))
         files._single_path = path
         return files
 
     @classmethod
     def of_checkpoint(cls, storage: Storage, path: str, snapshot_id: SnapshotId) -> Self:
-        """One checkpoint alone: a log that is empty behind it."""
+        """Open one checkpoint: a log without records after the snapshot."""
         files = cls(storage, storage.split(path)[0], Listing(snapshots=(snapshot_id,)))
         files._single_path = path
         return files
 
     @property
     def path(self) -> str:
-        """What the log is called in errors."""
+        """Path in error messages."""
         return self._single_path or self.directory
 
     def refresh(self) -> None:
-        """Look again. A single file stays what it is."""
+        """List the directory again; no-op for a single file."""
         if self._single_path is not None:
             return
         for _ in range(_ATTEMPTS_MAX):
@@ -99,20 +96,20 @@ class LogFiles:
             if not self.listing.swapped:
                 return
 
-    # --- which file -------------------------------------------------------------------------------
+    # --- files ------------------------------------------------------------------------------------
 
     def segment_at(self, offset: int) -> int | None:
-        """The base offset of the segment that would hold ``offset``, or None below the first."""
+        """Return the base offset of the segment for ``offset``; None below the first segment."""
         ordinal = bisect_right(self.listing.segments, offset)
         return self.listing.segments[ordinal - 1] if ordinal else None
 
     def segment_after(self, base_offset: int) -> int | None:
-        """The next segment's base offset, or None: then the given one is the active one."""
+        """Return the next segment's base offset; None for the active segment."""
         ordinal = bisect_right(self.listing.segments, base_offset)
         return self.listing.segments[ordinal] if ordinal < len(self.listing.segments) else None
 
     def segment_path(self, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
-        """The path of a segment or of a file beside it."""
+        """Return the path of a segment's file with this suffix."""
         if self._single_path is None:
             if suffix == LOG_SUFFIX and base_offset in self.listing.swapped:
                 suffix += SWAP_SUFFIX
@@ -122,25 +119,25 @@ class LogFiles:
         return self._single_path if suffix == LOG_SUFFIX else _stem(path) + suffix + tail
 
     def checkpoint_path(self, snapshot_id: SnapshotId) -> str:
-        """The path of a snapshot's file."""
+        """Return the path of a snapshot file."""
         return self._single_path or self.storage.join(self.directory, checkpoint_name(snapshot_id))
 
     def open(self, path: str) -> ReadableFile:
-        """Open a file that was listed. Raises ``SegmentDeletedError`` if it is gone since."""
+        """Open a listed file. Raises ``SegmentDeletedError`` if it no longer exists."""
         try:
             return self.storage.open_file(path)
         except LogNotFoundError:
             raise SegmentDeletedError(path=path) from None
 
     def read_small(self, name: str) -> bytes | None:
-        """The content of a small file of the directory, or None if there is none."""
+        """Return the content of a small file of the directory; None if it does not exist."""
         path = self.storage.join(self.directory, name)
         return read_small_file(self.storage, path)
 
-    # --- where in it ------------------------------------------------------------------------------
+    # --- positions in them ------------------------------------------------------------------------
 
     def offset_index(self, base_offset: int) -> OffsetIndex:
-        """A segment's offset index; empty if it has none. Kept if the segment is sealed."""
+        """Return a segment's offset index, empty if it has none; cached for sealed segments."""
         index = self._indexes.get(base_offset)
         if index is None:
             data = self._index_bytes(base_offset, INDEX_SUFFIX, OFFSET_ENTRY_BYTES)
@@ -150,23 +147,24 @@ class LogFiles:
         return index
 
     def time_index(self, base_offset: int) -> TimeIndex:
-        """A segment's time index; empty if it has none."""
+        """Return a segment's time index, empty if it has none."""
         data = self._index_bytes(base_offset, TIME_INDEX_SUFFIX, TIME_ENTRY_BYTES)
         return parse_time_index(data, base_offset)
 
     def remember_position(self, offset: int, base_offset: int, position: int) -> None:
-        """Note where reading came to: it often goes on there."""
+        """Cache the position of ``offset``: the next read often continues there."""
         _keep(self._hints, offset, (base_offset, position), _HINTS_KEPT)
 
     def was_read_to(self, offset: int, base_offset: int) -> bool:
-        """Whether reading came to ``offset`` inside this segment, as far as that is remembered."""
+        """Return whether the position of ``offset`` in this segment is cached."""
         segment, position = self._hints.get(offset, (None, 0))
         return segment == base_offset and position > 0
 
     def find(self, file: ReadableFile, base_offset: int, offset: int) -> int:
-        """A position of the segment where a batch begins whose base offset is at most ``offset``.
+        """Return a position at which a batch with a base offset <= ``offset`` begins.
 
-        The batch that holds the offset lies there or behind. 0 if nothing better is known.
+        The batch that contains ``offset`` is at that position or after it. 0 without a valid hint
+        or index entry.
         """
         hint = self._nearest_hint(base_offset, offset)
         if hint is not None and hint[0] == offset and _begins_with(file, hint[1], offset):
@@ -181,7 +179,7 @@ class LogFiles:
         return position
 
     def _nearest_hint(self, base_offset: int, offset: int) -> tuple[int, int] | None:
-        """The last offset at or before this one that reading came to in a segment, and where."""
+        """Return the greatest cached offset <= ``offset`` of a segment, and its position."""
         known = [
             (hinted, position)
             for hinted, (segment, position) in self._hints.items()
@@ -190,7 +188,7 @@ class LogFiles:
         return max(known, default=None)
 
     def is_entry_valid(self, file: ReadableFile, index: OffsetIndex, ordinal: int) -> bool:
-        """Whether the batch that an index entry names lies where the entry says."""
+        """Return whether the batch of an index entry begins at the entry's position."""
         batch = read_batch_at(file, int(index.positions[ordinal]))
         return batch is not None and batch.last_offset == int(index.last_offsets[ordinal])
 
@@ -203,7 +201,7 @@ class LogFiles:
 
 
 def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
-    """The sound batch that begins at ``position`` of a file, or None if there is none."""
+    """Return the valid batch that begins at ``position`` of a file, else None."""
     head = file.read_at(position, BATCH_HEADER_BYTES)
     if len(head) < BATCH_HEADER_BYTES:
         return None
@@ -223,7 +221,7 @@ def read_batch_at(file: ReadableFile, position: int) -> RecordBatch | None:
 
 
 def _begins_with(file: ReadableFile, position: int, offset: int) -> bool:
-    """Whether a header with this base offset lies at a position where a batch did begin."""
+    """Return whether the header at ``position``, where a batch once began, has this base offset."""
     head = file.read_at(position, BATCH_HEADER_BYTES)
     return len(head) == BATCH_HEADER_BYTES and BATCH_HEADER.unpack(head)[0] == offset
 

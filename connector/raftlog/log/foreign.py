@@ -1,10 +1,9 @@
-"""Tell a file that never was a segment from a damaged one: text, an archive, somebody's own log.
+"""Detection of files that are not segments at all: text, an archive, another program's log.
 
-Rules of this file:
-
-1. Damage is rarely in two fields at once, so one impossible field is damage. A file is foreign only
-   if its first bytes are no batch of any format in two ways, and no sound batch follows.
-2. Kafka: ``Records`` (base offset, length), ``DefaultRecordBatch`` and ``LegacyRecord`` (magic).
+Damage rarely affects two fields, so one impossible field means a damaged segment. A file is foreign
+only if at least two of base offset, length and magic of its first bytes are impossible in every
+message format, and no valid batch follows. Kafka: ``Records`` (base offset, length),
+``DefaultRecordBatch`` and ``LegacyRecord`` (magic).
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _PREFIX: Final = struct.Struct(
 assert _PREFIX.size == MAGIC_POSITION + 1
 _LEGACY_LENGTH_MIN: Final = 14
 _OFFSET_LIKELY_MAX: Final = 2**48
-"""More records than any log holds; eight characters or more are a far larger number."""
+"""More records than any log has; eight characters of text are a far larger number."""
 _SHOWN_BYTES: Final = 24
 
 
 def check_segment_format(file: ReadableFile, base_offset: int | None) -> None:
-    """Raise ``NotALogError`` if ``file`` is no segment, damaged or whole.
+    """Raise ``NotALogError`` if ``file`` is not a segment, damaged or not.
 
-    ``base_offset`` is what its name says, or None if that says nothing.
+    ``base_offset`` is that in the file's name, or None if the name has none.
     """
     head = file.read_at(0, _PREFIX.size)
     if not _is_foreign(head, base_offset):
@@ -53,7 +52,7 @@ def _is_foreign(head: bytes, base_offset: int | None) -> bool:
         is_offset_possible = 0 <= first_offset <= _OFFSET_LIKELY_MAX
     else:
         is_offset_possible = 0 <= first_offset - base_offset <= INT32_MAX
-    if len(head) < _PREFIX.size or not any(head):  # a torn batch, or a preallocated file's zeros
+    if len(head) < _PREFIX.size or not any(head):  # a torn batch, or preallocated zeros
         return any(head) and not is_offset_possible
     is_length_possible = _LEGACY_LENGTH_MIN <= length <= LENGTH_MAX
     is_magic_possible = 0 <= magic <= BATCH_MAGIC

@@ -1,15 +1,15 @@
-"""Decide what the records of a log are: a cluster's metadata, whose values hold secrets, or not.
+"""Detection of the record kind of a log: cluster metadata, whose values contain secrets, or not.
 
-Rules of this file:
+Invariants:
 
-1. It fails closed. Bytes are looked at before names: a log is metadata if its topic or topic id is
-   that of ``__cluster_metadata``, if its records are framed as metadata records, or if its
-   ``raftlog.properties`` says ``kraft``. No name and no property outweighs that.
-2. A valid ``raftlog.properties`` that says ``bytes`` or ``msgpack`` explains ``quorum-state``, a
-   checkpoint or a leader change beside records that are not framed. Without it they are a metadata
-   log's. If the records contradict that, or cannot be decoded, or if the file is damaged, the log
-   is refused (``UnknownRecordKindError``) until the caller declares its kind.
-3. Only samples are read, of bounded size: the first batches of the first and the last segment, and
+1. Detection fails closed. A log is metadata if its topic name or topic id is that of
+   ``__cluster_metadata``, if its records have the frame of metadata records, or if its
+   ``raftlog.properties`` has ``values=kraft``; no name and no property overrides that.
+2. A valid ``raftlog.properties`` with ``bytes`` or ``msgpack`` explains ``quorum-state``, snapshots
+   or leader changes next to records without the frame. Without it such a log is metadata. If the
+   records contradict that or cannot be decoded, or if the file is damaged,
+   ``UnknownRecordKindError`` is raised until the caller declares the kind.
+3. Only samples of bounded size are read: the first batches of the first and the last segment, and
    of the newest snapshot.
 """
 
@@ -51,33 +51,32 @@ _KRAFT: Final = "kraft"
 _OTHER_VALUES: Final = ("bytes", "msgpack")
 _FRAME_VERSION: Final = 1
 _API_KEYS_END: Final = 0x40
-"""Above every api key of a metadata record so far, and still a varint of one byte."""
+"""Above every api key of a metadata record so far; still a varint of one byte."""
 _VERSIONS_END: Final = 0x20
-"""Above every version of a metadata record so far, likewise."""
+"""Above every version of a metadata record so far; still a varint of one byte."""
 
 
 class _Content(enum.Enum):
-    """What samples of a log's records are."""
+    """Content of the samples of a log's records."""
 
     FRAMED = "framed"
     """At least half of the data records have the frame of a metadata record, and no key."""
     OTHER = "other"
-    """Data records of another kind."""
+    """Data records without that frame."""
     CONTROL = "control"
-    """No data record, but a leader change: a Raft log's."""
+    """No data record, but a leader change: the log of a Raft quorum."""
     NONE = "none"
-    """No batch that can be read at all."""
+    """No readable batch."""
     UNREADABLE = "unreadable"
-    """Valid batches are there, or may be, and none of the samples can be decoded."""
+    """There are valid batches, or may be, but no sample can be decoded."""
 
 
 def identify(
     files: LogFiles, directory_name: str, declared: LogKind | None
 ) -> tuple[TopicPartition, LogKind]:
-    """Return the partition of a directory or a segment, and its kind.
+    """Return the partition of a directory or a segment, and the kind of its records.
 
-    ``declared`` is what the caller says it is: then nothing is guessed. Raises
-    ``UnknownRecordKindError``.
+    ``declared`` is the kind by the caller; None to detect it. Raises ``UnknownRecordKindError``.
     """
     named = parse_partition_name(directory_name)
     if _is_cluster_metadata(files, named):
@@ -91,8 +90,11 @@ def identify(
 def identify_checkpoint(
     files: LogFiles, directory_name: str, declared: LogKind | None
 ) -> tuple[TopicPartition, LogKind]:
-    """Return the partition and the kind of one checkpoint: metadata, unless the
-    ``raftlog.properties`` beside it says otherwise and its records do not contradict that."""
+    """Return the partition of a checkpoint file and the kind of its records.
+
+    It is metadata, unless ``raftlog.properties`` in its directory has other values and its records
+    do not contradict them.
+    """
     named = parse_partition_name(directory_name)
     kind = declared
     if kind is None:
@@ -114,11 +116,11 @@ def _guessed_kind(files: LogFiles, content: _Content) -> LogKind:
     has_other = content in (_Content.OTHER, _Content.UNREADABLE)
     if values is not None:
         if has_other:
-            raise _unknown(files, f"its {RAFTLOG_PROPERTIES_NAME} is damaged or names no values")
+            raise _unknown(files, f"its {RAFTLOG_PROPERTIES_NAME} is damaged or has no 'values'")
         return LogKind.METADATA
     if _has_quorum_files(files) or content is _Content.CONTROL:
         if has_other:
-            reason = "a quorum's files are beside it, and its records are not a cluster's metadata"
+            reason = "it has the files of a quorum, and its records are not cluster metadata"
             raise _unknown(files, reason)
         return LogKind.METADATA
     if content is _Content.UNREADABLE:
@@ -130,7 +132,7 @@ def _unknown(files: LogFiles, reason: str) -> UnknownRecordKindError:
     return UnknownRecordKindError(path=files.path, reason=reason)
 
 
-# --- the files beside it --------------------------------------------------------------------------
+# --- other files of the directory -----------------------------------------------------------------
 
 
 def _is_cluster_metadata(files: LogFiles, named: TopicPartition | None) -> bool:
@@ -144,7 +146,7 @@ def _metadata_partition(named: TopicPartition | None) -> TopicPartition:
 
 
 def _values(files: LogFiles) -> str | None:
-    """What ``raftlog.properties`` says that values are: empty if it does not, None without it."""
+    """Return ``values`` of ``raftlog.properties``: "" if not set, None without the file."""
     path = files.storage.join(files.directory, RAFTLOG_PROPERTIES_NAME)
     try:
         data = read_small_file(files.storage, path)
@@ -159,7 +161,7 @@ def _topic_id(files: LogFiles) -> str | None:
         data = read_small_file(files.storage, path)
         return None if data is None else parse_partition_metadata(data, path).topic_id
     except CorruptFileError:
-        return None  # damaged: the records tell
+        return None  # damaged: the records decide
 
 
 def _has_quorum_files(files: LogFiles) -> bool:
@@ -175,7 +177,7 @@ def _has_quorum_files(files: LogFiles) -> bool:
 
 
 def _content(files: LogFiles) -> _Content:
-    """What the samples are together: one that is framed decides."""
+    """Return the content of all samples together: one sample with the frame decides."""
     found = set()
     for path in _sampled_paths(files):
         with files.open(path) as file:
@@ -229,27 +231,30 @@ def _is_framed(record: Record) -> bool:
 
 
 def _first_batches(file: ReadableFile) -> Iterator[RecordBatch | None]:
-    """The first valid batches, also those after damage; None if they are too far to look for."""
+    """Yield the first valid batches, also after damage.
+
+    None is yielded last if damage is longer than the search for the next batch.
+    """
     position = 0
     for _ in range(IDENTIFY_BATCHES_MAX):
         batch = read_batch_at(file, position)
         if batch is None:
             head = _FilePrefix(file, position + IDENTIFY_BYTES_MAX)
             if not any(file.read_at(position, BATCH_HEADER_BYTES)):
-                return  # the end, or a preallocated file's zeros
+                return  # the end of the file, or preallocated zeros
             found = find_valid_batch(head, position, None)
             if found is None:
                 if file.byte_count() > head.byte_count():
                     yield None
                 return
             batch = read_batch_at(file, found)
-            assert batch is not None, "it was found to be valid"
+            assert batch is not None, "find_valid_batch validated it"
         yield batch
         position = batch.position + batch.byte_count
 
 
 class _FilePrefix:
-    """A file up to a position, as if it ended there."""
+    """File that ends at a given position."""
 
     def __init__(self, file: ReadableFile, end: int) -> None:
         self.path = file.path

@@ -1,12 +1,22 @@
-"""Where a log ends, found without reading it all: from the last true entry of its last index.
+"""Search for the end of a log, from the last valid entry of its last segment's offset index.
 
-Rules of this file:
+Example: a segment with base offset 40 and batches of five records.
 
-1. The end is behind the last sound batch of the last segment, whatever damage lies before it: who
-   reads up to there meets the damage and reports it. An end before the damage would hide it.
-2. A last batch whose CRC does not hold is not there yet (``LogTail.error`` says so).
-3. In a log of ours damage above the recovery point is a torn tail, sound batches behind it or not:
-   who writes next cuts it there, so that for readers too the log ends there.
+    offset      40   45   50    55   60   65
+    segment     | b0 | b1 | b2  | b3 | b4 | torn |     end_offset 65, tail: the torn bytes
+    index                        ^ last valid entry: b3, reading starts there
+
+    segment     | b0 | b1 | bad | b3 | b4 | torn |     end_offset 65: a read to it finds "bad"
+    segment     | b0 | b1 | b2  | b3 | bad | b5 |      end_offset 70, likewise
+    embedded    | b0 | b1 | b2  | b3 | bad | b5 |      end_offset 60 with a recovery point <= 60
+
+Invariants:
+
+1. The end is after the last valid batch of the last segment, also if there is damage before it: a
+   read to an end before the damage would not report it.
+2. A last batch with a wrong CRC is not part of the log (``LogTail.error``).
+3. In an embedded log damage above the recovery point is a torn tail, with or without valid batches
+   after it: the next writer truncates there, so the log ends there for readers too.
 """
 
 from __future__ import annotations
@@ -27,14 +37,14 @@ from .resync import find_valid_batch
 
 _ZEROS_BYTES: Final = 4096
 _ENTRIES_TRIED: Final = 8
-"""So many lying entries in a row, and the segment is read from its beginning."""
+"""After so many wrong index entries in a row the segment is read from its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of a log (exclusive), the epoch of its last batch, and what lies behind it.
+    """End offset of a log (exclusive), epoch of its last batch, and the bytes after it.
 
-    ``epoch`` is None if the last segment holds no batch.
+    ``epoch`` is None if no batch was read in the last segment.
     """
 
     end_offset: int
@@ -43,7 +53,7 @@ class LogEnd:
 
 
 def find_log_end(files: LogFiles, *, contiguous: bool) -> LogEnd:
-    """Look at the end of a log that has a segment. Raises ``SegmentDeletedError``."""
+    """Return the end of a log that has a segment. Raises ``SegmentDeletedError``."""
     base_offset = files.listing.segments[-1]
     with files.open(files.segment_path(base_offset)) as file:
         end_offset, epoch = base_offset, None
@@ -66,9 +76,9 @@ def find_log_end(files: LogFiles, *, contiguous: bool) -> LogEnd:
 
 
 def find_durable_log_end(files: LogFiles, recovery_point: int) -> LogEnd | None:
-    """Look at the end of a log of ours of which no writer has told anything.
+    """Return the end of an embedded log whose writers have published none in this boot.
 
-    None if the log ends below its recovery point: then it is damaged, and not merely torn. Raises
+    None if the log ends below its recovery point: it is damaged, not torn. Raises
     ``SegmentDeletedError``.
     """
     base_offset = files.listing.segments[-1]
@@ -95,18 +105,17 @@ def find_durable_log_end(files: LogFiles, recovery_point: int) -> LogEnd | None:
 
 
 def _chained_count(batches: BatchColumns, next_offset: int) -> int:
-    """How many batches follow each other from ``next_offset`` on, epochs not falling."""
+    """Return how many batches follow ``next_offset`` in order, with no falling epoch."""
     falls = np.flatnonzero(np.diff(batches.leader_epoch) < 0)
     count = batches.in_order_count(next_offset)
     return min(count, int(falls[0]) + 1) if len(falls) else count
 
 
 def _end_after(batches: BatchColumns, end_offset: int, *, is_chained: bool) -> int:
-    """The offset behind some batches, where ``end_offset`` is that behind those before them.
+    """Return the end offset after ``batches``, given the end offset before them.
 
-    ``is_chained``: the batches must follow it without a gap. A base offset lies outside the CRC, so
-    where one contradicts, its batch counts for as many offsets as it has: whoever reads up to the
-    end meets the contradiction, and nothing is hidden.
+    With ``is_chained`` the batches must be consecutive. A base offset is outside the CRC: a batch
+    with a wrong one counts with its number of offsets, and a read up to the end reports it.
     """
     if is_chained:
         return end_offset + int((batches.last_offset - batches.base_offset + 1).sum())

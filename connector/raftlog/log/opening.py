@@ -1,9 +1,6 @@
-"""Find out what a path is, and open it.
+"""Opening of a path as a log.
 
-Rules of this file:
-
-1. What the records of a log are is decided in ``identity``, unless the caller declares it.
-2. Whatever is no log is ``NotALogError`` with a hint at what to give instead.
+The kind of the records is detected by ``identity``, unless the caller declares it.
 """
 
 from __future__ import annotations
@@ -42,9 +39,14 @@ def open_log(
 ) -> DirectoryLog:
     """Open a log's directory, a node's log directory, a segment or a checkpoint.
 
-    ``kind`` is what the caller knows its records to be; None: find out. Of a batch that expands to
-    more than ``decompressed_bytes_max`` bytes no record is read. Raises ``LogNotFoundError``,
-    ``LogAccessError``, ``NotALogError``, ``UnknownRecordKindError``.
+    ``kind`` is the kind of the records; None to detect it. ``decompressed_bytes_max`` limits the
+    decompressed records of one batch, in bytes.
+
+    Raises:
+        LogNotFoundError: nothing is at ``path``.
+        LogAccessError: a file cannot be read.
+        NotALogError: ``path`` is not a log.
+        UnknownRecordKindError: the kind of the records cannot be detected.
     """
     log = _open(storage, path, kind)
     log.files.decompressed_bytes_max = decompressed_bytes_max
@@ -60,7 +62,7 @@ def _open(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
         return _open_segment(storage, path, bare, kind)
     if bare.endswith(CHECKPOINT_SUFFIX):
         return _open_checkpoint(storage, path, bare, kind)
-    raise NotALogError(path=path, reason="it is a file of another kind")
+    raise NotALogError(path=path, reason="it is neither a segment nor a checkpoint")
 
 
 def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> DirectoryLog:
@@ -73,14 +75,14 @@ def _open_directory(storage: Storage, path: str, kind: LogKind | None) -> Direct
         listing = read_listing(storage.list_names(directory))
         if listing.segments or listing.snapshots:
             return _directory_log(storage, path, directory, kind)
-        raise NotALogError(path=directory, reason="it holds neither a segment nor a checkpoint")
+        raise NotALogError(path=directory, reason="it contains neither a segment nor a checkpoint")
     partitions = [name for name in names if parse_partition_name(name) is not None]
     if partitions:
         shown = ", ".join(partitions[:_NAMES_SHOWN])
         raise NotALogError(
-            path=path, reason=f"it has no __cluster_metadata-0, but partitions such as {shown}"
+            path=path, reason=f"it has no __cluster_metadata-0, only other partitions: {shown}"
         )
-    raise NotALogError(path=path, reason="it holds neither a segment nor a checkpoint")
+    raise NotALogError(path=path, reason="it contains neither a segment nor a checkpoint")
 
 
 def _directory_log(
@@ -135,7 +137,9 @@ def _open_checkpoint(storage: Storage, path: str, name: str, kind: LogKind | Non
 
 
 def _unnamed_snapshot(file: ReadableFile) -> SnapshotId:
-    """The id of a checkpoint whose name is not Kafka's: its batches say an epoch, and nothing says
-    where it ends. A bootstrap.checkpoint is of epoch 0."""
+    """Return the id of a checkpoint whose name has none: epoch of its first batch, end offset 0.
+
+    The epoch of a ``bootstrap.checkpoint`` is 0.
+    """
     first = read_batch_at(file, 0)
     return SnapshotId(0 if first is None else first.leader_epoch, 0)

@@ -1,20 +1,31 @@
-"""Tell a torn tail from damage: does anything sound follow what cannot be read?
+"""Search for a valid batch after one that cannot be read: was the log torn or damaged there?
 
-A batch says where the next one begins. So a length that lies hides all that follows, and looks like
-a batch that its node was still writing. Only the bytes behind it can tell: nothing but the rest of
-a torn batch, or zeros, follows a torn tail. That rest may hold whole batches itself, as the payload
-of its records; the CRC of the batch tells them from those that a lying length hides.
+A batch's length is outside its CRC. A batch with a wrong length hides all batches after it, and
+looks like a batch that a crash cut off. The bytes after its header decide: in a torn tail there is
+only the rest of the torn batch, or zeros; otherwise a valid batch follows.
 
-Rules of this file:
+    position   0    100               190  280  400
+    torn       | b1 | b2: 900 bytes by its length |     find_valid_batch(file, 100, ...): None
+    damaged    | b1 | b2: 900 bytes   | b3 | b4   |     190: b2's length is wrong, it has 90 bytes
 
-1. A candidate must be a whole batch whose CRC holds, with offsets that could follow.
-2. One that lies inside the length that the unreadable batch claims counts only if that batch proves
-   to end there: its CRC, which does not cover its length, holds up to it.
-3. Clients choose what batches hold, so every few bytes may look like a header that claims all that
-   follows. The work stays linear: CRCs of candidates come from CRCs of prefixes (``crc_ranges``),
-   and a sweep covers twice as many chunks as the one before.
-4. No batch of a segment begins after ``SEGMENT_BYTES_MAX``: a longer file is not searched there.
-5. Memory is bounded by a chunk and ``_CANDIDATES_MAX`` candidates, and those of one chunk more.
+The rest of a torn batch may itself contain valid batches: a client may send a batch as the value of
+a record. So a candidate inside the length of the unreadable batch counts only if that batch ends
+there, which its CRC shows: it covers the bytes from its attributes to its end.
+
+    damaged    | b2 ............ | b3 ...      crc32c(b2 up to b3) == crc of b2: b3 counts
+    torn       | b2 ... value [ b3 ] ...       crc32c(b2 up to b3) != crc of b2: b3 is payload
+
+Invariants:
+
+1. A candidate has a plausible header and is whole, its CRC holds, and its base offset is not below
+   the expected one.
+2. The work is linear in the bytes searched, although clients choose payloads in which every few
+   bytes may look like the header of a batch of any size. The CRC of a candidate is computed from
+   the CRCs of two prefixes of the file (``crc_ranges``), so that one sweep reads each byte once for
+   all of its candidates; each sweep covers twice as many chunks as the one before.
+3. No batch of a segment begins after ``SEGMENT_BYTES_MAX``: the rest of a longer file is not
+   searched.
+4. Memory is bounded by one chunk and by ``_CANDIDATES_MAX`` candidates plus those of one chunk.
 """
 
 from __future__ import annotations
@@ -51,15 +62,15 @@ from .files import read_batch_at
 _CHUNK_BYTES: Final = 1 * MIB
 _CANDIDATES_MAX: Final = 1 << 18
 _ATTRIBUTES_MAX: Final = 0x7F
-"""Kafka's readers look at seven bits and its writers set no other."""
+"""Kafka reads seven bits of the attributes and sets no others."""
 
 
 def find_valid_batch(file: ReadableFile, position: int, next_offset: int | None) -> int | None:
-    """The position of the first sound batch behind the one at ``position``, or None.
+    """Return the position of the first valid batch after the one at ``position``, or None.
 
-    ``next_offset`` is the least offset that it may have; None if nobody knows.
+    ``next_offset`` is the least base offset that it may have; None for any.
     """
-    unreadable = _Unreadable(file, position)
+    unreadable = _UnreadableBatch(file, position)
     at, chunk_count, is_end = position + 1, 1, False
     while not is_end:
         found: list[_Candidates] = []
@@ -69,9 +80,9 @@ def find_valid_batch(file: ReadableFile, position: int, next_offset: int | None)
             if is_end or sum(map(len, found)) >= _CANDIDATES_MAX:
                 break
             candidates = _candidates(buffer, at, file.byte_count(), next_offset)
-            found.append(candidates.chosen(unreadable.may_end_at(candidates.starts)))
+            found.append(candidates.where(unreadable.may_end_at(candidates.starts)))
             at += _CHUNK_BYTES
-        for start in _valid_positions(file, _joined(found)):
+        for start in _valid_positions(file, _concatenate(found)):
             if read_batch_at(file, start) is not None:
                 return start
         chunk_count *= 2
@@ -80,7 +91,7 @@ def find_valid_batch(file: ReadableFile, position: int, next_offset: int | None)
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Plausible headers: where their batches begin and end in the file, and the CRCs they name."""
+    """Plausible headers: start and end positions of their batches, and the CRCs in them."""
 
     starts: Int64s
     ends: Int64s
@@ -89,11 +100,11 @@ class _Candidates:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def chosen(self, which: Bools) -> _Candidates:
+    def where(self, which: Bools) -> _Candidates:
         return _Candidates(self.starts[which], self.ends[which], self.crcs[which])
 
 
-def _joined(found: list[_Candidates]) -> _Candidates:
+def _concatenate(found: list[_Candidates]) -> _Candidates:
     return _Candidates(
         np.concatenate([one.starts for one in found] or [np.zeros(0, np.int64)]),
         np.concatenate([one.ends for one in found] or [np.zeros(0, np.int64)]),
@@ -102,12 +113,12 @@ def _joined(found: list[_Candidates]) -> _Candidates:
 
 
 def _valid_positions(file: ReadableFile, candidates: _Candidates) -> list[int]:
-    """Where the candidates begin whose CRC holds, ascending: one sweep over their bytes."""
+    """Return the start positions of candidates whose CRC holds, ascending, in one sweep."""
     if not len(candidates):
         return []
     begins = candidates.starts + CRC_START
     positions = np.unique(np.concatenate((begins, candidates.ends)))
-    prefixes = _Prefixes(file, int(positions[0])).crcs(positions)
+    prefixes = _PrefixCrcs(file, int(positions[0])).crcs(positions)
     begin_crcs = prefixes[np.searchsorted(positions, begins)]
     end_crcs = prefixes[np.searchsorted(positions, candidates.ends)]
     crcs = range_crcs(begin_crcs, end_crcs, candidates.ends - begins)
@@ -115,8 +126,8 @@ def _valid_positions(file: ReadableFile, candidates: _Candidates) -> list[int]:
     return valid
 
 
-class _Prefixes:
-    """The CRCs of a file's bytes from ``position`` up to later positions, each byte read once."""
+class _PrefixCrcs:
+    """CRCs of a file's bytes from ``position`` up to later positions; each byte is read once."""
 
     def __init__(self, file: ReadableFile, position: int) -> None:
         self._file = file
@@ -125,7 +136,7 @@ class _Prefixes:
         self._crc = 0
 
     def crcs(self, positions: Int64s) -> UInt32s:
-        """The CRCs up to positions that ascend, from call to call too."""
+        """Return the CRCs up to ``positions``, which ascend within a call and from call to call."""
         return np.fromiter(map(self._up_to, positions.tolist()), np.uint32, len(positions))
 
     def _up_to(self, position: int) -> int:
@@ -134,7 +145,7 @@ class _Prefixes:
                 self._window_position = self._at
                 self._window = memoryview(self._file.read_at(self._at, _CHUNK_BYTES))
                 if not self._window:
-                    break  # the file was cut meanwhile: then nothing up to here is sound
+                    break  # the file was truncated: no candidate up to here is valid
             start = self._at - self._window_position
             part = self._window[start : position - self._window_position]
             self._crc = crc32c(part, self._crc)
@@ -142,12 +153,12 @@ class _Prefixes:
         return self._crc
 
 
-class _Unreadable:
-    """The batch that could not be read: where it claims to end, and where its CRC says it does."""
+class _UnreadableBatch:
+    """Batch that cannot be read: its end by its length, and by its CRC."""
 
     def __init__(self, file: ReadableFile, position: int) -> None:
         self._claimed_end = position
-        self._prefixes = _Prefixes(file, position + CRC_START)
+        self._prefixes = _PrefixCrcs(file, position + CRC_START)
         self._min_end = position + CRC_START
         self._crc = 0
         head = file.read_at(position, BATCH_HEADER_BYTES)
@@ -157,8 +168,11 @@ class _Unreadable:
                 self._claimed_end = position + LOG_OVERHEAD_BYTES + length
 
     def may_end_at(self, starts: Int64s) -> Bools:
-        """Which of the positions, that ascend from call to call, can be where it ends: all after
-        the end that it claims, and before that those up to which its CRC holds."""
+        """Return which of ``starts`` may be the end of this batch, or are after it.
+
+        ``starts`` ascend from call to call. All after the end by the batch's length are allowed;
+        before that, those up to which its CRC holds.
+        """
         allowed: Bools = starts >= self._claimed_end
         inside = starts[~allowed]
         if len(inside):
@@ -171,8 +185,10 @@ class _Unreadable:
 def _candidates(
     buffer: bytes, position: int, file_bytes: int, next_offset: int | None
 ) -> _Candidates:
-    """The plausible headers in ``buffer``, which is at ``position``, of batches that are whole in
-    a file of so many bytes."""
+    """Return the plausible headers in ``buffer``, which is at ``position`` of the file.
+
+    Only batches that end within ``file_bytes``, the size of the file.
+    """
     count = len(buffer) - BATCH_HEADER_BYTES + 1
     data = np.frombuffer(buffer, np.uint8)
     positions = np.flatnonzero(data[MAGIC_POSITION : MAGIC_POSITION + count] == BATCH_MAGIC)
@@ -192,4 +208,4 @@ def _candidates(
     if next_offset is not None:
         plausible &= (base_offset >= next_offset) & (base_offset - next_offset <= INT32_MAX)
     crcs = headers["crc"].astype(np.uint32)
-    return _Candidates(starts, starts + byte_counts, crcs).chosen(plausible)
+    return _Candidates(starts, starts + byte_counts, crcs).where(plausible)
