@@ -1,10 +1,6 @@
-"""Which leader epoch wrote which offsets: the lineage by which two logs are compared.
+"""Leader epochs and their start offsets, and the file ``leader-epoch-checkpoint``.
 
-Rules of this file:
-
-1. Entries ascend in epoch and in start offset, both strictly. A cache is a value: every change
-   gives a new one.
-2. Kafka: ``LeaderEpochFileCache`` (KIP-101, KIP-279), ``LeaderEpochCheckpointFile``.
+Kafka: ``LeaderEpochFileCache`` (KIP-101, KIP-279), ``LeaderEpochCheckpointFile``.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from .text_files import decoded_text, whole_number
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """The records of ``epoch`` begin at ``start_offset``."""
+    """Start offset of a leader epoch."""
 
     epoch: int
     start_offset: int
@@ -29,29 +25,32 @@ class EpochEntry:
 
 @dataclass(frozen=True, slots=True)
 class EpochCache:
-    """The epochs of one log, oldest first."""
+    """Leader epochs of one log, oldest first; immutable.
+
+    Entries ascend strictly in epoch and in start offset.
+    """
 
     entries: tuple[EpochEntry, ...] = ()
 
     @property
     def latest_epoch(self) -> int | None:
-        """The epoch of the newest record, or of a leader that has not written one yet."""
+        """Latest epoch, which may be without records yet; None without entries."""
         return self.entries[-1].epoch if self.entries else None
 
     def epoch_at(self, offset: int) -> int | None:
-        """The epoch of the record at ``offset``, or None before the first entry.
+        """Return the epoch of the record at ``offset``; None before the first entry.
 
-        The cache does not know where the log ends: beyond it the answer is the latest epoch.
+        The cache has no end offset: past the end of the log the result is the latest epoch.
         """
         ordinal = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[ordinal - 1].epoch if ordinal else None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch | None:
-        """Where the records of ``epoch`` end (exclusive) in this log.
+        """Return the end offset (exclusive) of ``epoch`` in a log that ends at ``log_end_offset``.
 
-        If the log has none of it, the answer names the largest epoch below it. Below the first
-        epoch: itself, and where the first begins. None where nothing can be said: the epoch is
-        newer than any here, or is -1, or no epoch is known.
+        Kafka's ``endOffsetFor``: if the log has no record of ``epoch``, the result has the largest
+        smaller epoch; below the first epoch, ``epoch`` itself and the first start offset. None if
+        ``epoch`` is -1 or newer than the latest, or if there are no entries.
         """
         if epoch == -1 or not self.entries or epoch > self.entries[-1].epoch:
             return None
@@ -62,18 +61,17 @@ class EpochCache:
         return OffsetAndEpoch(epoch=found, offset=self.entries[higher].start_offset)
 
     def assign(self, epoch: int, start_offset: int) -> EpochCache:
-        """Note that records from ``start_offset`` on are of ``epoch``; later claims give way."""
-        if self.entries:  # nearly always: a batch of the epoch that is written
+        """Return a cache with ``epoch`` from ``start_offset`` on, without conflicting entries."""
+        if self.entries:  # the usual case: a batch of the current epoch
             last = self.entries[-1]
             if last.epoch == epoch and start_offset >= last.start_offset:
                 return self
         return self.assign_all([(epoch, start_offset)])
 
     def assign_all(self, pairs: Iterable[tuple[int, int]]) -> EpochCache:
-        """Assign (epoch, start offset) pairs in order.
+        """Return a cache with (epoch, start offset) pairs assigned in order.
 
-        Entries ascend in both, so those that give way are at the end: the work is linear in the
-        number of entries and pairs.
+        Conflicting entries are always the last ones, so the work is linear in entries and pairs.
         """
         entries = list(self.entries)
         is_changed = False
@@ -89,15 +87,15 @@ class EpochCache:
         return EpochCache(tuple(entries)) if is_changed else self
 
     def without_from(self, end_offset: int) -> EpochCache:
-        """Forget what begins at or behind a log's new end (Kafka: ``truncateFromEnd``)."""
+        """Return a cache truncated to ``end_offset`` (Kafka: ``truncateFromEnd``)."""
         if not self.entries or self.entries[-1].start_offset < end_offset:
             return self
         return EpochCache(tuple(entry for entry in self.entries if entry.start_offset < end_offset))
 
     def without_before(self, start_offset: int) -> EpochCache:
-        """Forget what ends at or below a log's new start (Kafka: ``truncateFromStart``).
+        """Return a cache without epochs that end at or before ``start_offset``.
 
-        The epoch that goes on across the start begins there from now on.
+        An epoch that continues across the new start begins there (Kafka: ``truncateFromStart``).
         """
         covered = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
         if covered == 0 or self.entries[0].start_offset == start_offset:
@@ -112,15 +110,17 @@ class EpochCache:
 
 
 def encode_epoch_checkpoint(cache: EpochCache) -> bytes:
-    """The bytes of ``leader-epoch-checkpoint`` (Kafka: ``CheckpointFile``, version 0)."""
+    """Encode ``leader-epoch-checkpoint`` (Kafka: ``CheckpointFile``, version 0)."""
     rows = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in cache.entries)
     return f"0\n{len(cache.entries)}\n{rows}".encode("ascii")
 
 
 def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
-    """Read ``leader-epoch-checkpoint``: version 0, the entry count, ``epoch start`` a line.
+    """Parse ``leader-epoch-checkpoint``: version 0, the entry count, and lines ``epoch
+    start_offset``.
 
-    An empty file has no entries. Raises ``CorruptFileError``.
+    An empty file has no entries. Raises ``CorruptFileError`` for anything else, and for entries
+    that do not ascend.
     """
     text = decoded_text(data, path)
     lines = text.splitlines()
@@ -134,15 +134,15 @@ def parse_epoch_checkpoint(data: bytes, path: str) -> EpochCache:
         raise CorruptFileError(path=path, reason=f"it claims {count} entries and has {len(rows)}")
     entries: list[EpochEntry] = []
     for row in rows:
-        words = row.split()
-        if len(words) != 2:
+        fields = row.split()
+        if len(fields) != 2:
             raise CorruptFileError(path=path, reason=f"{row[:40]!r} is not an epoch and an offset")
         entry = EpochEntry(
-            whole_number(words[0], path, "an epoch"), whole_number(words[1], path, "an offset")
+            whole_number(fields[0], path, "an epoch"), whole_number(fields[1], path, "an offset")
         )
         if entries and (
             entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset
         ):
-            raise CorruptFileError(path=path, reason=f"{row[:40]!r} does not come after the last")
+            raise CorruptFileError(path=path, reason=f"{row[:40]!r} does not ascend")
         entries.append(entry)
     return EpochCache(tuple(entries))

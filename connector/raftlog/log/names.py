@@ -1,10 +1,8 @@
-"""The names of a log's files, both ways (Kafka: ``LogFileUtils``, ``Snapshots``).
+"""Names of a log's files (Kafka: ``LogFileUtils``, ``Snapshots``).
 
-Rules of this file:
-
-1. A name that is not exactly Kafka's is not a file of the log: ``.deleted``, ``.part``,
-   ``.cleaned`` and whatever else lies in the directory is left out, never an error.
-2. The snapshot id (0, 0) is the bootstrap checkpoint: local, uncommitted, not a snapshot (KIP-853).
+Only names in exactly Kafka's form are files of the log; ``.deleted``, ``.part``, ``.cleaned`` and
+all other names are ignored. Snapshot id (0, 0) is the bootstrap checkpoint, which is local and
+uncommitted, and not a snapshot (KIP-853).
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ EPOCH_CHECKPOINT_NAME: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_NAME: Final = "partition.metadata"
 QUORUM_STATE_NAME: Final = "quorum-state"
 OUT_OF_ELECTION_NAME: Final = "withdrawn"
-"""Ours, not Kafka's: why the replica of this directory does not vote."""
+"""raftlog's, not Kafka's: the reason why the replica of this directory does not vote."""
 META_PROPERTIES_NAME: Final = "meta.properties"
 RAFTLOG_PROPERTIES_NAME: Final = "raftlog.properties"
-"""Ours, not Kafka's: what an embedded log is. A directory without it is never written."""
+"""raftlog's, not Kafka's: properties of an embedded log. Directories without it are not written."""
 
 BOOTSTRAP_ID: Final = SnapshotId(0, 0)
 
@@ -48,17 +46,17 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 def offset_name(base_offset: int, suffix: str) -> str:
-    """The name of a segment's file: 20 digits and its suffix."""
+    """Return the name of a segment's file: the base offset with 20 digits, and the suffix."""
     return f"{base_offset:020d}{suffix}"
 
 
 def checkpoint_name(snapshot_id: SnapshotId) -> str:
-    """The name of a snapshot's file: end offset (exclusive), then epoch."""
+    """Return the name of a snapshot file: end offset (exclusive), then epoch."""
     return f"{snapshot_id}{CHECKPOINT_SUFFIX}"
 
 
 def parse_offset_name(name: str, suffix: str) -> int | None:
-    """The base offset in the name of a segment's file with this suffix, else None."""
+    """Return the base offset in the name of a segment's file with this suffix, else None."""
     match = _BASE_OFFSET.fullmatch(name)
     if match is None or match[2] != suffix or int(match[1]) > _INT64_MAX:
         return None
@@ -66,7 +64,7 @@ def parse_offset_name(name: str, suffix: str) -> int | None:
 
 
 def parse_checkpoint_name(name: str) -> SnapshotId | None:
-    """The id in a checkpoint's name (the bootstrap's (0, 0) too), else None."""
+    """Return the id in a snapshot file's name, (0, 0) included, else None."""
     match = _CHECKPOINT.fullmatch(name)
     if match is None or int(match[1]) > _INT64_MAX or int(match[2]) > _INT32_MAX:
         return None
@@ -74,10 +72,10 @@ def parse_checkpoint_name(name: str) -> SnapshotId | None:
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:
-    """The topic and partition that a directory is named after, else None.
+    """Return the topic and partition in a directory's name, else None.
 
-    One that is being deleted, moved between disks or belongs to nobody has a unique id and that
-    word behind the name (Kafka: ``LocalLog.logDirNameWithSuffix``, which cuts long topics short).
+    A directory that is being deleted, moved to another disk or stray has a unique id and that word
+    after the name (Kafka: ``LocalLog.logDirNameWithSuffix``, which truncates long topics).
     """
     match = _PARTITION.fullmatch(name)
     if match is None or int(match["partition"]) > _INT32_MAX:
@@ -87,11 +85,11 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one look into a log's directory found; ascending, without what is being deleted.
+    """Files of a log by one directory listing, ascending, without those being deleted.
 
-    ``is_embedded``: it is an embedded log of ours, whose writers say how far it may be read.
-    ``swapped``: segments that are there under their ``.swap`` name only. The cleaner of an ordinary
-    partition gives a whole new segment that name while it takes the old ones away.
+    ``is_embedded``: an embedded log, whose writers publish its end. ``swapped``: segments that
+    exist only under their ``.swap`` name, which the cleaner of an ordinary partition gives to a
+    complete new segment while it deletes the old ones.
     """
 
     segments: tuple[int, ...] = ()
@@ -102,7 +100,7 @@ class Listing:
 
 
 def read_listing(names: list[str]) -> Listing:
-    """Sort the names of a directory into what they are."""
+    """Build a listing from the names in a directory."""
     offsets: dict[str, list[int]] = {LOG_SUFFIX: [], PRODUCER_SNAPSHOT_SUFFIX: []}
     snapshots = []
     swapping = set()

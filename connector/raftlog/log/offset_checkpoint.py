@@ -1,11 +1,8 @@
-"""``log-start-offset-checkpoint`` and ``recovery-point-offset-checkpoint``, both ways.
+"""The files ``log-start-offset-checkpoint`` and ``recovery-point-offset-checkpoint``.
 
-Rules of this file:
-
-1. Kafka: ``OffsetCheckpointFile``, ``CheckpointFile``: version 0, the count, ``topic partition
-   offset`` a line. Kafka keeps one of each above all partitions; here each log has its own.
-2. The recovery point is an offset below which every byte is known to be synced. It may lag behind
-   what is synced and is never ahead of it.
+Format (Kafka: ``OffsetCheckpointFile``, ``CheckpointFile``): version 0, the count, and lines
+``topic partition offset``. Kafka has one of each per log directory; here each log has its own. All
+bytes below the recovery point are synced: ``recovery_point <= synced``.
 """
 
 from __future__ import annotations
@@ -22,12 +19,12 @@ RECOVERY_POINT_CHECKPOINT_NAME: Final = "recovery-point-offset-checkpoint"
 
 
 def encode_offset_checkpoint(partition: TopicPartition, offset: int) -> bytes:
-    """The bytes of a checkpoint of one partition."""
+    """Encode a checkpoint of one partition."""
     return f"0\n1\n{partition.topic} {partition.partition} {offset}\n".encode("ascii")
 
 
 def parse_offset_checkpoint(data: bytes, path: str) -> dict[TopicPartition, int]:
-    """The offset of each partition that a checkpoint names. Raises ``CorruptFileError``."""
+    """Return the offset of each partition in a checkpoint. Raises ``CorruptFileError``."""
     lines = decoded_text(data, path).splitlines()
     if not lines:
         return {}
@@ -40,23 +37,23 @@ def parse_offset_checkpoint(data: bytes, path: str) -> dict[TopicPartition, int]
         )
     offsets: dict[TopicPartition, int] = {}
     for line in lines[2:]:
-        words = line.split()
-        if len(words) != 3:
+        fields = line.split()
+        if len(fields) != 3:
             raise CorruptFileError(
                 path=path, reason=f"{line[:40]!r} is not a topic, a partition and an offset"
             )
-        partition = TopicPartition(words[0], whole_number(words[1], path, "a partition"))
-        offset = whole_number(words[2], path, "an offset")
+        partition = TopicPartition(fields[0], whole_number(fields[1], path, "a partition"))
+        offset = whole_number(fields[2], path, "an offset")
         if offset < 0 or partition in offsets:
-            raise CorruptFileError(path=path, reason=f"{line[:40]!r} cannot be")
+            raise CorruptFileError(path=path, reason=f"{line[:40]!r} is negative or a duplicate")
         offsets[partition] = offset
     return offsets
 
 
 def parse_single_offset(data: bytes, path: str) -> int:
-    """The offset in a checkpoint that lies in a log's own directory and names nothing else.
+    """Return the offset in a checkpoint of one log. Raises ``CorruptFileError``.
 
-    Raises ``CorruptFileError``. The name is not looked at: a directory may be renamed.
+    The partition in it is ignored: a directory may have been renamed.
     """
     offsets = parse_offset_checkpoint(data, path)
     if len(offsets) != 1:

@@ -1,12 +1,9 @@
-"""The sparse offset index of a segment: where to begin looking for an offset.
+"""Sparse offset index of a segment (Kafka: ``OffsetIndex``).
 
-Rules of this file:
-
-1. An index is a hint, and nobody vouches for it: no checksum, and a running node's file is 10 MiB
-   of zeros behind a few entries. Entries are read up to the first that does not ascend; whoever
-   uses a position must see for himself that a batch begins there (``segment``).
-2. Kafka: ``OffsetIndex``. Entry: int32 last offset of a batch minus the base offset, int32 position
-   where that batch begins. No entry stands for position 0.
+Entry: int32 last offset of a batch minus the base offset, int32 position at which that batch
+begins. There is no entry for position 0. The file has no checksum, and that of a running node is 10
+MiB of zeros after a few entries: entries are read up to the first that does not ascend, and callers
+check that a batch begins at a position.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ assert _ENTRY.itemsize == OFFSET_ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndex:
-    """Parallel arrays, both strictly ascending: a batch's last offset, and where it begins."""
+    """Last offsets of batches and the positions at which these begin; both strictly ascending."""
 
     last_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     positions: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -37,13 +34,13 @@ class OffsetIndex:
         return len(self.positions)
 
     def entry_before(self, offset: int) -> int | None:
-        """The ordinal of the last entry whose batch does not begin behind ``offset``, or None."""
+        """Return the ordinal of the last entry whose last offset is <= ``offset``, or None."""
         ordinal = int(np.searchsorted(self.last_offsets, offset, side="right")) - 1
         return None if ordinal < 0 else ordinal
 
 
 def parse_offset_index(data: bytes, base_offset: int) -> OffsetIndex:
-    """Read the entries of an ``.index`` up to the first that does not ascend."""
+    """Parse an ``.index`` up to the first entry that does not ascend."""
     entries = np.frombuffer(data, _ENTRY, count=len(data) // OFFSET_ENTRY_BYTES)
     deltas = entries["offset_delta"].astype(np.int64)
     positions = entries["position"].astype(np.int64)
@@ -52,7 +49,7 @@ def parse_offset_index(data: bytes, base_offset: int) -> OffsetIndex:
 
 
 def ascending_count(*columns: tuple[npt.NDArray[np.int64], int]) -> int:
-    """How many leading elements ascend strictly in every column, from above a given number."""
+    """Return how many leading elements ascend strictly in every column, from above its bound."""
     valid = np.ones(len(columns[0][0]), np.bool_)
     for column, above in columns:
         valid[1:] &= column[1:] > column[:-1]
@@ -61,7 +58,7 @@ def ascending_count(*columns: tuple[npt.NDArray[np.int64], int]) -> int:
 
 
 def read_entries(file: ReadableFile, entry_bytes: int) -> bytes:
-    """Read an index up to its zeros, without reading 10 MiB of them."""
+    """Read an index up to its zeros."""
     parts = []
     position = 0
     step = _READ_ENTRIES * entry_bytes

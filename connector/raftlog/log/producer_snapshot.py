@@ -1,8 +1,8 @@
-"""What producers had done up to an offset: ``<offset>.snapshot`` beside a segment, both ways.
+"""Producer states up to an offset: the file ``<offset>.snapshot`` of a segment.
 
 Kafka: ``ProducerStateManager``, ``ProducerSnapshot`` version 1. Layout: int16 version, uint32
-CRC-32C of everything behind it, int32 count, then one entry a producer. Bytes behind the entries
-are allowed: the CRC covers them.
+CRC-32C of all bytes after it, int32 count, one entry per producer. Bytes after the entries are
+allowed and covered by the CRC.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ assert (_HEAD.size, _ENTRY.size) == (10, 46)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:
-    """One producer as a snapshot knows it."""
+    """State of one producer in a snapshot."""
 
     producer_id: int
     producer_epoch: int
@@ -48,20 +48,23 @@ class ProducerState:
 
 
 def parse_producer_snapshot(data: bytes, path: str) -> tuple[ProducerState, ...]:
-    """Read a producer snapshot and check its CRC. Raises ``CorruptFileError``."""
+    """Parse a producer snapshot and check its CRC. Raises ``CorruptFileError``."""
     return split_producer_snapshot(data, path)[0]
 
 
 def split_producer_snapshot(data: bytes, path: str) -> tuple[tuple[ProducerState, ...], bytes]:
-    """The same, and the bytes behind the entries, of which Kafka asks nothing but the CRC."""
+    """Parse a producer snapshot; return its entries, and the bytes after them.
+
+    Kafka checks those bytes by the CRC only. Raises ``CorruptFileError``.
+    """
     if len(data) < _HEAD.size:
-        raise CorruptFileError(path=path, reason=f"it has {len(data)} bytes, and 10 is the least")
+        raise CorruptFileError(path=path, reason=f"it has {len(data)} bytes, fewer than 10")
     version, crc, count = _HEAD.unpack_from(data)
     if version != _VERSION:
         raise CorruptFileError(path=path, reason=f"its version is {version}, not {_VERSION}")
     actual = crc32c(memoryview(data)[_CRC_START:])
     if actual != crc:
-        raise CorruptFileError(path=path, reason=f"its CRC is {crc} and its bytes have {actual}")
+        raise CorruptFileError(path=path, reason=f"its CRC is {crc}, computed {actual}")
     if count < 0 or _HEAD.size + count * _ENTRY.size > len(data):
         raise CorruptFileError(path=path, reason=f"it claims {count} producers")
     found = []
@@ -83,7 +86,7 @@ def split_producer_snapshot(data: bytes, path: str) -> tuple[tuple[ProducerState
 
 
 def encode_producer_snapshot(producers: Iterable[ProducerState], trailing: bytes = b"") -> bytes:
-    """The bytes of a producer snapshot as Kafka writes it, and ``trailing`` behind its entries."""
+    """Encode a producer snapshot as Kafka does, with ``trailing`` after its entries."""
     entries = [
         _ENTRY.pack(
             producer.producer_id,

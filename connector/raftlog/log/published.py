@@ -1,17 +1,17 @@
-"""``published``: how far an embedded log is synced, told by its writers to everybody else.
+"""The file ``published``: synced end of an embedded log, shared by its writers with readers.
 
-Rules of this file:
+Format: one line of fixed length with boot id, end offset (exclusive), base offset of the active
+segment, position after the last synced batch in it, leader epoch, log start offset, and the CRC-32C
+of these.
 
-1. One line of text, of one length as long as the machine runs: boot id, end offset (exclusive),
-   base offset of the active segment, position behind the last synced batch in it, leader epoch, log
-   start offset, and the CRC-32C of all that. A writer writes it anew in place after each sync and
-   never syncs it.
-2. It counts only while the machine runs on since it was written: a boot id of before says nothing,
-   since the file's own bytes may be of any age then.
-3. A replica of a quorum keeps the same line under another name, ``synced``: it tells the next
-   opening of the log what was durable. Readers leave it alone, since synced is not committed.
-4. What does not parse, or whose CRC does not hold, was caught while it was being written: it is
-   read again, and after a few times it is as if it were not there.
+Invariants:
+
+1. A writer overwrites the line in place after each sync, and never syncs it: the line is valid in
+   the boot that it names only, since after a boot the file may have bytes of any age.
+2. A replica of a quorum keeps the same line in the file ``synced``, for the next start of that
+   replica. Readers ignore it, since synced records may be uncommitted.
+3. A line with a wrong CRC was read during a write: it is read again, at most ``_READS_MAX`` times,
+   and then treated as absent.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _MAGIC: Final = "raftlog-published-1"
 _FIELD_COUNT: Final = 7
 _BYTES_MAX: Final = 512
 _READS_MAX: Final = 1000
-"""A writer needs a microsecond for the line: nobody meets it so often in the middle of one."""
+"""Reads of the line; a write of it takes about a microsecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Everything below ``end_offset`` is synced and may be read.
+    """Synced end of an embedded log: all records below ``end_offset`` are synced and may be read.
 
-    ``file_position`` is that behind the last such batch, in the segment that begins with
-    ``segment_base_offset``; ``epoch`` is the log's newest leader epoch. Below ``log_start_offset``
-    the log is forgotten.
+    ``file_position`` is the position after the last such batch, in the segment with base offset
+    ``segment_base_offset``; ``epoch`` is the latest leader epoch. Records below
+    ``log_start_offset`` are deleted.
     """
 
     boot_id: str
@@ -52,7 +52,7 @@ class Published:
 
 
 def encode_published(published: Published) -> bytes:
-    """The line. ``boot_id`` is text without spaces."""
+    """Encode the line. ``boot_id`` is text without spaces."""
     assert len(published.boot_id.split()) == 1, "a boot id is one word"
     text = (
         f"{_MAGIC} {published.boot_id} {published.end_offset:020d} "
@@ -63,19 +63,19 @@ def encode_published(published: Published) -> bytes:
 
 
 def parse_published(data: bytes) -> Published | None:
-    """What the line says, or None if it is no whole line. What follows the line is left alone."""
+    """Parse the line; None if it is incomplete or its CRC is wrong. Bytes after it are ignored."""
     line, newline, _ = data.partition(b"\n")
     text, _, crc = line.rpartition(b" ")
     if not newline or crc != f"{crc32c(text):08x}".encode("ascii"):
         return None
-    words = text.decode("ascii", "replace").split(" ")
-    if len(words) != _FIELD_COUNT or words[0] != _MAGIC:
+    fields = text.decode("ascii", "replace").split(" ")
+    if len(fields) != _FIELD_COUNT or fields[0] != _MAGIC:
         return None
-    if not all(word.isascii() and word.isdigit() for word in words[2:]):
+    if not all(word.isascii() and word.isdigit() for word in fields[2:]):
         return None
-    end_offset, segment_base_offset, file_position, epoch, start_offset = map(int, words[2:])
+    end_offset, segment_base_offset, file_position, epoch, start_offset = map(int, fields[2:])
     return Published(
-        boot_id=words[1],
+        boot_id=fields[1],
         end_offset=end_offset,
         segment_base_offset=segment_base_offset,
         file_position=file_position,
@@ -87,9 +87,9 @@ def parse_published(data: bytes) -> Published | None:
 def read_published(
     storage: Storage, directory: str, boot_id: str, name: str = PUBLISHED_NAME
 ) -> Published | None:
-    """What the writers of the log in ``directory`` have published since the machine started.
+    """Return the line that the log's writers have written since the last boot, else None.
 
-    None if nobody has since then. Raises ``LogAccessError``.
+    Raises ``LogAccessError``.
     """
     try:
         with storage.open_file(storage.join(directory, name)) as file:

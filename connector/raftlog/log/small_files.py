@@ -1,11 +1,8 @@
-"""The small text files beside a log: ``quorum-state``, ``meta.properties``, ``partition.metadata``.
+"""The small files ``quorum-state``, ``meta.properties`` and ``partition.metadata``.
 
-Rules of this file:
-
-1. Every parser takes the whole file's bytes and its path, and raises ``CorruptFileError`` only.
-2. Every encoder gives the bytes that Kafka writes for the same facts.
-3. What is not there is None, never -1 or the zero uuid.
-4. Kafka: ``FileQuorumStateStore`` (``QuorumStateData``), ``MetaProperties``, ``PartitionMetadata``.
+Kafka: ``FileQuorumStateStore`` (``QuorumStateData``), ``MetaProperties``, ``PartitionMetadata``.
+Parsers take the bytes of a file and its path, and raise ``CorruptFileError`` only; encoders return
+the bytes that Kafka writes. An absent value is None, never -1 or the zero uuid.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from .text_files import decoded_text, whole_number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:
-    """What a voter must remember of elections. ``voters``: version 0 only, and may be null."""
+    """Persistent election state of a voter. ``voters``: version 0 only; may be null there."""
 
     version: int
     leader_epoch: int
@@ -37,7 +34,7 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Who owns a log directory. Version 0 calls the node's id ``broker.id``; most is optional."""
+    """Owner of a log directory. The key of the node id is ``broker.id`` in version 0."""
 
     version: int
     cluster_id: str | None
@@ -47,14 +44,14 @@ class MetaProperties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """Which topic a partition's directory belongs to."""
+    """Topic id of a partition's directory."""
 
     version: int
     topic_id: str
 
 
 def parse_quorum_state(data: bytes, path: str) -> QuorumState:
-    """Read ``quorum-state``: one JSON object, ``data_version`` 0 or 1, every field of it there."""
+    """Parse ``quorum-state``: a JSON object, ``data_version`` 0 or 1, with every field of it."""
     try:
         fields = json.loads(decoded_text(data, path))
     except (ValueError, RecursionError):  # also a number of thousands of digits
@@ -73,7 +70,7 @@ def parse_quorum_state(data: bytes, path: str) -> QuorumState:
         directory_id = _json_text(fields, "votedDirectoryId", path)
     epoch = _json_integer(fields, "leaderEpoch", path)
     if not 0 <= epoch <= EPOCH_MAX:
-        raise CorruptFileError(path=path, reason=f"its epoch {epoch} cannot be a leader's")
+        raise CorruptFileError(path=path, reason=f"its leaderEpoch {epoch} is out of range")
     return QuorumState(
         version=version,
         leader_epoch=epoch,
@@ -86,7 +83,7 @@ def parse_quorum_state(data: bytes, path: str) -> QuorumState:
 
 
 def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
-    """Read ``meta.properties``, version 0 or 1."""
+    """Parse ``meta.properties``, version 0 or 1."""
     properties = dict(parse_properties(data, path))
     version = whole_number(properties.get("version", "0"), path, "the version")
     if version not in (0, 1):
@@ -104,7 +101,7 @@ def parse_meta_properties(data: bytes, path: str) -> MetaProperties:
 
 
 def parse_partition_metadata(data: bytes, path: str) -> PartitionMetadata:
-    """Read ``partition.metadata``: ``version: 0`` and ``topic_id: <uuid>``, a line each."""
+    """Parse ``partition.metadata``: the lines ``version: 0`` and ``topic_id: <uuid>``."""
     fields = {}
     for line in decoded_text(data, path).splitlines():
         name, colon, value = line.partition(":")
@@ -114,12 +111,12 @@ def parse_partition_metadata(data: bytes, path: str) -> PartitionMetadata:
     version = whole_number(fields.get("version", ""), path, "the version")
     topic_id = fields.get("topic_id", ZERO_UUID)
     if version < 0 or re.fullmatch(r"[A-Za-z0-9_-]{22}", topic_id) is None or topic_id == ZERO_UUID:
-        raise CorruptFileError(path=path, reason="it names no version or no topic id")
+        raise CorruptFileError(path=path, reason="its version or topic_id is missing or invalid")
     return PartitionMetadata(version=version, topic_id=topic_id)
 
 
 def encode_quorum_state(state: QuorumState) -> bytes:
-    """One line of JSON in the order of Kafka's fields (Kafka: ``QuorumStateDataJsonConverter``)."""
+    """Encode one line of JSON, fields in Kafka's order (``QuorumStateDataJsonConverter``)."""
     leader = {
         "leaderId": _number_or_none(state.leader_id),
         "leaderEpoch": state.leader_epoch,
@@ -142,9 +139,9 @@ def encode_quorum_state(state: QuorumState) -> bytes:
 
 
 def encode_meta_properties(meta: MetaProperties, *, written: str) -> bytes:
-    """The bytes of ``meta.properties``, names in the order that Kafka's file has them.
+    """Encode ``meta.properties``, names in the order of Kafka's file.
 
-    ``written`` is the line that ``java.util.Properties.store`` dates a file with.
+    ``written`` is the date comment of ``java.util.Properties.store``.
     """
     values = {
         "node.id" if meta.version == 1 else "broker.id": meta.node_id,
@@ -157,22 +154,22 @@ def encode_meta_properties(meta: MetaProperties, *, written: str) -> bytes:
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """The bytes of ``partition.metadata``: two lines, the last one without its end."""
+    """Encode ``partition.metadata``: two lines, the last one without a newline."""
     return f"version: {metadata.version}\ntopic_id: {metadata.topic_id}".encode("ascii")
 
 
 def encode_properties(pairs: Iterable[tuple[str, str]], *, comments: Iterable[str] = ()) -> bytes:
-    """The bytes of a file in Java's property format, as ``java.util.Properties.store`` escapes."""
+    """Encode Java's property format, escaped as by ``java.util.Properties.store``."""
     lines = [f"#{comment}" for comment in comments]
     lines += [f"{_escaped(name, is_name=True)}={_escaped(value)}" for name, value in pairs]
     return "".join(f"{line}\n" for line in lines).encode("ascii")
 
 
 def parse_properties(data: bytes, path: str) -> Iterator[tuple[str, str]]:
-    """Read Java's property format: comments, continued lines, three separators, escapes.
+    """Yield the pairs of a file in Java's property format.
 
-    Bytes are ISO-8859-1 as in ``java.util.Properties.load``. Later pairs win over earlier ones of
-    the same name.
+    Comments, continuation lines, three separators and escapes, in ISO-8859-1, as by
+    ``java.util.Properties.load``. The last pair of a name counts.
     """
     for line in _logical_lines(data.decode("latin-1")):
         match = re.match(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
@@ -181,7 +178,7 @@ def parse_properties(data: bytes, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines with their continuations, without blank ones and comments."""
+    """Yield lines joined with their continuation lines, without blank lines and comments."""
     pending = None
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(" \t\f")
@@ -207,11 +204,11 @@ def _unescaped(text: str, path: str) -> str:
         if escape[0] != "u":
             return _ESCAPES.get(escape, escape)
         if len(escape) != 5:
-            raise CorruptFileError(path=path, reason="an escape \\u has no four hex digits")
+            raise CorruptFileError(path=path, reason="an escape \\u has fewer than four hex digits")
         return chr(int(escape[1:], 16))
 
     text = re.sub(r"\\(u[0-9A-Fa-f]{0,4}|.)", replaced, text, flags=re.DOTALL)
-    # Two escapes may be the halves of one letter; a half alone stays as it is.
+    # Two escapes may be a surrogate pair of one letter; a lone surrogate is kept.
     return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")
 
 

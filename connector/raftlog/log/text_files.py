@@ -1,4 +1,4 @@
-"""Small text files: their content, and what parsers of them share."""
+"""Reading and parsing of small text files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def decoded_text(data: bytes, path: str) -> str:
-    """UTF-8 text. Raises ``CorruptFileError`` with the position of the first damaged byte."""
+    """Decode UTF-8. Raises ``CorruptFileError`` with the position of the first invalid byte."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -20,16 +20,16 @@ def decoded_text(data: bytes, path: str) -> str:
 
 
 def whole_number(text: str, path: str, what: str) -> int:
-    """A decimal integer as Java prints one. Raises ``CorruptFileError``."""
+    """Parse a decimal integer as Java prints it. Raises ``CorruptFileError``."""
     if _NUMBER.fullmatch(text.strip()) is None:
         raise CorruptFileError(path=path, reason=f"{what} is {text[:20]!r}, not a number")
     return int(text)
 
 
 def read_small_file(storage: Storage, path: str) -> bytes | None:
-    """The content of a small file, or None if there is none.
+    """Return the content of a small file; None if it does not exist.
 
-    Raises ``CorruptFileError`` if it is far larger than any that Kafka writes.
+    Raises ``CorruptFileError`` if it is larger than ``SMALL_FILE_BYTES_MAX``.
     """
     try:
         with storage.open_file(path) as file:

@@ -1,10 +1,8 @@
-"""The sparse time index of a segment: which offsets are surely older than a time.
+"""Sparse time index of a segment (Kafka: ``TimeIndex``).
 
-Rules of this file:
-
-1. As with the offset index: a hint, read up to the first entry that does not ascend.
-2. Kafka: ``TimeIndex``. Entry: int64 the greatest timestamp so far in the segment, int32 last
-   offset of the batch that had it minus the base offset. Both ascend strictly.
+Entry: int64 greatest timestamp so far in the segment, int32 last offset of the batch that has it,
+minus the base offset. Both ascend strictly. As with the offset index, entries are read up to the
+first that does not ascend, and callers check them.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ assert _ENTRY.itemsize == TIME_ENTRY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class TimeIndex:
-    """Parallel arrays, both strictly ascending."""
+    """Timestamps and last offsets; both strictly ascending."""
 
     timestamps_ms: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     last_offsets: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -34,16 +32,16 @@ class TimeIndex:
         return len(self.timestamps_ms)
 
     def entry_before(self, timestamp_ms: int) -> int | None:
-        """The ordinal of the last entry older than ``timestamp_ms``, or None."""
+        """Return the ordinal of the last entry with a timestamp < ``timestamp_ms``, or None."""
         ordinal = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="left")) - 1
         return None if ordinal < 0 else ordinal
 
 
 def parse_time_index(data: bytes, base_offset: int) -> TimeIndex:
-    """Read the entries of a ``.timeindex`` up to the first that does not ascend.
+    """Parse a ``.timeindex`` up to the first entry that does not ascend.
 
-    The first entry may have offset delta 0 (a segment of one batch of one record); zeros in both
-    fields end the file.
+    The first entry may have offset delta 0 (a first batch of one record); an entry with zeros in
+    both fields is the end.
     """
     entries = np.frombuffer(data, _ENTRY, count=len(data) // TIME_ENTRY_BYTES)
     timestamps_ms = entries["timestamp_ms"].astype(np.int64)

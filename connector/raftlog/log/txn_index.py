@@ -1,8 +1,8 @@
-"""The aborted transactions that a segment's ``.txnindex`` names.
+"""Aborted transactions in a segment's ``.txnindex`` (Kafka: ``TransactionIndex``, ``AbortedTxn``).
 
-Kafka: ``TransactionIndex``, ``AbortedTxn``. Entry: int16 version 0, int64 producer id, int64 first
-offset, int64 last offset (the abort marker's), int64 last stable offset when it was written. The
-file has no checksum and may be missing; the log itself is what a read goes by (``transactions``).
+Entry: int16 version 0, int64 producer id, int64 first offset, int64 last offset (that of the abort
+marker), int64 last stable offset at the time of writing. The file has no checksum and may be
+missing, so reads use the log itself (``transactions``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ assert _ENTRY.size == 34
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """Offsets of ``producer_id`` from first to last (both inclusive) were aborted."""
+    """Aborted transaction of ``producer_id``, from first to last offset (both inclusive)."""
 
     producer_id: int
     first_offset: int
@@ -35,9 +35,9 @@ class AbortedTransaction:
 
 
 def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
-    """Read a ``.txnindex``. Raises ``CorruptFileError`` for anything but whole, ascending entries.
+    """Parse a ``.txnindex`` (Kafka: ``TransactionIndex.sanityCheck``).
 
-    (Kafka: ``TransactionIndex.sanityCheck``.)
+    Raises ``CorruptFileError`` unless it consists of whole entries that ascend.
     """
     found: list[AbortedTransaction] = []
     for position in range(0, len(data), _ENTRY.size):
@@ -48,11 +48,11 @@ def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
             raise CorruptFileError(
                 path=path,
                 position=position,
-                reason=f"version {version}, offsets {first} to {last} are no aborted transaction",
+                reason=f"version {version}, offsets {first} to {last} are invalid",
             )
         if found and found[-1].last_offset >= last:
             raise CorruptFileError(
-                path=path, position=position, reason=f"offset {last} comes after a later one"
+                path=path, position=position, reason=f"offset {last} follows a greater one"
             )
         found.append(
             AbortedTransaction(
@@ -66,7 +66,7 @@ def parse_txn_index(data: bytes, path: str) -> tuple[AbortedTransaction, ...]:
 
 
 def encode_aborted(aborted: AbortedTransaction) -> bytes:
-    """The 34 bytes of one entry of a ``.txnindex`` (Kafka: ``AbortedTxn``)."""
+    """Encode one entry of a ``.txnindex``, 34 bytes (Kafka: ``AbortedTxn``)."""
     return _ENTRY.pack(
         0,
         aborted.producer_id,
