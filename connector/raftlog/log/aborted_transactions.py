@@ -1,16 +1,12 @@
-"""What becomes of producers' transactions, found by whoever reads their records.
+"""Aborted and open transactions of a range of an ordinary partition, found by reading ahead.
 
-A record of an ordinary transaction is decided by the first marker of its producer behind it, so all
-that is needed lies ahead: headers are read on from the record until that marker. ``.txnindex``
-would name the aborted ones sooner, but has no checksum, and what is missing in it shows nowhere.
+The outcome of a transactional record is its producer's next marker, so headers are read from the
+record up to that marker (KIP-98, ``ProducerStateManager``). ``.txnindex`` would list aborted
+transactions sooner, but it has no checksum, and a missing entry cannot be detected.
 
-Rules of this file:
-
-1. Ranges are asked for in ascending order and no header is read twice; going back begins anew.
-2. Only what is aborted or open is kept, from the range that was asked for last to where reading
-   had to go to decide it.
-3. Damage hides only what it may have decided: all before that is told.
-4. Kafka: KIP-98, ``ProducerStateManager``.
+Ranges are requested in ascending order and no header is read twice. Only aborted and open
+transactions are kept, from the last requested range on. After damage, outcomes decided before it
+remain known.
 """
 
 from __future__ import annotations
@@ -29,10 +25,10 @@ from .transactions import TransactionIndex, TransactionSpan
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
-    """What is not committed in a range, and how far that is known.
+    """Transactions of a range that are not committed.
 
-    ``spans`` are complete below ``known_end`` (exclusive), which is the range's end unless
-    ``error`` says why not: damage, or a log that ends before it decided.
+    ``spans`` are complete below ``known_end`` (exclusive). ``known_end`` is the end of the range,
+    unless ``error`` is set: damage, or a log that ends before the outcome of a transaction.
     """
 
     spans: tuple[TransactionSpan, ...]
@@ -41,7 +37,7 @@ class AbortedTransactions:
 
 
 class AbortedTransactionsReader:
-    """Reads ahead from ``start_offset``, as far as it must. Not shared between threads."""
+    """Reader of transaction outcomes from ``start_offset`` on. Not thread-safe."""
 
     def __init__(
         self, files: LogFiles, start_offset: int, *, contiguous: bool, log_end_offset: int | None
@@ -55,19 +51,23 @@ class AbortedTransactionsReader:
         self._transactions = TransactionIndex(
             files.path, complete_from=start_offset, retained_max=None, retains_committed=False
         )
-        self._ahead: list[tuple[int, int, TransactionSpan]] = []
-        self._here: list[TransactionSpan] = []
+        self._later: list[tuple[int, int, TransactionSpan]] = []
+        self._overlapping: list[TransactionSpan] = []
 
     def can_continue_at(self, start_offset: int) -> bool:
-        """Whether nothing was forgotten that is needed from there on, and nothing skipped."""
+        """Return whether the transactions of a range from ``start_offset`` on are still known."""
         return self._requested_from <= start_offset <= self._cursor.next_offset
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """What is not committed of the batches that overlap [start_offset, end_offset).
+        """Return the uncommitted transactions of batches that overlap [start_offset, end_offset).
 
-        Raises what keeps the files from being read; damage is told, not raised.
+        Damage is not raised: it is ``error`` of the result. Raises ``LogAccessError``,
+        ``SegmentDeletedError`` or ``DataLossError`` if a file cannot be read or the log was
+        truncated.
         """
-        assert self.can_continue_at(start_offset), "ranges ascend, or another one begins"
+        assert self.can_continue_at(start_offset), (
+            "ranges ascend: open another reader for an earlier one"
+        )
         self._requested_from = start_offset
         try:
             self._read_on(end_offset)
@@ -85,16 +85,19 @@ class AbortedTransactionsReader:
         return AbortedTransactions(aborted, known_end, why or self._truncated_error(known_end))
 
     def _aborted(self, start_offset: int, end_offset: int) -> tuple[TransactionSpan, ...]:
-        """Those that touch a range. Each is looked at where it lies, however far ahead others are.
+        """Return the aborted transactions that overlap a range.
 
-        They come in the order of their markers, and ranges ask for them in that of their records.
+        Transactions end in the order of their markers and are requested in the order of their first
+        offsets: a heap holds those that begin after the range.
         """
         for span in self._transactions.drain_ended():
-            heapq.heappush(self._ahead, (span.first_offset, span.producer_id, span))
-        while self._ahead and self._ahead[0][0] < end_offset:
-            self._here.append(heapq.heappop(self._ahead)[2])
-        self._here = [span for span in self._here if not span.ended_before(start_offset)]
-        return tuple(self._here)
+            heapq.heappush(self._later, (span.first_offset, span.producer_id, span))
+        while self._later and self._later[0][0] < end_offset:
+            self._overlapping.append(heapq.heappop(self._later)[2])
+        self._overlapping = [
+            span for span in self._overlapping if not span.ended_before(start_offset)
+        ]
+        return tuple(self._overlapping)
 
     def _read_on(self, end_offset: int) -> None:
         if self._damage is not None or self._is_decided(end_offset):
@@ -113,7 +116,7 @@ class AbortedTransactionsReader:
         return DataLossError(
             path=self._files.path,
             condition="LOG_TRUNCATED",
-            reason=f"the log ends at offset {self._cursor.next_offset} now, and does not tell what "
-            f"became of the transaction at {offset}",
-            remedy="the node truncated it, or this is another copy: plan the read again",
+            reason=f"the log now ends at offset {self._cursor.next_offset}, before the outcome of "
+            f"the transaction at offset {offset}",
+            remedy="the log was truncated or replaced by another copy: plan the read again",
         )

@@ -1,9 +1,13 @@
-"""The epochs of a log's batches, found with few looks.
+"""Leader epochs of a log's batches, found with few reads.
 
-Kafka keeps them in ``leader-epoch-checkpoint``; that file may be missing, older than the log, or
-cut at a log start offset below which segments still lie on disk. So the batches themselves are
-asked. Epochs never fall from one batch to the next: where two batches have the same epoch, so has
-everything between, and few batches need to be looked at.
+``leader-epoch-checkpoint`` may be missing, older than the log, or truncated at a log start offset
+below which segments are still on disk, so the batches are read. Epochs never decrease from batch to
+batch: if two batches have the same epoch, all batches between them have it. Hence a binary search
+over the offset index, with a scan between two entries:
+
+  epoch     3     3     3     4     4     7
+  batches   |=====|=====|==*==|=====|==*==|      * first batch of another epoch
+  entries   ^     ^     ^     ^     ^
 """
 
 from __future__ import annotations
@@ -22,10 +26,10 @@ from .offset_index import OffsetIndex
 
 
 def epochs_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> EpochCache:
-    """The epochs of all batches on disk below ``end_offset``.
+    """Return the epochs of all batches on disk below ``end_offset``.
 
-    ``end_epoch`` is that of the batch at ``end_offset``, if there is one. A segment that is damaged
-    where it is looked at adds nothing.
+    ``end_epoch`` is the epoch of the batch at ``end_offset``, if any. A segment with damage at a
+    position that is read adds no entry.
     """
     segments = [base for base in files.listing.segments if base < end_offset]
     found: list[tuple[int, int]] = []
@@ -44,15 +48,15 @@ def epochs_below(files: LogFiles, end_offset: int, end_epoch: int | None) -> Epo
 
 
 def epoch_mismatches(batches: BatchColumns, epochs: EpochCache) -> tuple[Bools, Bools]:
-    """Which batches are of another epoch than their offsets have, and of which that is known.
+    """Return which batches have another epoch than ``epochs``, and for which batches that is known.
 
-    A batch's epoch lies outside its CRC. Where a checkpoint of epochs may be believed it tells.
+    A batch's epoch is outside its CRC; ``epochs`` is a trusted checkpoint.
     """
     starts = np.array([entry.start_offset for entry in epochs.entries], np.int64)
     numbers = np.array([entry.epoch for entry in epochs.entries], np.int64)
     if not len(starts):
-        nothing = np.zeros(len(batches), np.bool_)
-        return nothing, nothing
+        none = np.zeros(len(batches), np.bool_)
+        return none, none
     first = np.searchsorted(starts, batches.base_offset, side="right") - 1
     last = np.searchsorted(starts, batches.last_offset, side="right") - 1
     known: Bools = first >= 0
@@ -67,7 +71,7 @@ def _first_epoch(files: LogFiles, base_offset: int) -> int | None:
 
 
 def _header_at(file: ReadableFile, position: int) -> tuple[int, int] | None:
-    """Epoch and base offset of the batch whose header lies at a position."""
+    """Return epoch and base offset by the header at ``position``."""
     head = file.read_at(position, BATCH_HEADER_BYTES)
     if len(head) < BATCH_HEADER_BYTES:
         return None
@@ -78,7 +82,7 @@ def _header_at(file: ReadableFile, position: int) -> tuple[int, int] | None:
 def _changes(
     files: LogFiles, file: ReadableFile, base_offset: int, epoch: int, end_offset: int
 ) -> list[tuple[int, int]]:
-    """Where epochs begin inside a segment, by its index and short walks between its entries."""
+    """Return the epochs that start inside a segment, by binary search in its offset index."""
     index = files.offset_index(base_offset)
     found: list[tuple[int, int]] = []
     position = 0
@@ -94,7 +98,7 @@ def _changes(
 def _last_of_epoch(
     files: LogFiles, file: ReadableFile, index: OffsetIndex, position: int, epoch: int
 ) -> int:
-    """The furthest position, by true index entries, of a batch that still has this epoch."""
+    """Return the position of the last batch with this epoch that a valid index entry has."""
     low, high = int(np.searchsorted(index.positions, position, side="right")), len(index)
     while low < high:
         middle = (low + high) // 2
@@ -110,7 +114,7 @@ def _last_of_epoch(
 def _next_change(
     file: ReadableFile, position: int, epoch: int, end_offset: int
 ) -> tuple[int, int, int] | None:
-    """Epoch, base offset and position of the first batch behind that has another epoch."""
+    """Return epoch, base offset and position of the next batch with another epoch."""
     for _, chunk in read_chunks(
         file, position, HeaderDecoder(), start_offset=None, end_offset=end_offset
     ):

@@ -1,14 +1,14 @@
-"""What is learned by reading a log forward: its end, its epochs, voters and transactions.
+"""Forward read of a log for its end, leader epochs, voters and transactions.
 
-Rules of this file:
+Invariants:
 
-1. Reading begins at a place where it is known which transactions are open: behind a snapshot, which
-   never ends inside one (KIP-630); behind a producer snapshot, which says; or at the log's start.
-   From there on nothing is read twice: ``follow`` goes on where it stopped.
-2. A node may truncate what a reader has seen and write other records there. So the last batch that
-   was read is looked at again each time: is it still the same? If not, all that was learned is void
+1. A replay starts where the open transactions are known: at the end of a snapshot, which is never
+   inside one (KIP-630), at a producer snapshot, which contains them, or at the log's start. No
+   batch is read twice.
+2. A node may truncate records that were read and append others. So each ``follow`` first compares
+   the header of the last batch that was read; if it differs, the replay is invalid
    (``LogTruncated``).
-3. Damage ends it: what lies behind is not learned, and ``damage`` says why.
+3. A replay ends at damage, which is ``damage``.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from .transaction_markers import (
 from .transactions import TransactionIndex
 
 ENDED_RETAINED_MAX: Final = 65_536
-"""How many ended transactions are remembered; older ones are read again if needed."""
+"""Ended transactions that are kept; earlier ones are read again if needed."""
 
 
-class LogTruncated(Exception):  # noqa: N818 - not an error: the reader begins again
-    """The node truncated records that were read, and may have written others in their place."""
+class LogTruncated(Exception):  # noqa: N818 - not an error: the replay starts again
+    """Records that were read were truncated, and may have been replaced: start a new replay."""
 
 
 class LogReplay:
-    """One forward reading of a log. Not shared between threads."""
+    """Forward read of one log. Not thread-safe."""
 
     def __init__(self, files: LogFiles, start_offset: int, *, is_metadata: bool) -> None:
         self.start_offset = start_offset
@@ -73,28 +73,28 @@ class LogReplay:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last batch that was read."""
+        """Offset after the last batch that was read."""
         return self._cursor.next_offset
 
     @property
     def tail(self) -> LogTail | None:
-        """What lies behind it, if reading came to the end of the log."""
+        """Bytes after it, if the end of the log was reached."""
         return self._cursor.tail
 
     @property
     def segment(self) -> int:
-        """The base offset of the segment that reading came to."""
+        """Base offset of the segment that is read."""
         return self._cursor.segment
 
     def follow(self, end_offset: int | None = None) -> None:
-        """Read on to ``end_offset`` (exclusive, a batch boundary) or to the end of the log.
+        """Read up to ``end_offset`` (exclusive, a batch boundary), or to the end of the log.
 
-        Raises ``LogTruncated``, and whatever keeps the files from being read. Damage is not
-        raised but kept.
+        Damage is not raised: it is ``damage``. Raises ``LogTruncated``, and errors of files that
+        cannot be read.
         """
         if self.damage is not None:
             return
-        self._check_not_rewritten()
+        self._check_not_truncated()
         try:
             if self._is_metadata:
                 self._follow_records(end_offset)
@@ -102,26 +102,26 @@ class LogReplay:
                 self._follow_headers(end_offset)
         except (CorruptBatchError, LogGapError) as error:
             self.damage = error
-        self._note_last_header()
+        self._store_last_header()
 
     def _follow_records(self, end_offset: int | None) -> None:
         limit = self._files.decompressed_bytes_max
         decoder = ColumnDecoder(MARKER_COLUMNS, READ_CHUNK_BYTES, limit, whole_batches=True)
         for chunk in self._cursor.read(decoder, end_offset):
-            self._note_batches(chunk.batches)
+            self._add_batches(chunk.batches)
             add_metadata_markers(chunk, self.transactions, from_offset=self.start_offset)
             try:
                 self.voters = last_voters(chunk, self.voters, self._files.path)
                 self.voters_damage = None
             except CorruptBatchError as error:
-                self.voters_damage = error  # it keeps nobody from reading the records
+                self.voters_damage = error  # raised by ``voters()`` only: records remain readable
 
     def _follow_headers(self, end_offset: int | None) -> None:
         for chunk in self._cursor.read(HeaderDecoder(), end_offset):
-            self._note_batches(chunk.batches)
+            self._add_batches(chunk.batches)
             add_producer_transactions(chunk, self.transactions, from_offset=self.start_offset)
 
-    def _note_batches(self, batches: BatchColumns) -> None:
+    def _add_batches(self, batches: BatchColumns) -> None:
         epoch = batches.leader_epoch
         changes = np.flatnonzero(epoch[1:] != epoch[:-1]) + 1
         self.epochs = self.epochs.assign_all(
@@ -129,13 +129,13 @@ class LogReplay:
         )
         self._last_batch = (self.segment, int(batches.position[-1]), b"")
 
-    def _note_last_header(self) -> None:
-        """Keep the header of the last batch: its CRC and epoch say which batch it was."""
+    def _store_last_header(self) -> None:
+        """Keep the header of the last batch: its CRC and epoch identify the batch."""
         if self._last_batch is not None:
             segment, position, _ = self._last_batch
             self._last_batch = segment, position, self._header_at(segment, position)
 
-    def _check_not_rewritten(self) -> None:
+    def _check_not_truncated(self) -> None:
         if self._last_batch is None:
             return
         segment, position, header = self._last_batch
@@ -143,20 +143,20 @@ class LogReplay:
             if self._header_at(segment, position) != header:
                 raise LogTruncated
         elif not self._files.listing.segments or segment > self._files.listing.segments[0]:
-            raise LogTruncated  # gone, but not because the log was trimmed from its start
+            raise LogTruncated  # the segment was truncated, not deleted by retention
 
     def _header_at(self, segment: int, position: int) -> bytes:
         with self._files.open(self._files.segment_path(segment)) as file:
             return file.read_at(position, BATCH_HEADER_BYTES)
 
 
-# --- where to begin -------------------------------------------------------------------------------
+# --- start of a replay ----------------------------------------------------------------------------
 
 
 def metadata_replay(files: LogFiles, before_offset: int | None = None) -> LogReplay:
-    """Begin a history of a metadata log: behind the newest snapshot that the log reaches.
+    """Start a replay of a metadata log at the end of the newest snapshot that the log reaches.
 
-    With ``before_offset``: behind the newest whose end offset is at most that.
+    With ``before_offset``, of the newest whose end offset is <= ``before_offset``.
     """
     start_offset = log_start(files)
     for snapshot_id in reversed(files.listing.snapshots):
@@ -172,9 +172,9 @@ def metadata_replay(files: LogFiles, before_offset: int | None = None) -> LogRep
 
 
 def partition_replay(files: LogFiles, before_offset: int | None = None) -> LogReplay:
-    """Begin a history of an ordinary partition: behind the newest producer snapshot that is sound.
+    """Start a replay of an ordinary partition at its newest valid producer snapshot.
 
-    With ``before_offset``: behind the newest whose offset is at most that.
+    With ``before_offset``, at the newest whose offset is <= ``before_offset``.
     """
     start_offset = log_start(files)
     for offset, producers in _producer_snapshots(files):
@@ -193,14 +193,14 @@ def partition_replay(files: LogFiles, before_offset: int | None = None) -> LogRe
 
 
 def log_start(files: LogFiles) -> int:
-    """The first offset on disk. A log without segments begins behind its newest snapshot."""
+    """Return the first offset on disk; without segments, the end offset of the newest snapshot."""
     if files.listing.segments:
         return files.listing.segments[0]
     return files.listing.snapshots[-1].end_offset if files.listing.snapshots else 0
 
 
 def holds_boundary(files: LogFiles, offset: int, *, contiguous: bool) -> bool:
-    """Whether the log reaches ``offset``: a segment begins there, or a batch lies before it."""
+    """Return whether a segment starts at ``offset``, or the offset before it is on disk."""
     segment = files.segment_at(offset)
     if segment is None or segment == offset:
         return segment is not None
@@ -212,7 +212,7 @@ def holds_boundary(files: LogFiles, offset: int, *, contiguous: bool) -> bool:
 
 
 def _producer_snapshots(files: LogFiles) -> Iterator[tuple[int, tuple[ProducerState, ...]]]:
-    """The producer snapshots that parse, newest first."""
+    """Yield the valid producer snapshots, newest first."""
     for offset in reversed(files.listing.producer_snapshots):
         path = files.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
         try:

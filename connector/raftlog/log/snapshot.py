@@ -1,12 +1,9 @@
-"""Read a checkpoint: the state of a metadata log up to an offset, as records (KIP-630).
+"""Reader of a snapshot: the state of a metadata log up to an offset, as records (KIP-630).
 
-Rules of this file:
-
-1. Offsets in a checkpoint begin at 0 and say nothing of the log. Its name says where it ends.
-2. It begins with a SnapshotHeader and ends with a SnapshotFooter, in control batches. Kafka does
-   not look for the footer; here one without is ``CorruptSnapshotError``, raised behind whatever
-   was whole.
-3. Kafka: ``RecordsSnapshotReader``, ``RecordsSnapshotWriter``.
+Offsets in a snapshot file begin at 0 and are unrelated to the log's; the end offset is in the name.
+The file begins with a SnapshotHeader and ends with a SnapshotFooter, in control batches. Unlike
+Kafka's reader, this one requires the footer: ``CorruptSnapshotError`` is raised after the valid
+batches. Kafka: ``RecordsSnapshotReader``, ``RecordsSnapshotWriter``.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from .files import LogFiles, read_batch_at
 
 
 class SnapshotReader:
-    """One checkpoint. Opens its file for each reading; holds none open between."""
+    """Reader of one snapshot. The file is opened for each read and closed after it."""
 
     def __init__(self, files: LogFiles, snapshot_id: SnapshotId) -> None:
         self.snapshot_id = snapshot_id
@@ -47,53 +44,52 @@ class SnapshotReader:
         self._files = files
         self._head: tuple[ControlRecord, ...] | None = None
 
-    # --- what it says of itself -------------------------------------------------------------------
+    # --- header -----------------------------------------------------------------------------------
 
     @property
     def last_contained_log_timestamp_ms(self) -> int:
-        """The log time of the last record whose state it contains."""
+        """Append time of the last record in the snapshot's state, in milliseconds."""
         (header,) = (one for one in self._header() if isinstance(one, SnapshotHeader))
         return header.last_contained_log_timestamp_ms
 
     @property
     def kraft_version(self) -> int:
-        """0 (voters from configuration) unless it says otherwise: 0 is never written."""
+        """``kraft.version``; 0 (static voters) without a record, since 0 is never written."""
         versions = (one for one in self._header() if isinstance(one, KRaftVersion))
         return max((one.kraft_version for one in versions), default=0)
 
     @property
     def voters(self) -> KRaftVoters | None:
-        """The voters at its end offset, or None: they are configured, not written."""
+        """Voters at the snapshot's end offset; None if voters are static, which are not written."""
         named = (one for one in self._header() if isinstance(one, KRaftVoters))
         return next(named, None)
 
     def _header(self) -> tuple[ControlRecord, ...]:
-        """The control records of its first batch. Raises ``CorruptSnapshotError``."""
+        """Return the control records of the first batch. Raises ``CorruptSnapshotError``."""
         if self._head is None:
             with self._files.open(self.path) as file:
                 batch = read_batch_at(file, 0)
             if batch is None or not batch.is_control:
-                raise self._damaged(0, "it does not begin with a control batch that is whole")
+                raise self._damaged(0, "it does not begin with a valid control batch")
             records = _control_records(batch)
             if not records or not isinstance(records[0], SnapshotHeader):
                 raise self._damaged(0, "it does not begin with a SnapshotHeader record")
             self._head = records
         return self._head
 
-    # --- its records ------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def scan(
         self, *, columns: Column = Column.ALL_BUT_HEADERS, chunk_bytes: int = READ_CHUNK_BYTES
     ) -> Iterator[Scan]:
-        """All batches in order, control batches too.
+        """Yield all batches in order, control batches included.
 
-        Raises ``CorruptSnapshotError`` behind what was whole: for damage, and if the footer is
-        missing.
+        Raises ``CorruptSnapshotError`` after the valid batches, for damage or a missing footer.
         """
         return self._read(ColumnDecoder(columns, chunk_bytes, self._files.decompressed_bytes_max))
 
     def batches(self) -> Iterator[RecordBatch]:
-        """The same, one object a batch."""
+        """Yield all batches in order, one object each. Errors as ``scan``."""
         for chunk in self._read(BatchDecoder(READ_CHUNK_BYTES)):
             yield from chunk.objects
 
@@ -118,23 +114,23 @@ class SnapshotReader:
                     )
                 end_position = position
                 if chunk.error is not None:
-                    raise self._of_batch(chunk.error, end_position) from None
+                    raise self._from_batch_error(chunk.error, end_position) from None
             left = file.byte_count() - end_position
             if left > 0:
-                raise self._damaged(end_position, f"its last {left} bytes are no whole batch")
+                raise self._damaged(end_position, f"its last {left} bytes are not a complete batch")
             last = read_batch_at(file, last_position)
         if last is None or not _ends_with_footer(last):
             raise self._damaged(end_position, "it does not end with a SnapshotFooter record")
 
     def _check_epochs(self, batches: BatchColumns) -> None:
-        """Every batch is of the epoch in the name, as Kafka writes them; no CRC covers it."""
+        """Check that all batches have the epoch in the name, as by Kafka; no CRC covers it."""
         wrong = np.flatnonzero(batches.leader_epoch != self.snapshot_id.epoch)
         if len(wrong):
             at = int(wrong[0])
             epoch = int(batches.leader_epoch[at])
             raise self._damaged(int(batches.position[at]), f"its batch is of epoch {epoch}")
 
-    def _of_batch(self, error: CorruptBatchError, position: int) -> CorruptSnapshotError:
+    def _from_batch_error(self, error: CorruptBatchError, position: int) -> CorruptSnapshotError:
         if isinstance(error, DecompressionLimitError):
             return SnapshotDecompressionLimitError(
                 path=self.path,
@@ -149,7 +145,7 @@ class SnapshotReader:
 
 
 def _control_records(batch: RecordBatch) -> tuple[ControlRecord, ...]:
-    """What a control batch says, or nothing if it does not parse."""
+    """Return the records of a control batch; empty if they cannot be parsed."""
     try:
         return tuple(decode_control(record.key, record.value) for record in batch.records())
     except CorruptBatchError:

@@ -1,9 +1,7 @@
-"""Divide a range of offsets into splits: arithmetic, with one question to the log.
+"""Division of a range of offsets into splits.
 
-Rules of this file:
-
-1. Slices cover the range exactly, none is empty.
-2. A cut lies where a batch begins; only the range's own ends may lie elsewhere.
+Splits cover the range exactly, and none is empty. They end between batches, except at the ends of
+the range.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from .reads import ReadPlan, Split
 from .transactions import TransactionSpan, spans_by_range
 
 FindBatch = Callable[[int], tuple[int, int]]
-"""Gives base offset and next offset of the batch that holds an offset, or of the next one."""
+"""Returns base and next offset of the batch that contains an offset, or of the next batch."""
 
 
 def plan_range(
@@ -26,7 +24,7 @@ def plan_range(
     max_splits: int,
     max_records: int | None,
 ) -> ReadPlan:
-    """The splits of a range as ``split_range`` cuts it, each with the transactions it touches."""
+    """Return the plan of a range: ``split_range``, and the transactions that each split touches."""
     ranges = split_range(
         start_offset, end_offset, find_batch, max_splits=max_splits, max_records=max_records
     )
@@ -45,9 +43,9 @@ def split_range(
     max_splits: int,
     max_records: int | None,
 ) -> list[tuple[int, int]]:
-    """Cut [start_offset, end_offset) into about ``max_splits`` splits of like many offsets.
+    """Divide [start_offset, end_offset) into about ``max_splits`` splits of similar size.
 
-    More splits than that only where ``max_records`` asks for it. One batch is never cut.
+    There are more if ``max_records`` requires it. A batch is never divided.
     """
     splits: list[tuple[int, int]] = []
     start = start_offset

@@ -1,11 +1,8 @@
-"""Find batches by the time of their records.
+"""Search for batches by timestamp.
 
-Rules of this file:
-
-1. What is looked for is the first batch, in the order of the log, whose greatest timestamp is above
-   a bound: timestamps need not ascend, since each is some producer's or leader's own clock.
-2. The time index says where in a segment to begin looking, never more: an entry is used only if
-   the batch that it names has the timestamp that it says. What lies behind it is read.
+Timestamps need not ascend, since producers and leaders have different clocks: the result is the
+first batch in log order whose maximum timestamp is above a bound. An entry of the time index is
+used only as a start position, and only if its batch has the entry's timestamp.
 """
 
 from __future__ import annotations
@@ -24,13 +21,13 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def offset_for_timestamp(scan: Scan, timestamp_ms: int) -> int | None:
-    """The first offset among the records of a scan with a timestamp at or behind ``timestamp_ms``.
+    """Return the first offset of a scan whose timestamp is >= ``timestamp_ms``; None without one.
 
-    It has both columns. None if there is none.
+    The scan must have the columns OFFSET and TIMESTAMP.
     """
     records = scan.records
-    assert records.timestamp_ms is not None, "it was asked for"
-    assert records.offset is not None, "it was asked for"
+    assert records.timestamp_ms is not None, "the scan has this column"
+    assert records.offset is not None, "the scan has this column"
     late = np.flatnonzero(records.timestamp_ms.to_numpy() >= timestamp_ms)
     return int(records.offset[int(late[0])].as_py()) if len(late) else None
 
@@ -44,10 +41,10 @@ def find_batch_after_timestamp(
     contiguous: bool,
     timestamp_ms_max: int = INT64_MAX,
 ) -> BatchColumns | None:
-    """The first batch in [start_offset, end_offset) with a record later than ``timestamp_ms``.
+    """Return the first batch in [start_offset, end_offset) with a timestamp > ``timestamp_ms``.
 
-    Batches that claim a time above ``timestamp_ms_max`` are passed over. None if there is none.
-    Raises what reading raises.
+    Batches with a maximum timestamp above ``timestamp_ms_max`` are skipped. None without one.
+    Errors as ``LogCursor.read``.
     """
     for base_offset in files.listing.segments:
         following = files.segment_after(base_offset)
@@ -65,7 +62,7 @@ def find_batch_after_timestamp(
             found = np.flatnonzero((claimed_ms > timestamp_ms) & (claimed_ms <= timestamp_ms_max))
             if len(found):
                 batch = chunk.batches[found[:1]]
-                # The next look for a later time goes on here.
+                # The next search, for a later timestamp, starts here.
                 files.remember_position(
                     int(batch.base_offset[0]), base_offset, int(batch.position[0])
                 )
@@ -74,7 +71,7 @@ def find_batch_after_timestamp(
 
 
 def _lower_bound_by_time_index(files: LogFiles, base_offset: int, timestamp_ms: int) -> int:
-    """An offset below which the segment holds nothing later, by a true entry of its time index."""
+    """Return an offset below which no record of the segment is later than ``timestamp_ms``."""
     index = files.time_index(base_offset)
     ordinal = index.entry_before(timestamp_ms + 1)
     if ordinal is None:

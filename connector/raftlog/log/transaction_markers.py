@@ -1,7 +1,7 @@
-"""Find transaction markers and voters among the records of a log.
+"""Search for transaction markers and voters in the records of a log.
 
-The only metadata records that the log itself knows are the three that frame a transaction
-(KIP-868): their values begin with frame version 1 and api key 23, 24 or 25. All else is bytes here.
+Of metadata records the log layer knows only the three that delimit a transaction (KIP-868): their
+values begin with frame version 1 and api key 23, 24 or 25.
 
 Kafka: ``BeginTransactionRecord``, ``EndTransactionRecord``, ``AbortTransactionRecord``,
 ``LeaderChangeMessage``, ``VotersRecord``.
@@ -33,19 +33,19 @@ from .marker_values import FRAME_VERSION, transaction_name
 from .transactions import Marker, TransactionIndex
 
 MARKER_COLUMNS: Final = Column.OFFSET | Column.KEY | Column.VALUE
-"""What a scan must hold for its markers and voters to be found."""
+"""Columns that a scan needs for the search for markers and voters."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """The voters from ``offset`` on. Directories are known since KIP-853 only."""
+    """Voters from ``offset`` on. Directory ids are known with KIP-853 only."""
 
     offset: int
     voters: tuple[ReplicaKey, ...]
 
 
 def add_metadata_markers(chunk: Scan, transactions: TransactionIndex, *, from_offset: int) -> None:
-    """Enter the transaction markers of a metadata log's scan, from ``from_offset`` on."""
+    """Add the transaction markers of a metadata log's scan, from ``from_offset`` on."""
     records = chunk.records
     assert records.offset is not None, "MARKER_COLUMNS were read"
     assert records.value is not None, "MARKER_COLUMNS were read"
@@ -70,7 +70,7 @@ def add_metadata_markers(chunk: Scan, transactions: TransactionIndex, *, from_of
 def add_producer_transactions(
     chunk: HeaderChunk, transactions: TransactionIndex, *, from_offset: int
 ) -> None:
-    """Enter what the headers of an ordinary partition say of producers' transactions."""
+    """Add producers' transactions by the headers of an ordinary partition."""
     batches = chunk.batches
     control = dict(chunk.control)
     chosen = batches.is_transactional & (batches.last_offset >= from_offset)
@@ -88,10 +88,10 @@ def add_producer_transactions(
 
 
 def last_voters(chunk: Scan, known: VoterSet | None, path: str) -> VoterSet | None:
-    """The voters after a scan of a metadata log, given those before it.
+    """Return the voters after a scan of a metadata log, given those before it.
 
-    A leader change names voters without their directories: it counts where nothing better is known
-    of the same voters. Raises ``CorruptBatchError`` for a control record that does not parse.
+    A leader change may lack directory ids: it replaces a voter set only if the node ids differ.
+    Raises ``CorruptBatchError`` if a control record cannot be parsed.
     """
     if not chunk.records.is_control.any():
         return known
@@ -111,7 +111,7 @@ def last_voters(chunk: Scan, known: VoterSet | None, path: str) -> VoterSet | No
 
 
 def _last_rows(chunk: Scan) -> list[int]:
-    """The rows that decide: the last set of voters, and the last leader change if behind it."""
+    """Return the rows that decide: the last voter set, and the last leader change if after it."""
     assert chunk.records.key is not None, "MARKER_COLUMNS were read"
     last: dict[bytes, int] = {}
     for row in np.flatnonzero(chunk.records.is_control).tolist():
@@ -146,7 +146,7 @@ def _control_at(chunk: Scan, row: int, path: str) -> ControlRecord:
 
 
 def replica_keys(record: KRaftVoters) -> tuple[ReplicaKey, ...]:
-    """The voters that a record names."""
+    """Return the voters of a record."""
     return tuple(ReplicaKey(voter.voter_id, voter.voter_directory_id) for voter in record.voters)
 
 
@@ -155,7 +155,7 @@ def _node_ids(voters: tuple[ReplicaKey, ...]) -> set[int]:
 
 
 def _api_keys(values: pa.BinaryArray) -> npt.NDArray[np.int16]:
-    """The api key of each value that is framed as metadata and has a one-byte key, else -1."""
+    """Return the api key of each value with a metadata frame and a one-byte key, else -1."""
     keys = np.full(len(values), -1, np.int16)
     _, offsets_buffer, data_buffer = values.buffers()
     if data_buffer is None or not len(values):

@@ -1,19 +1,20 @@
-"""Which offsets belong to transactions, and how those ended.
+"""Transactions of a log: their offsets and outcomes.
 
-Two kinds of transactions exist, and one bookkeeping serves both:
+- In a metadata log (KIP-868) the records Begin, End and Abort delimit one transaction at a time.
+  Its records become visible at the End.
+- In an ordinary partition (KIP-98) a batch has a producer id and a transactional flag; a control
+  batch ends the open transaction of its producer. Many producers may have one open at a time.
 
-- In a metadata log (KIP-868) the records Begin, End and Abort lie among the others, one transaction
-  at a time. Records become visible at the End.
-- In an ordinary partition (KIP-98) batches say that they are transactional and whose; a control
-  batch ends the open transaction of its producer. Many producers may have one open at once.
+      offset      0     1     2     3      4      5      6
+      partition   p1    p2    p1    p2 C   p1     p1 A   p2         C commit, A abort
+      spans       p2 [1, 3] committed, p1 [0, 5] aborted, p2 [6, open: last stable offset 6
 
-Rules of this file:
+A Begin inside a transaction, and an End or Abort outside of one, are kept as ``problems``, change
+nothing else and are raised by reads of committed records only. An End before the first marker of a
+log whose first records were deleted is valid.
 
-1. Nothing is read here: markers and headers come in, in the order of the log.
-2. A Begin inside a transaction, and an End or Abort outside one, contradict Kafka's rules. They
-   change nothing, are kept as ``problems``, and stop only who asks for committed records. Before
-   the first marker of a log whose beginning is gone, an End is no contradiction.
-3. Kafka: ``MetadataBatchLoader``, ``ProducerStateManager``, ``TransactionIndex``.
+Kafka: ``MetadataBatchLoader``, ``ProducerStateManager``, ``TransactionIndex``. This module does no
+I/O: markers and headers are added in log order.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from typing import Final
 from raftlog.errors import TransactionMarkerError
 
 METADATA_PRODUCER_ID: Final = -1
-"""Stands for "the metadata log" where a producer's id is asked for."""
+"""Producer id of the metadata log's transactions."""
 
 
 class Outcome(enum.Enum):
-    """How a transaction ended, as far as the log was read."""
+    """Outcome of a transaction, as far as the log was read."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -39,7 +40,7 @@ class Outcome(enum.Enum):
 
 
 class Marker(enum.IntEnum):
-    """The three metadata records that frame a transaction, by their api key."""
+    """The three metadata records that delimit a transaction, by api key."""
 
     BEGIN = 23
     END = 24
@@ -50,10 +51,10 @@ class Marker(enum.IntEnum):
 class TransactionSpan:
     """Offsets of one transaction.
 
-    From ``first_offset`` to ``marker_offset``, both inclusive; ``marker_offset`` is that of the
-    record that ended it, or None while it is open. In a metadata log every record between belongs
-    to it, and ``producer_id`` is -1. In an ordinary partition only the transactional batches of
-    ``producer_id`` do. ``name`` is what a metadata transaction calls itself.
+    ``first_offset`` and ``marker_offset`` are inclusive; ``marker_offset`` is that of the record
+    that ended it, or None while it is open. In a metadata log all records between belong to it,
+    ``producer_id`` is -1, and ``name`` is that of its Begin record. In an ordinary partition only
+    transactional batches of ``producer_id`` belong to it.
     """
 
     first_offset: int
@@ -63,28 +64,28 @@ class TransactionSpan:
     name: str | None = None
 
     def touches(self, start_offset: int, end_offset: int) -> bool:
-        """Whether any offset in [start_offset, end_offset) may belong to it."""
+        """Return whether an offset in [start_offset, end_offset) may belong to it."""
         return self.first_offset < end_offset and not self.ended_before(start_offset)
 
     def ended_before(self, offset: int) -> bool:
-        """Whether its marker lies below ``offset``."""
+        """Return whether its marker is below ``offset``."""
         return self.marker_offset is not None and self.marker_offset < offset
 
 
 @dataclass(frozen=True, slots=True)
 class _RetainedSpan:
-    """A span and where the batch that holds its first record begins: a micro-batch ends there."""
+    """Span, and base offset of the batch with its first record: a micro-batch may end there."""
 
     span: TransactionSpan
     batch_base_offset: int
 
 
 class TransactionIndex:
-    """The open transactions of a log, and its latest ended ones, as the log is read on.
+    """Open transactions of a log, and its latest ended ones.
 
-    ``complete_from``: every transaction whose marker lies there or behind is known; the oldest
-    ended ones are dropped beyond ``retained_max``. Producers' committed ones are dropped at once if
-    ``retains_committed`` is false: then ``last_stable_offset`` has no answer for the past.
+    All transactions with a marker at or after ``complete_from`` are known; beyond ``retained_max``
+    the oldest ended ones are dropped. With ``retains_committed`` false, committed transactions of
+    producers are dropped when they end, and ``last_stable_offset`` of earlier ends is undefined.
     """
 
     def __init__(
@@ -105,12 +106,12 @@ class TransactionIndex:
         self._may_be_open_until_marker = False
 
     def assume_open_transaction_at(self, start_offset: int) -> None:
-        """Say that a metadata transaction may be open at the log's start: nobody knows."""
+        """Note that a metadata transaction may be open at the log's start offset."""
         self.complete_from = start_offset
         self._may_be_open_until_marker = True
 
     def copy(self) -> TransactionIndex:
-        """A book that goes on by itself from here."""
+        """Return an independent copy."""
         copied = TransactionIndex(
             self.path,
             complete_from=self.complete_from,
@@ -123,16 +124,19 @@ class TransactionIndex:
         copied._may_be_open_until_marker = self._may_be_open_until_marker
         return copied
 
-    # --- what the log says ------------------------------------------------------------------------
+    # --- batches and markers ----------------------------------------------------------------------
 
     def open_transaction(self, producer_id: int, first_offset: int) -> None:
-        """A batch of an ordinary transaction: its first one opens it."""
+        """Open the transaction of a transactional batch, unless its producer has one open."""
         if producer_id not in self._open:
             span = TransactionSpan(first_offset, None, Outcome.OPEN, producer_id)
             self._open[producer_id] = _RetainedSpan(span, first_offset)
 
     def end_transaction(self, producer_id: int, marker_offset: int, *, commit: bool) -> None:
-        """A control batch. One that ends nothing is normal: its transaction wrote elsewhere."""
+        """Add a control batch; ignored if the producer has no open transaction here.
+
+        That is usual: the transaction had records in other partitions only.
+        """
         kept = self._open.pop(producer_id, None)
         if kept is not None and (self._retains_committed or not commit):
             outcome = Outcome.COMMITTED if commit else Outcome.ABORTED
@@ -141,8 +145,8 @@ class TransactionIndex:
     def metadata_marker(
         self, marker: Marker, offset: int, *, batch_base_offset: int, name: str | None = None
     ) -> None:
-        """A Begin, End or Abort of a metadata log."""
-        inside_since_start = self._may_be_open_until_marker
+        """Add a Begin, End or Abort of a metadata log."""
+        may_be_open = self._may_be_open_until_marker
         self._may_be_open_until_marker = False
         is_open = METADATA_PRODUCER_ID in self._open
         if marker is Marker.BEGIN:
@@ -155,30 +159,30 @@ class TransactionIndex:
         outcome = Outcome.COMMITTED if marker is Marker.END else Outcome.ABORTED
         if is_open:
             self._end(self._open.pop(METADATA_PRODUCER_ID), offset, outcome)
-        elif inside_since_start:
+        elif may_be_open:
             start = self.complete_from
             span = TransactionSpan(start, None, Outcome.OPEN, METADATA_PRODUCER_ID)
             self._end(_RetainedSpan(span, start), offset, outcome)
         else:
             self._problem(offset, f"a transaction ends ({marker.name}) where none is open")
 
-    # --- what follows from it ---------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def open_now(self) -> tuple[tuple[TransactionSpan, int], ...]:
-        """The open transactions, each with the base offset of the batch that it begins in."""
+        """Return the open transactions, each with the base offset of its first batch."""
         return tuple((kept.span, kept.batch_base_offset) for kept in self._open.values())
 
     def opened_before(self, offset: int) -> bool:
-        """Whether a transaction that began below ``offset`` is still open."""
+        """Return whether a transaction that began below ``offset`` is still open."""
         return any(kept.span.first_offset < offset for kept in self._open.values())
 
     def spans(
         self, start_offset: int, end_offset: int, *, with_committed: bool
     ) -> tuple[TransactionSpan, ...]:
-        """What touches [start_offset, end_offset), by first offset.
+        """Return the transactions that touch [start_offset, end_offset), by first offset.
 
-        Complete only if ``start_offset`` is not below ``complete_from``. A transaction whose
-        marker lies at ``end_offset`` or behind shows its outcome if that was read.
+        Complete if ``start_offset`` is not below ``complete_from``. A transaction with a marker at
+        or after ``end_offset`` has its outcome if the marker was read.
         """
         found = [
             kept.span
@@ -189,11 +193,11 @@ class TransactionIndex:
         return tuple(sorted(found, key=lambda span: (span.first_offset, span.producer_id)))
 
     def last_stable_offset(self, end_offset: int) -> int:
-        """The last stable offset of a log whose end is ``end_offset`` (exclusive).
+        """Return the last stable offset of a log that ends at ``end_offset`` (exclusive).
 
-        Nothing below it belongs to a transaction that is undecided below ``end_offset``. In a
-        metadata log it is a batch boundary outside every transaction; a batch may hold the end of
-        one transaction and the beginning of the next, so that one step back is not always enough.
+        No record below it belongs to a transaction without a marker below ``end_offset``. In a
+        metadata log it is a batch boundary outside every transaction; since one batch may contain
+        the end of a transaction and the start of the next, more than one step back may be needed.
         """
         stable = end_offset
         while True:
@@ -206,33 +210,36 @@ class TransactionIndex:
                 return stable
 
     def first_problem(self, start_offset: int, end_offset: int) -> TransactionMarkerError | None:
-        """The first contradiction in [start_offset, end_offset)."""
+        """Return the first contradiction in [start_offset, end_offset)."""
         inside = (error for error in self.problems if start_offset <= error.offset < end_offset)
         return next(inside, None)
 
     def retain_all(self, *, with_committed: bool) -> None:
-        """Drop no ended transaction from here on, but by ``drop_ended_before``."""
+        """Drop ended transactions by ``drop_ended_before`` only, from now on."""
         self._retained_max = None
         self._retains_committed = with_committed
 
     def drop_ended_before(self, offset: int) -> None:
-        """Drop the transactions that were over before ``offset``."""
+        """Drop the transactions that ended before ``offset``."""
         while self._ended and self._ended[0].span.ended_before(offset):
             self._ended.popleft()
         self.complete_from = max(self.complete_from, offset)
 
     def drain_ended(self) -> list[TransactionSpan]:
-        """Hand over the ended transactions, by their markers, and keep none of them."""
-        taken = [kept.span for kept in self._ended]
+        """Return the ended transactions in the order of their markers, and drop them."""
+        ended = [kept.span for kept in self._ended]
         self._ended.clear()
-        return taken
+        return ended
 
     def _undecided(self, end_offset: int) -> list[_RetainedSpan]:
-        """What began below ``end_offset`` and did not end there. Markers ascend: few are seen."""
+        """Return the transactions that began below ``end_offset`` and did not end below it.
+
+        Markers ascend, so only the latest ended transactions are examined.
+        """
         return [kept for kept in self._all_from(end_offset) if kept.span.first_offset < end_offset]
 
     def _all_from(self, offset: int) -> Iterator[_RetainedSpan]:
-        """The open transactions, and the ended ones whose markers are not below ``offset``."""
+        """Yield the open transactions, and the ended ones with a marker >= ``offset``."""
         yield from self._open.values()
         for kept in reversed(self._ended):
             if kept.span.ended_before(offset):
@@ -254,16 +261,16 @@ class TransactionIndex:
 def spans_by_range(
     spans: Sequence[TransactionSpan], ranges: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[TransactionSpan, ...]]:
-    """Those of ``spans`` that touch each of ``ranges``; both ascend, and no range overlaps another.
+    """Yield, for each of ``ranges``, the spans that touch it, in linear time.
 
-    No span is looked at again behind its end: logs have many of both.
+    Both ascend by start, and ranges do not overlap.
     """
-    coming = iter(spans)
-    following = next(coming, None)
+    remaining = iter(spans)
+    following = next(remaining, None)
     current: list[TransactionSpan] = []
     for start_offset, end_offset in ranges:
         while following is not None and following.first_offset < end_offset:
             current.append(following)
-            following = next(coming, None)
+            following = next(remaining, None)
         current = [span for span in current if span.touches(start_offset, end_offset)]
         yield tuple(current)
