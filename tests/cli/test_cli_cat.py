@@ -95,7 +95,7 @@ def test_it_says_which_end_it_took(tmp_path: Path) -> None:
     assert err == "raftlog: the log ends at offset 3131 (exclusive): " + OF_ONE_DIRECTORY
     with raftlog.open(tmp_path / "decisions-0") as log:
         log.append(b"one")
-        assert "what the writers of this embedded log have synced" in run("cat", log.path)[2]
+        assert "the synced end of this embedded log" in run("cat", log.path)[2]
 
 
 def test_the_log_of_one_of_our_nodes_is_not_called_committed(tmp_path: Path) -> None:

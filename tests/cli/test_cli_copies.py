@@ -62,7 +62,7 @@ def test_replicas_that_agree_are_read_up_to_what_all_hold(tmp_path: Path) -> Non
         3,
         EndBasis.REPLICAS,
     )
-    assert "what all 3 copies hold" in end.explanation
+    assert "the records that all 3 copies have" in end.explanation
     assert [row["value"] for row in rows("cat", path)] == ["a", "b", "c"]
     reader = RaftlogReader(RaftlogOptions.parse({"path": path}), ("value",))
     read = [batch for part in reader.partitions() for batch in reader.read(part)]
@@ -159,7 +159,7 @@ def test_an_uncommitted_tail_of_a_quorum_is_a_note_and_other_bytes_are_damage(
 def test_only_copies_of_one_log_are_read_together(tmp_path: Path) -> None:
     first = replica(tmp_path, 1, COMMON)
     other = replica(tmp_path, 2, COMMON, name="orders-1")
-    with pytest.raises(NotALogError, match="a copy of one log, and the first one is orders-0"):
+    with pytest.raises(NotALogError, match="copies of one log, and the first is of orders-0"):
         open_path(named(first, other))
     stranger = replica(tmp_path, 3, COMMON)
     (stranger.parent / "meta.properties").write_text("version=1\ncluster.id=d\nnode.id=3\n")

@@ -125,7 +125,7 @@ def test_several_voters_end_where_a_majority_does() -> None:
     nodes = ",".join(str(THREE / f"node-{n}") for n in (100, 101, 102))
     status, _, err = run("state", nodes, "features")
     assert status == 0
-    assert err.startswith("raftlog: the end is offset 3132 (exclusive): what a majority")
+    assert err.startswith("raftlog: the end is offset 3132 (exclusive): the records that a")
 
 
 def test_at_is_an_end_offset() -> None:

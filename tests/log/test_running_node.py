@@ -458,7 +458,7 @@ def test_an_end_that_fell_stands_until_the_log_passes_it_again() -> None:
     log.refresh()
     kept = log.read_end(isolation=COMMITTED, previous=first)
     assert (kept.offset, kept.epoch) == (5, 1)
-    assert "now it would be 3" in kept.explanation
+    assert "the end is now 3" in kept.explanation
     again = log.read_end(isolation=COMMITTED, previous=kept)
     assert again == kept, "a look that finds the same says the same"
     builder.no_ops(4)

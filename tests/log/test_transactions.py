@@ -75,7 +75,7 @@ def test_the_end_stays_before_the_batch_in_which_an_open_transaction_begins() ->
     log = metadata_log(builder)
     end = log.read_end(isolation=COMMITTED)
     assert end.offset == 3
-    assert "offset 3 is not decided" in end.explanation
+    assert "offset 3 is still open" in end.explanation
     assert log.read_end(isolation=EVERYTHING).offset == 8
     builder.data(END)
     log.refresh()
@@ -302,7 +302,7 @@ def test_ended_metadata_transactions_are_kept_up_to_a_limit_and_read_again(
     monkeypatch.setattr("raftlog.log.replay.ENDED_RETAINED_MAX", 3)
     log = open_path(builder.directory, storage=builder.storage)
     assert isinstance(log, DirectoryLog)
-    replay = log.known.replay()
+    replay = log.cached.replay()
     assert replay is not None
     kept = replay.transactions.spans(0, end, with_committed=True)
     assert len(kept) == 3, "older ones are dropped"

@@ -59,7 +59,7 @@ LOG_PLANTS: Final = (
     ),
     Plant(
         bug="a reader is shown what is not published",
-        path="connector/raftlog/log/knowledge.py",
+        path="connector/raftlog/log/log_state_cache.py",
         old="storage.boot_id())\n        if published is None:\n",
         new="storage.boot_id())\n        if published is None or published.epoch:\n",
         tests=("tests/embedded/test_reading_embedded_logs.py",),

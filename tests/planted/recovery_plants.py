@@ -203,7 +203,7 @@ RECOVERY_PLANTS: Final = (
     ),
     Plant(
         bug="a reader begins where the first segment does",
-        path=f"{LOG}/knowledge.py",
+        path=f"{LOG}/log_state_cache.py",
         old="            if listing.is_embedded:\n                start_offset = max(",
         new="            if not listing.segments:\n                start_offset = max(",
         tests=(

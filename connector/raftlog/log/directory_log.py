@@ -1,11 +1,6 @@
-"""Read one copy of a log: a directory, a segment or a checkpoint.
+"""Reader of one copy of a log: a directory, a segment or a checkpoint.
 
-Rules of this file:
-
-1. Nothing is read before it is asked for: a task that scans a planned range pays for that range.
-2. Three kinds of knowledge, from cheap to dear: the listing; the outline (where the log ends: one
-   look at the last segment); the history (transactions, voters: read forward from a safe place,
-   then only what is new).
+Nothing is read before it is requested: a task that scans a planned range reads that range only.
 """
 
 from __future__ import annotations
@@ -35,8 +30,8 @@ from .cursor import LogCursor, LogTail
 from .ends import LogExtent, describe_end, not_below_previous
 from .epoch_cache import EpochCache
 from .files import LogFiles
-from .knowledge import Knowledge
 from .leader_epochs import epoch_mismatches
+from .log_state_cache import LogStateCache
 from .names import META_PROPERTIES_NAME, QUORUM_STATE_NAME, RAFTLOG_PROPERTIES_NAME
 from .reader import LogReader
 from .reads import EndBasis, Isolation, LogKind, ReadEnd, ReadPlan, SourceKind
@@ -51,13 +46,13 @@ from .transactions import TransactionSpan
 _ONE_BATCH: Final = HeaderDecoder(chunk_bytes=16 * 1024)
 _INT64_MAX: Final = 2**63 - 1
 _ATTEMPTS_MAX: Final = 5
-"""How often a question is asked while its answer's segments vanish."""
+"""Attempts of a look-up whose segments are deleted meanwhile."""
 
 T = TypeVar("T")
 
 
 class DirectoryLog(LogReader):
-    """One copy of a log."""
+    """Log of one directory, one segment file or one checkpoint file."""
 
     def __init__(
         self,
@@ -74,21 +69,21 @@ class DirectoryLog(LogReader):
         self.kind = kind
         self.source = source
         self.files = files
-        self.known = Knowledge(files, kind)
+        self.cached = LogStateCache(files, kind)
         self._is_contiguous = kind is LogKind.METADATA or files.listing.is_embedded
         self._meta_properties: MetaProperties | None = None
-        self._is_owner_known = False
+        self._is_meta_properties_read = False
         self._aborted_reader: AbortedTransactionsReader | None = None
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> int:
-        return self.known.start_offset
+        return self.cached.start_offset
 
     @property
     def log_end_offset(self) -> int:
-        return self.known.end_offset
+        return self.cached.end_offset
 
     @property
     def is_raftlog(self) -> bool:
@@ -102,21 +97,21 @@ class DirectoryLog(LogReader):
 
     @property
     def tail(self) -> LogTail | None:
-        return self.known.log_end().tail if self.files.listing.segments else None
+        return self.cached.log_end().tail if self.files.listing.segments else None
 
     @property
     def meta_properties(self) -> MetaProperties | None:
-        """``meta.properties`` of the log directory above, or of this one if it was copied there."""
-        if not self._is_owner_known:
+        """``meta.properties`` of the node's log directory, or of this directory if it is a copy."""
+        if not self._is_meta_properties_read:
             storage = self.files.storage
             above, _ = storage.split(self.files.directory)
             for directory in (above, self.files.directory):
                 path = storage.join(directory, META_PROPERTIES_NAME)
                 data = read_small_file(storage, path)
-                if data is not None:  # one that is gone since says nothing new
+                if data is not None:  # None if it was deleted meanwhile
                     self._meta_properties = parse_meta_properties(data, path)
                     break
-            self._is_owner_known = True
+            self._is_meta_properties_read = True
         return self._meta_properties
 
     @property
@@ -127,25 +122,23 @@ class DirectoryLog(LogReader):
 
     @property
     def epochs(self) -> EpochCache:
-        return self.known.epochs
+        return self.cached.epochs
 
     def voters(self) -> VoterSet | None:
-        """Who votes, as the newest record or snapshot of this copy says; None if none does.
+        """Return the voters by the newest record or snapshot of this copy; None without one.
 
-        Raises ``CorruptBatchError`` if that record does not parse.
+        Raises ``CorruptBatchError`` if the newest record of the voters cannot be parsed.
         """
-        replay = self.known.replay()
+        replay = self.cached.replay()
         if replay is None:
             return None
         if replay.voters_damage is not None:
             raise replay.voters_damage
         return replay.voters or self._static_voters()
 
-    # --- what happened meanwhile ------------------------------------------------------------------
-
     def refresh(self) -> None:
-        self.known.refresh()
-        self._is_owner_known = False
+        self.cached.refresh()
+        self._is_meta_properties_read = False
         self._aborted_reader = None
 
     # --- planning ---------------------------------------------------------------------------------
@@ -159,7 +152,7 @@ class DirectoryLog(LogReader):
         previous: ReadEnd | None = None,
     ) -> ReadEnd:
         is_committed_only = isolation is Isolation.READ_COMMITTED
-        replay = self.known.replay() if is_committed_only else None
+        replay = self.cached.replay() if is_committed_only else None
         offset = self.log_end_offset
         is_file = self.source in (SourceKind.SEGMENT, SourceKind.CHECKPOINT)
         basis = EndBasis.FILE if is_file else EndBasis.DIRECTORY
@@ -167,7 +160,7 @@ class DirectoryLog(LogReader):
             basis, holdback_ms = EndBasis.EMBEDDED, 0
         reasons = [describe_end(basis, self.tail)]
         if holdback_ms > 0:
-            assert now_ms is not None, "holding back needs a clock"
+            assert now_ms is not None, "holdback_ms needs now_ms"
             end_offset, now = offset, now_ms
             offset = self._retry_on_deletion(
                 lambda: self._end_before_holdback(end_offset, now, holdback_ms, previous)
@@ -175,19 +168,22 @@ class DirectoryLog(LogReader):
             basis = EndBasis.HOLDBACK
             reasons = [describe_end(basis, self.tail, holdback_ms=holdback_ms)]
         if replay is not None:
-            stable = self.known.last_stable_offset(offset)
+            stable = self.cached.last_stable_offset(offset)
             if stable < offset:
-                reasons.append(f"the transaction that begins at offset {stable} is not decided")
+                reasons.append(f"the transaction at offset {stable} is still open")
             offset = stable
         found = ReadEnd(offset, self.epoch_before(offset), basis, "; ".join(reasons))
         return not_below_previous(found, previous, self.extent())
 
     def _is_quorum_replica(self) -> bool:
-        """Whether a node of a quorum writes this copy: what it has synced may not be committed."""
+        """Return whether a node of a quorum writes this copy.
+
+        Its synced records may be uncommitted, unlike those of an embedded log.
+        """
         return self.files.read_small(QUORUM_STATE_NAME) is not None
 
     def extent(self) -> LogExtent:
-        """Where this copy lies, to compare an earlier end with."""
+        """Return path, offsets and leader epochs of this copy, for validation of an earlier end."""
         return LogExtent(self.path, self.log_start_offset, self.log_end_offset, self.epochs)
 
     def plan(
@@ -205,7 +201,7 @@ class DirectoryLog(LogReader):
         self.check_range(start_offset, end_offset)
         spans: tuple[TransactionSpan, ...] = ()
         if with_producers or self.kind is LogKind.METADATA:
-            spans = self.known.spans(start_offset, end_offset, isolation)
+            spans = self.cached.spans(start_offset, end_offset, isolation)
         return plan_range(
             start_offset,
             end_offset,
@@ -226,7 +222,7 @@ class DirectoryLog(LogReader):
         if start_offset >= end_offset:
             return end_offset
         self.check_range(start_offset, end_offset)
-        valid_end = self.known.valid_end(start_offset, end_offset)
+        valid_end = self.cached.valid_end(start_offset, end_offset)
         if max_records is None and max_bytes is None and valid_end == end_offset:
             return end_offset
         records_left = _INT64_MAX if max_records is None else max_records
@@ -280,7 +276,7 @@ class DirectoryLog(LogReader):
                 found = offset_for_timestamp(scan, timestamp_ms)
                 if found is not None:
                     return found
-            start_offset = next_offset  # a batch may claim a time that none of its records has
+            start_offset = next_offset  # no record has the batch's maximum timestamp: search on
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -300,7 +296,7 @@ class DirectoryLog(LogReader):
             yield from chunk.objects
 
     def _read(self, decoder: ChunkDecoder[P], start_offset: int, end_offset: int) -> Iterator[P]:
-        """Pieces of [start_offset, end_offset), each batch of the epoch that it must have."""
+        """Yield the chunks of [start_offset, end_offset), validated against the leader epochs."""
         if start_offset >= end_offset:
             return
         epochs = self._durable_epochs()
@@ -313,8 +309,8 @@ class DirectoryLog(LogReader):
                     yield decoder.first(chunk, at)
                 base_offset = int(chunk.batches.base_offset[at])
                 raise CorruptBatchError(
-                    reason=f"its epoch is {int(chunk.batches.leader_epoch[at])}, and that of its "
-                    f"offset is {epochs.epoch_at(base_offset)}",
+                    reason=f"its leader epoch is {int(chunk.batches.leader_epoch[at])}, and the "
+                    f"leader epoch of its offset is {epochs.epoch_at(base_offset)}",
                     path=self.files.segment_path(cursor.segment),
                     position=int(chunk.batches.position[at]),
                     offset=base_offset,
@@ -322,13 +318,13 @@ class DirectoryLog(LogReader):
             yield chunk
 
     def _durable_epochs(self) -> EpochCache:
-        """What an embedded log noted of its epochs before it wrote a batch of them.
+        """Return the epochs that an embedded log's writer stored before the batches of that epoch.
 
-        Kafka's nodes do not promise that much of the file, and it may be a copy's old one.
+        Empty for Kafka's logs: their ``leader-epoch-checkpoint`` may be older than the batches.
         """
         if self.files.listing.is_embedded:
             with contextlib.suppress(CorruptFileError):
-                return self.known.epoch_checkpoint or EpochCache()
+                return self.cached.epoch_checkpoint or EpochCache()
         return EpochCache()
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
@@ -347,10 +343,10 @@ class DirectoryLog(LogReader):
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
         return SnapshotReader(self.files, snapshot_id)
 
-    # --- inside -----------------------------------------------------------------------------------
+    # --- private ----------------------------------------------------------------------------------
 
     def _static_voters(self) -> VoterSet | None:
-        """Voters that no checkpoint names, as the newest leader on disk named them."""
+        """Return static voters, which no snapshot has, by the leader change of the last epoch."""
         newest = self.epochs.entries[-1:]
         if not newest or newest[0].start_offset < self.log_start_offset:
             return None
@@ -359,15 +355,15 @@ class DirectoryLog(LogReader):
             return last_voters(scan, None, self.path)
         return None
 
-    def _retry_on_deletion(self, ask: Callable[[], T]) -> T:
-        """Ask until the node deletes nothing that the answer needs: it may trim the log meanwhile.
+    def _retry_on_deletion(self, read: Callable[[], T]) -> T:
+        """Call ``read`` again while retention deletes segments that it needs.
 
-        Raises ``SegmentDeletedError`` if that does not end.
+        Raises ``SegmentDeletedError`` after ``_ATTEMPTS_MAX`` attempts.
         """
         for _ in range(_ATTEMPTS_MAX):
             start_offset = self.log_start_offset
             try:
-                return ask()
+                return read()
             except SegmentDeletedError:
                 self.files.refresh()
             except DataLossError:
@@ -378,15 +374,16 @@ class DirectoryLog(LogReader):
     def _end_before_holdback(
         self, end_offset: int, now_ms: int, holdback_ms: int, previous: ReadEnd | None
     ) -> int:
-        """Where the young tail begins.
+        """Return the offset of the first batch that is younger than ``holdback_ms``.
 
-        A time far ahead of the clock is some producer's mistake, and would hold all up until then.
+        A timestamp far in the future is a producer's clock error and is skipped: it would hold back
+        everything until that time.
         """
         start_offset = self.log_start_offset
         if previous is not None:
             start_offset = max(start_offset, min(previous.offset, end_offset))
         try:
-            young = find_batch_after_timestamp(
+            first_recent = find_batch_after_timestamp(
                 self.files,
                 now_ms - holdback_ms,
                 start_offset=start_offset,
@@ -395,19 +392,26 @@ class DirectoryLog(LogReader):
                 timestamp_ms_max=now_ms + CLOCK_AHEAD_MS_MAX,
             )
         except (CorruptBatchError, LogGapError):
-            return end_offset  # nothing before the damage is young, and nobody reads beyond it
-        return end_offset if young is None else max(int(young.base_offset[0]), start_offset)
+            return end_offset  # no batch before the damage is younger, and no read passes it
+        return (
+            end_offset
+            if first_recent is None
+            else max(int(first_recent.base_offset[0]), start_offset)
+        )
 
     def _are_outside_transactions(
         self, batches: BatchColumns, start_offset: int
     ) -> npt.NDArray[np.bool_]:
-        """Behind which batches a micro-batch may end. (Producers' transactions may be cut.)"""
+        """Return, by batch, whether a micro-batch may end after it: outside metadata transactions.
+
+        Transactions of producers in an ordinary partition may be split.
+        """
         ends = batches.next_offset
         outside = np.ones(len(ends), np.bool_)
         if self.kind is LogKind.PARTITION:
             return outside
         last = int(ends[-1])
-        replay = self.known.covering(start_offset, last)
+        replay = self.cached.covering(start_offset, last)
         spans = (
             ()
             if replay is None
@@ -419,7 +423,7 @@ class DirectoryLog(LogReader):
         return outside
 
     def _find_batch(self, offset: int) -> tuple[int, int]:
-        """Base and next offset of the batch that holds ``offset``, or of the next one."""
+        """Return base and next offset of the batch at ``offset``, or of the next batch."""
         cursor = LogCursor(self.files, offset, contiguous=self._is_contiguous)
         for chunk in cursor.read(_ONE_BATCH, self.log_end_offset):
             return int(chunk.batches.base_offset[0]), int(chunk.batches.next_offset[0])

@@ -1,11 +1,9 @@
-"""Ends of reads, compared over time: may the end have fallen, and what do we say of it?
+"""Validation of the end of a read against an earlier one, and descriptions of ends.
 
-Rules of this file:
-
-1. An end may fall between two looks: a voter truncates what was never committed, another directory
-   is given. Nothing is lost by it; the previous end stands until the log passes it again.
-2. Loss is only what contradicts: where the log has another epoch at the offset before the previous
-   end than was read there (Kafka: ``RaftLog.validateOffsetAndEpoch``, ``DivergingEpoch``).
+The end of one copy may decrease between two reads: a voter truncates uncommitted records, or
+another directory is given. No record is lost by that: the previous end is kept until the log passes
+it again. Loss is a conflicting leader epoch at the offset before the previous end
+(``RaftLog.validateOffsetAndEpoch``, ``DivergingEpoch``).
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from .reads import EndBasis, ReadEnd
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
-    """The extent and lineage of one copy of a log."""
+    """Path, start and end offset, and leader epochs of one copy of a log."""
 
     path: str
     log_start_offset: int
@@ -30,7 +28,10 @@ class LogExtent:
 
 
 def not_below_previous(found: ReadEnd, previous: ReadEnd | None, log: LogExtent) -> ReadEnd:
-    """``found``, or ``previous`` if the end fell. Raises ``DivergedLogError``."""
+    """Return ``found``, or ``previous`` with ``lower_offset`` set if the end decreased.
+
+    Raises ``DivergedLogError``, see ``check_leader_epoch``.
+    """
     if previous is None:
         return found
     check_leader_epoch(previous.offset, previous.epoch, log)
@@ -40,47 +41,49 @@ def not_below_previous(found: ReadEnd, previous: ReadEnd | None, log: LogExtent)
 
 
 def check_leader_epoch(offset: int, epoch: int, log: LogExtent) -> None:
-    """Check that a log which holds the record before ``offset`` has it from ``epoch``.
+    """Check that the record before ``offset`` has leader epoch ``epoch``, if the log has it.
 
-    Nothing can be said where that record is not on disk any more, or not yet; but a later epoch
-    that begins before ``offset`` says that it never will be. Raises ``DivergedLogError``.
+    Passes where that record was deleted or is not replicated to this copy yet, unless a later epoch
+    begins before ``offset``. Raises ``DivergedLogError`` if the log has another epoch there.
     """
     if epoch <= 0 or offset <= log.log_start_offset:
         return
     actual = log.epochs.epoch_at(offset - 1)
     if actual is None or (actual < epoch and offset > log.log_end_offset):
-        return  # not known, or a copy that is behind
+        return  # unknown, or the copy lags behind
     if actual != epoch:
         raise DivergedLogError(
             path=log.path,
             offset=offset - 1,
             expected_epoch=epoch,
             epoch=actual,
-            remedy="the records that were read there were never committed: "
-            "go back to an offset before them and read again",
+            remedy="the records that were read there were truncated before they were committed: "
+            "read again from an offset before them",
         )
 
 
 def describe_end(basis: EndBasis, tail: LogTail | None, *, holdback_ms: int = 0) -> str:
-    """Say how an end was chosen, and what lies behind it that was not believed."""
+    """Return how an end was chosen, and the damage after it, as text."""
     match basis:
         case EndBasis.DIRECTORY:
-            words = "the end of this one directory: its last records may not be committed"
+            text = "the end of this one directory: its last records may not be committed"
         case EndBasis.HOLDBACK:
-            words = (
-                f"this one directory without what is younger than {holdback_ms} ms: "
+            text = (
+                f"the end of this one directory without records younger than {holdback_ms} ms: "
                 "very likely committed"
             )
         case EndBasis.EMBEDDED:
-            words = "what the writers of this embedded log have synced: committed"
+            text = "the synced end of this embedded log: committed"
         case EndBasis.HIGH_WATERMARK:
-            words = "the high watermark, as the leader of the quorum told it: committed"
+            text = "the high watermark of the quorum's leader: committed"
         case EndBasis.FILE:
-            words = "the end of this one file: its last records may not be committed"
+            text = "the end of this one file: its last records may not be committed"
         case EndBasis.MAJORITY:
-            words = "what a majority of the voters holds: committed"
+            text = "the records that a majority of the voters has: committed"
         case EndBasis.REPLICAS:
-            words = "what all copies hold: committed if all in-sync replicas are among them"
+            text = (
+                "the records that all copies have: committed if they include all in-sync replicas"
+            )
     if tail is not None and tail.error is not None:
-        words += f"; the {tail.byte_count} bytes behind it are damaged: {tail.error.reason}"
-    return words
+        text += f"; the {tail.byte_count} bytes after it are damaged: {tail.error.reason}"
+    return text

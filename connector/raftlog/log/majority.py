@@ -1,29 +1,32 @@
-"""What a majority of the voters holds: the committed end, inferred from copies of their logs.
+"""Committed end of a log, inferred from the copies of several voters.
 
-No file says what is committed; a voter's log may end in records that nobody else has. But a record
-that a majority holds will be in the log of every later leader, since nobody is elected without the
-vote of one who holds it, unless the candidate has a later epoch without it. That is figure 8 of the
-Raft paper: a record of epoch 2 may lie on a majority and still be lost, if the leader of epoch 4
-copied it there, and a voter that led epoch 3 without it wins the next election, since its last
-epoch 3 is later than their 2. So a record of epoch e counts only if both hold:
+No file of a voter has the high watermark, and a voter's log may end in uncommitted records. A
+record that a majority has is in the log of every later leader, since a candidate needs the vote of
+a voter that has it, unless the candidate's last epoch is later. That is figure 8 of the Raft paper:
+a record of epoch 2 is on a majority, copied there by the leader of epoch 4, and is still lost if a
+voter that led epoch 3 without it wins the next election, by its last epoch 3.
 
-- a majority of the voters holds it, and no log at hand that has a later epoch is without it;
-- no unseen leader can stand between: every epoch after e and below the latest that any voter at
-  hand knows of (its ``quorum-state`` says: a vote is written there) is seen in a log that holds the
-  record. Or all voters are at hand, and were quiet while they were looked at.
+    voter 1   | e1 | e2 | e4 |
+    voter 2   | e1 | e2 |
+    voter 3   | e1 | e2 |              the record of e2 is on a majority
+    voter 4   | e1 |
+    voter 5   | e1 | e3 |              wins an election against voters 2, 3 and 4
 
-Why the second suffices: take the first epoch whose leader lacks the record. One of the majority at
-hand voted for it, so did not hold the record then, and copied it in a still later epoch, before its
-log was looked at. So that epoch lies strictly between e and the latest one known; and no log with
-the record shows it, for its leader lacks the record.
+So a record of epoch e counts as committed only if both hold:
 
-A snapshot is made of committed records only (KIP-630), so all below its end is committed anyway.
+- A majority of the voters has it, and no given log with a later epoch lacks it.
+- Each epoch after e and below the latest known epoch (a voter's ``quorum-state`` has the epoch of
+  its last vote) is in a given log that has the record. Or all voters' logs are given, and no epoch
+  changed while they were read.
 
-Rules of this file:
+Why the second condition suffices: let f be the first epoch after e whose leader lacks the record. A
+voter of the given majority voted for it, so it did not have the record yet and got it in an epoch
+after f, before its log was read. So f is between e and the latest known epoch, and no log with the
+record contains f, since its leader lacks the record.
 
-1. Pure: copies come in as facts; no file is touched.
-2. Two logs that have the same epoch at the same offset are equal up to it (Raft's log matching).
-   So lineages are compared, never records.
+A snapshot contains committed records only (KIP-630), so all records below its end are committed.
+Two logs with the same epoch at the same offset are equal up to it (Raft's log matching), so only
+leader epochs are compared. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -39,10 +42,10 @@ from .epoch_cache import EpochCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLogState:
-    """One node's copy of the log, as it was looked at.
+    """Log of one replica, as it was read.
 
-    ``known_epoch``: the latest epoch that the node is known to have taken part in, read after its
-    log was. ``is_quiet``: it was the same before the logs were looked at.
+    ``known_epoch``: the latest epoch in the node's files, read after its log. ``is_quiet``: it was
+    the same before the logs were read.
     """
 
     path: str
@@ -57,7 +60,7 @@ class ReplicaLogState:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of its last record; of its newest snapshot if it holds no record."""
+        """Epoch of the last record; that of the newest snapshot if the log has no record."""
         if self.log_end_offset > self.log_start_offset:
             return self.epochs.epoch_at(self.log_end_offset - 1) or 0
         return self.newest_snapshot.epoch if self.newest_snapshot else 0
@@ -65,7 +68,7 @@ class ReplicaLogState:
 
 @dataclass(frozen=True, slots=True)
 class MajorityEnd:
-    """The committed end (exclusive), who was counted, and in words why it lies there."""
+    """Committed end (exclusive), the node ids whose logs were counted, and an explanation."""
 
     offset: int
     counted: tuple[int, ...]
@@ -73,9 +76,9 @@ class MajorityEnd:
 
 
 def is_voter(copy: ReplicaLogState, voters: Iterable[ReplicaKey]) -> bool:
-    """Whether a copy is that of a voter: by node id, and by directory where both are known.
+    """Return whether a copy is that of a voter, by node id and by directory id if both are known.
 
-    A node whose disk was replaced has another directory, and is no voter until it is added again
+    A node with a replaced disk has another directory id: it is no voter until it is added again
     (KIP-853).
     """
     return any(
@@ -86,15 +89,15 @@ def is_voter(copy: ReplicaLogState, voters: Iterable[ReplicaKey]) -> bool:
 
 
 def most_up_to_date(copies: Sequence[ReplicaLogState]) -> ReplicaLogState:
-    """The copy that wins an election among these: by last epoch, then by length.
+    """Return the copy that wins an election among these: greatest last epoch, then longest log.
 
-    Among copies of a majority it holds every committed record.
+    Among the copies of a majority it has every committed record.
     """
     return max(copies, key=lambda copy: (copy.last_epoch, copy.log_end_offset))
 
 
 def agreed_end(one: ReplicaLogState, other: ReplicaLogState) -> int:
-    """The offset up to which two logs are equal (exclusive); 0 if they cannot be compared."""
+    """Return the offset up to which two logs are equal (exclusive); 0 if no epoch is in both."""
     common = {entry.epoch for entry in one.epochs.entries} & {
         entry.epoch for entry in other.epochs.entries
     }
@@ -104,15 +107,15 @@ def agreed_end(one: ReplicaLogState, other: ReplicaLogState) -> int:
     ends = []
     for copy in (one, other):
         end = copy.epochs.end_offset_for(epoch, copy.log_end_offset)
-        assert end is not None, "an epoch of its own has an end"
+        assert end is not None, "a common epoch has an end in both logs"
         ends.append(end.offset)
     return min(ends)
 
 
 def majority_end(copies: Sequence[ReplicaLogState], voters: tuple[ReplicaKey, ...]) -> MajorityEnd:
-    """The end up to which a majority of ``voters`` holds the log, and nothing can take it back.
+    """Return the committed end by the copies of a majority of ``voters``.
 
-    Copies of observers are not counted, but may contradict. Raises ``TooFewVotersError``.
+    Copies of observers are not counted, but may contradict it. Raises ``TooFewVotersError``.
     """
     counted = _one_per_voter([copy for copy in copies if is_voter(copy, voters)])
     needed = len(voters) // 2 + 1
@@ -124,44 +127,47 @@ def majority_end(copies: Sequence[ReplicaLogState], voters: tuple[ReplicaKey, ..
     newest = most_up_to_date(counted)
     held = sorted((agreed_end(newest, copy) for copy in counted), reverse=True)
     offset = _exclude_contradicted(held[needed - 1], newest, copies)
-    words = _describe_counted(counted, voters)
+    explanation = _describe_counted(counted, voters)
     if not _is_certain(offset, newest, counted, copies, voters):
-        words += (
-            f"; up to offset {offset} they agree, but a leader of an epoch that none of these logs "
-            "shows might take it back, so only what a checkpoint proves is taken"
+        explanation += (
+            f"; they agree up to offset {offset}, but a leader of an epoch that is in none of "
+            "these logs may have truncated it: only a snapshot counts"
         )
         offset = 0
     proved = max(
         (copy.newest_snapshot.end_offset for copy in counted if copy.newest_snapshot), default=0
     )
     if proved > offset:
-        words += f"; a checkpoint proves that everything below {proved} is committed"
+        explanation += f"; a snapshot proves that all records below {proved} are committed"
         offset = proved
-    return MajorityEnd(offset, tuple(copy.node_id for copy in counted), words)
+    return MajorityEnd(offset, tuple(copy.node_id for copy in counted), explanation)
 
 
 def common_end(copies: Sequence[ReplicaLogState]) -> MajorityEnd:
-    """The end up to which all copies agree: replicas of a partition that has no voters.
+    """Return the end up to which all copies are equal, for a partition without voters.
 
-    What all in-sync replicas hold is committed (Kafka's high watermark).
+    Records that all in-sync replicas have are committed (Kafka's high watermark).
     """
     newest = most_up_to_date(copies)
-    words = f"what all {len(copies)} copies hold: committed if all in-sync replicas are among them"
+    explanation = (
+        f"the records that all {len(copies)} copies have: committed if they include all in-sync "
+        "replicas"
+    )
     offset = newest.log_end_offset
     for copy in copies:
         agreed = agreed_end(newest, copy) if copy.epochs.entries else copy.log_end_offset
         offset = min(offset, agreed)
         if agreed < min(newest.log_end_offset, copy.log_end_offset):
             epochs = [one.epochs.epoch_at(agreed) for one in (newest, copy)]
-            words += (
+            explanation += (
                 f"; {copy.path} diverges at offset {agreed}: epoch {epochs[1]} where "
                 f"{newest.path} has epoch {epochs[0]}"
             )
-    return MajorityEnd(offset, tuple(copy.node_id for copy in copies), words)
+    return MajorityEnd(offset, tuple(copy.node_id for copy in copies), explanation)
 
 
 def _one_per_voter(copies: list[ReplicaLogState]) -> list[ReplicaLogState]:
-    """One copy a voter; of two that claim to be the same voter's, the one that is behind."""
+    """Return one copy per voter; of two with one node id, the less up-to-date one."""
     chosen: dict[int, ReplicaLogState] = {}
     for copy in copies:
         known = chosen.get(copy.node_id)
@@ -174,7 +180,7 @@ def _one_per_voter(copies: list[ReplicaLogState]) -> list[ReplicaLogState]:
 def _exclude_contradicted(
     offset: int, newest: ReplicaLogState, copies: Sequence[ReplicaLogState]
 ) -> int:
-    """Go back until every log with a later epoch than the last record's holds that record."""
+    """Return the greatest end <= ``offset`` that no log with a later last epoch contradicts."""
     while offset > newest.log_start_offset:
         epoch = newest.epochs.epoch_at(offset - 1) or 0
         without = [
@@ -195,7 +201,7 @@ def _is_certain(
     copies: Sequence[ReplicaLogState],
     voters: tuple[ReplicaKey, ...],
 ) -> bool:
-    """Whether no leader that we have not seen can lack the record before ``offset``."""
+    """Return whether no leader of an unknown epoch can lack the record before ``offset``."""
     if len(counted) == len(voters) and all(copy.is_quiet for copy in counted):
         return True
     epoch = newest.epochs.epoch_at(offset - 1) or 0
@@ -213,4 +219,7 @@ def _is_certain(
 def _describe_counted(counted: Sequence[ReplicaLogState], voters: tuple[ReplicaKey, ...]) -> str:
     given = ", ".join(str(copy.node_id) for copy in counted)
     all_of_them = ", ".join(str(node_id) for node_id in sorted(voter.node_id for voter in voters))
-    return f"what a majority of the voters ({all_of_them}) holds, by the logs of {given}: committed"
+    return (
+        f"the records that a majority of the voters ({all_of_them}) has, by the logs of {given}: "
+        "committed"
+    )

@@ -1,14 +1,11 @@
-"""Read one log from several nodes' copies: the end is what a majority of its voters holds.
+"""Reader of one log from the copies of several nodes, up to the end that a majority has.
 
-Replicas of an ordinary partition of Kafka's have no voters: their end is what all copies hold.
+Replicas of an ordinary partition have no voters: there the end is the one that all copies have.
 
-Rules of this file:
-
-1. Records are read from the most up-to-date copy, which holds everything committed; what it has
-   deleted already, from a copy that agrees with it.
-2. Copies are looked at one after the other while their nodes may run. Elections meanwhile are
-   noticed by their epochs, which are read before and after.
-3. At every look all must still be copies of one log: a directory may have been replaced.
+Records are read from the most up-to-date copy, which has all committed records; records that it has
+deleted, from a copy that is equal up to there. The copies are read one after the other while their
+nodes may run, so epochs are read before and after, to detect elections. After each refresh all
+directories must still be copies of one log.
 """
 
 from __future__ import annotations
@@ -52,11 +49,11 @@ class QuorumCopies(LogReader):
         self._copies: tuple[ReplicaLogState, ...] | None = None
         self._check_same_log()
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that can be read, from whichever copy still holds it."""
+        """First offset that any copy still has."""
         newest = self._newest()
         starts = [
             copy.log_start_offset
@@ -67,7 +64,7 @@ class QuorumCopies(LogReader):
 
     @property
     def log_end_offset(self) -> int:
-        """The end of the most up-to-date copy: its last records may not be committed."""
+        """End of the most up-to-date copy: its last records may be uncommitted."""
         return self._newest().log_end_offset
 
     @property
@@ -109,7 +106,10 @@ class QuorumCopies(LogReader):
         now_ms: int | None = None,
         previous: ReadEnd | None = None,
     ) -> ReadEnd:
-        """What a majority holds, or all copies of a log without voters. Nothing is held back."""
+        """Return the end by a majority of the voters, or by all copies of a log without voters.
+
+        ``holdback_ms`` is not used.
+        """
         log = self.newest_log()
         voters = self.voters()
         if voters:
@@ -118,9 +118,9 @@ class QuorumCopies(LogReader):
             basis, majority = EndBasis.REPLICAS, common_end(self.copies())
         offset, reasons = min(majority.offset, self.log_end_offset), majority.explanation
         if isolation is Isolation.READ_COMMITTED:
-            stable = log.known.last_stable_offset(offset)
+            stable = log.cached.last_stable_offset(offset)
             if stable < offset:
-                reasons += f"; the transaction that begins at offset {stable} is not decided"
+                reasons += f"; the transaction at offset {stable} is still open"
             offset = stable
         found = ReadEnd(offset, log.epoch_before(offset), basis, reasons)
         newest = self._newest()
@@ -128,10 +128,10 @@ class QuorumCopies(LogReader):
         return not_below_previous(found, previous, extent)
 
     def voters(self) -> tuple[ReplicaKey, ...]:
-        """Return the voters, as the most up-to-date of all copies says; none in Kafka's partitions.
+        """Return the voters by the most up-to-date copy; empty for a partition without voters.
 
-        A change of voters holds from where it is appended, committed or not (KIP-853). Where no
-        record says, ``quorum-state`` of static voters does. Raises ``CorruptFileError``.
+        A change of voters is effective when it is appended, committed or not (KIP-853). Without a
+        record of voters, those of ``quorum-state`` are returned. Raises ``CorruptFileError``.
         """
         newest = most_up_to_date(self.copies())
         log = self._log_of(newest)
@@ -144,7 +144,7 @@ class QuorumCopies(LogReader):
         if self.kind is LogKind.PARTITION:
             return ()
         raise CorruptFileError(
-            path=log.path, reason="neither a record nor a checkpoint says who its voters are"
+            path=log.path, reason="neither a record nor a snapshot contains its voters"
         )
 
     def plan(
@@ -189,8 +189,8 @@ class QuorumCopies(LogReader):
         )
         if boundary < end or end == end_offset or self.kind is LogKind.PARTITION:
             return boundary
-        # Another copy goes on where the newest one begins, which may be inside a transaction.
-        replay = log.known.covering(start, end)
+        # The copies change at the newest one's start, which may be inside a transaction.
+        replay = log.cached.covering(start, end)
         stable = end if replay is None else replay.transactions.last_stable_offset(end)
         return (
             stable
@@ -237,9 +237,9 @@ class QuorumCopies(LogReader):
     # --- the copies -------------------------------------------------------------------------------
 
     def copies(self) -> tuple[ReplicaLogState, ...]:
-        """The facts of each copy, as they were looked at since the last ``refresh``.
+        """Return the state of each copy, read once per ``refresh``.
 
-        Raises ``WrongClusterError`` if a directory holds another cluster's log by now.
+        Raises ``WrongClusterError`` if a directory has the log of another cluster.
         """
         if self._copies is None:
             self._check_same_log()
@@ -260,7 +260,7 @@ class QuorumCopies(LogReader):
         return most_up_to_date(self.copies())
 
     def newest_log(self) -> DirectoryLog:
-        """The most up-to-date copy."""
+        """Return the most up-to-date copy."""
         return self._log_of(self._newest())
 
     def _log_of(self, copy: ReplicaLogState) -> DirectoryLog:
@@ -269,7 +269,7 @@ class QuorumCopies(LogReader):
     def _split_by_copy(
         self, start_offset: int, end_offset: int
     ) -> Iterator[tuple[DirectoryLog, int, int]]:
-        """Which copy to read for which part of a range; usually the newest for all of it."""
+        """Yield each part of a range with the copy to read it from; usually one part."""
         newest = self._newest()
         while start_offset < end_offset:
             if newest.log_start_offset <= start_offset:
@@ -286,16 +286,19 @@ class QuorumCopies(LogReader):
                 raise DataLossError(
                     path=self.path,
                     condition="OFFSETS_DELETED",
-                    reason=f"offset {start_offset} is gone from every copy that agrees with the "
-                    f"newest, which begins at {newest.log_start_offset}",
-                    remedy="begin at a snapshot or at the first offset on disk",
+                    reason=f"offset {start_offset} was deleted from every copy that agrees with "
+                    f"the newest, which begins at {newest.log_start_offset}",
+                    remedy="start at a snapshot or at the first offset on disk",
                 )
             yield self._log_of(copy), start_offset, end
             start_offset = end
 
     def _check_same_log(self) -> None:
-        """Check that all are copies of one log. Raises ``NotALogError``, ``WrongClusterError``,
-        and ``CorruptFileError`` where it is not known whose copy one is."""
+        """Check that all are copies of one log.
+
+        Raises ``NotALogError``, ``WrongClusterError``, or ``CorruptFileError`` if the node of a
+        copy is unknown.
+        """
         expected = None
         for log in self.logs:
             properties = log.meta_properties
@@ -307,14 +310,14 @@ class QuorumCopies(LogReader):
             ):
                 raise NotALogError(
                     path=log.path,
-                    reason="of several paths each must be a directory with a copy of one log, and "
-                    f"the first one is {first.topic}-{first.partition}",
+                    reason="all paths must be directories with copies of one log, and the first "
+                    f"is of {first.topic}-{first.partition}",
                 )
             is_known = properties is not None and properties.node_id is not None
             if self.kind is LogKind.METADATA and not is_known:
                 raise CorruptFileError(
                     path=log.files.storage.join(log.files.directory, META_PROPERTIES_NAME),
-                    reason="without it, or without a node id in it, nobody knows whose log this is",
+                    reason="it is missing or has no node id, so the node of this copy is unknown",
                 )
             if properties is None or properties.cluster_id is None:
                 continue
@@ -326,9 +329,9 @@ class QuorumCopies(LogReader):
 
 
 def _copy(log: DirectoryLog, ordinal: int) -> ReplicaLogState:
-    """What a look at the end of one copy tells; its epochs are looked at separately.
+    """Return the state of one copy, without its known epoch.
 
-    A copy of an unknown node, which is no voter, is known by where it was named.
+    A copy of an unknown node is no voter; its node id is negative, by its ordinal.
     """
     return ReplicaLogState(
         path=log.path,
@@ -344,6 +347,6 @@ def _copy(log: DirectoryLog, ordinal: int) -> ReplicaLogState:
 
 
 def _known_epoch(log: DirectoryLog) -> int:
-    """The latest epoch that a node has written down. Unknown is as if it were none."""
+    """Return the latest epoch in a node's ``quorum-state``; 0 without one."""
     state = log.quorum_state
     return 0 if state is None else state.leader_epoch

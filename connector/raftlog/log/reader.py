@@ -1,11 +1,8 @@
-"""The one interface through which a log is read, whatever was opened.
+"""Interface of all readers of a log.
 
-Rules of this file:
-
-1. A reader sees the log as it was at its last ``refresh``. Reading may go beyond, never below.
-2. It writes nothing, locks nothing, and holds no file open between calls. Not shared between
-   threads; every process opens its own.
-3. The clock is an argument.
+A reader has the state of the log at its last ``refresh``; a read may return later records, never
+fewer. It writes and locks nothing, and has no file open between calls. It is not thread-safe, and
+each process opens its own. The clock is an argument.
 """
 
 from __future__ import annotations
@@ -28,105 +25,105 @@ from .snapshot import SnapshotReader
 
 
 class LogReader(abc.ABC):
-    """A log that can be read: one directory, one file, or several voters' copies."""
+    """Readable log: one directory, one file, or the copies of several voters."""
 
     path: str
-    """What was opened."""
+    """Path that was opened."""
     topic: str
     partition: int
     kind: LogKind
     source: SourceKind
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
     def log_start_offset(self) -> int:
-        """The first offset on disk."""
+        """First offset on disk."""
 
     @property
     @abc.abstractmethod
     def log_end_offset(self) -> int:
-        """The offset behind the last whole, sound batch on disk (exclusive).
+        """Offset after the last valid batch on disk (exclusive).
 
-        Raises ``CorruptBatchError`` if there is one file and nothing in it is a batch.
+        Raises ``CorruptBatchError`` if the log is one file without a valid batch.
         """
 
     @property
     @abc.abstractmethod
     def is_raftlog(self) -> bool:
-        """Whether raftlog writes it: headers whose names begin with ``raftlog.`` are then its own.
+        """Whether raftlog writes this log: headers with the prefix ``raftlog.`` are its own then.
 
-        Elsewhere they are whatever a user called so.
+        In other logs they are headers of users.
         """
 
     @property
     @abc.abstractmethod
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """The finished snapshots, oldest first.
+        """Ids of the finished snapshots, oldest first.
 
-        A bootstrap checkpoint is among them only if it was opened by its own path.
+        A bootstrap checkpoint is included only if its own path was opened.
         """
 
     @property
     @abc.abstractmethod
     def epochs(self) -> EpochCache:
-        """The leader epochs of the batches on disk, and of older ones as far as they are known."""
+        """Leader epochs of the batches on disk, and earlier ones where known."""
 
     @property
     @abc.abstractmethod
     def tail(self) -> LogTail | None:
-        """What lies behind the last sound batch: a torn one, zeros, or damage (``tail.error``)."""
+        """Bytes after the last valid batch: a torn batch, zeros, or damage (``tail.error``)."""
 
     @property
     @abc.abstractmethod
     def meta_properties(self) -> MetaProperties | None:
-        """``meta.properties`` of the node, if it is there. Raises ``CorruptFileError``."""
+        """``meta.properties`` of the node; None without it. Raises ``CorruptFileError``."""
 
     @property
     @abc.abstractmethod
     def quorum_state(self) -> QuorumState | None:
-        """``quorum-state``, if it is there. Raises ``CorruptFileError``."""
+        """``quorum-state``; None without it. Raises ``CorruptFileError``."""
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster that the log belongs to, if ``meta.properties`` says so."""
+        """Cluster id in ``meta.properties``; None if unknown."""
         return self.meta_properties.cluster_id if self.meta_properties else None
 
     @property
     def node_id(self) -> int | None:
-        """The node whose copy this is."""
+        """Node id in ``meta.properties``; None if unknown."""
         return self.meta_properties.node_id if self.meta_properties else None
 
     @property
     def directory_id(self) -> str | None:
-        """The id of the log directory that it lies in."""
+        """Directory id in ``meta.properties``; None if unknown."""
         return self.meta_properties.directory_id if self.meta_properties else None
 
     def epoch_before(self, offset: int) -> int:
-        """The epoch of the record before ``offset``; 0 if nothing tells."""
+        """Return the leader epoch of the record before ``offset``; 0 if unknown."""
         for snapshot_id in reversed(self.snapshots):
             if snapshot_id.end_offset == offset:
                 return snapshot_id.epoch
         return self.epochs.epoch_at(offset - 1) or 0
 
     def check_range(self, start_offset: int, end_offset: int) -> None:
-        """Check that the log holds a range.
+        """Check that the log has [start_offset, end_offset).
 
-        Raises ``DataLossError`` below its start, ``OffsetOutOfRangeError`` beyond its end.
+        Raises ``DataLossError`` below its start, ``OffsetOutOfRangeError`` above its end.
         """
         log_start_offset = self.log_start_offset
         if start_offset < log_start_offset:
             raise DataLossError(
                 path=self.path,
                 condition="OFFSETS_DELETED",
-                reason=f"offset {start_offset} is gone: the log begins at {log_start_offset}",
-                remedy="begin at a snapshot or at the first offset of the log",
+                reason=f"offset {start_offset} was deleted: the log begins at {log_start_offset}",
+                remedy="start at a snapshot or at the first offset of the log",
             )
         self.check_offset(end_offset)
 
     def check_offset(self, offset: int) -> None:
-        """Raise ``OffsetOutOfRangeError`` for an offset beyond the end of the log."""
+        """Raise ``OffsetOutOfRangeError`` if ``offset`` is above the log end offset."""
         if offset > self.log_end_offset:
             raise OffsetOutOfRangeError(
                 path=self.path,
@@ -136,14 +133,12 @@ class LogReader(abc.ABC):
             )
 
     def newest_snapshot(self) -> SnapshotId | None:
-        """The newest finished snapshot."""
+        """Return the id of the newest finished snapshot; None without one."""
         return self.snapshots[-1] if self.snapshots else None
-
-    # --- what happened meanwhile ------------------------------------------------------------------
 
     @abc.abstractmethod
     def refresh(self) -> None:
-        """Look at the files again. Costs a listing; what was read already is not read again."""
+        """List the files again, at the cost of a listing; batches that were read are kept."""
 
     # --- planning ---------------------------------------------------------------------------------
 
@@ -156,15 +151,16 @@ class LogReader(abc.ABC):
         now_ms: int | None = None,
         previous: ReadEnd | None = None,
     ) -> ReadEnd:
-        """Choose where a read ends that begins now.
+        """Return the end of a read that starts now.
 
-        With READ_COMMITTED never inside a transaction that is not decided before it.
-        ``holdback_ms`` (which needs ``now_ms``) holds back what is younger, where nothing better
-        is known.
+        With READ_COMMITTED the end is never inside an open transaction. ``holdback_ms``, which
+        needs ``now_ms``, excludes younger records of a log whose committed end is unknown. The end
+        of a log may decrease: then ``previous`` is returned.
 
-        An end may fall between two looks: then ``previous`` is given back. Raises
-        ``DivergedLogError`` if the log disagrees about the epoch there; for several voters also
-        ``TooFewVotersError`` and ``WrongClusterError``.
+        Raises:
+            DivergedLogError: the log has another leader epoch at ``previous``.
+            TooFewVotersError: the copies given are no majority of the voters.
+            WrongClusterError: a copy is of another cluster.
         """
 
     @abc.abstractmethod
@@ -178,15 +174,16 @@ class LogReader(abc.ABC):
         max_records_per_split: int | None = None,
         with_producers: bool = True,
     ) -> ReadPlan:
-        """Divide a range into about ``max_splits`` splits, more if one would be too long.
+        """Divide a range into about ``max_splits`` splits, more if one would be too large.
 
-        A split is cut between batches, so one batch may be longer than ``max_records_per_split``.
-        The range must lie on disk: ``OffsetOutOfRangeError`` beyond its end, ``DataLossError``
-        below its start. With READ_COMMITTED raises ``TransactionMarkerError`` if the transactions
-        in the range contradict each other.
+        A split ends between batches, so a large batch may exceed ``max_records_per_split``. In an
+        ordinary partition the transactions of the splits require a read of all headers of the
+        range; with ``with_producers`` false the splits have none, see ``aborted_transactions``.
 
-        In an ordinary partition naming the transactions means to read all headers of the range.
-        Without ``with_producers`` none are named there: ``aborted_transactions`` names them.
+        Raises:
+            DataLossError: ``start_offset`` is below the log's start.
+            OffsetOutOfRangeError: ``end_offset`` is above the log's end.
+            TransactionMarkerError: with READ_COMMITTED, markers in the range contradict each other.
         """
 
     @abc.abstractmethod
@@ -198,16 +195,16 @@ class LogReader(abc.ABC):
         max_records: int | None = None,
         max_bytes: int | None = None,
     ) -> int:
-        """How far a read from ``start_offset`` may go within the limits, at most ``end_offset``.
+        """Return the end of a read from ``start_offset`` within the limits, at most ``end_offset``.
 
-        The answer lies between batches and outside every metadata transaction. A first batch or
-        transaction that is larger than a limit is taken whole, so there is always progress. Damage
-        ends the range; raises it if it is the first thing there.
+        The end is between batches and outside metadata transactions. A first batch or transaction
+        above a limit is included whole, so that reads advance. The range ends at damage, which is
+        raised if it is at ``start_offset``.
         """
 
     @abc.abstractmethod
     def offset_for_timestamp(self, timestamp_ms: int) -> int | None:
-        """The first offset with a timestamp at or behind ``timestamp_ms``; None if there is none.
+        """Return the first offset whose timestamp is >= ``timestamp_ms``; None without one.
 
         Kafka: ``ListOffsets`` by timestamp.
         """
@@ -223,26 +220,30 @@ class LogReader(abc.ABC):
         columns: Column = Column.ALL_BUT_HEADERS,
         chunk_bytes: int = READ_CHUNK_BYTES,
     ) -> Iterator[Scan]:
-        """The records of [start_offset, end_offset), of all batches that overlap it, in order.
+        """Yield the records of all batches that overlap [start_offset, end_offset), in order.
 
-        Errors come behind what was whole: ``CorruptBatchError``, ``LogGapError``,
-        ``DataLossError``, ``SegmentDeletedError``, ``LogAccessError``. Transactions are not looked
-        at: records come as they lie there.
+        Records of aborted and open transactions are included. Each error is raised after the last
+        valid batch.
+
+        Raises:
+            CorruptBatchError, LogGapError: a batch is damaged or missing.
+            DataLossError: the log does not have the range any more.
+            SegmentDeletedError, LogAccessError: a file cannot be read.
         """
 
     @abc.abstractmethod
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        """The batches that overlap the range, one object each: for tools. Errors as ``scan``."""
+        """Yield the batches that overlap the range as objects; for tools. Errors as ``scan``."""
 
     @abc.abstractmethod
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """Which transactions of [start_offset, end_offset) are not committed, in a partition.
+        """Return the transactions of [start_offset, end_offset) that are not committed.
 
-        For the range of one scan after another: reads headers ahead as far as it must, and none of
-        them twice while ranges ascend. In a metadata log there is nothing to tell: plans name its
-        transactions. Damage and what is missing are told in the answer; other errors as ``scan``.
+        For the ranges of consecutive scans of an ordinary partition: headers are read ahead as far
+        as needed, and none twice while ranges ascend. Empty for a metadata log, whose plans have
+        its transactions. Damage is in the result; other errors as ``scan``.
         """
 
     @abc.abstractmethod
     def read_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
-        """Open one of ``snapshots``."""
+        """Return a reader of one of ``snapshots``."""

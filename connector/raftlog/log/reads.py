@@ -1,9 +1,7 @@
-"""What a read is made of: where it ends and why, and how it is split.
+"""Values of a read: its kind, isolation, end and splits.
 
-Rules of this file:
-
-1. Everything here is frozen, small and survives pickling: a plan travels to other processes.
-2. Ends are exclusive and lie between batches.
+All are immutable, small and picklable: a plan is sent to other processes. Ends are exclusive and
+between batches.
 """
 
 from __future__ import annotations
@@ -16,16 +14,16 @@ from .transactions import TransactionSpan
 
 
 class LogKind(enum.Enum):
-    """What the log's records are."""
+    """Kind of a log's records."""
 
     METADATA = "metadata"
-    """Kafka's ``__cluster_metadata``: contiguous offsets, transactions by marker records."""
+    """Kafka's ``__cluster_metadata``: consecutive offsets, transactions by marker records."""
     PARTITION = "partition"
-    """An ordinary partition: offsets may skip (compaction), transactions by producers."""
+    """An ordinary partition: offsets with gaps (compaction), transactions by producers."""
 
 
 class SourceKind(enum.Enum):
-    """What was opened."""
+    """Kind of the path that was opened."""
 
     DIRECTORY = "directory"
     SEGMENT = "segment"
@@ -35,12 +33,12 @@ class SourceKind(enum.Enum):
 
 
 class Isolation(enum.Enum):
-    """What may be read."""
+    """Isolation level of a read."""
 
     READ_COMMITTED = "read_committed"
-    """Nothing of a transaction that is not decided; aborted ones are told apart."""
+    """No record of an open transaction; aborted transactions are marked."""
     READ_UNCOMMITTED = "high_watermark"
-    """Every record that is replicated, whatever becomes of its transaction."""
+    """Every replicated record, of open and aborted transactions too."""
 
 
 READ_UNCOMMITTED_NAME: Final = "read_uncommitted"
@@ -51,27 +49,27 @@ class EndBasis(enum.Enum):
     """How the end of a read was chosen."""
 
     DIRECTORY = "directory"
-    """The end of this one directory: its last records may not be committed."""
+    """The end of one directory: its last records may not be committed."""
     HOLDBACK = "holdback"
-    """This one directory without its young tail: very likely committed."""
+    """The end of one directory without its youngest records: very likely committed."""
     MAJORITY = "majority"
-    """What a majority of the voters holds: committed."""
+    """The records that a majority of the voters has: committed."""
     REPLICAS = "replicas"
-    """What all copies of an ordinary partition hold: committed if no in-sync replica is missing."""
+    """The records that all given copies have: committed if they include all in-sync replicas."""
     EMBEDDED = "embedded"
-    """What the writers of an embedded log have synced: committed."""
+    """The synced end of an embedded log: committed."""
     HIGH_WATERMARK = "high_watermark"
-    """What the leader of a quorum says is committed."""
+    """The high watermark of the quorum's leader."""
     FILE = "file"
     """The end of the one file that was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadEnd:
-    """Where a read ends (exclusive), and in words why there.
+    """End of a read (exclusive), and the reason for it.
 
-    ``epoch`` is the leader epoch of the record before it; 0 if none is known, as in Kafka.
-    ``lower_offset`` is the end that a later look found below this one, None if none did.
+    ``epoch`` is the leader epoch of the record before it, 0 if unknown (as in Kafka).
+    ``lower_offset`` is a smaller end that was found later, None if there was none.
     """
 
     offset: int
@@ -82,21 +80,20 @@ class ReadEnd:
 
     @property
     def explanation(self) -> str:
-        """Why the read ends there, and why it stays there although the log's end fell."""
+        """Reason for the end, and for keeping it after the log's end decreased."""
         if self.lower_offset is None:
             return self.reason
         return (
-            f"{self.reason}; now it would be {self.lower_offset}, which is not loss: "
-            "the end may fall until it is committed"
+            f"{self.reason}; the end is now {self.lower_offset}, which is no data loss: "
+            "uncommitted records may be truncated"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Offsets [start_offset, end_offset), both at batch boundaries where the plan could choose.
+    """Offsets [start_offset, end_offset), between batches except at the ends of the range.
 
-    ``spans``: every transaction that touches them. In an ordinary partition only aborted and open
-    ones are named: all else is committed.
+    ``spans``: the transactions that touch it; in an ordinary partition aborted and open ones only.
     """
 
     start_offset: int
@@ -106,7 +103,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """A range, divided into splits that lie one behind the other and cover it."""
+    """Range, divided into consecutive splits."""
 
     start_offset: int
     end_offset: int

@@ -1,15 +1,16 @@
-"""What is known of one copy of a log, from cheap to dear, and kept until the files change.
+"""Cached state of one copy of a log: its end, leader epochs, transactions and voters.
 
-Rules of this file:
+Nothing is read before it is requested. By rising cost: the directory listing, the end of the log
+(one read in the last segment), and a replay (forward from a snapshot; only new batches afterwards).
 
-1. Three kinds of knowledge: the listing; the outline (where the log ends: one look at the last
-   segment); histories (transactions, voters, epochs: read forward from a safe place, then only what
-   is new). Nothing is learned before it is asked for.
-2. The main history follows the end of the log. A second one, the backlog, follows a reader who is
-   behind where the main one began.
-3. If the node rewrote what a history had read, the history is begun again.
-4. An embedded log ends where its writers say, while they can know; what lies behind is a writer's
-   that is at work, or died, and is not looked at.
+Invariants:
+
+1. The main replay follows the end of the log. A second one, the backlog, serves reads below the
+   main replay's start.
+2. If the node truncated records that a replay has read, the replay starts again.
+3. An embedded log ends at the offset that its writers published in this boot or, without one, after
+   the batches that follow its recovery point. Bytes after that belong to a running or crashed
+   writer and are not read.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from .transaction_markers import VoterSet, replica_keys
 from .transactions import TransactionSpan
 
 _RESTARTS_MAX: Final = 5
-"""How often reading is begun again in one look, because the node changed what had been read."""
+"""Restarts of a replay in one call, after segments were truncated or deleted."""
 _SETTLE_STEP: Final = 65_536
-"""How many offsets further to look, at a time, for the end of a transaction."""
-_NOTHING: Final = EpochCache()
+"""Offsets per step of the search for the end of a transaction."""
+_NO_EPOCHS: Final = EpochCache()
 
 
-class Knowledge:
-    """What is known of one copy of a log. Not shared between threads."""
+class LogStateCache:
+    """Cached state of one copy of a log. Not thread-safe."""
 
     def __init__(self, files: LogFiles, kind: LogKind) -> None:
         self.files = files
@@ -59,28 +60,31 @@ class Knowledge:
         self._log_end: LogEnd | None = None
         self._replay: LogReplay | None = None
         self._backlog: LogReplay | None = None
-        self._is_followed = False
+        self._is_replayed = False
         self._leader_epochs: tuple[EpochCache, int, EpochCache] | None = None
         self._start: tuple[Listing, int] | None = None
 
     def refresh(self) -> None:
-        """Look at the directory again; what was read is kept."""
+        """List the directory again; batches that were read are kept."""
         self.files.refresh()
         self._log_end = None
-        self._is_followed = False
+        self._is_replayed = False
 
     @property
     def epoch_checkpoint(self) -> EpochCache | None:
-        """What ``leader-epoch-checkpoint`` says, true or not. Raises ``CorruptFileError``."""
+        """``leader-epoch-checkpoint``, not validated against the batches; None without the file.
+
+        Raises ``CorruptFileError``.
+        """
         data = self.files.read_small(EPOCH_CHECKPOINT_NAME)
         path = self.files.storage.join(self.files.directory, EPOCH_CHECKPOINT_NAME)
         return None if data is None else parse_epoch_checkpoint(data, path)
 
     @property
     def epochs(self) -> EpochCache:
-        replay = self._replay if self._is_followed else None
+        replay = self._replay if self._is_replayed else None
         if replay is None or replay.damage is not None:
-            known, below, first = _NOTHING, self.end_offset, None
+            known, below, first = _NO_EPOCHS, self.end_offset, None
         else:
             known, below = replay.epochs, replay.start_offset
             first = known.entries[0].epoch if known.entries else None
@@ -95,21 +99,24 @@ class Knowledge:
         return self._leader_epochs[2]
 
     def log_end(self) -> LogEnd:
-        """Where the log ends. Raises ``CorruptBatchError`` if there is nothing but damage."""
+        """Return the end of the log.
+
+        Raises ``CorruptBatchError`` if the log is one segment without a valid batch.
+        """
         if self._log_end is None:
             self._log_end = self._find_log_end()
         return self._log_end
 
     def replay(self) -> LogReplay | None:
-        """What reading forward taught, up to the end; None for a log without segments."""
-        if not self._is_followed:
+        """Return the replay up to the end of the log; None for a log without segments."""
+        if not self._is_replayed:
             self._replay = self._follow()
-            self._is_followed = True
+            self._is_replayed = True
         return self._replay
 
     @property
     def start_offset(self) -> int:
-        """Where the log begins: a log of ours says so, and its first segment may begin earlier."""
+        """Start offset of the log; in an embedded log, the checkpointed one if that is greater."""
         listing = self.files.listing
         if self._start is None or self._start[0] is not listing:
             start_offset = log_start(self.files)
@@ -122,11 +129,11 @@ class Knowledge:
 
     @property
     def end_offset(self) -> int:
-        """Where the log ends (exclusive)."""
+        """End offset of the log (exclusive)."""
         return max(self.log_end().end_offset, self.start_offset)
 
     def last_stable_offset(self, end_offset: int) -> int:
-        """The last stable offset if the log ended at ``end_offset`` (a batch boundary)."""
+        """Return the last stable offset if the log ended at ``end_offset``, a batch boundary."""
         replay = self.replay()
         start_offset = log_start(self.files)
         if replay is None or end_offset <= start_offset:
@@ -134,13 +141,13 @@ class Knowledge:
         if end_offset < replay.transactions.complete_from:
             replay = self._begin(before_offset=end_offset)
             replay.follow(end_offset)
-        # A transaction may have begun in a segment that is gone, and never ended.
+        # A transaction that never ended may have begun in a deleted segment.
         return max(replay.transactions.last_stable_offset(end_offset), start_offset)
 
     def valid_end(self, start_offset: int, end_offset: int) -> int:
-        """How far the range is known to be free of damage: ``end_offset`` if none is known in it.
+        """Return the offset of the first known damage in the range, or ``end_offset``.
 
-        Raises the damage if the range begins with it.
+        Raises the damage if it is at ``start_offset``.
         """
         replay = self.replay()
         if replay is None or replay.damage is None:
@@ -162,14 +169,14 @@ class Knowledge:
             return ()
         if isolation is Isolation.READ_COMMITTED:
             if replay.damage is not None and replay.next_offset < end_offset:
-                raise replay.damage  # it hides which transactions the range belongs to
+                raise replay.damage  # the range's transactions are unknown after it
             problem = replay.transactions.first_problem(start_offset, end_offset)
             if problem is not None:
                 raise problem
         return replay.transactions.spans(start_offset, end_offset, with_committed=is_metadata)
 
     def covering(self, start_offset: int, end_offset: int) -> LogReplay | None:
-        """A history that knows every transaction that touches the range, if damage lets it.
+        """Return a replay with every transaction that touches the range, up to the first damage.
 
         None for a log without segments.
         """
@@ -195,20 +202,20 @@ class Knowledge:
             return backlog
         raise SegmentDeletedError(path=self.files.path)
 
-    # --- inside -----------------------------------------------------------------------------------
+    # --- private ----------------------------------------------------------------------------------
 
     def _find_log_end(self) -> LogEnd:
         published = self._published()
         if published is None:
             found = self._find_end_in_segments()
-            # Whoever appends has published before: if it was begun meanwhile, that tells where.
+            # A writer publishes before its first append: an end published meanwhile is the bound.
             published = self._published()
             if published is None:
                 return found
         return published
 
     def _published(self) -> LogEnd | None:
-        """The end that an embedded log's writers have told since the machine started."""
+        """Return the end that an embedded log's writers have published since the last boot."""
         storage = self.files.storage
         if not self.files.listing.is_embedded or not isinstance(storage, WritableStorage):
             return None
@@ -238,7 +245,7 @@ class Knowledge:
         raise SegmentDeletedError(path=self.files.path)
 
     def _durable_log_end(self) -> LogEnd | None:
-        """The end of a log of ours that no writer has opened since the machine started."""
+        """Return the end of an embedded log that no writer has opened since the last boot."""
         if not self.files.listing.is_embedded:
             return None
         return find_durable_log_end(
@@ -246,7 +253,7 @@ class Knowledge:
         )
 
     def _checkpointed_offset(self, name: str) -> int:
-        """The offset in a checkpoint of a log of ours; 0 if it is not known, as for its writers."""
+        """Return the offset in an embedded log's checkpoint file; 0 if missing or damaged."""
         path = self.files.storage.join(self.files.directory, name)
         with contextlib.suppress(CorruptFileError):
             data = self.files.read_small(name)
@@ -260,7 +267,7 @@ class Knowledge:
                 return None
             try:
                 if self._replay is None:
-                    self.log_end()  # raises if it is no log at all
+                    self.log_end()  # raises if the file is not a log
                     self._replay = self._begin()
                 replay = self._replay
                 replay.follow(self.log_end().end_offset if is_embedded else None)
@@ -292,7 +299,7 @@ class Knowledge:
         return None
 
     def _with_checkpointed_epochs(self, cache: EpochCache) -> EpochCache:
-        """Add epochs that ended before the first batch on disk, as the checkpoint tells them."""
+        """Add epochs that ended before the first batch on disk, from the checkpoint."""
         try:
             checkpoint = self.epoch_checkpoint
         except CorruptFileError:
@@ -312,6 +319,6 @@ class Knowledge:
 
 
 def _covers(replay: LogReplay, offset: int) -> bool:
-    """Whether a history knows every transaction that ends at ``offset`` or behind it."""
+    """Return whether a replay has every transaction that ends at or after ``offset``."""
     is_whole = replay.damage is None or replay.next_offset > offset
     return is_whole and replay.transactions.complete_from <= offset
