@@ -82,6 +82,7 @@ class LogStateCache:
 
     @property
     def epochs(self) -> EpochCache:
+        """Leader epochs of the batches on disk, and earlier ones of the checkpoint."""
         replay = self._replay if self._is_replayed else None
         if replay is None or replay.damage is not None:
             known, below, first = _NO_EPOCHS, self.end_offset, None
@@ -161,6 +162,10 @@ class LogStateCache:
     def spans(
         self, start_offset: int, end_offset: int, isolation: Isolation
     ) -> tuple[TransactionSpan, ...]:
+        """Return the transactions that touch the range; in a partition, the uncommitted ones.
+
+        With READ_COMMITTED raises damage and contradictory markers in the range.
+        """
         is_metadata = self._kind is LogKind.METADATA
         if not is_metadata and isolation is Isolation.READ_UNCOMMITTED:
             return ()

@@ -53,7 +53,11 @@ class LogTruncated(Exception):  # noqa: N818 - not an error: the replay starts a
 
 
 class LogReplay:
-    """Forward read of one log. Not thread-safe."""
+    """Forward read of one log. Not thread-safe.
+
+    ``damage`` is the error at which the read ended, ``voters_damage`` that of the newest record of
+    the voters; None without.
+    """
 
     def __init__(self, files: LogFiles, start_offset: int, *, is_metadata: bool) -> None:
         self.start_offset = start_offset

@@ -7,7 +7,7 @@
 
       offset      0     1     2     3      4      5      6
       partition   p1    p2    p1    p2 C   p1     p1 A   p2         C commit, A abort
-      spans       p2 [1, 3] committed, p1 [0, 5] aborted, p2 [6, open: last stable offset 6
+      spans       p2 [1, 3] committed, p1 [0, 5] aborted, p2 [6, ... open; last stable offset 6
 
 A Begin inside a transaction, and an End or Abort outside of one, are kept as ``problems``, change
 nothing else and are raised by reads of committed records only. An End before the first marker of a
