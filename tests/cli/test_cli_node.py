@@ -59,8 +59,8 @@ def test_formatted_for_another_cluster_is_told(config: Path) -> None:
         (["format", "-c", "FILE"], "--cluster-id is missing"),
         (["format", "-c", "FILE", "--standalon"], "did you mean --standalone?"),
         (["format", "-c", "FILE", "--standalone", "--no-initial-voters"], "not allowed with"),
-        (["format", "-c", "FILE", "-t", CLUSTER_ID], "say who votes"),
-        (["format", "-c", "FILE", "-t", "x", "--standalone"], "it has 22 letters"),
+        (["format", "-c", "FILE", "-t", CLUSTER_ID], "specify the voters"),
+        (["format", "-c", "FILE", "-t", "x", "--standalone"], "a UUID of 22 characters"),
         (["format", "-c", "FILE", "-t", CLUSTER_ID, "--initial-voters", "x"], "'x' is not ID@"),
         (["format", "-c", "FILE.not", "--standalone"], "cannot be read: no such file"),
         (["format", "FILE", "-c", "FILE", "--standalone"], "unexpected argument"),
@@ -82,7 +82,7 @@ def test_a_mistake_in_the_file_is_one_sentence(config: Path) -> None:
     for arguments in (("format", "--standalone"), ("start",)):
         status, _, err = run("node", arguments[0], "-c", config, *arguments[1:])
         assert status == 2
-        assert "node.toml: limit: no such key; did you mean limits?" in err
+        assert "node.toml: limit: unknown key; did you mean limits?" in err
 
 
 def test_help_and_ids() -> None:

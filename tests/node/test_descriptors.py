@@ -58,7 +58,7 @@ def test_a_node_raises_the_soft_limit_to_what_its_connections_need() -> None:
 def test_a_node_whose_connections_do_not_fit_does_not_start() -> None:
     reason, soft = start(300, NEEDED - 1)
     assert "node.toml: limits.connections_max" in reason
-    assert f"need {NEEDED} descriptors, and this process may open {NEEDED - 1} files" in reason
+    assert f"need {NEEDED} file descriptors, but the limit of open files is {NEEDED - 1}" in reason
     assert "LimitNOFILE" in reason
     assert soft == "300"
 

@@ -158,7 +158,7 @@ def test_what_is_formatted_is_left_as_it_is() -> None:
     disk = SimulatedDisk()
     format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
     before = disk.files()
-    with pytest.raises(AlreadyFormattedError, match=r"has a meta\.properties"):
+    with pytest.raises(AlreadyFormattedError, match=r"contains meta\.properties"):
         format_directory(CONFIG, cluster_id=random_id(), is_standalone=True, storage=disk)
     assert disk.files() == before
 
@@ -176,7 +176,7 @@ def test_what_is_formatted_is_left_as_it_is() -> None:
 def test_nothing_of_somebody_else_is_touched(path: str) -> None:
     disk = SimulatedDisk()
     disk.put(path, b"precious")
-    with pytest.raises(AlreadyFormattedError, match=r"it holds "):
+    with pytest.raises(AlreadyFormattedError, match=r"it contains "):
         format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
     files = disk.files()
     assert files.pop(path) == b"precious"
@@ -188,7 +188,7 @@ def test_a_directory_in_which_a_node_runs_is_not_formatted() -> None:
     disk.make_directory("/node")
     lock = disk.another_process().try_lock(f"/node/{NODE_LOCK_NAME}")
     assert lock is not None
-    with pytest.raises(AlreadyFormattedError, match="a node runs in it"):
+    with pytest.raises(AlreadyFormattedError, match="another process uses it"):
         format_directory(CONFIG, cluster_id=CLUSTER_ID, is_standalone=True, storage=disk)
 
 
@@ -201,20 +201,24 @@ def test_the_directory_above_must_be_there() -> None:
 @pytest.mark.parametrize(
     ("config", "options", "words"),
     [
-        (CONFIG, {}, "say who votes"),
-        (CONFIG, {"is_standalone": True, "is_observer": True}, "say who votes"),
-        (STATIC, {"is_standalone": True}, "the configuration says who votes"),
-        (STATIC, {"is_observer": True}, "the configuration says who votes"),
-        (CONFIG, {"is_standalone": True, "cluster_id": "short"}, "it has 22 letters"),
-        (CONFIG, {"is_standalone": True, "cluster_id": "A" * 22}, "it has 22 letters"),
-        (replace(CONFIG, voters=None), {"is_standalone": True}, "a voter needs a listener"),
-        (config_of(3), {"initial_voters": parse_initial_voters(KAFKA_VOTERS)}, "not among them"),
+        (CONFIG, {}, "specify the voters"),
+        (CONFIG, {"is_standalone": True, "is_observer": True}, "specify the voters"),
+        (STATIC, {"is_standalone": True}, "the configuration names the voters"),
+        (STATIC, {"is_observer": True}, "the configuration names the voters"),
+        (CONFIG, {"is_standalone": True, "cluster_id": "short"}, "a UUID of 22 characters"),
+        (CONFIG, {"is_standalone": True, "cluster_id": "A" * 22}, "a UUID of 22 characters"),
+        (replace(CONFIG, voters=None), {"is_standalone": True}, "a voter requires "),
+        (
+            config_of(3),
+            {"initial_voters": parse_initial_voters(KAFKA_VOTERS)},
+            "not one of the initial voters",
+        ),
         (
             CONFIG,
             {"initial_voters": parse_initial_voters(KAFKA_VOTERS.replace("19093", "1"))},
-            "its listener for voters says 127.0.0.1:19093",
+            "listener for voters advertises 127.0.0.1:19093",
         ),
-        (CONFIG, {"initial_voters": STATIC.static_voters}, "needs a directory id"),
+        (CONFIG, {"initial_voters": STATIC.static_voters}, "requires a directory id"),
     ],
 )
 def test_what_does_not_fit_together_makes_nothing(
@@ -230,15 +234,15 @@ def test_what_does_not_fit_together_makes_nothing(
     ("text", "words"),
     [
         ("", "is not ID@HOST:PORT:DIRECTORY_ID"),
-        ("1@127.0.0.1:1", "a directory id has 22 letters"),
-        ("1@127.0.0.1:1:AAAAAAAAAAAAAAAAAAAAAA", "a directory id has 22 letters"),
-        ("1@127.0.0.1:1:CrUad84nR8KvMEpDpKrwbx", "a directory id has 22 letters"),
+        ("1@127.0.0.1:1", "a directory id has 22 characters"),
+        ("1@127.0.0.1:1:AAAAAAAAAAAAAAAAAAAAAA", "a directory id has 22 characters"),
+        ("1@127.0.0.1:1:CrUad84nR8KvMEpDpKrwbx", "a directory id has 22 characters"),
         ("one@127.0.0.1:1:CrUad84nR8KvMEpDpKrwbw", "is not ID@"),
         ("99999999999@127.0.0.1:1:CrUad84nR8KvMEpDpKrwbw", "is not ID@"),
         ("1@127.0.0.1:0:CrUad84nR8KvMEpDpKrwbw", "from 1 to 65535"),
-        (KAFKA_VOTERS + ",1@127.0.0.1:3:CrUad84nR8KvMEpDpKrwbA", "node id 1 is there twice"),
-        (KAFKA_VOTERS + ",3@127.0.0.1:3:CrUad84nR8KvMEpDpKrwbw", "one directory id"),
-        (KAFKA_VOTERS + ",3@127.0.0.1:19093:CrUad84nR8KvMEpDpKrwbA", "one address"),
+        (KAFKA_VOTERS + ",1@127.0.0.1:3:CrUad84nR8KvMEpDpKrwbA", "duplicate node id 1"),
+        (KAFKA_VOTERS + ",3@127.0.0.1:3:CrUad84nR8KvMEpDpKrwbw", "the same directory id"),
+        (KAFKA_VOTERS + ",3@127.0.0.1:19093:CrUad84nR8KvMEpDpKrwbA", "the same address"),
         (KAFKA_VOTERS + ",", "is not ID@"),
     ],
 )
@@ -258,9 +262,9 @@ def formatted(config: NodeConfig = CONFIG) -> SimulatedDisk:
 
 def test_a_node_starts_in_its_own_directory_only() -> None:
     disk = formatted()
-    with pytest.raises(WrongDirectoryError, match=r"says node 1, the configuration 2"):
+    with pytest.raises(WrongDirectoryError, match=r"has node\.id 1, the configuration 2"):
         read_identity(config_of(2), disk)
-    with pytest.raises(WrongDirectoryError, match=r"no log other-0, there is raftlog-0"):
+    with pytest.raises(WrongDirectoryError, match=r"no log other-0, only raftlog-0"):
         read_identity(config_of(topic="other"), disk)
     with pytest.raises(NotFormattedError, match=r"raftlog node format"):
         read_identity(replace(CONFIG, directory="/else"), disk)
@@ -269,7 +273,7 @@ def test_a_node_starts_in_its_own_directory_only() -> None:
 def test_a_node_whose_log_was_taken_away_does_not_start_as_one_that_never_voted() -> None:
     disk = formatted()
     disk.rename("/node/raftlog-0", "/node/kept-elsewhere")
-    with pytest.raises(WrongDirectoryError, match=r"what a node has voted lies in its log"):
+    with pytest.raises(WrongDirectoryError, match=r"also stores the node's vote"):
         read_identity(CONFIG, disk)
 
 

@@ -117,9 +117,9 @@ def test_a_node_that_is_called_proves_its_id_or_that_it_is_a_node(
 @pytest.mark.parametrize(
     ("name", "node_id", "words"),
     [
-        ("node-1.example", 2, "names node-1.example, and that does not prove node 2: its name is"),
+        ("node-1.example", 2, "names node-1.example, which does not identify node 2: expected"),
         ("jobs-7", 2, "names jobs-7"),
-        ("jobs-7", -1, "does not prove a node"),
+        ("jobs-7", -1, "does not identify a node"),
         ("node-1.example", 3, "see [access.nodes]"),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_file_that_is_not_there_or_not_pem_is_named(
         server_context(replace(good, **{what: gone}))
     Path(gone).write_text("not PEM at all")
     os.chmod(gone, 0o600)
-    with pytest.raises(ConfigError, match=r"PEM form|holds no certificate"):
+    with pytest.raises(ConfigError, match=r"PEM format|contains no CA certificate"):
         server_context(replace(good, **{what: gone}))
 
 
@@ -276,7 +276,7 @@ def test_a_key_that_everybody_may_read_or_that_is_encrypted_is_refused(
         server_context(config)
     encrypted = authority.sign("encrypted", password=b"secret")
     config = TlsConfig(certificate=encrypted.certificate, key=encrypted.key, ca=authority.path)
-    with pytest.raises(ConfigError, match=r"encrypted: give it without a password"):
+    with pytest.raises(ConfigError, match=r"encrypted: store it without a password"):
         server_context(config)
 
 

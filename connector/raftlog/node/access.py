@@ -1,18 +1,16 @@
-"""Who asks, and what that gives the right to.
+"""Authentication and authorization of requests: principals and their rights.
 
-Rules of this file:
+Rights come from the connection's TLS certificate, never from the content of a request. With TLS,
+every right that the table does not grant is denied. Without TLS clients cannot be distinguished,
+and every client has all rights of the listener: such a listener is on loopback only.
 
-1. Rights come from what was proven on the connection, never from what a message says.
-2. With TLS everything is denied that the table does not give. Without it nobody can be told from
-   another, and everybody has every right of the listener: that is why such a listener is on
-   loopback only.
-3. A listener bounds what its callers may do: nobody is a replica on the one for clients, and
-   nobody reads or appends on the one for voters.
-4. A certificate that names several nodes proves none of them (CVE-2018-1288: who fetches under a
-   replica's id moves the high watermark).
-5. An application id of named commits belongs to the principals whose patterns match it. That is
-   configuration, as Kafka's ACLs of transactional ids are: the log holds no owners, so nothing has
-   to be replicated, kept in snapshots or migrated to tell whose an application id is.
+A listener also bounds the rights of its clients: no replica requests on the listener for clients,
+no reads and appends on the one for voters. A certificate that names several nodes identifies none
+of them (CVE-2018-1288: a fetch with a replica's id moves the high watermark).
+
+The application ids of named commits belong to the principals whose patterns match them. As with
+Kafka's ACLs of transactional ids this is configuration: the log holds no owners, so there is
+nothing to replicate, snapshot or migrate.
 """
 
 from __future__ import annotations
@@ -33,40 +31,40 @@ if TYPE_CHECKING:
     from .config import ListenerConfig
 
 ANONYMOUS: Final = "anonymous"
-"""Who has shown no certificate, in Kafka's word for it (Kafka: ``User:ANONYMOUS``)."""
+"""Principal name without a certificate (Kafka: ``User:ANONYMOUS``)."""
 
 NODE_ID_PLACEHOLDER: Final = "{id}"
 PRINCIPAL_PLACEHOLDER: Final = "{name}"
-"""In a pattern of application ids: the name of the principal."""
+"""The principal's name, in a pattern of application ids."""
 
 OWN_COMMITS: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
     ("*", ANONYMOUS), (PRINCIPAL_PLACEHOLDER, f"{PRINCIPAL_PLACEHOLDER}:*")
 )
-"""The application ids of each principal where a node's file gives none: ``a`` and ``a:*`` of a."""
+"""Default of ``[access.commits]``: principal ``a`` owns the application ids ``a`` and ``a:*``."""
 
 PeerCertificate: TypeAlias = Mapping[str, Any]
-"""What ``SSLSocket.getpeercert()`` gives: of a certificate that was verified."""
+"""Verified certificate, as returned by ``SSLSocket.getpeercert()``."""
 
 
 class Rights(enum.Flag):
-    """What a caller may do. Without any a request is refused."""
+    """Rights of a principal. Without any, every request is refused."""
 
     NONE = 0
     DESCRIBE = enum.auto()
     READ = enum.auto()
     APPEND = enum.auto()
     ADMIN = enum.auto()
-    """Change voters, and who is told about others."""
+    """Add and remove voters, and read every named commit."""
     VOTE = enum.auto()
-    """Be a replica: fetch under a node's id, ask for votes, lead."""
+    """Act as a replica: fetch with a replica id, request votes, lead."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitAccess:
     """Application ids of named commits that belong to a principal.
 
-    ``patterns`` of them, where ``*`` stands for anything and ``{name}`` for the principal's
-    ``name``. ``names_max``: how many the log may remember of it before another one is refused.
+    In ``patterns``, ``*`` matches any text and ``{name}`` is the principal's ``name``.
+    ``names_max``: maximum number of its application ids in the log.
     """
 
     name: str
@@ -74,17 +72,17 @@ class CommitAccess:
     names_max: int = COMMITS_PER_PRINCIPAL_MAX
 
     def owns(self, application_id: str) -> bool:
-        """Return whether an application id is one of the principal's."""
+        """Return whether an application id belongs to the principal."""
         return _ids_of(self.name, self.patterns).fullmatch(application_id) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks on a connection.
+    """Authenticated peer of a connection.
 
-    ``name`` is the certificate's, or ``anonymous``; ``node_id`` is that of the node whose
-    certificate it is, None if none is proven. ``commits``: the application ids that it may commit
-    under; None: all.
+    ``name`` is the name in the certificate, or ``anonymous``; ``node_id`` the node that the
+    certificate identifies, or None. ``commits``: application ids that it may commit under; None if
+    all.
     """
 
     name: str
@@ -94,30 +92,29 @@ class Principal:
     commits: CommitAccess | None = None
 
     def may_commit(self, application_id: str) -> bool:
-        """Return whether it may append commits of an application, and take its name over."""
+        """Return whether it may append commits of an application id, and take that id over."""
         is_owner = self.commits is None or self.commits.owns(application_id)
         return is_owner and Rights.APPEND in self.rights
 
     def may_read_commit(self, application_id: str) -> bool:
-        """Return whether it may ask for the last commit of an application."""
+        """Return whether it may read the last commit of an application id."""
         return bool(self.rights & (Rights.READ | Rights.ADMIN)) or self.may_commit(application_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessTable:
-    """What certificates' names give.
+    """Rights by the names in certificates: the ``[access]`` table.
 
-    Each of ``describe`` to ``admin`` holds patterns of names, where ``*`` stands for anything;
-    ``anonymous`` is meant by its own name alone, never by a pattern. READ, APPEND and ADMIN bring
-    DESCRIBE, as in Kafka. ``nodes``: the one name in a certificate that proves a node's id; for
-    nodes that are not there, ``node_names``, in which ``{id}`` stands for it: then every
-    certificate whose name fits the pattern has the rights of a voter, also of an id that is no
-    node's. It may not depose a leader in office, nor use up epochs, but it may disturb elections.
+    ``describe`` to ``admin`` hold patterns of names, where ``*`` matches any text; ``anonymous``
+    is matched by its own name only, not by a pattern. READ, APPEND and ADMIN imply DESCRIBE, as in
+    Kafka. ``nodes``: the certificate name of each node id. ``node_names``: a pattern for other
+    nodes, in which ``{id}`` is the node id. Every certificate whose name matches it has the rights
+    of a voter, even if no node has that id: it cannot depose a leader or use up epochs, but it can
+    disturb elections.
 
-    ``commits``: by patterns of names, patterns of the application ids that these may commit under;
-    None: any, if ``append`` is one name and no pattern; otherwise those of ``OWN_COMMITS``, so that
-    of several principals none takes another's. ``commit_names_max``: see ``CommitAccess``. ADMIN
-    may use any application id.
+    ``commits``: patterns of application ids by patterns of names. None means any application id if
+    ``append`` is a single name, otherwise ``OWN_COMMITS``, so that no principal takes another's id.
+    ``commit_names_max``: see ``CommitAccess``. ADMIN may use any application id.
     """
 
     describe: tuple[str, ...] = ()
@@ -130,7 +127,7 @@ class AccessTable:
     commit_names_max: int = COMMITS_PER_PRINCIPAL_MAX
 
     def rights_of(self, name: str) -> Rights:
-        """What a name is given, whatever the listener. Nothing for an empty one."""
+        """Return the rights of a name, before the listener bounds them. None for an empty name."""
         given = Rights.NONE
         for right, patterns in (
             (Rights.DESCRIBE, self.describe),
@@ -143,7 +140,7 @@ class AccessTable:
         return given
 
     def commits_of(self, name: str) -> CommitAccess | None:
-        """Return the application ids of a name; None if it may use any."""
+        """Return the application ids of a name, None if it may use any."""
         is_one_party = len(self.append) == 1 and "*" not in self.append[0]
         if Rights.ADMIN in self.rights_of(name) or (self.commits is None and is_one_party):
             return None
@@ -157,13 +154,13 @@ class AccessTable:
         return CommitAccess(name, found, self.commit_names_max)
 
     def node_of(self, certificate: PeerCertificate) -> int | None:
-        """The one node whose name a certificate bears; None if it bears none, or several."""
+        """Return the node that a certificate identifies; None if it names none, or several."""
         proven = {self._node_named(name.lower()) for name in certificate_names(certificate)}
         proven.discard(None)
         return proven.pop() if len(proven) == 1 else None
 
     def name_of(self, node_id: int) -> str | None:
-        """The name by which a node proves its id; None if it cannot."""
+        """Return the certificate name of a node, None if the table has none."""
         name = self.nodes.get(node_id)
         if name is None and self.node_names is not None and node_id >= 0:
             name = self.node_names.replace(NODE_ID_PLACEHOLDER, str(node_id))
@@ -187,9 +184,9 @@ def principal_of(
     listener: ListenerConfig,
     access: AccessTable,
 ) -> Principal:
-    """Who is at the other end of a connection to ``listener``.
+    """Return the principal of a connection to ``listener``.
 
-    ``certificate`` is the verified one of ``getpeercert()``; None if none was shown.
+    ``certificate`` is the verified one of ``getpeercert()``, None if the client presented none.
     """
     allowed = _rights_on(listener.listener)
     if listener.tls is None:
@@ -207,7 +204,7 @@ def principal_of(
     if node_id is not None:
         rights |= Rights.VOTE | Rights.DESCRIBE
     elif listener.listener == Listener.VOTERS and Rights.ADMIN not in rights:
-        rights = Rights.NONE  # a client's certificate opens nothing there
+        rights = Rights.NONE  # a client's certificate gives no right on the listener for voters
     return Principal(
         name=name,
         node_id=node_id,
@@ -218,8 +215,8 @@ def principal_of(
 
 
 def certificate_names(certificate: PeerCertificate) -> tuple[str, ...]:
-    """What a certificate names its owner: the common name if there is one only, and the names for
-    DNS, without wildcards."""
+    """Return the names in a certificate, without wildcards: the common name, unless there are
+    several, then the DNS names."""
     names = [
         value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS" and value
     ]
@@ -230,7 +227,7 @@ def certificate_names(certificate: PeerCertificate) -> tuple[str, ...]:
 
 
 def _principal(certificate: PeerCertificate) -> str:
-    """The common name; without one the only name for DNS; empty if it is not clear."""
+    """Return the only common name, else the only DNS name; empty if ambiguous."""
     common = _common_names(certificate)
     names = common or list(certificate_names(certificate))
     return names[0] if len(names) == 1 and _is_printable(names[0]) else ""
@@ -242,7 +239,7 @@ def _common_names(certificate: PeerCertificate) -> list[str]:
 
 
 def _rights_on(listener: Listener) -> Rights:
-    """All that anybody may do on a listener."""
+    """Return the rights that a principal can have on a listener."""
     rights = Rights.DESCRIBE | Rights.ADMIN
     if Listener.CLIENTS in listener:
         rights |= Rights.READ | Rights.APPEND
@@ -260,7 +257,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _ids_of(name: str, patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Return what matches the application ids of a principal; nothing without a pattern."""
+    """Return a regex for a principal's application ids; without patterns it matches nothing."""
     mark = re.escape(PRINCIPAL_PLACEHOLDER)
     found = [
         ".*".join(re.escape(part).replace(mark, re.escape(name)) for part in one.split("*"))

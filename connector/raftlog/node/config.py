@@ -1,82 +1,80 @@
-"""How a node is configured: one TOML file.
+"""Configuration of a node: one TOML file.
 
 ```toml
-# node.toml: one node of three. Paths are relative to this file.
+# node.toml: one node of three. Relative paths are relative to this file.
 [node]
 id = 1
-directory = "data"                      # made by `raftlog node format`
-topic = "decisions"                     # default "raftlog": what clients call the log
+directory = "data"                      # created by `raftlog node format`
+topic = "decisions"                     # topic name of the log for clients; default: "raftlog"
 bootstrap_servers = ["10.0.0.1:9193", "10.0.0.2:9193", "10.0.0.3:9193"]
-retention_check_interval_ms = 300000    # how often retention is looked at
-# instead of formatting with --standalone or --initial-voters, voters that never change:
+retention_check_interval_ms = 300000    # interval between checks for segments to delete
+# Voters that never change, instead of formatting with --standalone or --initial-voters:
 # static_voters = ["1@10.0.0.1:9193", "2@10.0.0.2:9193", "3@10.0.0.3:9193"]
 
 [listeners.clients]
-address = "10.0.0.1:9192"               # where it listens
-advertised = "log-1.example:9192"       # what others are told; default: the address
-[listeners.clients.tls]                 # a must beyond loopback
-certificate = "clients/log-1.pem"       # with its chain
-key = "clients/log-1.key"               # of mode 0600, not encrypted; others may not write
-                                        # its directory, nor this file and its directory
-ca = "clients/ca.pem"                   # who signs callers' certificates
-client_certificates = "required"        # or "optional": others are `anonymous`
+address = "10.0.0.1:9192"               # address to bind
+advertised = "log-1.example:9192"       # address that clients connect to; default: `address`
+[listeners.clients.tls]                 # required unless `address` is a loopback address
+certificate = "clients/log-1.pem"       # PEM, with its chain
+key = "clients/log-1.key"               # PEM, not encrypted, mode 0600. Only its owner may write
+                                        # the key, this file, and their directories
+ca = "clients/ca.pem"                   # CA of the clients' certificates
+client_certificates = "required"        # or "optional": no certificate means `anonymous`
 
-[listeners.voters]                      # or one [listeners.both] in place of these two
+[listeners.voters]                      # or one [listeners.both] instead of these two
 address = "10.0.0.1:9193"
-[listeners.voters.tls]                  # callers must show a certificate; also shown to voters
-certificate = "voters/log-1.pem"
+[listeners.voters.tls]                  # client certificates are always required here
+certificate = "voters/log-1.pem"        # also this node's client certificate for other voters
 key = "voters/log-1.key"
 ca = "voters/ca.pem"
 
-[access]                                # by the common name of a certificate; else denied
-                                        # SIGHUP: this table is read again, and certificates are
+[access]                                # rights by the common name in the client's certificate; all
+                                        # others are denied. SIGHUP reloads it and the certificates
 describe = ["monitoring"]
 read = ["reports-*"]
 append = ["jobs-*"]
 admin = ["operator"]
-[access.nodes]                          # which name in a certificate proves which node
+[access.nodes]                          # name in the certificate of each node, by node id
 1 = "log-1.example"
 2 = "log-2.example"
 3 = "log-3.example"
-# or for nodes to come, too: nodes = "log-{id}.example" in [access]; then each certificate with such
-# a name, of any id, may ask as a voter does: the CA must issue them to nodes alone
-[access.commits]                        # the application ids that a name may commit under; without
-                                        # it {name} and {name}:*, or any if append is one name
-"jobs-*" = ["{name}", "{name}:*"]       # {name}: its own
-"jobs-etl" = ["nightly-*"]              # these too; admin: any; [access] commit_names_max = 1000
+# Or one pattern, also for future nodes: nodes = "log-{id}.example" in [access]. Every certificate
+# with such a name has the rights of a voter, so the CA must issue these names to nodes only.
+[access.commits]                        # application ids of commits, by principal. Default: {name}
+                                        # and {name}:*, or any id if `append` is a single name
+"jobs-*" = ["{name}", "{name}:*"]       # {name}: the principal's own name
+"jobs-etl" = ["nightly-*"]              # in addition; `admin`: any id. At most this many ids per
+                                        # principal: [access] commit_names_max = 1000
 
-[quorum]                                # milliseconds and bytes; these are the defaults
+[quorum]                                # milliseconds and bytes; the values are the defaults
 election_timeout_ms = 1000
-fetch_timeout_ms = 1000                 # how long a dead leader is believed in; Kafka: 2000
+fetch_timeout_ms = 1000                 # time without the leader until an election; Kafka: 2000
 request_timeout_ms = 2000
 retry_backoff_ms = 20
 fetch_max_wait_ms = 500
 fetch_max_bytes = 1048576
 snapshot_max_bytes = 1048576
 
-[log]                                   # how the log is made; later by `raftlog configure`
+[log]                                   # used to create the log; afterwards: `raftlog configure`
 values = "bytes"                        # or "msgpack", "kraft"
 batch_bytes_max = 8388608
-retention_ms = -1                       # no limit; without effect if values are "kraft": a node
-                                        # makes no snapshots, below which such a log is trimmed
-linger_ms = 0                           # how long appends wait for others to share their sync
+retention_ms = -1                       # unlimited. No effect if values = "kraft": such a log is
+                                        # deleted below snapshots only, and a node writes none
+linger_ms = 0                           # time that an append waits for others to share its sync
 
-[limits]
+[limits]                                # all keys: ``LimitsConfig``
 frame_bytes_max = 104857600
-connections_max = 1000                  # of clients
-voters_connections_max = 100            # kept for voters
+connections_max = 1000                  # connections of clients
+voters_connections_max = 100            # connections reserved for voters
 
-[metrics]                               # Prometheus' text format over HTTP, on loopback
+[metrics]                               # Prometheus text format over HTTP, on loopback only
 address = "127.0.0.1:9194"
 ```
 
-Rules of this file:
-
-1. Every mistake is a ``ConfigError`` that names the file and the key, and says what is expected.
-   An unknown key is one: a misspelt limit must not be a limit that is not there.
-2. A node that can be reached from elsewhere has TLS. The one way around it has a long name:
-   ``allow_plaintext_beyond_loopback = true`` in ``[node]``.
-3. Certificates and keys are named here and read in ``tls``; no secret is ever held here.
+Every mistake raises ``ConfigError`` with the file, the key and the expected value. Unknown keys are
+mistakes: a misspelt limit must not mean no limit. A listener that other hosts can reach requires
+TLS, unless ``[node]`` has ``allow_plaintext_beyond_loopback = true``. This module only holds the
+paths of certificates and keys; ``tls`` reads the files.
 """
 
 from __future__ import annotations
@@ -120,8 +118,8 @@ from .config_table import ConfigTable
 
 TOPIC_DEFAULT: Final = "raftlog"
 QUORUM_DEFAULT: Final = QuorumConfig(fetch_timeout_ms=1_000)
-"""Half of Kafka's time until a dead leader is missed: a log that jobs wait for is small, and its
-followers ask again every half second even if nothing happens."""
+"""``fetch_timeout_ms`` is half of Kafka's default: followers fetch at least every 500 ms
+(``fetch_max_wait_ms``), and jobs wait for the log during a failover."""
 RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 """Kafka: ``log.retention.check.interval.ms``."""
 _CONFIG_BYTES_MAX: Final = 1 * MIB
@@ -133,7 +131,7 @@ _Numbers = TypeVar("_Numbers", QuorumConfig, "LimitsConfig")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """Files in PEM form, and whether who calls must show a certificate. Paths are absolute."""
+    """TLS of a listener: absolute paths of PEM files, and whether clients need a certificate."""
 
     certificate: str
     key: str
@@ -143,7 +141,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
-    """A socket that is listened on, whom it is for, and what others are told of it."""
+    """Listener of a node: its purpose, the address to bind and the advertised address."""
 
     listener: Listener
     host: str
@@ -154,22 +152,24 @@ class ListenerConfig:
 
     @property
     def address(self) -> str:
-        """Where it listens, as text."""
+        """Return the address to bind as ``host:port``."""
         return address_text(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """What callers may take. ``stranger_*`` holds until a caller has proven a right.
+    """Limits on connections, requests and memory: the keys of ``[limits]``.
 
-    ``connections_max`` is for clients, ``voters_connections_max`` for voters alone, whatever
-    clients do; ``stranger_connections_max`` is for each listener, and those stay ``handshake_ms``.
-    ``connection_rate_per_address_max`` is a second's (Kafka: ``max.connection.creation.rate``).
-    ``requests_in_flight_max`` is for one connection, ``queued_bytes_max`` for all requests of
-    clients with their answers, and again for those of voters (Kafka: ``queued.max.request.bytes``).
-    One principal may hold as much of it as is free: half of it alone.
-    ``stalled_ms``: a peer that stops so long in the middle of a frame or of an answer is cut off,
-    and so is one that moves less than ``bytes_per_second_min`` there.
+    ``stranger_frame_bytes_max`` bounds requests of clients that may neither append nor vote,
+    ``stranger_connections_max`` the connections of a listener without any right; these are closed
+    after ``handshake_ms``. ``connections_max`` is for clients; ``voters_connections_max`` is
+    reserved for voters. ``connection_rate_per_address_max`` is per second (Kafka:
+    ``max.connection.creation.rate``), ``requests_in_flight_max`` per connection.
+    ``queued_bytes_max`` bounds the memory of all requests and responses of clients, and the same
+    again for voters (Kafka: ``queued.max.request.bytes``); one principal may hold at most as much
+    as is free, so half of it if it is the only one. A connection is closed after ``idle_ms``
+    without requests. It is closed as stalled if its peer pauses for ``stalled_ms`` inside a request
+    or response, or transfers less than ``bytes_per_second_min`` there.
     """
 
     frame_bytes_max: int = WIRE_FRAME_BYTES_MAX
@@ -190,7 +190,7 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfig:
-    """Where metrics are served."""
+    """Address of the metrics endpoint."""
 
     host: str
     port: int
@@ -198,9 +198,10 @@ class MetricsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """All that a node is told. ``clients`` and ``voters`` are one object if they share a socket.
+    """Configuration of a node.
 
-    ``static_voters`` None: the log says who votes (kraft.version 1).
+    ``clients`` and ``voters`` are the same object if they share a socket. ``static_voters`` is None
+    if the log holds the voters (kraft.version 1).
     """
 
     node_id: int
@@ -218,19 +219,21 @@ class NodeConfig:
     retention_check_interval_ms: int = RETENTION_CHECK_INTERVAL_MS
     allow_plaintext_beyond_loopback: bool = False
     path: str | None = field(default=None, compare=False)
-    """The file that it was read from, if it was."""
+    """Path of the file, None if the configuration was not read from a file."""
 
     @property
     def listeners(self) -> tuple[ListenerConfig, ...]:
-        """The sockets to listen on, each once."""
+        """Return the listeners; a shared one once."""
         if self.clients is self.voters:
             return () if self.clients is None else (self.clients,)
         return tuple(one for one in (self.clients, self.voters) if one is not None)
 
 
 def read_config(path: str | os.PathLike[str]) -> NodeConfig:
-    """Read a node's file. Raises ``ConfigError``, also if other users may change the file: it says
-    who has which rights."""
+    """Read a node's configuration file.
+
+    Raises ``ConfigError``, also if other users may write the file: it grants the access rights.
+    """
     name = os.fspath(path)
     try:
         with open(name, "rb") as file:
@@ -238,38 +241,38 @@ def read_config(path: str | os.PathLike[str]) -> NodeConfig:
         rights = change_by_others(name)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or "not a path").lower()
-        raise ConfigError(path=name, key=None, reason=f"it cannot be read: {reason}") from None
+        raise ConfigError(path=name, key=None, reason=f"cannot be read: {reason}") from None
     if rights is not None:
         raise ConfigError(path=name, key=None, reason=rights)
     if len(data) > _CONFIG_BYTES_MAX:
         raise ConfigError(
-            path=name, key=None, reason=f"it is larger than {_CONFIG_BYTES_MAX} bytes"
+            path=name, key=None, reason=f"the file is larger than {_CONFIG_BYTES_MAX} bytes"
         )
     try:
         return parse_config(data.decode("utf-8"), name)
     except UnicodeDecodeError:
-        raise ConfigError(path=name, key=None, reason="it is not UTF-8 text") from None
+        raise ConfigError(path=name, key=None, reason="not UTF-8 text") from None
 
 
 def parse_config(text: str, path: str) -> NodeConfig:
-    """Read the text of a node's file; ``path`` is for errors, and where relative paths begin.
+    """Parse the text of a node's configuration file.
 
-    Raises ``ConfigError``.
+    ``path`` is the file's path, for errors and for relative paths. Raises ``ConfigError``.
     """
     try:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(path=path, key=None, reason=f"it is not TOML: {error}") from None
+        raise ConfigError(path=path, key=None, reason=f"not valid TOML: {error}") from None
     return _parsed(ConfigTable(path, "", values), path)
 
 
 def reload_access(config: NodeConfig) -> AccessTable:
-    """What ``[access]`` says by now in the file that a running node was read from.
+    """Return the current ``[access]`` table of a running node's configuration file.
 
-    Everything else of the file is looked at, and waits for a restart. Raises ``ConfigError`` if
-    anything in it is wrong, and if the table does not fit the node as it runs.
+    The rest of the file is checked, and takes effect at the next start. Raises ``ConfigError`` if
+    anything in the file is wrong, or if the table does not fit the running node.
     """
-    assert config.path is not None, "it was read from a file"
+    assert config.path is not None, "the configuration has no file"
     access = read_config(config.path).access
     _check_identities(replace(config, access=access), ConfigTable(config.path, "", {}))
     return access
@@ -306,7 +309,7 @@ def _parsed(root: ConfigTable, path: str) -> NodeConfig:
 
 
 def voter_of(config: NodeConfig, directory_id: str) -> Voter:
-    """This node as a member of the quorum."""
+    """Return this node as a voter, with its advertised endpoints."""
     endpoints = [
         Endpoint(name, listener.advertised_host, listener.advertised_port)
         for name, listener in ((CONTROLLER_NAME, config.voters), (CLIENTS_NAME, config.clients))
@@ -321,17 +324,26 @@ def voter_of(config: NodeConfig, directory_id: str) -> Voter:
 def _listeners(root: ConfigTable) -> tuple[ListenerConfig | None, ListenerConfig | None]:
     tables = root.table("listeners")
     if tables is None:
-        raise root.wrong("listeners", "a node needs [listeners.clients] and [listeners.voters]")
+        raise root.wrong(
+            "listeners",
+            "missing: add [listeners.clients] and [listeners.voters], or [listeners.both]",
+        )
     both = tables.table("both")
     clients, voters = tables.table("clients"), tables.table("voters")
     tables.finish()
     if both is not None:
         if clients is not None or voters is not None:
-            raise tables.wrong("both", "it stands alone: it is the one for clients and for voters")
+            raise tables.wrong(
+                "both",
+                "this listener serves clients and voters: remove the tables of the other listeners",
+            )
         shared = _listener(both, Listener.CLIENTS | Listener.VOTERS)
         return shared, shared
     if clients is None and voters is None:
-        raise root.wrong("listeners", "a node needs [listeners.clients] and [listeners.voters]")
+        raise root.wrong(
+            "listeners",
+            "missing: add [listeners.clients] and [listeners.voters], or [listeners.both]",
+        )
     return (
         None if clients is None else _listener(clients, Listener.CLIENTS),
         None if voters is None else _listener(voters, Listener.VOTERS),
@@ -345,7 +357,8 @@ def _listener(table: ConfigTable, listener: Listener) -> ListenerConfig:
         advertised_host, advertised_port = table.parsed("advertised", parse_address)
     if is_wildcard(advertised_host):
         raise table.wrong(
-            "advertised", "others must be told a host: this one means every address of a machine"
+            "advertised",
+            f"{advertised_host} is a wildcard address: set one that other machines can reach",
         )
     tls = table.table("tls")
     found = ListenerConfig(
@@ -366,7 +379,10 @@ def _tls(table: ConfigTable, listener: Listener) -> TlsConfig:
         words = ("required", "optional")
         is_required = table.choice("client_certificates", words) == "required"
         if not is_required and Listener.VOTERS in listener:
-            raise table.wrong("client_certificates", "voters always show theirs: leave it out")
+            raise table.wrong(
+                "client_certificates",
+                "a listener for voters always requires client certificates: remove this key",
+            )
     found = TlsConfig(
         certificate=table.file("certificate"),
         key=table.file("key"),
@@ -382,7 +398,11 @@ def _topic(node: ConfigTable) -> str:
         return TOPIC_DEFAULT
     topic = node.text("topic")
     if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
-        raise node.wrong("topic", "a topic has 1 to 249 letters of a-z, A-Z, 0-9, '.', '_' and '-'")
+        raise node.wrong(
+            "topic",
+            "a topic name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-', and is "
+            "neither '.' nor '..'",
+        )
     return topic
 
 
@@ -391,7 +411,9 @@ def _static_voters(node: ConfigTable) -> VoterSet | None:
         return None
     texts = node.texts("static_voters")
     if not texts:
-        raise node.wrong("static_voters", "somebody has to vote; leave it out for a dynamic quorum")
+        raise node.wrong(
+            "static_voters", "the list is empty: name the voters, or remove it (dynamic quorum)"
+        )
     try:
         return parse_static_voters(texts)
     except ValueError as error:
@@ -453,7 +475,8 @@ def _names_of_all_nodes(table: ConfigTable) -> str:
     if names.count(NODE_ID_PLACEHOLDER) != 1 or "*" in names:
         raise table.wrong(
             "nodes",
-            f'a table of names was expected, or one for all: "log-{NODE_ID_PLACEHOLDER}.example"',
+            f"expected the table [access.nodes], or one pattern for all nodes: "
+            f'"log-{NODE_ID_PLACEHOLDER}.example"',
         )
     return names
 
@@ -465,11 +488,11 @@ def _names_of_nodes(table: ConfigTable | None) -> Mapping[int, str]:
     for key in table.names():
         name = table.text(key)
         if not (key.isascii() and key.isdigit()) or len(key) > 10 or int(key) > NODE_ID_MAX:
-            raise table.wrong(key, 'a line is NODE_ID = "name in its certificate"')
+            raise table.wrong(key, 'expected NODE_ID = "name in the certificate of the node"')
         if not name or "*" in name:
-            raise table.wrong(key, "one node has one name, without '*'")
+            raise table.wrong(key, "expected one name, without '*'")
         if name.lower() in (other.lower() for other in names.values()):
-            raise table.wrong(key, "another node has this name: then it proves neither")
+            raise table.wrong(key, "another node has the same name, so it identifies neither")
         names[int(key)] = name
     table.finish()
     return names
@@ -507,7 +530,7 @@ def _metrics(table: ConfigTable | None) -> MetricsConfig | None:
 
 
 def _numbers(table: ConfigTable | None, defaults: _Numbers, *, at_most: int) -> _Numbers:
-    """A dataclass of positive numbers, as it is where the table says nothing."""
+    """Return ``defaults`` with the numbers (at least 1) that the table sets."""
     if table is None:
         return defaults
     names = [one.name for one in fields(defaults)]
@@ -518,23 +541,23 @@ def _numbers(table: ConfigTable | None, defaults: _Numbers, *, at_most: int) -> 
     return replace(defaults, **found)
 
 
-# --- what must fit together -----------------------------------------------------------------------
+# --- consistency ----------------------------------------------------------------------------------
 
 
 def _check(config: NodeConfig, root: ConfigTable) -> None:
     limits = config.limits
     if limits.stranger_frame_bytes_max > limits.frame_bytes_max:
-        raise root.wrong("limits.stranger_frame_bytes_max", "it is above frame_bytes_max")
+        raise root.wrong("limits.stranger_frame_bytes_max", "larger than limits.frame_bytes_max")
     if config.log.batch_bytes_max >= limits.frame_bytes_max:
-        raise root.wrong("limits.frame_bytes_max", "no frame would hold a batch of the log")
-    places = [listener.address for listener in config.listeners]
+        raise root.wrong("limits.frame_bytes_max", "must be larger than log.batch_bytes_max")
+    addresses = [listener.address for listener in config.listeners]
     if config.metrics is not None:
-        places.append(address_text(config.metrics.host, config.metrics.port))
-    twice = next((place for place in places if places.count(place) > 1), None)
+        addresses.append(address_text(config.metrics.host, config.metrics.port))
+    twice = next((address for address in addresses if addresses.count(address) > 1), None)
     if twice is not None:
         raise root.wrong(
             "listeners",
-            f"{twice} is there twice; clients and voters share a socket by [listeners.both]",
+            f"{twice} is used twice; [listeners.both] serves clients and voters on one address",
         )
     _check_plaintext(config, root)
     _check_identities(config, root)
@@ -549,14 +572,14 @@ def _check_plaintext(config: NodeConfig, root: ConfigTable) -> None:
             name = _table_of(listener)
             raise root.wrong(
                 f"{name}.address",
-                f"{listener.host} can be reached from elsewhere, so it needs [{name}.tls]; or "
-                "listen on 127.0.0.1",
+                f"{listener.host} is not a loopback address, so TLS is required: add [{name}.tls], "
+                "or use 127.0.0.1",
             )
     if config.metrics is not None and not is_loopback(config.metrics.host):
         raise root.wrong(
             "metrics.address",
-            f"{config.metrics.host} can be reached from elsewhere, and metrics are served without "
-            "TLS; listen on 127.0.0.1",
+            f"{config.metrics.host} is not a loopback address, and metrics have no TLS: use "
+            "127.0.0.1",
         )
 
 
@@ -564,13 +587,16 @@ def _check_identities(config: NodeConfig, root: ConfigTable) -> None:
     access = config.access
     has_tls = any(listener.tls is not None for listener in config.listeners)
     if not has_tls and access != AccessTable():
-        raise root.wrong("access", "without TLS nobody proves a name: set up TLS, or leave it out")
+        raise root.wrong(
+            "access",
+            "principals are names in client certificates: configure TLS of a listener, or remove "
+            "[access]",
+        )
     has_tls = config.voters is not None and config.voters.tls is not None
     if has_tls and access.name_of(config.node_id) is None:
         raise root.wrong(
             f"access.nodes.{config.node_id}",
-            "it is missing: which name in a certificate proves that a node is this one? Name "
-            "every node there",
+            "missing: set the name in this node's certificate, and likewise for every other node",
         )
 
 
@@ -582,14 +608,16 @@ def _check_static_voters(config: NodeConfig, root: ConfigTable) -> None:
         return
     voters = config.voters
     if voters is None:
-        raise root.wrong("listeners.voters", "this node is among the static voters: it needs one")
+        raise root.wrong(
+            "listeners.voters", "missing: node.static_voters contains this node, so it is required"
+        )
     named = found.endpoints[0]
     if (named.host, named.port) != (voters.advertised_host, voters.advertised_port):
         advertised = address_text(voters.advertised_host, voters.advertised_port)
         raise root.wrong(
             "node.static_voters",
-            f"others are told that this node is at {address_text(named.host, named.port)}, and "
-            f"its listener for voters says {advertised}",
+            f"it has {address_text(named.host, named.port)} for this node, but its listener for "
+            f"voters advertises {advertised}",
         )
 
 

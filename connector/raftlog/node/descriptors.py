@@ -1,9 +1,7 @@
-"""How many descriptors a node needs, and the soft limit of its process.
+"""File descriptors of a node: how many it needs, and the limit of its process.
 
-Rules of this file:
-
-1. A node that may take more connections than it has descriptors does not start: it would fail
-   later, when it is full.
+A node whose connection limits exceed its file descriptors does not start, because it would fail
+later, under load.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ from .config import NodeConfig
 from .metrics_server import METRICS_CONNECTIONS_MAX
 
 FILES_RESERVE: Final = 128
-"""For the log's files, the connections to other nodes, and what Python and the system open."""
+"""Descriptors for the log's files, connections to other nodes, Python and system libraries."""
 
 
 def descriptors_needed(config: NodeConfig) -> int:
-    """Return how many descriptors a node has open at most."""
+    """Return the maximum number of descriptors that a node has open."""
     limits = config.limits
     return (
         limits.connections_max
@@ -33,7 +31,10 @@ def descriptors_needed(config: NodeConfig) -> int:
 
 
 def raise_descriptor_limit(config: NodeConfig) -> None:
-    """Raise the soft limit of open files to what the node needs. Raises ``ConfigError``."""
+    """Raise the soft limit of open files (RLIMIT_NOFILE) if the node needs more.
+
+    Raises ``ConfigError`` if the hard limit is too low.
+    """
     needed = descriptors_needed(config)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
@@ -44,7 +45,7 @@ def raise_descriptor_limit(config: NodeConfig) -> None:
         raise ConfigError(
             path=config.path or "the configuration",
             key="limits.connections_max",
-            reason=f"the connections of [limits] and the log's files need {needed} descriptors, "
-            f"and this process may open {hard} files: raise that limit "
-            "(`ulimit -n`, or LimitNOFILE= of systemd), or lower connections_max",
+            reason=f"the connections of [limits] and the log's files need {needed} file "
+            f"descriptors, but the limit of open files is {hard}: raise it (`ulimit -n`, or "
+            "LimitNOFILE= in systemd), or lower connections_max",
         ) from None

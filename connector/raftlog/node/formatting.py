@@ -1,14 +1,15 @@
-"""Make the directory of a node, once; and read whose directory it is.
+"""Formatting of a node's directory, and the identity that it stores.
 
-Rules of this file:
+Invariants:
 
-1. What is there is never written over: a node that has voted and forgets it can elect a second
-   leader. ``meta.properties`` comes last, so what an earlier try left is no node's yet.
-2. Files are Kafka's: ``meta.properties``, and for a dynamic quorum the bootstrap checkpoint in the
-   partition's directory (Kafka: ``Formatter``, KIP-853). The nodes of a quorum are formatted apart,
-   so all that they must agree on follows from the cluster's id and from the command line.
-3. The partition's directory is made here and nowhere else: if it is gone later, so is what this
-   node has voted, and the node does not start.
+1. Existing files are never overwritten: a node that forgets its vote can elect a second leader.
+   ``meta.properties`` is written last; without it a directory belongs to no node yet, and
+   formatting it can be repeated.
+2. The files are Kafka's: ``meta.properties``, and for a dynamic quorum the bootstrap checkpoint in
+   the partition's directory (Kafka: ``Formatter``, KIP-853). Each node is formatted separately, so
+   everything that the nodes must agree on is derived from the cluster id and the command line.
+3. Only formatting creates the partition's directory. If it is missing afterwards, the node's vote
+   is lost, and the node does not start.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from .config import NodeConfig, voter_of
 from .control_values import voters_record
 
 NODE_LOCK_NAME: Final = ".lock"
-"""Kafka's: a node holds it as long as it runs."""
+"""Name of the lock file that a running node holds, as in Kafka."""
 _META_VERSION: Final = 1
 _KRAFT_VERSION: Final = 1
 _LEFTOVERS: Final = {
@@ -71,7 +72,7 @@ _LEFTOVERS: Final = {
     checkpoint_name(BOOTSTRAP_ID),
     f"{BOOTSTRAP_ID}-0{PART_SUFFIX}",
 }
-"""What a try that did not finish leaves in the partition's directory."""
+"""Files that an incomplete formatting leaves in the partition's directory."""
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
@@ -86,14 +87,14 @@ def format_directory(
     storage: WritableStorage | None = None,
     time_ms: int | None = None,
 ) -> str:
-    """Make a node's directory. Durable on return; its directory id is returned.
+    """Format a node's directory and return its directory id. The files are durable on return.
 
-    One of ``initial_voters`` (each with its directory id), ``is_standalone`` (this node alone votes
-    at first) and ``is_observer`` (it is added later) is given unless voters are static. The
-    directory above must be there.
+    Unless voters are static, exactly one is required of ``initial_voters`` (each with its directory
+    id), ``is_standalone`` (this node is the only initial voter) and ``is_observer`` (the node is
+    added to the voters later). The parent directory must exist.
 
-    Raises ``AlreadyFormattedError``, and ``OptionError`` for what does not fit together: then
-    nothing was made. Also what storage raises; then format again.
+    Raises ``AlreadyFormattedError``, and ``OptionError`` for options that contradict each other;
+    then nothing was written. After any other error, format again.
     """
     _check_options(config, cluster_id, initial_voters, is_standalone, is_observer)
     files = PrivateLocalStorage() if storage is None else storage
@@ -101,7 +102,7 @@ def format_directory(
     directory_id = random_id()
     if initial_voters is not None:
         own = initial_voters.find(config.node_id)
-        assert own is not None, "it was checked"
+        assert own is not None, "checked by _check_options"
         directory_id = own.key.directory_id
     if is_standalone:
         initial_voters = VoterSet((voter_of(config, directory_id),))
@@ -110,7 +111,7 @@ def format_directory(
     files.sync_directory(files.split(directory)[0])
     lock = files.try_lock(files.join(directory, NODE_LOCK_NAME))
     if lock is None:
-        raise AlreadyFormattedError(path=directory, reason="a node runs in it, or is formatted")
+        raise AlreadyFormattedError(path=directory, reason="another process uses it")
     with lock:
         _check_is_free(files, config)
         partition = partition_directory(files, config)
@@ -123,10 +124,10 @@ def format_directory(
 
 
 def read_identity(config: NodeConfig, storage: Storage | None = None) -> MetaProperties:
-    """Whose directory it is: cluster, node and directory id are all known.
+    """Read ``meta.properties`` of a node: its cluster id, node id and directory id, none missing.
 
-    Raises ``NotFormattedError``, ``WrongDirectoryError`` (of another node or topic, or its log is
-    gone), and ``CorruptFileError``.
+    Raises ``NotFormattedError``, ``WrongDirectoryError`` (another node or topic, or the log is
+    missing), and ``CorruptFileError``.
     """
     directory = config.directory
     storage = PrivateLocalStorage() if storage is None else storage
@@ -136,28 +137,28 @@ def read_identity(config: NodeConfig, storage: Storage | None = None) -> MetaPro
         raise NotFormattedError(path=directory)
     meta = parse_meta_properties(data, path)
     if meta.cluster_id is None or meta.directory_id is None or meta.node_id is None:
-        raise CorruptFileError(path=path, reason="it names no cluster, node or directory id")
+        raise CorruptFileError(path=path, reason="cluster.id, node.id or directory.id is missing")
     if meta.node_id != config.node_id:
         raise WrongDirectoryError(
             path=directory,
-            reason=f"{META_PROPERTIES_NAME} says node {meta.node_id}, the configuration "
+            reason=f"{META_PROPERTIES_NAME} has node.id {meta.node_id}, the configuration "
             f"{config.node_id}",
         )
     names = storage.list_names(directory)
     wanted = str(TopicPartition(config.topic, 0))
     logs = [name for name in names if parse_partition_name(name) is not None]
     if wanted not in logs:
-        there = f"there is {', '.join(logs)}" if logs else "it was taken away"
+        there = f"only {', '.join(logs)}" if logs else "it was removed"
         raise WrongDirectoryError(
             path=directory,
-            reason=f"it has no log {wanted}, {there}; what a node has voted lies in its log, so a "
-            "node without it must get a new directory, and be added again",
+            reason=f"it has no log {wanted}, {there}; the log's directory also stores the node's "
+            "vote, so a node without it must be formatted in a new directory and added again",
         )
     return meta
 
 
 def random_id() -> str:
-    """A new id of a cluster or a directory (Kafka: ``Uuid.randomUuid``): no dash in front."""
+    """Return a new cluster or directory id without a leading dash (Kafka: ``Uuid.randomUuid``)."""
     while True:
         text = _id_text(uuid.uuid4().bytes)
         if not text.startswith("-"):
@@ -165,7 +166,8 @@ def random_id() -> str:
 
 
 def topic_id_of(cluster_id: str, topic: str) -> str:
-    """The id of a cluster's log, the same on every node. Cluster metadata has Kafka's."""
+    """Return the topic id of a cluster's log: the same on every node, Kafka's for
+    ``__cluster_metadata``."""
     if topic == CLUSTER_METADATA_TOPIC:
         return CLUSTER_METADATA_TOPIC_ID
     name = f"raftlog topic {cluster_id} {topic}"
@@ -178,7 +180,7 @@ def topic_id_of(cluster_id: str, topic: str) -> str:
         counter += 1
 
 
-# --- what is asked --------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 def _check_options(
@@ -191,26 +193,26 @@ def _check_options(
     if not is_directory_id(cluster_id):
         raise OptionError(
             option="--cluster-id",
-            reason="it has 22 letters, as `raftlog node random-uuid` prints them",
+            reason="expected a UUID of 22 characters, as printed by `raftlog node random-uuid`",
         )
     ways = [initial_voters is not None, is_standalone, is_observer].count(True)
     if config.static_voters is not None:
         if ways:
             raise OptionError(
                 option="static_voters",
-                reason="the configuration says who votes, so leave out --standalone, "
-                "--initial-voters and --no-initial-voters; or take static_voters out of it",
+                reason="the configuration names the voters: omit --standalone, --initial-voters "
+                "and --no-initial-voters, or remove static_voters from the configuration",
             )
     elif ways != 1:
         raise OptionError(
             option="--standalone",
-            reason="say who votes: give one of --standalone, --initial-voters and "
+            reason="specify the voters with exactly one of --standalone, --initial-voters and "
             "--no-initial-voters",
         )
     if is_standalone and config.voters is None:
         raise OptionError(
             option="--standalone",
-            reason="a voter needs a listener for voters in its configuration",
+            reason="a voter requires [listeners.voters] or [listeners.both] in its configuration",
         )
     if initial_voters is not None:
         _check_initial_voters(config, initial_voters)
@@ -222,31 +224,32 @@ def _check_initial_voters(config: NodeConfig, voters: VoterSet) -> None:
     if own is None:
         raise OptionError(
             option=option,
-            reason=f"node {config.node_id} is not among them; one that is to be added later is "
-            "formatted with --no-initial-voters",
+            reason=f"node {config.node_id} is not one of the initial voters; to add it later, "
+            "format it with --no-initial-voters",
         )
     if any(not is_directory_id(voter.key.directory_id) for voter in voters):
-        raise OptionError(option=option, reason="each of them needs a directory id")
+        raise OptionError(option=option, reason="every voter requires a directory id")
     if config.voters is None:
         raise OptionError(
-            option=option, reason="a voter needs a listener for voters in its configuration"
+            option=option,
+            reason="a voter requires [listeners.voters] or [listeners.both] in its configuration",
         )
-    said = address_text(own.endpoints[0].host, own.endpoints[0].port)
+    listed = address_text(own.endpoints[0].host, own.endpoints[0].port)
     advertised = address_text(config.voters.advertised_host, config.voters.advertised_port)
-    if said != advertised:
+    if listed != advertised:
         raise OptionError(
             option=option,
-            reason=f"node {config.node_id} is said to be at {said}, and its listener for voters "
-            f"says {advertised}",
+            reason=f"it has {listed} for node {config.node_id}, but the node's listener for voters "
+            f"advertises {advertised}",
         )
 
 
 def _check_is_free(files: WritableStorage, config: NodeConfig) -> None:
-    """Only what a try that did not finish leaves may be there."""
+    """Raise unless the directory is empty, or holds the files of an incomplete formatting only."""
     directory = config.directory
     names = set(files.list_names(directory))
     if META_PROPERTIES_NAME in names:
-        raise AlreadyFormattedError(path=directory, reason=f"it has a {META_PROPERTIES_NAME}")
+        raise AlreadyFormattedError(path=directory, reason=f"it contains {META_PROPERTIES_NAME}")
     partition = str(TopicPartition(config.topic, 0))
     temporary = {META_PROPERTIES_NAME + TEMPORARY_SUFFIX, CHECKSUMS_NAME + TEMPORARY_SUFFIX}
     strange = names - temporary - {NODE_LOCK_NAME, CHECKSUMS_NAME, partition}
@@ -254,10 +257,10 @@ def _check_is_free(files: WritableStorage, config: NodeConfig) -> None:
         inside = files.list_names(partition_directory(files, config))
         strange = {f"{partition}/{name}" for name in inside if name not in _LEFTOVERS}
     if strange:
-        raise AlreadyFormattedError(path=directory, reason=f"it holds {min(strange)}")
+        raise AlreadyFormattedError(path=directory, reason=f"it contains {min(strange)}")
 
 
-# --- what is written ------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def _write_meta(
@@ -292,7 +295,7 @@ def _write_bootstrap(files: WritableStorage, partition: str, voters: VoterSet, n
 
 
 def partition_directory(files: Storage, config: NodeConfig) -> str:
-    """Return where the log of a node is."""
+    """Return the path of a node's log."""
     return files.join(config.directory, str(TopicPartition(config.topic, 0)))
 
 
@@ -301,7 +304,7 @@ def _id_text(data: bytes) -> str:
 
 
 def _java_date(time_ms: int) -> str:
-    """As ``java.util.Date`` says it, in whatever language this machine speaks."""
+    """Return a time formatted as by ``java.util.Date``, independent of the locale."""
     at = time.gmtime(time_ms // 1000)
     clock = f"{at.tm_hour:02d}:{at.tm_min:02d}:{at.tm_sec:02d}"
     day, month = _DAYS[at.tm_wday], _MONTHS[3 * at.tm_mon - 3 : 3 * at.tm_mon]

@@ -1,15 +1,15 @@
-"""TLS contexts of a node: for who calls, and for whom it calls.
+"""TLS contexts of a node, for its listeners and for its connections to other nodes.
 
-Rules of this file:
+TLS 1.2 or later. Certificates must be issued by the CA of the listener; the CAs of the system are
+not trusted. Clients of a listener for voters always need a certificate. Sessions are not resumed,
+so that every connection is verified with the current certificates.
 
-1. TLS 1.2 at least, a certificate of the listener's own CA and of nobody else's; the system's CAs
-   count for nothing. Voters always show a certificate; sessions are never resumed, so that every
-   connection is judged by the certificates of today.
-2. A node that is called must prove the id that it is called by, before a byte is sent to it; a
-   bootstrap server, whose id is not known yet, must prove to be one of the nodes. The name of the
-   host is not looked at: names of nodes are told by ``[access.nodes]``.
-3. Files are read when contexts are made, and by ``reload``, which keeps the old contexts if a file
-   is wrong, and the table of rights that goes with them. Connections that are open stay open.
+A node that this node connects to must prove its node id in the handshake, before any byte is sent;
+a bootstrap server, whose id is unknown, must prove to be one of the nodes. The host name is not
+verified: ``[access.nodes]`` has the names of the nodes.
+
+Files are read when contexts are created, and by ``reload``, which on an error keeps the old
+contexts together with their access table. Open connections stay open.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .config import ListenerConfig, NodeConfig, TlsConfig
 
 @dataclass(slots=True)
 class _Contexts:
-    """All that was made of one look at the files, and whom their names stand for."""
+    """Contexts created from one reading of the files, and the access table they use."""
 
     access: AccessTable
     listeners: dict[ListenerConfig, ssl.SSLContext] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class _Contexts:
 
 
 class TlsContexts:
-    """The contexts of one node. Raises ``ConfigError`` for files that cannot be used."""
+    """TLS contexts of one node. Raises ``ConfigError`` for unusable files."""
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
@@ -44,17 +44,18 @@ class TlsContexts:
 
     @property
     def access(self) -> AccessTable:
-        """What certificates' names give now."""
+        """Return the current access table."""
         return self._contexts.access
 
     def for_listener(self, listener: ListenerConfig) -> ssl.SSLContext | None:
-        """What a new connection to a listener is accepted with; None without TLS."""
+        """Return the context for new connections to a listener, None without TLS."""
         return self._contexts.listeners.get(listener)
 
     def for_peer(self, node_id: int) -> ssl.SSLContext | None:
-        """What a node is called with; None without TLS. A bootstrap server has an id below zero.
+        """Return the context for connections to a node, None without TLS.
 
-        Raises ``ssl.SSLError`` for a node that was never called, if a file has become wrong since.
+        A bootstrap server has an id below zero. Raises ``ssl.SSLError`` if a file has become
+        unusable before the first connection to this node.
         """
         voters = self._config.voters
         if voters is None or voters.tls is None:
@@ -70,10 +71,9 @@ class TlsContexts:
         return found
 
     def reload(self, access: AccessTable | None = None) -> None:
-        """Read all files again, and take this table: for the connections to come.
+        """Read all files again and use ``access`` (default: the current table) for new connections.
 
-        Without a table the present one stays. Raises ``ConfigError``: then everything stays as it
-        was.
+        Raises ``ConfigError``; then nothing has changed.
         """
         access = self.access if access is None else access
         self._contexts = self._load(access)
@@ -91,7 +91,7 @@ class TlsContexts:
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
-    """What calls are accepted with. Raises ``ConfigError``."""
+    """Return the context of a listener. Raises ``ConfigError``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _prepare(context, tls)
     context.verify_mode = ssl.CERT_REQUIRED if tls.is_certificate_required else ssl.CERT_OPTIONAL
@@ -100,10 +100,10 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def peer_context(tls: TlsConfig, access: AccessTable, node_id: int) -> ssl.SSLContext:
-    """What a node is called with, which has to prove this id; any node's if it is below zero.
+    """Return the context for connections to a node, which has to prove its id.
 
-    The handshake fails with ``ssl.SSLCertVerificationError`` if it does not. Raises
-    ``ConfigError``.
+    Below zero, ``node_id`` means any node. The handshake raises
+    ``ssl.SSLCertVerificationError`` if the peer does not prove it. Raises ``ConfigError``.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -112,7 +112,7 @@ def peer_context(tls: TlsConfig, access: AccessTable, node_id: int) -> ssl.SSLCo
 
     class ProvenPeer(ssl.SSLObject):
         def do_handshake(self) -> None:
-            super().do_handshake()  # raises as long as it is not over
+            super().do_handshake()  # raises until the handshake is complete
             reason = _not_proven(self.getpeercert(), access, node_id)
             if reason is not None:
                 raise ssl.SSLCertVerificationError(1, reason)
@@ -124,26 +124,26 @@ def peer_context(tls: TlsConfig, access: AccessTable, node_id: int) -> ssl.SSLCo
 def _not_proven(
     certificate: Mapping[str, Any] | None, access: AccessTable, node_id: int
 ) -> str | None:
-    """Why a certificate does not prove a node's id, or None."""
+    """Return why a certificate does not prove a node id, None if it does."""
     if not certificate:
-        return "it shows no certificate"
+        return "the peer presented no certificate"
     proven = access.node_of(certificate)
     if proven is not None and (proven == node_id or node_id < 0):
         return None
-    names = ", ".join(certificate_names(certificate)) or "nobody"
+    names = ", ".join(certificate_names(certificate)) or "no host"
     wanted = "a node" if node_id < 0 else f"node {node_id}"
     expected = access.name_of(node_id)
-    advice = "see [access.nodes]" if expected is None else f"its name is {expected}"
-    return f"its certificate names {names}, and that does not prove {wanted}: {advice}"
+    advice = "see [access.nodes]" if expected is None else f"expected {expected}"
+    return f"the peer's certificate names {names}, which does not identify {wanted}: {advice}"
 
 
 def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
-    """What both sides have in common."""
+    """Set what contexts for servers and clients have in common."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     _check_key_file(tls.key)
     try:
-        # An encrypted key must fail: nobody is there to be asked for its password.
+        # An encrypted key must fail: OpenSSL would prompt for the password on the terminal.
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
     except OSError as error:  # ssl.SSLError is one
         reason = _reason(error, tls.certificate, "certificate and key")
@@ -151,24 +151,24 @@ def _prepare(context: ssl.SSLContext, tls: TlsConfig) -> None:
     try:
         context.load_verify_locations(cafile=tls.ca)
     except OSError as error:
-        reason = _reason(error, tls.ca, "certificates of a CA")
+        reason = _reason(error, tls.ca, "CA certificates")
         raise ConfigError(path=tls.ca, key=None, reason=reason) from None
     if not context.get_ca_certs():
-        raise ConfigError(path=tls.ca, key=None, reason="it holds no certificate of a CA")
+        raise ConfigError(path=tls.ca, key=None, reason="the file contains no CA certificate")
 
 
 def _check_key_file(path: str) -> None:
     try:
         reason = change_by_others(path) or read_by_others(path)
     except OSError as error:
-        words = (error.strerror or "it cannot be read").lower()
-        raise ConfigError(path=path, key=None, reason=f"the key cannot be read: {words}") from None
+        words = (error.strerror or "unknown error").lower()
+        raise ConfigError(path=path, key=None, reason=f"cannot read the key: {words}") from None
     if reason is not None:
         raise ConfigError(path=path, key=None, reason=reason)
 
 
 class _PasswordAskedError(OSError):
-    """The key is encrypted."""
+    """The private key is encrypted."""
 
 
 def _no_password() -> str:
@@ -177,8 +177,8 @@ def _no_password() -> str:
 
 def _reason(error: OSError, path: str, what: str) -> str:
     if isinstance(error, _PasswordAskedError):
-        return "its key is encrypted: give it without a password, in a file of mode 0600"
+        return "the key is encrypted: store it without a password, in a file of mode 0600"
     if isinstance(error, ssl.SSLError):
         word = (error.reason or "").replace("_", " ").lower()
-        return f"{what} in PEM form were expected" + (f": {word}" if word else "")
-    return f"it cannot be read: {(error.strerror or 'no reason given').lower()}"
+        return f"expected {what} in PEM format" + (f": {word}" if word else "")
+    return f"cannot be read: {(error.strerror or 'unknown error').lower()}"
