@@ -108,13 +108,13 @@ def test_a_file_that_is_wrong_changes_nothing(cluster: Cluster) -> None:
         jobs.append(b"before")
         for wrong, words in (
             (RIGHTS + "[limits]\nidle_ms = 'long'\n", "limits.idle_ms"),
-            (RIGHTS.replace("[access]", "[access] ["), "it is not TOML"),
+            (RIGHTS.replace("[access]", "[access] ["), "not valid TOML"),
             (RIGHTS.replace("append", "appends"), "did you mean append?"),
             (RIGHTS.replace('1 = "node-1.example"', ""), "access.nodes.1"),
         ):
             told = read_again(node, wrong.replace('"jobs-*"', '"reports-*"'))
             assert told["level"] == "error"
-            assert "the old table is kept" in told["reason"]
+            assert "not reloaded" in told["reason"]
             assert words in told["reason"]
             jobs.append(b"behind")
             with pytest.raises(AccessDeniedError):
@@ -127,7 +127,7 @@ def test_a_file_that_is_gone_changes_nothing_and_certificates_are_read_all_the_s
     (node,) = cluster.nodes.nodes
     with cluster.connect("jobs-1") as jobs:
         node.config.unlink()
-        assert told_again(node, "certificates")["reason"] == "read again"
+        assert told_again(node, "certificates")["reason"] == "reloaded"
         assert "no such file" in node.lines()[-2]["reason"]
         jobs.append(b"still there")
 
@@ -139,7 +139,7 @@ def test_rights_wait_for_certificates_that_can_be_read(cluster: Cluster) -> None
         (node.home / "node.pem").write_text("no certificate")
         file = node.config.read_text()
         node.config.write_text(file.replace('"jobs-*"', '"reports-*"'))
-        assert "the access are kept" in told_again(node, "certificates")["reason"]
+        assert "the old [access] stay in use" in told_again(node, "certificates")["reason"]
         with pytest.raises(AccessDeniedError):
             reports.append(b"no")
         (node.home / "node.pem").write_bytes(pair)

@@ -1,17 +1,15 @@
-"""How many connections there are, of whom, and how fast an address makes new ones.
+"""Quotas on connections: their number per pool, address and principal, and their creation rate.
 
-Rules of this file:
+Each listener has a pool of connections without any right: handshakes in progress, and certificates
+without rights. They are closed after ``handshake_ms``; while the pool is full, a new connection
+replaces the oldest one if that is older than a fifth of this time. A connection with a right moves
+to the pool of clients or of voters. The latter is reserved for connections to the voters' listener
+and of nodes that have proven their id (Kafka: inter-broker listener, KIP-402).
 
-1. A listener has a pool of connections without any right: handshakes under way, and certificates
-   that give none. They stay for ``handshake_ms``. While the pool is full, the oldest is closed for
-   a new one as soon as it has had a fifth of that time.
-2. A connection with a right leaves that pool for the one of clients or the one of voters. Voters
-   have theirs alone: connections to the voters' listener, and of nodes that have proven their id
-   (Kafka: room for the inter-broker listener, KIP-402).
-3. Limits of addresses and principals hold within a pool. An address is a host, or the network of
-   64 bits of an IPv6 host (Kafka: ``max.connections.per.ip``, KIP-308).
-4. Connections of an address beyond its creation rate are refused before anything else is done for
-   them (Kafka: KIP-612). It may save up for five seconds.
+Limits per address and per principal apply within a pool. An address is an IPv4 host or the /64
+network of an IPv6 host (Kafka: ``max.connections.per.ip``, KIP-308). Connections above the creation
+rate of their address are refused before the handshake (KIP-612); bursts of five seconds' worth are
+allowed.
 
 Kafka: ``ConnectionQuotas``.
 """
@@ -36,7 +34,7 @@ _IPV6_HOST_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class LimitExceeded:
-    """Why a connection is refused: the limit by its name in the configuration."""
+    """Refusal of a connection. ``limit`` is the key in ``[limits]``."""
 
     limit: str
     reason: str
@@ -44,20 +42,20 @@ class LimitExceeded:
 
 @dataclass(slots=True, eq=False)
 class CountedConnection:
-    """One connection. ``close`` closes it, at any time until it has left."""
+    """Counted connection. ``close`` may be called until the connection has left."""
 
     listener: Listener
     address: str
     began_s: float
     close: Callable[[], None]
     pool: ConnectionPool | None = None
-    """None: it has no right, or none yet."""
+    """None while the connection has no right."""
     principal: str | None = None
 
 
 @dataclass(slots=True, eq=False)
 class ConnectionPool:
-    """Connections that count against one maximum, and its name in the configuration."""
+    """Connections that share one maximum. ``limit`` is its key in ``[limits]``."""
 
     name: str
     limit: str
@@ -69,20 +67,23 @@ class ConnectionPool:
     by_principal: Counter[str] = field(default_factory=Counter)
 
     def refusal(self, address: str, principal: str | None = None) -> LimitExceeded | None:
-        """Return why there is no place for one more of this address and principal."""
+        """Return the refusal of one more connection, None if it is within the limits."""
         if self.count >= self.count_max:
             return LimitExceeded(self.limit, f"{self.count} connections of {self.name} are open")
         if (count := self.by_address[address]) >= self.per_address_max:
-            return LimitExceeded("connections_per_address_max", f"{count} of {address} are open")
+            return LimitExceeded(
+                "connections_per_address_max", f"{count} connections from {address} are open"
+            )
         if principal is not None and self.by_principal[principal] >= self.per_principal_max:
             count = self.by_principal[principal]
             return LimitExceeded(
-                "connections_per_principal_max", f"{count} of {principal} are open"
+                "connections_per_principal_max",
+                f"{count} connections of principal {principal} are open",
             )
         return None
 
     def count_one(self, address: str, principal: str | None, change: int) -> None:
-        """Count one connection more (1), or one less (-1)."""
+        """Add 1 or -1 connection to the counts."""
         self.count += change
         _change(self.by_address, address, change)
         if principal is not None:
@@ -90,7 +91,7 @@ class ConnectionPool:
 
 
 class ConnectionQuotas:
-    """The counts of one node's connections. It is given the time, in seconds."""
+    """Counts of one node's connections. Methods take the current time in seconds."""
 
     def __init__(self, limits: LimitsConfig) -> None:
         self._limits = limits
@@ -111,17 +112,17 @@ class ConnectionQuotas:
         self._strangers: dict[Listener, dict[CountedConnection, None]] = {}
         """Connections without any right, the oldest first."""
         self._buckets: dict[str, tuple[float, float]] = {}
-        """How many connections an address may make, and when that was so."""
+        """Token buckets by address: tokens, and the time in seconds at which they were counted."""
 
     @property
     def stranger_count(self) -> int:
-        """How many connections have no right, or none yet."""
+        """Return the number of connections without any right."""
         return sum(map(len, self._strangers.values()))
 
     def enter(
         self, listener: Listener, host: str, close: Callable[[], None], now_s: float
     ) -> CountedConnection | LimitExceeded:
-        """Count a new connection, of which only its address is known, or return why not."""
+        """Count a new connection, before its handshake, or return its refusal."""
         address = _address_of(host)
         refusal = self._rate_refusal(address, now_s)
         if refusal is None and listener == Listener.CLIENTS:
@@ -134,7 +135,7 @@ class ConnectionQuotas:
         if len(strangers) >= self._limits.stranger_connections_max:
             oldest = next(iter(strangers))
             if (now_s - oldest.began_s) * _STRANGER_TIME_DIVISOR < self._handshake_s:
-                reason = f"{len(strangers)} connections have not proven any right yet"
+                reason = f"{len(strangers)} connections are not authorized yet"
                 return LimitExceeded("stranger_connections_max", reason)
             del strangers[oldest]
             oldest.close()
@@ -143,9 +144,9 @@ class ConnectionQuotas:
         return entered
 
     def admit(self, connection: CountedConnection, caller: Principal) -> LimitExceeded | None:
-        """Move a connection to the pool of its caller, or return why there is no place there.
+        """Move a connection to the pool of its principal, or return its refusal.
 
-        A caller without any right stays where it is, for a short time.
+        A connection whose principal has no right stays in the pool of connections without right.
         """
         if caller.rights is Rights.NONE:
             return None
@@ -160,14 +161,14 @@ class ConnectionQuotas:
         return refusal
 
     def leave(self, connection: CountedConnection) -> None:
-        """Count a connection no more that was closed."""
+        """Remove a closed connection from the counts."""
         if connection.pool is None:
             self._strangers[connection.listener].pop(connection, None)
         else:
             connection.pool.count_one(connection.address, connection.principal, -1)
 
     def close_oldest_stranger(self) -> bool:
-        """Close the connection that has waited longest without any right; whether there is one."""
+        """Close the oldest connection without any right; return whether there was one."""
         oldest = [next(iter(strangers)) for strangers in self._strangers.values() if strangers]
         if not oldest:
             return False
@@ -177,7 +178,7 @@ class ConnectionQuotas:
         return True
 
     def close_overdue(self, now_s: float) -> None:
-        """Close connections that have had no right for ``handshake_ms``."""
+        """Close connections that are without any right for longer than ``handshake_ms``."""
         for strangers in self._strangers.values():
             for one in [at for at in strangers if now_s - at.began_s > self._handshake_s]:
                 del strangers[one]
@@ -201,7 +202,7 @@ class ConnectionQuotas:
     def _rate_refusal(self, address: str, now_s: float) -> LimitExceeded | None:
         count = self._saved_up(address, now_s)
         if count < 1:
-            reason = f"{address} makes new connections too fast"
+            reason = f"{address} opens connections too fast"
             return LimitExceeded("connection_rate_per_address_max", reason)
         self._buckets[address] = count - 1, now_s
         return None
@@ -214,7 +215,7 @@ def _change(counts: Counter[str], key: str, change: int) -> None:
 
 
 def _address_of(host: str) -> str:
-    """Return the host, or the network of an IPv6 host."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,12 +1,9 @@
-"""What a node says while it runs: one JSON object a line.
+"""Log of a node: one JSON object per line.
 
-Rules of this file:
-
-1. A line has ``time`` (UTC), ``level``, ``node``, ``event`` and the facts of the event; values of
-   records, keys and certificates' contents are never facts.
-2. What is said over and over, as of a peer that is not there, is said once in a while, with how
-   often it was not said.
-3. What peers and files are called is escaped where it is not printable: a terminal shows the lines.
+A line has ``time`` (UTC), ``level``, ``node``, ``event`` and the fields of the event; never values
+of records, keys or contents of certificates. Repeated events, such as an unreachable peer, are
+throttled, with the number of suppressed lines. Unprintable characters, for example in names of
+peers, are escaped, because terminals show the lines.
 """
 
 from __future__ import annotations
@@ -27,15 +24,15 @@ _REMEMBERED_MAX: Final = 1_000
 
 
 class LogLines:
-    """A node's lines on a stream."""
+    """Log of a node on a stream."""
 
     def __init__(self, stream: TextIO, node_id: int) -> None:
         self._stream = stream
         self._node_id = node_id
-        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        self._throttled: dict[tuple[str, str], tuple[float, int]] = {}
 
     def log(self, event: str, *, level: str = "info", **facts: object) -> None:
-        """Write one line, if it can be written: a full disk ends no node."""
+        """Write one line. An ``OSError`` is ignored: a full disk does not end the node."""
         moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line = {"time": moment, "level": level, "node": self._node_id, "event": event, **facts}
         with contextlib.suppress(OSError):
@@ -44,22 +41,22 @@ class LogLines:
             self._stream.flush()
 
     def log_throttled(self, event: str, about: str, reason: str) -> None:
-        """Write what may be said in bursts: of each event ``about`` somebody once in 10 seconds."""
+        """Write a line, at most one in 10 seconds for each pair of ``event`` and ``about``."""
         now_s = time.monotonic()
         key = event, about
-        last_s, suppressed = self._said.get(key, (now_s - _REPEAT_S, 0))
+        last_s, suppressed = self._throttled.get(key, (now_s - _REPEAT_S, 0))
         if now_s - last_s < _REPEAT_S:
-            self._said[key] = last_s, suppressed + 1
+            self._throttled[key] = last_s, suppressed + 1
             return
-        if len(self._said) >= _REMEMBERED_MAX:
-            self._said.clear()
-        self._said[key] = now_s, 0
+        if len(self._throttled) >= _REMEMBERED_MAX:
+            self._throttled.clear()
+        self._throttled[key] = now_s, 0
         facts = {"suppressed": suppressed} if suppressed else {}
         self.log(event, level="warning", about=about, reason=reason, **facts)
 
 
 class _AsyncioHandler(logging.Handler):
-    """Writes what asyncio logs, of exceptions of tasks and callbacks too, as lines of the node."""
+    """Handler that writes asyncio's log records, including unhandled exceptions, as log lines."""
 
     def __init__(self, lines: LogLines) -> None:
         super().__init__()
@@ -74,10 +71,10 @@ class _AsyncioHandler(logging.Handler):
 
 @contextlib.contextmanager
 def asyncio_lines(lines: LogLines) -> Iterator[None]:
-    """Have the warnings and errors of asyncio in the node's lines, and not on stderr.
+    """Write asyncio's warnings and errors to the node's log instead of stderr.
 
-    asyncio logs exceptions that no code handles, and writes to a broken connection. Its logger is
-    the process's: only a process that is a node may use this.
+    asyncio logs unhandled exceptions, and writes to a broken connection. Its logger is global: use
+    this only in the process of a node.
     """
     logger, handler = logging.getLogger("asyncio"), _AsyncioHandler(lines)
     propagates, logger.propagate = logger.propagate, False

@@ -1,10 +1,7 @@
-"""A node's figures over HTTP: ``GET /metrics``.
+"""HTTP server of a node's metrics: ``GET`` and ``HEAD`` of ``/metrics``.
 
-Rules of this file:
-
-1. A connection is for one request and has five seconds for all of it. There are a few at a time: a
-   new one closes the oldest, which has had more time than an honest one needs.
-2. Everything but ``GET`` and ``HEAD`` of ``/metrics`` is refused. Figures are read in the loop.
+A connection serves one request, within five seconds. At most ``METRICS_CONNECTIONS_MAX``
+connections are open: a new one closes the oldest.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class MetricsServer:
-    """Answers requests for the figures of one collector, on the running loop."""
+    """HTTP server for the metrics of one collector, on the running event loop."""
 
     def __init__(self, collector: Collector, *, timeout_s: float = _TIMEOUT_S) -> None:
         self._registry = CollectorRegistry()
@@ -37,10 +34,10 @@ class MetricsServer:
         self._timeout_s = timeout_s
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        """The oldest first."""
+        """Open connections, the oldest first."""
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises ``NodeAddressError``."""
+        """Bind and listen. Raises ``NodeAddressError``."""
         try:
             self._server = await asyncio.start_server(
                 self._serve, host, port, limit=_HEAD_BYTES_MAX

@@ -1,11 +1,9 @@
-"""A node from start to end: its directory is locked, its log opened, its doors too, until a signal.
+"""Process of a node: lock the directory, open the log, serve the listeners until a signal.
 
-Rules of this file:
-
-1. SIGTERM and SIGINT hand leadership over, let what is under way be answered, and close the log in
-   order; a second one does not wait. SIGHUP reads certificates and ``[access]`` again: what is
-   wrong changes nothing, and who may do something else by now is to come back.
-2. A log that fails ends the process: whoever runs it starts it again, and recovery looks at it.
+SIGTERM and SIGINT hand over leadership, answer the requests in progress and close the log; a second
+signal ends the process immediately. SIGHUP reloads certificates and ``[access]``: on an error the
+old ones stay in use; connections whose principal has changed are closed. A failed log ends the
+process with ``EXIT_FAILED``: the next start recovers the log.
 """
 
 from __future__ import annotations
@@ -61,13 +59,12 @@ DRAIN_TIMEOUT_MS: Final = 2_000
 
 
 def run_node(config: NodeConfig, *, runs_counter: bool = False) -> int:
-    """Run a node until a signal ends it; the exit code. Lines go to stderr.
+    """Run a node until a signal ends it and return the exit code. Log lines are written to stderr.
 
-    ``runs_counter``: it counts while it leads (``counter_workload``).
+    ``runs_counter``: run the counter workload while the node leads (``counter_workload``).
 
-    Raises what is wrong before it serves: ``NotFormattedError``, ``WrongDirectoryError``,
-    ``ConfigError``, ``NodeRunningError``, ``NodeAddressError`` and what
-    opening a log raises.
+    Raises ``NotFormattedError``, ``WrongDirectoryError``, ``ConfigError``, ``NodeRunningError``,
+    ``NodeAddressError`` and the errors of opening a log; all of them before it serves.
     """
     lines = LogLines(sys.stderr, config.node_id)
     raise_descriptor_limit(config)
@@ -97,7 +94,7 @@ async def _run(
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     tls = TlsContexts(config)
-    node: Node  # no signal is looked at before the loop goes on, and then there is one
+    node: Node  # bound before the loop can run a signal handler
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload(config, tls, node, lines))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -117,7 +114,7 @@ async def _run(
             return EXIT_FAILED
         lines.log("stopping")
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)  # the next one ends the process
+            loop.remove_signal_handler(number)  # a second signal ends the process
         await node.hand_over()
         return 0
     finally:
@@ -126,23 +123,24 @@ async def _run(
 
 
 def _reload(config: NodeConfig, tls: TlsContexts, node: Node, lines: LogLines) -> None:
-    """Take certificates and the table of rights as they are now. Each that is wrong stays."""
+    """Reload certificates and ``[access]``. A part with an error keeps its old state."""
     before = access = tls.access
     if config.path is not None:
         try:
             access = reload_access(config)
         except ConfigError as error:
-            lines.log("access", level="error", reason=f"the old table is kept: {error}")
+            reason = f"not reloaded, the old table stays in use: {error}"
+            lines.log("access", level="error", reason=reason)
     try:
         tls.reload(access)
     except ConfigError as error:
-        kept = "the old ones are kept" if access == before else "they and the access are kept"
-        lines.log("certificates", level="error", reason=f"{kept}: {error}")
+        kept = "the old ones stay" if access == before else "the old ones and the old [access] stay"
+        lines.log("certificates", level="error", reason=f"not reloaded, {kept} in use: {error}")
         return
-    lines.log("certificates", reason="read again")
+    lines.log("certificates", reason="reloaded")
     if access != before:
         closed_count = node.access_changed(before)
-        lines.log("access", reason="read again", closed_connections=closed_count)
+        lines.log("access", reason="reloaded", closed_connections=closed_count)
 
 
 @dataclass(slots=True)
@@ -151,7 +149,7 @@ class _Counts:
 
 
 class Node:
-    """One node on the running loop."""
+    """A node on the running event loop."""
 
     def __init__(
         self,
@@ -162,14 +160,14 @@ class Node:
         tls: TlsContexts,
         lines: LogLines,
     ) -> None:
-        """Opens the log. Raises what ``Replica.open`` raises."""
+        """Open the log. Raises the errors of ``Replica.open``."""
         self._config = config
         self._lines = lines
         self._tls = tls
         self._counts = _Counts()
         clock = Clock()
-        assert meta.cluster_id is not None, "it was read"
-        assert meta.directory_id is not None, "it was read"
+        assert meta.cluster_id is not None, "checked by read_identity"
+        assert meta.directory_id is not None, "checked by read_identity"
         self.log_identity: Final = LogIdentity(
             topic=config.topic,
             topic_id=topic_id_of(meta.cluster_id, config.topic),
@@ -217,7 +215,7 @@ class Node:
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve. Raises ``NodeAddressError``."""
+        """Open the listeners and start the replica. Raises ``NodeAddressError``."""
         config, log = self._config, self.driver.replica.log
         if config.metrics is not None:
             collector = NodeCollector(self.driver, self.server, lambda: self._counts.elections)
@@ -245,32 +243,33 @@ class Node:
         self._clean_later()
 
     def _warn_of_retention(self) -> None:
-        """Log that retention has no effect, if it is configured for a kraft log."""
+        """Log a warning if retention is configured for a kraft log, where it has no effect."""
         config = self.driver.replica.log.config
         if config.values is ValueKind.KRAFT and (
             config.retention_ms is not None or config.retention_bytes is not None
         ):
             reason = (
-                "a log with values=kraft is trimmed below snapshots only, and a node makes none: "
-                "it keeps every record; raftlog snapshot --bootstrap-server writes the state to a "
-                "file outside the node"
+                "retention has no effect: a log with values=kraft is deleted below snapshots only, "
+                "and a node writes no snapshots, so it keeps every record; `raftlog snapshot "
+                "--bootstrap-server` writes the state to a file outside the node"
             )
             self._lines.log("retention", level="warning", reason=reason)
 
     def access_changed(self, before: AccessTable) -> int:
-        """Let those begin anew who may do something else than before; how many callers they are."""
+        """Close connections whose principal has changed; return how many of the accepted ones."""
         names, names_before = ((one.nodes, one.node_names) for one in (self._tls.access, before))
         if names != names_before:
             self._channel.disconnect()
         return self.server.reauthenticate()
 
     async def hand_over(self) -> None:
-        """Lead no more, and let no new request in."""
+        """Resign leadership, and wait until the voters know it."""
         if not await self.driver.hand_over(timeout_ms=HAND_OVER_MS):
-            self._lines.log("stopping", level="warning", reason="nobody took leadership over")
+            reason = "leadership was not handed over in time"
+            self._lines.log("stopping", level="warning", reason=reason)
 
     async def close(self) -> None:
-        """Answer what is under way, and close the log in order."""
+        """Answer the requests in progress, then close connections and log."""
         if self._cleaning is not None:
             self._cleaning.cancel()
         await self.server.close(timeout_ms=DRAIN_TIMEOUT_MS)
@@ -295,7 +294,7 @@ class Node:
             self._lines.log("cleaned", level="warning", reason=str(error))
         self._clean_later()
 
-    # --- between the parts ------------------------------------------------------------------------
+    # --- callbacks --------------------------------------------------------------------------------
 
     def _listener_socket(self, listener: ListenerConfig) -> ListenerSocket:
         def authenticate(tls: ssl.SSLObject | None) -> Principal:
@@ -316,7 +315,7 @@ class Node:
     def _handle_event(self, event: Event) -> None:
         self.driver.handle(event)
 
-    # --- what people hear -------------------------------------------------------------------------
+    # --- log lines --------------------------------------------------------------------------------
 
     def _log_notification(self, notification: Notification) -> None:
         match notification:
@@ -335,7 +334,7 @@ class Node:
             case LogMessage(text):
                 self._lines.log_throttled("replica", text.partition(":")[0], text)
             case AdvanceHighWatermark():
-                pass  # a figure, not a line
+                pass  # a metric, not a log line
 
     def _log_peer(self, node_id: int, reason: str) -> None:
         self._lines.log_throttled("peer", str(node_id), reason)

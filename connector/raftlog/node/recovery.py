@@ -1,12 +1,13 @@
-"""Have a stopped node vote again that does not: its log was damaged, or its votes are not known.
+"""Manual recovery of a stopped node that is out of elections: damaged log, or unknown vote.
 
-Rules of this file:
+Invariants:
 
-1. Only under the lock of the node, and only with the operator's word that data may be lost. Nothing
-   of the log is changed: what is given up is that this node has all that it acknowledged.
-2. A second vote in an epoch of an earlier one could elect two leaders. The epoch that is written is
-   later than any that can have had a leader since the log's last record: a replica believes no
-   request that is further ahead than ``EPOCH_STEP_MAX`` (``ReplicaState.is_credible``).
+1. It holds the lock of the node, and changes files only if the operator has accepted data loss. The
+   log is not changed: what is lost is the guarantee that this node has every record that it
+   acknowledged.
+2. A second vote in the same epoch could elect two leaders. The epoch that is written is above every
+   epoch that can have had a leader since the log's last record, because a replica ignores requests
+   that are more than ``EPOCH_STEP_MAX`` epochs ahead (``ReplicaState.is_credible``).
 
 Compare etcd's ``--force-new-cluster`` and Kafka's unclean leader election.
 """
@@ -32,7 +33,7 @@ from .formatting import NODE_LOCK_NAME, partition_directory, read_identity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecovery:
-    """What keeps a node from voting. ``new_epoch``: what its quorum-state must begin again with."""
+    """Reasons why a node does not vote. ``new_epoch``: epoch that its new quorum-state needs."""
 
     end_offset: int
     out_of_election_reason: str | None
@@ -41,15 +42,16 @@ class NodeRecovery:
 
     @property
     def votes(self) -> bool:
-        """Whether nothing keeps it from voting."""
+        """Return whether the node takes part in elections."""
         return self.out_of_election_reason is None and self.election_problem is None
 
 
 def recover_node(config: NodeConfig, *, allows_data_loss: bool) -> NodeRecovery:
-    """Look at the directory of a stopped node; with ``allows_data_loss`` have the node vote again.
+    """Inspect the directory of a stopped node; if ``allows_data_loss``, return it to elections.
 
-    What was found is returned. Raises ``NodeRunningError``, what ``read_identity`` raises, and
-    ``LogReadOnlyError`` if the log itself is damaged: start the node, which cuts it.
+    Returns the state before the recovery. Raises ``NodeRunningError``, the errors of
+    ``read_identity``, and ``LogReadOnlyError`` if the log itself is damaged: start the node, which
+    truncates the log.
     """
     files = PrivateLocalStorage()
     read_identity(config, files)
@@ -75,7 +77,7 @@ def _inspect(files: WritableStorage, path: str) -> NodeRecovery:
         except CorruptFileError as error:
             problem = error.message()
         if election is None and problem is None and log.last_fetched_epoch:
-            problem = "quorum-state is missing, and there is a log beside it"
+            problem = "quorum-state is missing, but the log is not empty"
         if election is not None:
             problem = _epoch_problem(election, log.last_fetched_epoch)
         new_epoch = min(log.last_fetched_epoch + EPOCH_STEP_MAX // 2, EPOCH_MAX)
@@ -90,11 +92,11 @@ def _inspect(files: WritableStorage, path: str) -> NodeRecovery:
 
 
 def _epoch_problem(election: QuorumState, last_epoch: int) -> str | None:
-    """Return why elections cannot go on from the epoch that is stored; None if they can."""
+    """Return why elections cannot continue from the stored epoch, None if they can."""
     epoch = election.leader_epoch
     if epoch < EPOCH_RESERVED_FROM or epoch <= last_epoch + EPOCH_STEP_MAX:
         return None
-    return f"quorum-state has epoch {epoch}, and the last record of the log is of {last_epoch}"
+    return f"quorum-state has epoch {epoch}, but the last record of the log has {last_epoch}"
 
 
 def _recover(directory: LogDirectory, found: NodeRecovery) -> None:
