@@ -145,7 +145,7 @@ def test_a_principal_has_room_for_so_many_names_and_those_of_others_are_kept() -
             assert junk.error_code is ErrorCode.none
         refused = await commit(leader, who("jobs-b"), "jobs-b.3", "q", 1)
         assert refused.error_code is ErrorCode.policy_violation
-        assert "remembers 3 application ids of 'jobs-b'" in refused.error_message
+        assert "has 3 application ids of 'jobs-b', the maximum" in refused.error_message
         again = await commit(leader, who("jobs-b"), "jobs-b.0", "q", 2)  # one that is remembered
         assert again.error_code is ErrorCode.none
         other = await commit(leader, who("jobs-a"), "nightly-2", "q", 1)

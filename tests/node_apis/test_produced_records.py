@@ -86,7 +86,7 @@ def test_more_records_than_are_decoded_are_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(InvalidAppendError, match="more than 99 records"):
         produced_records(batch(*mixed), 100, LogConfig())
     assert len(produced_records(batch(*mixed[:99]), 99, LogConfig()).records) == 99
-    with pytest.raises(InvalidAppendError, match="151 records, and 150 are taken at once"):
+    with pytest.raises(InvalidAppendError, match="151 records, and the maximum is 150"):
         read_header(batch(*[b"v"] * 151), byte_count_max=MIB)
 
 

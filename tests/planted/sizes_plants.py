@@ -125,7 +125,7 @@ SIZES_PLANTS: Final = (
     Plant(
         bug="what a produced batch was decompressed to is not counted",
         path="connector/raftlog/node/apis/produce.py",
-        old="        _hold(question.origin.budget, records.byte_count(), placed)\n",
+        old="        _hold(question.origin.budget, records.byte_count(), result)\n",
         new="        pass\n",
         tests=(
             "tests/node_apis/test_produced_records.py"

@@ -1,4 +1,4 @@
-"""What a node answers to clients: Kafka's requests, on one log."""
+"""Handlers of client requests: Kafka's APIs on one log."""
 
 from __future__ import annotations
 

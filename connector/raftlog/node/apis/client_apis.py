@@ -1,13 +1,10 @@
-"""The one door for what clients ask: bytes of a request in, bytes of its answer out.
+"""Dispatch of client requests: decode, call the handler of the API, encode the response.
 
-Rules of this file:
-
-1. A request is decoded, handed to the one who answers its kind, and the answer encoded. Who answers
-   knows neither frames nor versions, but where Kafka's meaning changed with them.
-2. Bytes behind a request are passed over, as Kafka's brokers do: librdkafka 2.16 leaves three
-   behind Metadata of all topics.
-3. The appends of one connection keep their order: those who answer are begun in it, and hold
-   ``Origin.placing`` until they have handed theirs to the log.
+Handlers do not deal with frames, and with versions only where the meaning of a field depends on
+them. Trailing bytes after a request are ignored, as by Kafka's brokers: librdkafka 2.16 appends
+three to a Metadata request for all topics. The appends of one connection keep their order, because
+handlers are started in the order of requests, and hold ``Origin.placing`` until the append is
+submitted.
 """
 
 from __future__ import annotations
@@ -47,10 +44,10 @@ _Handler: TypeAlias = Callable[[Question[Any]], Awaitable[object]]
 
 
 class ClientApis:
-    """Answers clients for one node. It belongs to the node's loop."""
+    """Handlers of client requests of one node, on the node's event loop."""
 
     def __init__(self, node: LogService, *, is_one_socket: bool = False) -> None:
-        """``is_one_socket``: the nodes listen for clients where they listen for voters."""
+        """``is_one_socket``: the nodes have one listener for clients and voters."""
         self._executor: Final = Executor()
         self._view: Final = MetadataCache(node, self._executor, is_one_socket=is_one_socket)
         self._handlers: Final[dict[int, tuple[type[Any], _Handler]]] = {
@@ -87,13 +84,12 @@ class ClientApis:
         *,
         decoded: latest_schemas.FetchRequest | None = None,
     ) -> bytes | None:
-        """The body of the answer to a request whose header was read, without a header. ``decoded``
-        is the request's body, if it was read before.
+        """Handle a request whose header is decoded; return the body of the response.
 
-        None: there is no answer, and the next one follows (Produce with acks 0). A ``LastAnswer``:
-        close the connection behind it. Raises ``MalformedMessageError``, and
-        ``UnacknowledgedAppendError`` if something failed that wants no answer: close the connection
-        at once.
+        ``decoded``: the request's body, if it is decoded already. Returns None if there is no
+        response (Produce with acks 0), and a ``LastAnswer`` if the connection must be closed after
+        the response. Raises ``MalformedMessageError``, and ``UnacknowledgedAppendError`` if an
+        append without a response failed: then close the connection.
         """
         entry = self._handlers.get(api_key)
         if entry is None:
@@ -111,5 +107,5 @@ class ClientApis:
         return LastAnswer(body) if question.is_last else body
 
     def close(self) -> None:
-        """Nothing is asked any more."""
+        """Stop the executor. There must be no further requests."""
         self._executor.close()

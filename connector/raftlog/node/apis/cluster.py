@@ -1,13 +1,11 @@
-"""DescribeCluster and DescribeQuorum: who there is, who leads, how far each replica is.
+"""Handlers of DescribeCluster and DescribeQuorum: nodes, leader, and offsets of the replicas.
 
-Rules of this file:
-
-1. Brokers are described where clients listen, controllers where voters do; a listener for both
-   describes either (KIP-919). What it does not describe is MISMATCHED_ENDPOINT_TYPE.
-2. How far the replicas are only the leader knows. Another node says so and closes the connection,
-   so that the tool asks the next one: Kafka's brokers forward the question, ours send away.
-3. Kafka's tools ask for ``__cluster_metadata``, whatever the log is called: both names are taken,
-   and the one that was asked for is answered.
+The listener for clients describes brokers, the one for voters controllers, and a listener for both
+either (KIP-919); otherwise the error is MISMATCHED_ENDPOINT_TYPE. Only the leader knows the offsets
+of the replicas. Another node returns an error and closes the connection, so that the tool tries the
+next node (Kafka's brokers forward the request instead). Kafka's tools ask for
+``__cluster_metadata``, whatever the name of the log: both names are accepted, and the response
+contains the one of the request.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ async def handle_describe_cluster(
     if not may_describe(caller):
         error = ErrorCode.cluster_authorization_failed
     elif kind not in _LISTENERS:
-        error, text = ErrorCode.unsupported_endpoint_type, f"no endpoint is of type {kind}"
+        error, text = ErrorCode.unsupported_endpoint_type, f"unsupported endpoint type {kind}"
     elif _LISTENERS[kind] not in caller.listener:
         error = ErrorCode.mismatched_endpoint_type
         text = f"this listener is for {caller.listener}"
@@ -138,7 +136,7 @@ async def handle_describe_quorum(question: _Q) -> responses.DescribeQuorumRespon
 
 
 def _is_our_log(question: _Q) -> bool:
-    """Whether exactly the partition that this quorum keeps is asked for."""
+    """Return whether the request is for exactly the partition of this quorum."""
     topics = question.request.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         return False
@@ -202,7 +200,7 @@ def _own_state(view: MetadataCache, key: ReplicaKey) -> responses.ReplicaState:
 def _state(
     view: MetadataCache, key: ReplicaKey, progress: ReplicaProgress | None
 ) -> responses.ReplicaState:
-    """Times of the quorum's clock are told as times of day."""
+    """Return the state of a replica, with times of the quorum's clock as wall-clock times."""
     if progress is None:
         progress = ReplicaProgress(key=key)
     ahead_ms = view.node.time_ms() - view.node.now_ms()

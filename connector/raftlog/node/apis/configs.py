@@ -1,11 +1,8 @@
-"""DescribeConfigs: how the log is kept, by Kafka's names and one of ours.
+"""Handler of DescribeConfigs: configuration of the topic and of this node.
 
-Rules of this file:
-
-1. The topic's settings are those of ``raftlog.properties``; ``raftlog.values`` says what values are
-   (Kafka's tools print it like any other). Nothing here can be altered by a client, and nothing is
-   secret.
-2. A node has its id to tell, and only of itself (Kafka: ``ConfigHelper``).
+The topic has the settings of ``raftlog.properties`` under Kafka's names, and ``raftlog.values`` for
+the kind of values. All are read-only, and none is sensitive. A node has only ``node.id``, and
+describes no other node (Kafka: ``ConfigHelper``).
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ VALUES_NAME: Final = "raftlog.values"
 
 
 class _Resource(enum.IntEnum):
-    """Kafka's ``ConfigResource.Type``, as far as there are such here."""
+    """The supported values of Kafka's ``ConfigResource.Type``."""
 
     TOPIC = 2
     BROKER = 4
@@ -106,9 +103,9 @@ def _error(
             return ErrorCode.none, None
         case _Resource.BROKER:
             node_id = view.core.node_id
-            return ErrorCode.invalid_request, f"this is node {node_id}; ask each node of itself"
+            return ErrorCode.invalid_request, f"this node describes node {node_id} only"
         case kind:
-            return ErrorCode.invalid_request, f"there are no resources of type {kind}"
+            return ErrorCode.invalid_request, f"unsupported resource type {kind}"
 
 
 def _settings(
@@ -116,15 +113,15 @@ def _settings(
 ) -> tuple[_Setting, ...]:
     if int(resource.resource_type) == _Resource.TOPIC:
         return topic_settings(view.node.replica.log.config)
-    if not resource.resource_name:  # what holds for all nodes: nothing is set for them
+    if not resource.resource_name:  # cluster-wide defaults: there are none
         return ()
     node_id = str(view.core.node_id)
     source = _Source.STATIC_BROKER_CONFIG
-    return (_Setting("node.id", node_id, _Type.INT, source, "The id of this node."),)
+    return (_Setting("node.id", node_id, _Type.INT, source, "The node id of this node."),)
 
 
 def topic_settings(config: LogConfig) -> tuple[_Setting, ...]:
-    """The settings of the log. ``-1``: without limit."""
+    """Return the settings of the log. ``-1`` means no limit."""
     default, codec = LogConfig(), config.compression.name.lower()
 
     def setting(name: str, value: int | None, usual: int | None, words: str) -> _Setting:
@@ -132,59 +129,65 @@ def topic_settings(config: LogConfig) -> tuple[_Setting, ...]:
         kind = _Type.INT if name in _INTS else _Type.LONG
         return _Setting(name, str(-1 if value is None else value), kind, source, words)
 
-    fixed, made = _Source.DEFAULT_CONFIG, _Source.DYNAMIC_TOPIC_CONFIG
+    fixed, configured = _Source.DEFAULT_CONFIG, _Source.DYNAMIC_TOPIC_CONFIG
     return (
-        _Setting("cleanup.policy", "delete", _Type.LIST, fixed, "Old segments are deleted."),
+        _Setting(
+            "cleanup.policy",
+            "delete",
+            _Type.LIST,
+            fixed,
+            "Segments beyond the retention limits are deleted.",
+        ),
         _Setting(
             "compression.type",
             "uncompressed" if codec == "none" else codec,
             _Type.STRING,
-            made,
-            "How batches are stored, whatever the producer's codec.",
+            configured,
+            "Compression codec of stored batches, independent of the producer's codec.",
         ),
         setting(
             "max.message.bytes",
             config.batch_bytes_max,
             default.batch_bytes_max,
-            "What one batch may hold, as it is stored and with its header.",
+            "Maximum size of a stored record batch, including its header, in bytes.",
         ),
         _Setting(
             "message.timestamp.type",
             "CreateTime",
             _Type.STRING,
             fixed,
-            "A record keeps its producer's time.",
+            "Timestamps are set by the producer.",
         ),
         _Setting(
             VALUES_NAME,
             config.values.value,
             _Type.STRING,
-            made,
-            "What values are: bytes, msgpack or kraft.",
+            configured,
+            "Kind of the record values: bytes, msgpack or kraft.",
         ),
         setting(
             "retention.bytes",
             config.retention_bytes,
             default.retention_bytes,
-            "How large the log may grow before old segments go.",
+            "Size of the log above which the oldest segments are deleted, in bytes.",
         ),
         setting(
             "retention.ms",
             config.retention_ms,
             default.retention_ms,
-            "How old a segment may grow before it goes.",
+            "Age at which a segment is deleted, in milliseconds.",
         ),
         setting(
             "segment.bytes",
             config.segment_bytes,
             default.segment_bytes,
-            "How large a segment may grow.",
+            "Maximum size of a segment, in bytes.",
         ),
         setting(
             "segment.ms",
             config.segment_ms,
             default.segment_ms,
-            "How much log time a segment may span.",
+            "Maximum time span of the records of a segment, in milliseconds.",
         ),
     )
 

@@ -1,11 +1,8 @@
-"""OffsetForLeaderEpoch: where an epoch ends in the leader's log (KIP-320).
+"""Handler of OffsetForLeaderEpoch: end offset of an epoch in the leader's log (KIP-320).
 
-A consumer asks it to find out whether what it has read was cut.
-
-Rules of this file:
-
-1. The answer names the newest epoch that is not above the one asked for, and where it ends; -1 and
-   -1 for an epoch that nothing can be said of (Kafka: ``LeaderEpochFileCache.endOffsetFor``).
+Consumers use it to detect truncation. The response has the largest epoch that is not above the
+requested one, and its end offset; -1 and -1 if the requested epoch is unknown (Kafka:
+``LeaderEpochFileCache.endOffsetFor``).
 """
 
 from __future__ import annotations

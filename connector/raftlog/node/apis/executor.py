@@ -1,4 +1,4 @@
-"""Work that would hold up the node's loop, done beside it: one piece at a time."""
+"""Executor for work that would block the node's event loop."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ T = TypeVar("T")
 
 
 class Executor:
-    """One thread, from the first piece of work on. What one piece holds is all that they hold."""
+    """Executor with a single thread, which bounds the memory of the work to that of one task."""
 
     def __init__(self) -> None:
         self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="raftlog-executor")
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Do it, after what was asked before. Who is cancelled while it waits has asked nothing."""
+        """Run ``work`` after the work submitted before; not at all if cancelled while it waits."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def close(self) -> None:
-        """Begin nothing more, and wait for what was begun."""
+        """Cancel waiting work, and wait for the running one."""
         self._thread.shutdown(cancel_futures=True)

@@ -1,19 +1,18 @@
-"""Fetch for consumers: committed batches, waiting for them if need be.
+"""Handler of Fetch for consumers: committed batches, with a wait for ``min_bytes``.
 
-Rules of this file:
+1. A consumer reads below the high watermark, with read_committed below the last stable offset. The
+   response has whole batches from the one that contains the fetch offset: at least one, whatever
+   its size, then as many as fit (KIP-74).
+2. A fetch waits up to ``max_wait`` for ``min_bytes``. While it waits bytes are only counted; they
+   are read once memory is available for the response; without memory for ``ROOM_WAIT_MS`` the
+   response has no records. Errors and leader changes end the wait immediately.
+3. There are no fetch sessions: a request for one gets session id 0, and a request within one gets
+   FETCH_SESSION_ID_NOT_FOUND (KIP-227).
+4. If a partition is repeated, its last occurrence counts (Kafka's request is a map). A waiting
+   fetch is checked only when the high watermark passes the records it has counted; beyond
+   ``WAITING_FETCHES_MAX`` fetches of a principal, only at its timeout.
 
-1. A consumer sees below the high watermark, and with read_committed below the last stable offset.
-   It gets whole batches, from the one that holds its offset: one at least, whatever its size, then
-   what fits (KIP-74).
-2. It may wait as long as it says for as many bytes as it says: they are counted as they come, and
-   read when there is room for the answer, and if there is none for long the answer holds none. An
-   error is answered at once, and so is a change of leaders.
-3. There are no sessions: who asks for one gets none (id 0), and who goes on with one is told that
-   it is not there (KIP-227).
-4. A partition that is named again counts once, as its last mention says (Kafka's request is a map).
-   A waiting fetch is looked at only when there are records above what it has seen, and beyond
-   ``WAITING_FETCHES_MAX`` of one principal not before its time is up.
-5. Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
+Kafka: ``ReplicaManager.fetchMessages``, ``Partition.readRecords``; KIP-320, 595 and 951.
 """
 
 from __future__ import annotations
@@ -47,24 +46,24 @@ _LEADER_FROM: Final = 12
 _ENDPOINTS_FROM: Final = 16
 _READ_COMMITTED: Final = 1
 _FIRST_EPOCHS: Final = (0, -1)
-"""Epochs of a session that is to begin, and of no session."""
+"""Session epochs for a new session, and for no session."""
 _WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 _BASE_AND_LENGTH: Final = struct.Struct(">qi")
 _LAST_DELTA: Final = struct.Struct(">i")
 _LAST_DELTA_POSITION: Final = struct.calcsize(">qiibih")
 ANSWER_BYTES_MAX: Final = BATCH_BYTES_MAX
-"""What one answer holds at most, unless its first batch is larger."""
+"""Maximum bytes of records in a response, unless its first batch is larger."""
 
 
 _OFFSET_MAX: Final = 2**63
 WAIT_MS_MAX: Final = 60_000
-"""A consumer that would wait longer hears that there is nothing yet, and asks again."""
+"""Upper bound of ``max_wait``: after it a consumer gets an empty response."""
 ROOM_WAIT_MS: Final = 1_000
 
 
 @dataclass(slots=True, kw_only=True)
 class _Part:
-    """One partition that is asked for, and what was found for it last."""
+    """Partition of a request, with the state at the last check."""
 
     topic: latest_schemas.FetchTopic
     asked: requests.FetchPartition
@@ -72,14 +71,14 @@ class _Part:
     diverging: OffsetAndEpoch | None = None
     records: bytes = b""
     end_offset: int = -1
-    """Up to where it may read."""
+    """End of the readable records."""
     counted_byte_count: int = 0
     counted_offset: int
-    """How many bytes wait for it, and up to where they were counted."""
+    """Readable bytes counted so far, and the offset up to which they were counted."""
 
     @property
     def is_final(self) -> bool:
-        """Whether waiting changes nothing."""
+        """Return whether waiting for records cannot change the response."""
         return self.error is not ErrorCode.none or self.diverging is not None
 
 
@@ -100,7 +99,7 @@ async def handle_fetch(
 
 
 def _parts(request: latest_schemas.FetchRequest) -> list[_Part]:
-    """Return the partitions that are asked for, each once."""
+    """Return the requested partitions, each once."""
     found: dict[tuple[object, ...], _Part] = {}
     for topic in request.topics:
         for one in topic.partitions:
@@ -111,7 +110,7 @@ def _parts(request: latest_schemas.FetchRequest) -> list[_Part]:
 
 
 async def _wait(question: Question[latest_schemas.FetchRequest], parts: list[_Part]) -> None:
-    """Wait until there is something to answer, or time is up."""
+    """Wait until the response is due, or ``max_wait`` is over."""
     view, principal = question.view, question.caller.name
     is_one_too_many = view.waiting_fetches[principal] >= WAITING_FETCHES_MAX
 
@@ -134,7 +133,7 @@ async def _wait(question: Question[latest_schemas.FetchRequest], parts: list[_Pa
 
 
 async def _has_room(question: Question[latest_schemas.FetchRequest]) -> bool:
-    """Wait a while until there is room for records; without, an answer holds none."""
+    """Wait for memory for the records; return whether there is some."""
     try:
         async with asyncio.timeout(ROOM_WAIT_MS / 1000):
             await question.origin.budget.room()
@@ -143,11 +142,11 @@ async def _has_room(question: Question[latest_schemas.FetchRequest]) -> bool:
     return True
 
 
-# --- looking --------------------------------------------------------------------------------------
+# --- checking -------------------------------------------------------------------------------------
 
 
 def _look(question: Question[latest_schemas.FetchRequest], parts: list[_Part]) -> bool:
-    """Whether there is something to say now, rather than to wait for more."""
+    """Update all partitions; return whether the response is due."""
     min_bytes = question.request.min_bytes
     if not parts or min_bytes <= 0:
         _look_at_all(question, parts)
@@ -165,7 +164,7 @@ def _look(question: Question[latest_schemas.FetchRequest], parts: list[_Part]) -
 
 
 def _count(question: Question[latest_schemas.FetchRequest], part: _Part) -> bool:
-    """Count what came since the last look; whether an answer would not hold all of it."""
+    """Count bytes that became readable; return whether a response cannot hold all of them."""
     if part.counted_offset >= part.end_offset:
         return False
     request = question.request
@@ -176,7 +175,7 @@ def _count(question: Question[latest_schemas.FetchRequest], part: _Part) -> bool
             question.view, part.counted_offset, part.end_offset, left
         )
     except LogError:
-        return True  # whoever reads it says what is wrong
+        return True  # _read reports the error
     part.counted_byte_count += len(data)
     return bool(data) and part.counted_offset < part.end_offset
 
@@ -214,7 +213,7 @@ def _error(question: Question[latest_schemas.FetchRequest], part: _Part) -> Erro
 def _divergence(
     view: MetadataCache, partition: requests.FetchPartition
 ) -> tuple[OffsetAndEpoch | None, ErrorCode]:
-    """Where the consumer's log and this one part, if they do."""
+    """Return where the consumer's records diverge from this log, if they do."""
     log = view.node.replica.log
     end = log.epochs.end_offset_for(partition.last_fetched_epoch, log.end_offset)
     if end is None:
@@ -236,7 +235,7 @@ def _readable_end(view: MetadataCache, isolation_level: int) -> int:
 def _read(
     question: Question[latest_schemas.FetchRequest], parts: list[_Part], max_bytes: int
 ) -> None:
-    """Take as many bytes as fit; of the first partition that has any, one batch at least."""
+    """Read as many bytes as fit; at least one batch of the first partition that has records."""
     left = min(max(max_bytes, 0), ANSWER_BYTES_MAX)
     is_first = True
     for part in parts:
@@ -248,7 +247,7 @@ def _read(
             data, _ = _batches(
                 question.view, part.asked.fetch_offset, part.end_offset, byte_count_max
             )
-        except LogError:  # damage, or the disk: another node has the records too
+        except LogError:  # damaged log or failed disk: another node has the records too
             part.error = ErrorCode.kafka_storage_error
             continue
         if not is_first and len(data) > byte_count_max:
@@ -261,8 +260,9 @@ def _read(
 def _batches(
     view: MetadataCache, offset: int, end_offset: int, byte_count_max: int
 ) -> tuple[bytes, int]:
-    """Whole batches from the one that holds ``offset``, below ``end_offset``; the offset behind
-    them. A length that no batch has is damage: what lies before it is whole."""
+    """Return whole batches below ``end_offset``, from the one that contains ``offset``, and the
+    offset after them. An invalid batch length is damage: only the batches before it are returned.
+    """
     log = view.node.replica.log
     data = log.read_bytes(offset, byte_count_max)
     if not data:
@@ -279,7 +279,7 @@ def _batches(
     return data[:position], next_offset
 
 
-# --- answering ------------------------------------------------------------------------------------
+# --- response -------------------------------------------------------------------------------------
 
 
 def _build_response(

@@ -1,15 +1,14 @@
-"""FindCoordinator and OffsetFetch: what a named commit's application asks.
+"""Handlers of FindCoordinator and OffsetFetch, which read the last named commit of an application.
 
-Rules of this file:
-
-1. A group stands for an application id. Its committed offset is the version of its last commit, the
-   metadata beside it the query id, the leader epoch that of the commit's batch; -1 and "" if the
-   log remembers none.
-2. The leader answers, once what it tells is committed and a majority has said that it still leads:
-   whoever decides by it what to write next must not be told of the past.
-3. Only the owners of an application id and callers with READ or ADMIN are told of its commits.
-4. There is no membership of groups and there are no transactions: their coordinators are refused
-   for good.
+1. A group id is an application id. Its committed offset is the version of its last commit, the
+   metadata the query id, the leader epoch the epoch of the commit's batch; -1 and "" if the log has
+   no commit of it.
+2. The read is linearizable: the leader answers after the commit that it returns is committed in the
+   quorum, and a majority has confirmed that it still leads. Clients decide by it what to write
+   next.
+3. Only the owners of an application id, and principals with READ or ADMIN, may read its commits.
+4. There are neither group memberships nor transactions: a request for their coordinators gets an
+   error that clients do not retry.
 """
 
 from __future__ import annotations
@@ -34,12 +33,14 @@ _GROUPS_FROM: Final = 8
 _TOPIC_IDS_FROM: Final = 10
 _GROUP_ERROR_FROM: Final = 2
 CONFIRM_MS: Final = 5_000
-"""How long a leader may take to find out that it still is one."""
-NO_TRANSACTIONS: Final = "transactions are not supported: configure no transactional.id"
+"""Maximum wait for the confirmation that this node is still the leader."""
+NO_TRANSACTIONS: Final = (
+    "transactions are not supported: remove transactional.id from the configuration"
+)
 
 
 class _Kind(enum.IntEnum):
-    """Whose coordinator is looked for."""
+    """Kafka's ``CoordinatorType``."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -82,14 +83,14 @@ def _coordinator(
         case _Kind.GROUP:
             pass
         case _Kind.TRANSACTION:
-            # Java's producer shows the text of a code that it does not know. librdkafka, below
-            # these versions, repeats the question until time is up, and shows no text, unless the
-            # code is this one.
+            # Java's producer shows the message of an unexpected error code. librdkafka, which uses
+            # versions below these, repeats the request until its timeout and shows no message,
+            # except for this error code.
             is_java = question.version >= _KEYS_FROM
             denied = ErrorCode.transactional_id_authorization_failed
             error, text = ErrorCode.unsupported_version if is_java else denied, NO_TRANSACTIONS
         case _:
-            error, text = ErrorCode.invalid_request, "there are coordinators of groups alone"
+            error, text = ErrorCode.invalid_request, "only groups have a coordinator"
     if error is not ErrorCode.none or leader is None:
         return found_coordinator.Coordinator(
             key=key,
@@ -144,7 +145,7 @@ async def handle_offset_fetch(question: _Q) -> latest_schemas.OffsetFetchRespons
 
 
 async def _confirmed(question: _Q) -> ErrorCode:
-    """Wait until all that was in the log is committed, and this is known to be the leader still."""
+    """Wait until the present log is committed, and this node is confirmed as leader."""
     view = question.view
     if not may_describe(question.caller):
         return ErrorCode.group_authorization_failed
@@ -178,7 +179,7 @@ def _last_commit(question: _Q, application_id: str) -> _Commit:
 def _group(
     question: _Q, group: latest_schemas.OffsetFetchGroup, commit: _Commit, error: ErrorCode
 ) -> latest_schemas.FetchedOffsetsGroup:
-    """Before version 2 a group's error has no place of its own: each partition has it."""
+    """Return the result of a group. Before version 2 its error is in every partition."""
     has_place = question.version >= _GROUP_ERROR_FROM
     topics = _topics(question, group, commit, ErrorCode.none if has_place else error)
     if error is not ErrorCode.none and has_place:
@@ -192,7 +193,7 @@ def _topics(
     question: _Q, group: latest_schemas.OffsetFetchGroup, commit: _Commit, error: ErrorCode
 ) -> tuple[latest_schemas.FetchedOffsetsTopic, ...]:
     identity = question.view.identity
-    if group.topics is None:  # all that is committed
+    if group.topics is None:  # all partitions with a commit
         if commit.version < 0:
             return ()
         return (
@@ -217,7 +218,7 @@ def _topic(
             missing = view.name_error(topic.name, index)
         if missing is ErrorCode.none:
             partitions.append(_partition(index, commit, error))
-        else:  # nothing was ever committed for it
+        else:  # another topic or partition has no commits
             is_unknown_id = missing is ErrorCode.unknown_topic_id
             partitions.append(_partition(index, _Commit(), missing if is_unknown_id else error))
     return latest_schemas.FetchedOffsetsTopic(

@@ -1,14 +1,14 @@
-"""An answer behind which the connection is closed.
+"""Response after which the connection is closed.
 
-A client that may ask any node keeps asking the one that it is connected to (Kafka:
-``NetworkClient.leastLoadedNode``), whatever that answers. Behind a closed connection it looks for
-another one.
+A client that may send a request to any node repeats it on its open connection, whatever the
+response (Kafka: ``NetworkClient.leastLoadedNode``). After the connection is closed it tries another
+node.
 """
 
 from __future__ import annotations
 
 
 class LastAnswer(bytes):
-    """The body of an answer: send it, then close the connection."""
+    """Body of a response: send it, then close the connection."""
 
     __slots__ = ()

@@ -1,14 +1,13 @@
-"""ListOffsets: where the log begins and ends, and where a time is.
+"""Handler of ListOffsets: start, end, and offset of a timestamp.
 
-Rules of this file:
+Negative timestamps are special: -1 is the end of the readable records, -2 the start, -3 the record
+with the largest timestamp, -4 the local start, -5 and -6 are offsets of tiered storage, which does
+not exist here: offset -1 (Kafka: ``UnifiedLog.fetchOffsetByTimestamp``). A special timestamp that
+the request's version does not define is UNSUPPORTED_VERSION.
 
-1. Below zero a timestamp is a name: -1 the end of what may be read, -2 the start, -3 the record
-   with the greatest time, -4 the start on this disk, -5 and -6 places in tiered storage, of which
-   there is none: offset -1 (Kafka: ``UnifiedLog.fetchOffsetByTimestamp``). A name that the version
-   does not have is UNSUPPORTED_VERSION.
-2. What lies where nobody may read is not found. A leader that does not know yet how far the log is
-   committed says OFFSET_NOT_AVAILABLE (KIP-207).
-3. Only the leader answers.
+Only the leader answers. Records beyond the readable end are not found. While a new leader has not
+committed a record of its epoch, and so has no reliable high watermark, the error is
+OFFSET_NOT_AVAILABLE (KIP-207).
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ def _start(question: _Q) -> _Found:
 
 
 def _end(question: _Q) -> int:
-    """Up to where this caller may read."""
+    """Return the end of the records that the request may read, by its isolation level."""
     view = question.view
     if question.request.isolation_level != _READ_COMMITTED:
         return view.high_watermark

@@ -1,12 +1,10 @@
-"""Metadata: which nodes there are, which topic, who leads it.
+"""Handler of Metadata: nodes, topic and leader.
 
-Rules of this file:
-
-1. In version 0 no topic means every topic; from 1 on null does. A topic is asked for by its id from
-   version 10 on, if it has no name.
-2. Who may not know of topics is told of none, and of those that he names that he may not. Where
-   nodes listen is no secret from who is connected to one (as in Kafka).
-3. A leader that does not listen for clients is LISTENER_NOT_FOUND, none is LEADER_NOT_AVAILABLE.
+In version 0 an empty list of topics means all, from version 1 on null does. From version 10 on a
+topic without a name is identified by its topic id. A principal without DESCRIBE gets no topics, and
+an authorization error for the topics that it names; the endpoints of the nodes are not restricted,
+as in Kafka. A leader without a listener for clients is LISTENER_NOT_FOUND, no leader is
+LEADER_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ def _topic(
             error = ErrorCode.topic_authorization_failed
     else:
         error = view.id_error(topic.topic_id)
-        if not is_allowed:  # nor whether there is such a topic
+        if not is_allowed:  # does not reveal whether the topic exists
             error = ErrorCode.unknown_topic_id
     if error is ErrorCode.none:
         return _found(question)
@@ -113,7 +111,7 @@ def _found(question: Question[latest_schemas.MetadataRequest]) -> responses.Meta
 
 
 def leader_of_partition(view: MetadataCache) -> tuple[ErrorCode, int | None]:
-    """Who clients are sent to, and what is wrong if nobody."""
+    """Return the partition's leader for clients, or why there is no leader."""
     if view.leader_id() is None:
         return ErrorCode.leader_not_available, None
     leader = view.leader()

@@ -1,10 +1,7 @@
-"""The cluster as clients are told of it: who listens for them, who leads, which log there is.
+"""Cluster metadata for client requests: brokers, controllers, leader, and the topic.
 
-Rules of this file:
-
-1. A client is told of the nodes that say where they listen for clients; a voter that does not is no
-   broker to it. All is as this node knows it, now.
-2. There is one topic with one partition. What else is asked for gets Kafka's own error.
+Brokers are the voters that advertise a listener for clients, as currently known to this node. There
+is one topic with one partition; other topics and partitions get Kafka's error codes.
 """
 
 from __future__ import annotations
@@ -27,15 +24,14 @@ from raftlog.wire.log_identity import PARTITION, uuid_or_none, uuid_text
 from .executor import Executor
 
 CLIENTS_LISTENER: Final = "CLIENTS"
-"""What voters call the endpoint at which they listen for clients."""
+"""Name of the endpoint of a voter's listener for clients."""
 IN_SYNC_MS: Final = 30_000
-"""How long ago a replica may have had everything to be called in sync (Kafka:
-``replica.lag.time.max.ms``)."""
+"""Maximum time since an in-sync replica has caught up (Kafka: ``replica.lag.time.max.ms``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A node, and where it listens for clients."""
+    """Node with the endpoint of one of its listeners."""
 
     node_id: int
     host: str
@@ -43,17 +39,16 @@ class Broker:
 
 
 class MetadataCache:
-    """What one node knows of its cluster."""
+    """Cluster metadata as known to one node."""
 
     def __init__(self, node: LogService, executor: Executor, *, is_one_socket: bool) -> None:
-        """``executor`` does beside the loop what takes long. ``is_one_socket``: nodes listen for
-        clients where they listen for voters, which is said of each voter, of one that is configured
-        or new too."""
+        """``executor`` runs long work outside the event loop. ``is_one_socket``: nodes have one
+        listener for clients and voters, so every voter's endpoint is also a broker's."""
         self._node: Final = node
         self._is_one_socket: Final = is_one_socket
         self.executor: Final = executor
         self.waiting_fetches: Final[Counter[str]] = Counter()
-        """How many fetches of each principal wait for records."""
+        """Number of fetches that wait for records, by principal."""
 
     @property
     def node(self) -> LogService:
@@ -70,11 +65,11 @@ class MetadataCache:
     # --- nodes ------------------------------------------------------------------------------------
 
     def brokers(self) -> tuple[Broker, ...]:
-        """Everybody that listens for clients, ascending by node id."""
+        """Return the voters with a listener for clients, ascending by node id."""
         return self.listeners_named(CLIENTS_LISTENER)
 
     def controllers(self) -> tuple[Broker, ...]:
-        """The voters, where they listen for each other."""
+        """Return the voters with their endpoints for voters, ascending by node id."""
         return self.listeners_named(self.identity.listener_name)
 
     def listeners_named(self, name: str) -> tuple[Broker, ...]:
@@ -90,35 +85,35 @@ class MetadataCache:
         return tuple(Broker(at, one.host, one.port) for at, one in sorted(found.items()))
 
     def leader_id(self) -> int | None:
-        """Who leads, as far as this node knows; None also for one that has resigned."""
+        """Return the leader known to this node; None also if it is this node and has resigned."""
         role = self.core.role
         return None if isinstance(role, Resigned) else self.core.leader_id
 
     def leader(self) -> Broker | None:
-        """The leader, if it is known and listens for clients."""
+        """Return the leader, None if it is unknown or has no listener for clients."""
         leader_id = self.leader_id()
         return next((one for one in self.brokers() if one.node_id == leader_id), None)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads, and has a log to lead: it may have failed, or be stopping."""
+        """Return whether this node leads and its log is open (not failed or stopping)."""
         return isinstance(self.core.role, Leader) and not self._node.replica.log.is_closed
 
     @property
     def has_committed_in_epoch(self) -> bool:
-        """Whether this leader has committed a record of its own epoch: only then does it know how
-        far the log is committed."""
+        """Return whether this leader has committed a record of its own epoch: only then its high
+        watermark is reliable."""
         role = self.core.role
         return isinstance(role, Leader) and role.has_committed_in_epoch
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed; the start of the log while nothing more is known."""
+        """Return the high watermark; the start of the log while it is unknown."""
         log = self._node.replica.log
         return max(self.core.high_watermark or 0, log.log_start_offset)
 
     def leader_error(self, epoch: int) -> ErrorCode:
-        """Why a request under this leader epoch (-1: whichever) is not this node's to answer."""
+        """Return the error of a request with this leader epoch (-1: any), or ``none``."""
         if 0 <= epoch < self.core.epoch:
             return ErrorCode.fenced_leader_epoch
         if epoch > self.core.epoch:
@@ -126,7 +121,7 @@ class MetadataCache:
         return ErrorCode.none if self.is_leader else ErrorCode.not_leader_or_follower
 
     def in_sync(self) -> tuple[int, ...]:
-        """The voters that are in sync. Only a leader can tell; another says all of them."""
+        """Return the voters that are in sync. A node that does not lead returns all voters."""
         core, role = self.core, self.core.role
         if not isinstance(role, Leader):
             return core.voters.node_ids
@@ -142,12 +137,12 @@ class MetadataCache:
     # --- the log ----------------------------------------------------------------------------------
 
     def name_error(self, topic: str, partition: int = PARTITION) -> ErrorCode:
-        """Whether a topic and partition are this log."""
+        """Return the error of a topic name and partition, ``none`` for this log."""
         is_here = topic == self.identity.topic and partition == PARTITION
         return ErrorCode.none if is_here else ErrorCode.unknown_topic_or_partition
 
     def id_error(self, topic_id: uuid.UUID | None, partition: int = PARTITION) -> ErrorCode:
-        """The same by the topic's id."""
+        """Return the error of a topic id and partition, ``none`` for this log."""
         if topic_id is None or uuid_text(topic_id) != self.identity.topic_id:
             return ErrorCode.unknown_topic_id
         return ErrorCode.none if partition == PARTITION else ErrorCode.unknown_topic_or_partition
@@ -172,13 +167,13 @@ cluster action 9, describe configs 10."""
 
 
 def may_describe(caller: Principal) -> bool:
-    """Whether a caller may know what there is: every other right implies this one (Kafka: an ACL
-    that allows read or write implies describe)."""
+    """Return whether a principal may describe topic and cluster: every right implies it (Kafka: an
+    ACL that allows read or write implies describe)."""
     return bool(caller.rights)
 
 
 def operations(caller: Principal, *, is_asked: bool) -> int:
-    """A set of bits: what the caller may do. Kafka's word for it if nobody asked."""
+    """Return the authorized operations as a bit set, or Kafka's constant if not requested."""
     if not is_asked:
         return NOT_ASKED
     bits = {bit for right in caller.rights for bit in _OPERATIONS[right]}

@@ -1,17 +1,15 @@
-"""Produce: appends, one batch for a partition, placed in the order in which they came.
+"""Handler of Produce: appends, one batch per partition.
 
-Rules of this file:
-
-1. Every append waits for its commit, whatever acks says; acks 0 only gets no answer, and if it
-   fails its connection is closed.
-2. All is placed before anything is waited for, and requests of one connection in their order. A
-   batch that takes long to read is read beside the loop, and who came later waits for it.
-   What was not answered within the request's time may yet be committed: REQUEST_TIMED_OUT, as in
-   Kafka.
-3. A repeat that the log knows is answered with the offsets that it got then: stock clients take
-   Kafka's DUPLICATE_SEQUENCE_NUMBER for success too, but without the offset.
-4. A commit is checked against the log only for a caller that its application id belongs to: to
-   another, neither offsets nor a refusal tells anything of it.
+1. Every append waits for its commit, whatever the value of acks; with acks 0 there is no response,
+   and the connection is closed if the append fails.
+2. All batches of a request are submitted before any is awaited, and requests of one connection in
+   their order. A large batch is decoded on the executor, and later requests of the connection wait
+   for it. An append that is not committed within the request's timeout gets REQUEST_TIMED_OUT; it
+   may still be committed, as in Kafka.
+3. A duplicate gets the offsets of the first append: clients treat Kafka's
+   DUPLICATE_SEQUENCE_NUMBER as success too, but without the offset.
+4. A named commit is compared with the log only for principals that own its application id: others
+   learn nothing about its commits from offsets or errors.
 """
 
 from __future__ import annotations
@@ -58,7 +56,8 @@ from .produced_batch import append_request, read_header
 from .question import Question
 
 READ_AT_ONCE_BYTES_MAX: Final = 256 * KIB
-"""How large a batch is looked at between two heartbeats of the quorum, decompressed too."""
+"""Maximum size of a batch, also decompressed, that is decoded on the event loop: a larger one would
+delay the quorum's heartbeats."""
 _TOPIC_IDS_FROM: Final = 13
 _ZSTD_FROM: Final = 7
 _TEXT_FROM: Final = 8
@@ -69,13 +68,13 @@ _WITH_LEADER: Final = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An append that never was: Kafka's code, and why."""
+    """Rejected append: Kafka's error code and message."""
 
     error: ErrorCode
     text: str | None = None
 
 
-_Placed: TypeAlias = asyncio.Future[RequestResult] | Refused
+_Submitted: TypeAlias = asyncio.Future[RequestResult] | Refused
 
 
 async def handle_produce(
@@ -83,8 +82,8 @@ async def handle_produce(
 ) -> latest_schemas.ProduceResponse | None:
     view, request = question.view, question.request
     async with question.origin.placing:
-        placed = [
-            [await _place(question, topic, partition) for partition in topic.partition_data]
+        submitted = [
+            [await _submit(question, topic, partition) for partition in topic.partition_data]
             for topic in request.topic_data
         ]
     until_ms = view.node.now_ms() + max(milliseconds(request.timeout), 0)
@@ -99,7 +98,7 @@ async def handle_produce(
                 ]
             ),
         )
-        for topic, appends in zip(request.topic_data, placed, strict=True)
+        for topic, appends in zip(request.topic_data, submitted, strict=True)
     ]
     if request.acks == 0:
         _raise_if_failed(topics)
@@ -111,15 +110,15 @@ async def handle_produce(
     )
 
 
-# --- placing --------------------------------------------------------------------------------------
+# --- submitting -----------------------------------------------------------------------------------
 
 
-async def _place(
+async def _submit(
     question: Question[latest_schemas.ProduceRequest],
     topic: latest_schemas.ProduceTopic,
     partition: requests.PartitionProduceData,
-) -> _Placed:
-    """Have one batch appended, or say why not."""
+) -> _Submitted:
+    """Submit one batch to the log, or return why it is rejected."""
     view, request = question.view, question.request
     error = _error(question, topic.topic_id, topic.name, partition.index)
     if error is not ErrorCode.none:
@@ -131,7 +130,9 @@ async def _place(
     config = view.node.replica.log.config
     data = partition.records
     if not data:
-        return _refused(InvalidAppendError(reason="a request holds one batch for a partition"))
+        return _refused(
+            InvalidAppendError(reason="a request has exactly one record batch per partition")
+        )
     try:
         header = read_header(data, byte_count_max=config.batch_bytes_max)
         if header.compression is Compression.ZSTD and question.version < _ZSTD_FROM:
@@ -148,17 +149,17 @@ async def _place(
     if commit_refusal is not None:
         return commit_refusal
     records = append.records
-    placed = view.node.append(append)
+    result = view.node.append(append)
     if isinstance(records, PackedRecords):
-        _hold(question.origin.budget, records.byte_count(), placed)
-    return placed
+        _hold(question.origin.budget, records.byte_count(), result)
+    return result
 
 
-def _hold(budget: BudgetShare, byte_count: int, placed: asyncio.Future[RequestResult]) -> None:
-    """Count what a batch was decompressed to until its append is answered: the frame that brought
-    it may be a thousandth of that."""
+def _hold(budget: BudgetShare, byte_count: int, result: asyncio.Future[RequestResult]) -> None:
+    """Count the decompressed size of a batch until its append is done: it may be a thousand times
+    the size of the request."""
     budget.take(byte_count)
-    placed.add_done_callback(lambda _: budget.give(byte_count))
+    result.add_done_callback(lambda _: budget.give(byte_count))
 
 
 async def _read(
@@ -166,12 +167,12 @@ async def _read(
     read: Callable[..., AppendRequest],
     byte_count: int,
 ) -> AppendRequest:
-    """Read a batch at once, or beside the loop if that takes long. Raises what ``read`` raises."""
+    """Decode a batch here, or on the executor if it is large. Raises the errors of ``read``."""
     if byte_count <= READ_AT_ONCE_BYTES_MAX:
         try:
             return read(decompressed_bytes_max=READ_AT_ONCE_BYTES_MAX)
         except DecompressionLimitError:
-            pass  # few bytes may become many
+            pass  # large once decompressed
     return await question.view.executor(read)
 
 
@@ -186,7 +187,7 @@ def _error(
     name: str,
     partition: int,
 ) -> ErrorCode:
-    """Why nothing may be appended there by this caller in this way."""
+    """Return the error of an append by topic, partition, rights and acks, or ``none``."""
     view, request = question.view, question.request
     if request.acks not in _ACKS:
         return ErrorCode.invalid_required_acks
@@ -200,7 +201,7 @@ def _error(
 def _commit_refusal(
     question: Question[latest_schemas.ProduceRequest], append: AppendRequest
 ) -> Refused | None:
-    """Return why this caller may not append a commit of this name; None if it may."""
+    """Return why the principal may not append a named commit, None if it may."""
     if append.commit is None:
         return None
     caller, name = question.caller, append.commit.application_id
@@ -208,7 +209,7 @@ def _commit_refusal(
         return Refused(
             ErrorCode.transactional_id_authorization_failed,
             f"{caller.name!r} may not commit under application id {name!r}: no pattern in "
-            "[access.commits] of the nodes gives it",
+            "[access.commits] of the nodes allows it",
         )
     memory, commits = question.view.node.replica.log.producer_state, caller.commits
     if commits is None or memory.last_commit(name) is not None:
@@ -218,8 +219,9 @@ def _commit_refusal(
         return None
     return Refused(
         ErrorCode.policy_violation,
-        f"the log remembers {commits.names_max} application ids of {caller.name!r}, and {name!r} "
-        "is not one of them: use one of those, or raise commit_names_max in [access] of the nodes",
+        f"the log has {commits.names_max} application ids of {caller.name!r}, the maximum, and "
+        f"{name!r} is not one of them: reuse one, or raise commit_names_max in [access] of the "
+        "nodes",
     )
 
 
@@ -230,17 +232,19 @@ def _refused(error: LogError) -> Refused:
     return Refused(code, produce_error_message(error))
 
 
-# --- answering ------------------------------------------------------------------------------------
+# --- response -------------------------------------------------------------------------------------
 
 
-async def _outcome(view: MetadataCache, placed: _Placed, until_ms: int) -> RequestResult | Refused:
-    if isinstance(placed, Refused):
-        return placed
-    if not placed.done():
-        await view.node.wait_until(placed.done, timeout_ms=until_ms - view.node.now_ms())
-    if placed.done():
-        return placed.result()
-    reason = "it was not committed in the time that was given"
+async def _outcome(
+    view: MetadataCache, submitted: _Submitted, until_ms: int
+) -> RequestResult | Refused:
+    if isinstance(submitted, Refused):
+        return submitted
+    if not submitted.done():
+        await view.node.wait_until(submitted.done, timeout_ms=until_ms - view.node.now_ms())
+    if submitted.done():
+        return submitted.result()
+    reason = "it was not committed within the timeout of the request"
     return failed(AppendUnknownError(path=view.node.replica.log.path, reason=reason))
 
 
@@ -267,7 +271,7 @@ def _build_response(
             current_leader=leader,
         )
     result = outcome.value
-    assert isinstance(result, AppendResult), "an append was asked for"
+    assert isinstance(result, AppendResult), "the request is an append"
     return responses.PartitionProduceResponse(
         index=int32(index),
         error_code=ErrorCode.none,
@@ -286,7 +290,7 @@ def _build_response(
 def _endpoints(
     view: MetadataCache, topics: Sequence[latest_schemas.ProducedTopic]
 ) -> tuple[responses.NodeEndpoint, ...]:
-    """Where the leader listens, if an answer sends the client there."""
+    """Return the leader's endpoint if a partition's response refers to the leader (KIP-951)."""
     is_asked = any(
         one.current_leader.leader_id >= 0 for topic in topics for one in topic.partition_responses
     )

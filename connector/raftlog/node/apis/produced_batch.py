@@ -1,13 +1,14 @@
-"""A batch that a producer sent, turned into an append.
+"""Validation of a produced batch, and its conversion to an append request.
 
-Rules of this file:
+1. The order of validation is: sizes, CRC, header, decompression within a limit, records. A rejected
+   batch raises an error of ``raftlog.errors`` with Kafka's error code.
+2. The header carries the condition of the append: a leader epoch of 1 or more requires that epoch,
+   together with a base offset of 0 or more also that offset for the first record. Below epoch 1
+   (librdkafka sends 0, Java -1) the append is unconditional. A batch without records only checks
+   the condition.
+3. ``produced_records`` validates the records.
 
-1. The order is that of trust: sizes, then the CRC, then the header, then decompression within a
-   limit, then records. What is refused is an error of ``raftlog.errors`` with Kafka's code.
-2. The header carries the token: a leader epoch of 1 or more requires that epoch, a base offset of 0
-   or more beside it that offset for the first record. Below 1 (librdkafka says 0, Java -1) the
-   append is unconditional. A batch without records only checks.
-3. Records are ``produced_records``'s. Kafka: ``ProduceRequest.validateRecords``, ``LogValidator``.
+Kafka: ``ProduceRequest.validateRecords``, ``LogValidator``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .produced_records import NOTHING, produced_records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducedHeader:
-    """What the header of a sound batch says."""
+    """Fields of the header of a valid batch."""
 
     base_offset: int
     leader_epoch: int
@@ -59,28 +60,34 @@ class ProducedHeader:
 
 
 def read_header(data: bytes, *, byte_count_max: int) -> ProducedHeader:
-    """The header of the one batch that ``data`` must be. No record is looked at.
+    """Validate everything but the records of ``data``, which must be one batch; return its header.
 
-    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, for a CRC that does not hold or
-    bytes that stop inside the batch, ``CorruptBatchError``.
+    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, for a wrong CRC or incomplete
+    batch, ``CorruptBatchError``.
     """
     _check_frame(data, byte_count_max)
     head = BATCH_HEADER.unpack_from(data)
     base_offset, _, leader_epoch, _, crc, attributes, last_offset_delta = head[:7]
     producer_id, producer_epoch, base_sequence, record_count = head[9:]
     if crc32c(memoryview(data)[CRC_START:]) != crc:
-        raise CorruptBatchError(reason="its CRC is not that of its bytes")
+        raise CorruptBatchError(reason="the CRC does not match the data")
     _check_attributes(attributes)
     if record_count < 0 or (record_count > 0 and last_offset_delta != record_count - 1):
-        _refuse(f"it claims {record_count} records up to offset delta {last_offset_delta}")
+        _refuse(
+            f"the batch header has record count {record_count} and last offset delta "
+            f"{last_offset_delta}, which contradict each other"
+        )
     if record_count == 0 and len(data) != BATCH_HEADER_BYTES:
-        _refuse("it claims no records, and holds bytes of some")
+        _refuse("the batch header has record count 0, but bytes follow the header")
     if record_count > PRODUCED_RECORDS_MAX:
-        _refuse(f"it claims {record_count} records, and {PRODUCED_RECORDS_MAX} are taken at once")
+        _refuse(f"the batch has {record_count} records, and the maximum is {PRODUCED_RECORDS_MAX}")
     producer = None
     if producer_id >= 0:
         if producer_epoch < 0 or base_sequence < 0:
-            _refuse(f"producer {producer_id} says epoch {producer_epoch}, sequence {base_sequence}")
+            _refuse(
+                f"producer id {producer_id} comes with the invalid epoch {producer_epoch} or "
+                f"sequence {base_sequence}"
+            )
         producer = ProducerStamp(producer_id, producer_epoch, base_sequence)
     return ProducedHeader(
         base_offset=base_offset,
@@ -100,14 +107,14 @@ def append_request(
     gate: InOrderGate,
     decompressed_bytes_max: int | None = None,
 ) -> AppendRequest:
-    """What a producer asks for by this batch, of a log that is configured so.
+    """Return the append request of a batch with a validated header.
 
-    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, beyond
+    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, if the records exceed
     ``decompressed_bytes_max``, ``DecompressionLimitError``.
     """
     found = NOTHING
     if header.record_count:
-        at_zero = bytes(8) + memoryview(data)[8:]  # its base offset is a token, or means nothing
+        at_zero = bytes(8) + memoryview(data)[8:]  # the base offset is a condition, or unused
         found = produced_records(
             at_zero,
             header.record_count,
@@ -116,7 +123,7 @@ def append_request(
         )
     has_epoch = header.leader_epoch >= 1
     if has_epoch and header.base_offset < -1:
-        _refuse(f"its base offset is {header.base_offset}")
+        _refuse(f"the batch has the invalid base offset {header.base_offset}")
     request = AppendRequest(
         records=found.records,
         epoch=header.leader_epoch if has_epoch else None,
@@ -133,29 +140,31 @@ def append_request(
 
 
 def _check_frame(data: bytes, byte_count_max: int) -> None:
-    """Whether this is one whole batch of the present format, and not too large."""
+    """Raise unless this is exactly one complete batch of magic 2, within the size limit."""
     if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] != BATCH_MAGIC:
-        _refuse(f"only batches of magic {BATCH_MAGIC} are taken, not of {data[MAGIC_POSITION]}")
+        _refuse(f"the batch has magic {data[MAGIC_POSITION]}, but only {BATCH_MAGIC} is supported")
     if len(data) < BATCH_HEADER_BYTES:
-        raise CorruptBatchError(reason=f"{len(data)} bytes hold no header of a batch")
+        raise CorruptBatchError(reason=f"{len(data)} bytes are less than a batch header")
     byte_count = int.from_bytes(data[8:12], "big", signed=True) + LOG_OVERHEAD_BYTES
     if byte_count < BATCH_HEADER_BYTES or byte_count > len(data):
-        raise CorruptBatchError(reason=f"its length is {byte_count}, and {len(data)} bytes came")
+        raise CorruptBatchError(
+            reason=f"its length is {byte_count}, but {len(data)} bytes were received"
+        )
     if byte_count < len(data):
-        _refuse("a request holds exactly one batch for a partition")
+        _refuse("a request has exactly one record batch per partition")
     if byte_count > byte_count_max:
         raise RecordBatchTooLargeError(byte_count=byte_count, byte_count_max=byte_count_max)
 
 
 def _check_attributes(attributes: int) -> None:
     if attributes & COMPRESSION_BITS > Compression.ZSTD:
-        _refuse(f"no codec has the number {attributes & COMPRESSION_BITS}")
+        _refuse(f"compression codec {attributes & COMPRESSION_BITS} is not supported")
     if attributes & CONTROL_BIT:
-        _refuse("clients write no control records")
+        _refuse("clients may not write control records")
     if attributes & TRANSACTIONAL_BIT:
-        _refuse("producers' transactions are not served")
+        _refuse("transactions are not supported")
     if attributes & (TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT):
-        _refuse("the times of its records are not their producer's")
+        _refuse("the batch has a delete horizon, or a timestamp type other than CreateTime")
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -1,13 +1,11 @@
-"""The records of a batch that a producer sent, as the log takes them.
+"""Validation of the records of a produced batch, and their conversion for the log.
 
-Rules of this file:
-
-1. Decompressed within a limit, then looked at; records that are all right as they are stay packed,
-   so that a batch of a hundred thousand costs its leader no object for each.
-2. The first record may name the batch's commit in the header ``raftlog.commit``, and in
-   ``raftlog.take-over`` the query that it takes over from; in a ``kraft`` log the batch's own
-   markers name it. No other header may begin as ours do.
-3. A record keeps its own time; one that has none (-1) gets the log's.
+1. Records are decompressed within a limit. Valid records stay packed, so that a batch of a hundred
+   thousand records needs no object for each.
+2. The first record may name the batch's commit in its header ``raftlog.commit``, and the query that
+   it takes over from in ``raftlog.take-over``; in a ``kraft`` log the transaction markers in the
+   batch name the commit. Other headers must not begin with ``raftlog.``.
+3. A record keeps its timestamp; a record without one (-1) gets the leader's.
 """
 
 from __future__ import annotations
@@ -45,15 +43,16 @@ from raftlog.records.record import Header, NewRecord
 TAKE_OVER_HEADER: Final = "raftlog.take-over"
 NO_TIMESTAMP: Final = -1
 _PACKED_FROM: Final = 64
-"""Fewer records of a small batch are decoded one by one: columns cost more to begin with."""
+"""Below this number of records a small batch is decoded record by record: columns have a higher
+fixed cost."""
 _VALUES_AT_ONCE: Final = 8192
 _FRAMED_COMMIT_MIN: Final = 3
-"""Begin, a record, end."""
+"""Begin marker, a record, end marker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Records without what names their commit, and that."""
+    """Records of a batch, without the headers or markers that name their commit, and the commit."""
 
     records: Sequence[RecordToAppend]
     commit: CommitName | None = None
@@ -66,10 +65,10 @@ NOTHING: Final = Produced(())
 def produced_records(
     data: bytes, record_count: int, config: LogConfig, *, decompressed_bytes_max: int | None = None
 ) -> Produced:
-    """The records of a sound batch at offset 0, for a log that is configured so.
+    """Return the validated records of a batch with base offset 0.
 
-    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, if they are more bytes than
-    ``decompressed_bytes_max`` though the log might take them, ``DecompressionLimitError``.
+    Raises ``InvalidAppendError``, ``RecordBatchTooLargeError`` and, if they exceed
+    ``decompressed_bytes_max`` but not the limit of the log, ``DecompressionLimitError``.
     """
     log_limit = config.batch_bytes_max
     if config.compression is not Compression.NONE:
@@ -78,7 +77,7 @@ def produced_records(
     if decompressed_bytes_max is not None:
         limit = min(log_limit, decompressed_bytes_max)
     batch = read_batch(data)
-    assert isinstance(batch, RecordBatch), "it was looked at"
+    assert isinstance(batch, RecordBatch), "validated by read_header"
     try:
         is_large = decompressed_bytes_max is None or record_count >= _PACKED_FROM
         if is_large and config.values is not ValueKind.KRAFT:
@@ -86,24 +85,24 @@ def produced_records(
             if found is not None:
                 return _encoded(found, config) if decompressed_bytes_max is None else found
         if record_count > PRODUCED_OBJECTS_MAX:
-            _refuse(f"more than {PRODUCED_OBJECTS_MAX} records are taken only if all have a time")
+            _refuse(f"more than {PRODUCED_OBJECTS_MAX} records require a timestamp in every record")
         return _one_by_one(batch, config.values, limit)
     except DecompressionLimitError:
         if limit < log_limit:
             raise
         raise RecordBatchTooLargeError(byte_count=limit + 1, byte_count_max=limit) from None
     except CorruptBatchError as error:
-        _refuse(f"its records cannot be read: {error.reason}")
+        _refuse(f"the records cannot be decoded: {error.reason}")
 
 
-# --- many -----------------------------------------------------------------------------------------
+# --- columns --------------------------------------------------------------------------------------
 
 
 def _packed(batch: RecordBatch, data: bytes, values: ValueKind, limit: int) -> Produced | None:
-    """The records as they lie there; None if some have no time, and must be given one."""
+    """Return the records packed as they are; None if some need a timestamp."""
     import pyarrow.compute as pc
 
-    from raftlog.records.scan import Column, scan  # with what it needs for columns
+    from raftlog.records.scan import Column, scan  # imports numpy and pyarrow
 
     plain = _plain_batch(batch, data, limit)
     columns = Column.TIMESTAMP | Column.HEADERS
@@ -113,8 +112,8 @@ def _packed(batch: RecordBatch, data: bytes, values: ValueKind, limit: int) -> P
     if found.error is not None:
         raise found.error
     records = found.records
-    assert records.timestamp_ms is not None, "it was asked for"
-    assert records.headers is not None, "it was asked for"
+    assert records.timestamp_ms is not None, "a requested column"
+    assert records.headers is not None, "a requested column"
     times_ms = records.timestamp_ms.to_numpy()
     earliest_ms = int(times_ms.min())
     latest_ms = int(times_ms.max())
@@ -123,7 +122,7 @@ def _packed(batch: RecordBatch, data: bytes, values: ValueKind, limit: int) -> P
         return None
     _check_time(earliest_ms)
     for start in range(0, 0 if records.value is None else batch.record_count, _VALUES_AT_ONCE):
-        assert records.value is not None, "it was asked for"
+        assert records.value is not None, "a requested column"
         some = records.value[start : start + _VALUES_AT_ONCE].to_pylist()
         new_records(some, values, first_ordinal=start)
     names = records.headers.flatten().field("key")
@@ -146,19 +145,19 @@ def _packed(batch: RecordBatch, data: bytes, values: ValueKind, limit: int) -> P
 
 
 def _encoded(produced: Produced, config: LogConfig) -> Produced:
-    """Name and compress a large batch here, so that the leader's loop has only to write it."""
+    """Name and compress a large batch on the executor, so that the event loop only writes it."""
     packed = produced.records
     assert isinstance(packed, PackedRecords), "large batches stay packed"
     if produced.commit is not None:
         packed = named_records(packed, produced.commit, config.values)
-        assert isinstance(packed, PackedRecords), "a name leaves them so"
+        assert isinstance(packed, PackedRecords), "named records stay packed"
     if config.compression is not Compression.NONE:
         packed = packed.with_compressed(config.compression)
     return replace(produced, records=packed)
 
 
 def _plain_batch(batch: RecordBatch, data: bytes, limit: int) -> bytes:
-    """The same batch without a codec."""
+    """Return the batch decompressed."""
     if batch.compression is Compression.NONE:
         return data
     payload = bytes(decompress(batch.payload, batch.compression, byte_count_max=limit))
@@ -201,21 +200,23 @@ def _one_by_one(batch: RecordBatch, values: ValueKind, limit: int) -> Produced:
     if values is ValueKind.MSGPACK:
         return Produced(new_records(records, values), commit, take_over_from)
     if commit is not None:
-        _refuse("a kraft log names a commit in the transaction that holds it")
+        _refuse("in a kraft log a commit is named by its transaction, not by a header")
     return _frames(records, take_over_from)
 
 
 def _frames(records: list[NewRecord], take_over_from: str | None) -> Produced:
-    """Values of a ``kraft`` log: one time for all of them, which is the leader's."""
+    """Return the records of a ``kraft`` log, all with the leader's timestamp."""
     has_more = any(record.key is not None or record.headers for record in records)
     if has_more or len({record.timestamp_ms for record in records}) > 1:
-        _refuse("a kraft log takes no key, no header and no time of a record's own")
+        _refuse("records of a kraft log have no keys, no headers and no individual timestamps")
     framed = [b"" if record.value is None else record.value for record in records]
     commit = _commit_of(framed[0])
     if commit is None:
         return Produced(new_records(framed, ValueKind.KRAFT), None, take_over_from)
     if len(framed) < _FRAMED_COMMIT_MIN or marker_of(framed[-1]) is not Marker.END:
-        _refuse("the transaction that names a commit holds records, and ends with its batch")
+        _refuse(
+            "a transaction that names a commit must contain records and end at the end of its batch"
+        )
     return Produced(new_records(framed[1:-1], ValueKind.KRAFT), commit, take_over_from)
 
 
@@ -225,11 +226,11 @@ def _commit_of(value: bytes) -> CommitName | None:
     return parse_commit_transaction_name(transaction_name(value))
 
 
-# --- what stands beside values --------------------------------------------------------------------
+# --- headers and timestamps -----------------------------------------------------------------------
 
 
 def _names(headers: Sequence[Header]) -> tuple[CommitName | None, str | None]:
-    """The commit and the take-over that a first record names."""
+    """Return the commit and the take-over in the headers of the first record."""
     commit: CommitName | None = None
     take_over_from: str | None = None
     for header in headers:
@@ -238,11 +239,11 @@ def _names(headers: Sequence[Header]) -> tuple[CommitName | None, str | None]:
         if header.key == COMMIT_HEADER and commit is None:
             commit = parse_commit_header(header.value)
             if commit is None:
-                _refuse(f"its header {COMMIT_HEADER!r} is no name of a commit")
+                _refuse(f"the value of the header {COMMIT_HEADER!r} is not a valid commit name")
         elif header.key == TAKE_OVER_HEADER and take_over_from is None:
             take_over_from = (header.value or b"").decode(errors="replace")
         else:
-            _refuse(f"its header {header.key!r} is not known, or stands there twice")
+            _refuse(f"the header {header.key!r} is unknown or repeated")
     return commit, take_over_from
 
 
@@ -259,12 +260,12 @@ def _check_others(names: Iterable[str]) -> None:
 
 
 def _refuse_others() -> NoReturn:
-    _refuse(f"only its first record has headers that begin with {HEADER_PREFIX!r}")
+    _refuse(f"only the first record may have headers that begin with {HEADER_PREFIX!r}")
 
 
 def _check_time(time_ms: int) -> None:
     if time_ms < NO_TIMESTAMP:
-        _refuse("a record's time lies before 1970")
+        _refuse("the timestamp of a record is before 1970")
 
 
 def _refuse(reason: str) -> NoReturn:

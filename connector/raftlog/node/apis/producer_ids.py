@@ -1,13 +1,12 @@
-"""InitProducerId: an id for an idempotent producer, unique without being stored.
+"""Handler of InitProducerId: ids for idempotent producers, unique without being stored.
 
-Rules of this file:
-
-1. An id is (leader epoch << 32) | counter. A node leads an epoch once: only the leader gives ids.
-2. Any node is asked. One that does not lead says COORDINATOR_LOAD_IN_PROGRESS, which every client
-   tries again (Kafka: ``TransactionManager.InitProducerIdHandler``; librdkafka:
-   ``rd_kafka_idemp_request_pid_failed``), and closes the connection, so that it is another node
-   that is asked then.
-3. There are no transactions: who names one is refused for good.
+1. A producer id is (leader epoch << 32) | counter. Only the leader assigns ids, and an epoch has at
+   most one leader, so no id is assigned twice.
+2. Clients send the request to any node. A node that does not lead returns
+   COORDINATOR_LOAD_IN_PROGRESS, which every client retries (Kafka:
+   ``TransactionManager.InitProducerIdHandler``; librdkafka: ``rd_kafka_idemp_request_pid_failed``),
+   and closes the connection, so that the client retries with another node.
+3. Transactions are not supported: a transactional id gets an error that clients do not retry.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _COUNTER_BITS: Final = 32
 
 
 class ProducerIds:
-    """The ids that one node has given."""
+    """Producer ids assigned by one node."""
 
     def __init__(self) -> None:
         self._epoch = -1
@@ -49,7 +48,7 @@ class ProducerIds:
         return _response(ErrorCode.none, producer_id)
 
     def _take(self, epoch: int) -> int | None:
-        """Return the next id, or None if this epoch has none left: the next one has some."""
+        """Return the next id, None if the ids of this epoch are used up."""
         if epoch != self._epoch:
             self._epoch, self._next = epoch, 0
         if self._next >= 1 << _COUNTER_BITS:

@@ -1,4 +1,4 @@
-"""One request on its way to who answers it."""
+"""Client request as passed to its handler."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class Question(Generic[R]):
-    """A decoded request, in its version, and where it comes from. ``is_last`` is set by who answers
-    it: the caller must look for another node, so the connection is closed."""
+    """Decoded request with its version and origin.
+
+    A handler sets ``is_last`` to have the connection closed after the response, so that the client
+    tries another node.
+    """
 
     view: MetadataCache
     version: int

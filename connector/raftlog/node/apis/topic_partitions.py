@@ -1,10 +1,8 @@
-"""DescribeTopicPartitions: Metadata's topic once more, page by page (KIP-966).
+"""Handler of DescribeTopicPartitions: the topic, by pages (KIP-966).
 
-Rules of this file:
-
-1. One partition fits into every page, so there is never a next one. Without topics all are meant;
-   those in order before the cursor's are left out.
-2. Who may not know of topics is told of none (Kafka: ``DescribeTopicPartitionsRequestHandler``).
+Its one partition fits into any page, so there is never a next cursor. An empty list of topics means
+all; topics that sort before the cursor are omitted. A principal without DESCRIBE gets no topics
+(Kafka: ``DescribeTopicPartitionsRequestHandler``).
 """
 
 from __future__ import annotations
