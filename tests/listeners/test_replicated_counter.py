@@ -119,7 +119,7 @@ def test_a_lost_increment_is_found_at_once() -> None:
     shared.elect(1)
     shared.deliver()
     shared.node(1).append(shared.epoch, [encode_increment(2)])
-    with pytest.raises(ReplayError, match="number 2 and follows number 0"):
+    with pytest.raises(ReplayError, match="has number 2 and follows number 0"):
         shared.deliver()
 
 

@@ -230,7 +230,7 @@ def test_who_stops_in_the_middle_of_a_frame_is_cut_off(tmp_path: Path) -> None:
             assert await stuck.next_frame() is None
             fine.ask_versions(3)
             assert (await fine.answer(ApiKey.API_VERSIONS, 3))[0] == 3
-        assert "in the middle of a frame" in node.lines("refused")[-1]["reason"]
+        assert "stalled inside a request" in node.lines("refused")[-1]["reason"]
 
     with_node(tmp_path, check, "stalled_ms = 60")
 
@@ -264,7 +264,7 @@ def test_who_holds_memory_that_others_wait_for_and_does_not_move_is_cut_off(tmp_
                 assert (await fine.answer(ApiKey.API_VERSIONS, 3))[0] == 5
             assert await large.next_frame() is None
             assert len(_all(node)) >= 1, "the small one is no hindrance"
-        assert "others wait" in node.lines("refused")[-1]["reason"]
+        assert "other connections wait" in node.lines("refused")[-1]["reason"]
         assert node.node.server.metrics.closed_connections == {"memory": 1}
 
     with_node(tmp_path, check, "queued_bytes_max = 1000000\nstalled_ms = 4000\nidle_ms = 200")

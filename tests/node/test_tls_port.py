@@ -130,7 +130,7 @@ def test_a_certificate_without_any_right_may_ask_and_is_sent_away_soon(tmp_path:
             job.ask_versions(4)
             assert (await job.answer(ApiKey.API_VERSIONS, 3))[0] == 4
         assert node.node.server.metrics.closed_connections == {"no right": 1}
-        assert "not proven any right" in node.lines("refused")[0]["reason"]
+        assert "not authorized in time" in node.lines("refused")[0]["reason"]
 
     Door(tmp_path).run(check)
 

@@ -98,7 +98,7 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="an answer is written on to a connection that is broken",
         path="connector/raftlog/node/connection.py",
-        old="            if self._transport.is_closing():  # perhaps since the write before\n",
+        old="            if self._transport.is_closing():  # perhaps since the previous write\n",
         new="            if start == 0 and self._transport.is_closing():\n",
         tests=("tests/node/test_connection_accounts.py",),
     ),

@@ -10,8 +10,8 @@ REVIEW_PLANTS: Final = (
     Plant(
         bug="a connection that is closed before its handshake begins is counted for ever",
         path="connector/raftlog/node/server.py",
-        old="self._loop.call_soon(shaking_hands.cancel)",
-        new="shaking_hands.cancel()",
+        old="self._loop.call_soon(handshake.cancel)",
+        new="handshake.cancel()",
         tests=("tests/node/test_descriptors.py",),
     ),
     Plant(

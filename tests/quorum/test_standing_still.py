@@ -59,7 +59,7 @@ def test_whoever_cannot_begin_its_epoch_appends_nothing_and_begins_it_when_there
     replica = one.replica
     assert replica.core.is_leader
     assert replica.is_stalled_on_disk_full
-    assert "stands still" in told[0].text
+    assert "stalled until the disk has space" in told[0].text
     assert (replica.log.end_offset, replica.log.epoch) == (0, 0)
     assert replica.next_deadline_ms == DISK_FULL_RETRY_MS
     answers: list[RequestResult] = []

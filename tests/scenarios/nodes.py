@@ -174,7 +174,7 @@ class ScriptedNode(DrivenNode):
                 )
             elif self.replica.is_stalled_on_disk_full:
                 self.write_line("stands still")
-            elif "goes on" in news.text:
+            elif "resumed" in news.text:
                 self.write_line("goes on")
 
     def _send(self, send: Send) -> None:

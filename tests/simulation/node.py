@@ -287,7 +287,7 @@ class Node(DrivenNode):
                 self._note(f"{new.__name__.lower()} in epoch {epoch}")
             case LogMessage(text):
                 self._note(text)
-                if text.startswith("it stands still"):
+                if text.startswith("stalled until the disk has space"):
                     cluster.count("stood still")
 
     # --- the network ------------------------------------------------------------------------------

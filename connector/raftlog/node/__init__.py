@@ -1,7 +1,4 @@
-"""A process of a quorum: a replica with its log, and what drives it.
-
-``Replica`` is one node's part of a quorum.
-"""
+"""Node of a quorum: a replica with its log, its network server, and its process."""
 
 from .replica import Replica, RunSync
 

@@ -1,17 +1,17 @@
-"""One connection that somebody opened: frames in, answers out in the order of the questions.
+"""Accepted connection: receives request frames, sends responses in the order of the requests.
 
-Rules of this file:
+Invariants:
 
-1. A frame's length is judged before it is kept. What makes no sense closes the connection: what
-   follows it cannot be trusted.
-2. Questions are begun in the order in which they came, several may wait for their answers at once,
-   and answers leave in the order of the questions (Kafka's promise to clients).
-3. Memory is counted, and nothing more is read while too much is held: of a frame what has arrived,
-   a question until it is answered, an answer until the peer has taken it. A length that a peer
-   announces costs nothing. What was read is begun however much is held, or connections would
-   hold what they wait for.
-4. Nothing is begun while an answer is not taken, and no second question of those that may have
-   large answers while one is under way (Kafka mutes the whole channel).
+1. The length of a frame is checked before its bytes are buffered. A malformed frame or request
+   closes the connection, because the bytes after it cannot be interpreted.
+2. Requests are started in the order of arrival, several may be in flight, and responses are sent
+   in the order of the requests (as Kafka guarantees to clients).
+3. Memory is counted: the received part of a frame, a request until its response, a response until
+   the peer has read it. The announced length of a frame does not count. Nothing more is read while
+   the budget is used up. Requests that were read are started regardless of the budget: otherwise
+   connections would hold the memory that they wait for.
+4. No request is started while the peer does not read responses, and at most one request with a
+   possibly large response is in flight (Kafka mutes the whole channel).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from .pace import Pace
 from .request_budget import BudgetShare
 
 _WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
-"""TLS hands down all that it was given before it says that it waits."""
+"""Maximum bytes of one write: TLS encrypts all bytes of a write before it pauses the writer."""
 _LARGE_ANSWERS: Final = frozenset((ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question with its place in the frame. ``answer`` is given the body of its answer, or None
-    for none at all (Produce with acks 0)."""
+    """Received request. ``answer`` takes the body of the response, or None for no response (Produce
+    with acks 0)."""
 
     header: RequestHeader
     frame: bytes
@@ -59,7 +59,7 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """A question's turn to be answered."""
+    """Slot of a request in the order of the responses."""
 
     byte_count: int
     api_key: int
@@ -68,7 +68,7 @@ class _Turn:
 
 
 class Connection(asyncio.Protocol):
-    """One peer, from the moment that its identity is known."""
+    """Connection of one peer, from the end of its TLS handshake."""
 
     def __init__(
         self,
@@ -83,12 +83,12 @@ class Connection(asyncio.Protocol):
         budget: Callable[[Principal], BudgetShare],
         pace: Pace,
     ) -> None:
-        """``authenticate`` says who it is; None: nobody that may stay. ``handle`` is given every
-        question, ``closed`` is told once; ``log_event`` takes what a peer did wrong. ``pace`` is
-        how fast the peer has to be."""
+        """``authenticate`` returns the principal, None to close the connection. ``handle`` is
+        called with every request, ``closed`` once; ``log_event`` logs errors of the peer. ``pace``
+        detects stalled peers."""
         self.where: Final = where
         self.requests_under_way: Final[set[int]] = set()
-        """Numbers of what the replica was asked and has not answered, to be dropped."""
+        """Ids of the requests that the replica has not answered, to drop when the peer is lost."""
         self.tasks: Final[set[asyncio.Task[None]]] = set()
         self.held: Final = HeldBytes()
         self.last_asked_s = asyncio.get_running_loop().time()
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
         self._is_writable = True
         self._is_finishing = False
 
-    # --- asyncio's --------------------------------------------------------------------------------
+    # --- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
             return
         self._origin = Origin(caller, self._budget_of(caller))
         self._splitter = FrameDecoder(self._frame_bytes_max(caller), self.where)
-        transport.set_write_buffer_limits(high=1, low=0)  # TLS takes 0 for always too much
+        transport.set_write_buffer_limits(high=1, low=0)  # with high=0 TLS would always pause
 
     def data_received(self, data: bytes) -> None:
         if self._splitter is None or self._is_finishing:
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
         self._count_unread()
         self._take_frames_later()
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     @property
     def is_open(self) -> bool:
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def needs_reauthentication(self) -> bool:
-        """Whether who asks here would be let in as somebody else, or not at all, if he came now."""
+        """Return whether the connection would get another principal, or none, if opened now."""
         if self._transport is None or self._origin is None or not self.is_open:
             return False
         return self._authenticate(self._transport) != self._origin.caller
@@ -179,30 +179,31 @@ class Connection(asyncio.Protocol):
 
     @property
     def held_budget(self) -> BudgetShare | None:
-        """The share in which it is counted what this connection holds; None before it has one."""
+        """Return the budget share that counts this connection's memory, or None if not
+        authenticated."""
         return None if self._origin is None else self._origin.budget
 
     def is_stalled(self, now_s: float) -> bool:
-        """Return whether the peer sends a frame, or takes its answers, too slowly or not at all."""
+        """Return whether the peer has stalled inside a request, or while reading responses."""
         self._count_unread()
         return self._pace.is_stalled(now_s)
 
     def look_at_pace(self, now_s: float) -> float | None:
-        """Return in how many seconds the peer will have sent its frame and taken its answers, at
-        its pace since the last call; None if the node does not wait for it, or does since then."""
+        """Return how many seconds the peer needs to send its request and read its responses, at its
+        pace since the last call; None if the node did not wait for it since then."""
         self._count_unread()
         awaited = 0 if self._splitter is None else self._splitter.expected_byte_count
         left = awaited - self.held.arrived_byte_count + self.held.unread_byte_count
         return self._pace.look(left, now_s)
 
     def finish(self) -> None:
-        """Take no more questions, and close when those that are under way are answered."""
+        """Start no more requests, and close after the responses to those in flight."""
         self._is_finishing = True
         self._let_frames_go()
         self._close_if_finished()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -213,7 +214,7 @@ class Connection(asyncio.Protocol):
             self.held.queued_byte_count -= len(data)
             self._take(data, origin)
         if origin is None or self._is_finishing or not self.is_open:
-            return  # nothing is held for what is not read any more
+            return  # nothing more is read
         may_read = self._may_read(origin.budget)
         if not may_read and not origin.budget.has_room:
             origin.budget.wait(self._take_frames_later)
@@ -222,11 +223,12 @@ class Connection(asyncio.Protocol):
         self._note_who_waits()
 
     def _take_frames_later(self) -> None:
-        """Never at once: answers go out in the middle of a step, and a question begins one."""
+        """Start requests in the next iteration of the event loop: this may be called from a step
+        of the replica, and starting a request may begin one."""
         asyncio.get_running_loop().call_soon(self._take_frames)
 
     def _may_take(self, data: bytes) -> bool:
-        """Whether the question in this frame may be begun."""
+        """Return whether the request in this frame may be started."""
         return self._may_begin() and not (
             _api_key(data) in _LARGE_ANSWERS
             and any(turn.api_key in _LARGE_ANSWERS for turn in self._turns)
@@ -236,7 +238,7 @@ class Connection(asyncio.Protocol):
         return len(self._turns) < self._in_flight_max and self._is_writable and self.is_open
 
     def _may_read(self, budget: BudgetShare) -> bool:
-        """Whether more bytes are wanted: the rest of a frame, or a next question."""
+        """Return whether to read more bytes: the rest of a frame, or another request."""
         if self._frames or self._splitter is None:
             return False
         if not self._splitter.expected_byte_count:
@@ -244,7 +246,7 @@ class Connection(asyncio.Protocol):
         return budget.has_room or budget.may_overdraw(self._take_frames_later)
 
     def _note_who_waits(self) -> None:
-        """Have the pace know whether the node waits for the peer now."""
+        """Start or stop the pace, by whether the node waits for the peer."""
         is_receiving = (
             self._is_reading and self._splitter is not None and self._splitter.expected_byte_count
         )
@@ -255,10 +257,10 @@ class Connection(asyncio.Protocol):
 
     def _hold(self) -> None:
         if self._origin is not None:
-            self.held.tell(self._origin.budget)
+            self.held.report(self._origin.budget)
 
     def _let_frames_go(self) -> None:
-        """Forget what was read and not begun."""
+        """Discard the frames that are not started."""
         self._splitter = None
         self._frames.clear()
         self.held.clear_frames()
@@ -304,12 +306,12 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             self._end("refused", error.message())
 
-    # --- answers ----------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------
 
     def _answered(self, turn: _Turn, head: bytes, body: bytes | None) -> None:
         turn.is_answered = True
         if self._transport is None:
-            return  # nobody waits for it any more
+            return  # the connection is lost
         turn.data = None if body is None else frame(head, body)
         self.held.turns_byte_count -= turn.byte_count
         turn.byte_count = 0 if turn.data is None else len(turn.data)
@@ -327,7 +329,7 @@ class Connection(asyncio.Protocol):
             if turn.data is not None:
                 ready.append(turn.data)
         if not has_ended:
-            return  # an older question is not answered yet
+            return  # the response to an older request is missing
         if ready:
             self._count_unread()
             self._write(b"".join(ready) if len(ready) > 1 else ready[0])
@@ -337,16 +339,16 @@ class Connection(asyncio.Protocol):
             self._take_frames_later()
 
     def _write(self, data: bytes) -> None:
-        assert self._transport is not None, "answers go nowhere else"
+        assert self._transport is not None, "checked by _answered"
         view = memoryview(data)
         for start in range(0, len(data), _WRITTEN_AT_ONCE_BYTES):
-            if self._transport.is_closing():  # perhaps since the write before
+            if self._transport.is_closing():  # perhaps since the previous write
                 return
             self._transport.write(view[start : start + _WRITTEN_AT_ONCE_BYTES])
 
     def _count_unread(self) -> None:
-        """Hold what the peer has not taken, and no more. One that is closing is not asked: TLS has
-        none of its own to answer by then."""
+        """Update the count of unread responses. A closing transport is not asked: TLS has no write
+        buffer size any more."""
         before = self.held.unread_byte_count
         if self._transport is not None and not self._transport.is_closing():
             self.held.unread_byte_count = self._transport.get_write_buffer_size()
@@ -357,7 +359,7 @@ class Connection(asyncio.Protocol):
         self._note_who_waits()
 
     def refuse(self, reason: str) -> None:
-        """Close because of what the peer sent."""
+        """Log ``reason`` and close, because of an invalid request."""
         self._end("refused", reason)
 
     def _end(self, what: str, reason: str) -> None:
@@ -370,11 +372,11 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _close(self) -> None:
-        """Once: behind a second call TLS would forget the connection that it closes."""
+        """Close once: on a second call TLS would drop the connection without closing it."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
 
 def _api_key(data: bytes) -> int:
-    """What a frame asks for, by its first two bytes."""
+    """Return the API key: the first two bytes of a request frame."""
     return int.from_bytes(data[:2], "big", signed=True)

@@ -1,9 +1,4 @@
-"""The quorum's values as control records of the log, and back.
-
-Rules of this file:
-
-1. Pure. A record says what Kafka's says; what Kafka does not write is not written.
-"""
+"""Conversions between the quorum's values and Kafka's control records and quorum-state. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ _QUORUM_STATE_VERSION: Final = 1
 
 
 def epoch_head(effect: AppendLeaderChange, leader_id: int) -> tuple[ControlRecord, ...]:
-    """The first batch of an epoch."""
+    """Return the control records of an epoch's first batch."""
     head: list[ControlRecord] = [
         LeaderChange(
             leader_id=leader_id,
@@ -72,7 +67,7 @@ def voter_set(record: KRaftVoters) -> VoterSet:
 
 
 def voters_in(records: Iterable[tuple[int, ControlRecord]]) -> Iterator[VotersAppended]:
-    """What control records, given with their offsets, say of voters and kraft.version."""
+    """Yield the changes of voters and kraft.version among control records and their offsets."""
     for offset, control in records:
         if isinstance(control, KRaftVoters):
             yield VotersAppended(offset, voters=voter_set(control))

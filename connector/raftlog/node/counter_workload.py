@@ -1,11 +1,8 @@
-"""A node that counts while it leads: a workload for whoever wants to see a quorum work, or break.
+"""Counter workload of a node, to watch a quorum in operation and under failures.
 
-Rules of this file:
-
-1. Every node of the quorum counts what is committed; the one that leads increments, with a bounded
-   number of increments under way.
-2. What it says once in a while is a line like the node's others. A count that does not follow the
-   one before ends the node: the log has broken its promise.
+Every node counts the committed increments; the leader appends increments, with at most
+``IN_FLIGHT_MAX`` uncommitted. Progress is logged every second. A gap or a repetition in the
+increments ends the node, because the log has lost or duplicated a record.
 
 Kafka: ``TestRaftServer``.
 """
@@ -30,19 +27,19 @@ SNAPSHOT_EVERY: Final = 10_000
 
 
 class CounterWorkload:
-    """One node's counter, and what makes it count. On the node's loop, until ``stop``."""
+    """Counter of one node and the tasks that increment it, on the node's event loop."""
 
     def __init__(self, driver: Driver, lines: LogLines) -> None:
         self.counter: Final = ReplicatedCounter(driver.raft_client)
         self._driver = driver
         self._lines = lines
         self._loop = asyncio.get_running_loop()
-        self._placed = 0
+        self._appended = 0
         self._snapshot_value = 0
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Count from now on."""
+        """Register the counter and start its tasks."""
         self._driver.register(self.counter)
         self._tasks += [
             self._loop.create_task(self._count()),
@@ -50,7 +47,7 @@ class CounterWorkload:
         ]
 
     def stop(self) -> None:
-        """Count no more."""
+        """Cancel the tasks."""
         for task in self._tasks:
             task.cancel()
 
@@ -64,15 +61,15 @@ class CounterWorkload:
             await asyncio.sleep(INTERVAL_S)
 
     def _fill(self) -> None:
-        """Place increments until enough are under way."""
+        """Append increments until ``IN_FLIGHT_MAX`` are uncommitted."""
         counter = self.counter
-        self._placed = 0 if counter.epoch_led is None else max(self._placed, counter.value)
+        self._appended = 0 if counter.epoch_led is None else max(self._appended, counter.value)
         with contextlib.suppress(NotLeaderError):
-            while self._placed - counter.value < IN_FLIGHT_MAX:
-                placed = counter.increment()
-                if placed is None:
+            while self._appended - counter.value < IN_FLIGHT_MAX:
+                value = counter.increment()
+                if value is None:
                     return
-                self._placed = placed
+                self._appended = value
 
     async def _log_progress(self) -> None:
         logged = 0

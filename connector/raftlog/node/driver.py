@@ -1,16 +1,14 @@
-"""A replica on one event loop: time, syncs, requests and appends go in, what it wants goes out.
+"""Driver of a replica on an event loop: its inputs are time, syncs, requests and appends.
 
-Rules of this file:
-
-1. Everything but a sync's own wait happens on the loop, so the replica is never shared. A sync runs
-   in a thread of its own, one at a time, for all that was appended before it began.
-2. The first ``LogError``, or a state machine that cannot go on, ends the replica: waiting appends
-   are told that nobody knows what became of them, and ``ended`` says why. Nothing is tried twice on
-   a log that failed, nor done by a replica of which a step went wrong.
-3. A leader that finds no room for an append resigns, if others could lead: they may have some. It
-   does so once in a while: where all disks are full nobody's turn is better than another's.
-4. Waiters for news are looked at after every step that may be news. Waiters for records are looked
-   at only when there are some: consumers that wait must cost a step nothing.
+1. Everything except the wait for a sync happens on the event loop, so the replica needs no locks.
+   One sync at a time runs in a thread of its own, for all records appended before it started.
+2. The first ``LogError``, or a listener that raises ``RaftlogError``, ends the replica: pending
+   appends fail with an unknown outcome, and ``ended`` has the error. Nothing is retried on a failed
+   log, and a replica is not used after an incomplete step.
+3. A leader whose disk is full resigns, if there are other voters: their disks may have space. It
+   does so at most once in ``DISK_FULL_RESIGN_INTERVAL_MS``, in case all disks are full.
+4. Waiters are checked after every step. Waiters for records are checked only if the high watermark
+   or the leader has changed, so that waiting consumers do not slow down the replica.
 """
 
 from __future__ import annotations
@@ -58,24 +56,24 @@ from .raft_listeners import RaftListener, RaftListeners
 from .replica import Outgoing, Replica, RunSync
 
 DISK_FULL_RESIGN_INTERVAL_MS: Final = 30_000
-"""How long a leader without room leads again before it resigns again."""
+"""Minimum time between two resignations of a leader whose disk is full."""
 Notification: TypeAlias = AdvanceHighWatermark | LeaderChanged | RoleChanged | LogMessage
-"""What people and figures hear of."""
+"""Outputs for logging and metrics."""
 _Act: TypeAlias = Callable[[int, int], list[Outgoing]]
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """Somebody who waits until something holds."""
+    """Pending ``wait_until`` call."""
 
     is_due: Callable[[], bool]
     future: asyncio.Future[bool]
     after: Callable[[], int] | None = None
-    """For records: not due while the high watermark is not above this offset."""
+    """For waiters for records: not due until the high watermark is above this offset."""
 
 
 class Driver:
-    """One replica's events, in the order in which they happen. It belongs to the running loop."""
+    """Driver of one replica, on the running event loop."""
 
     def __init__(
         self,
@@ -86,11 +84,11 @@ class Driver:
         notify: Callable[[Notification], None],
         clock: Clock | None = None,
     ) -> None:
-        """``send`` takes a request to another node, ``notify`` what people may want to know."""
+        """``send`` sends a request to another node, ``notify`` logs and counts."""
         self.replica: Final = replica
         self.identity: Final = identity
         self.ended: Final[asyncio.Future[RaftlogError]] = asyncio.get_running_loop().create_future()
-        """Done when the replica has failed: with what ended it, or with the bug that did."""
+        """Done when the replica has failed: its result is the error, its exception a bug."""
         self.sync_count = 0
         self._clock = Clock() if clock is None else clock
         self._send = send
@@ -98,23 +96,23 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._appends = PendingAppends(replica, self._answer)
         self._futures: dict[AppendRequest, asyncio.Future[RequestResult]] = {}
-        self._unplaced: list[AppendRequest] = []
-        self._unplaced_bytes = 0
-        self._placing: asyncio.Handle | None = None
+        self._unsubmitted: list[AppendRequest] = []
+        self._unsubmitted_bytes = 0
+        self._submitting: asyncio.Handle | None = None
         self._replies: dict[int, Callable[[Response], None]] = {}
         self._next_request_id = 1
         self._waiters: list[_Waiter] = []
         self._readers: dict[_Waiter, None] = {}
-        """Waiters for records, in the order in which they came."""
+        """Waiters for records, the oldest first."""
         self._seen: tuple[object, ...] = ()
         self._seen_high_watermark = -1
-        """What the waiters for records were looked at for last."""
+        """High watermark at the last check of the waiters for records."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._sync_thread = ThreadPoolExecutor(1, thread_name_prefix="raftlog-sync")
         self._syncing: asyncio.Future[None] | None = None
         self.raft_client: Final = ReplicaRaftClient(replica, self.act, self.time_ms)
-        """The log for state machines beside the replica."""
+        """Access to the log for state machines on this node."""
         self._listeners = RaftListeners(replica)
         self._is_notifying_later = False
         self._is_over = False
@@ -130,25 +128,25 @@ class Driver:
 
     @property
     def is_over(self) -> bool:
-        """Whether the replica has ended, by a failure or by ``close``."""
+        """Return whether the replica has ended, by a failure or by ``close``."""
         return self._is_over
 
     @property
     def waiting_append_count(self) -> int:
         return self._appends.waiting_count
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take part from now on."""
+        """Start the replica."""
         self.handle(TimePassed())
 
     def handle(self, event: Event) -> None:
-        """Let the replica take an event, unless it is over."""
+        """Pass an event to the replica, unless it has ended."""
         self.act(lambda now_ms, time_ms: self.replica.step(event, now_ms=now_ms, time_ms=time_ms))
 
     def act(self, act: _Act) -> None:
-        """Do something to the replica, and then what it asks for."""
+        """Call ``act`` with the quorum's time and the wall-clock time; execute its outputs."""
         if self.is_over:
             return
         try:
@@ -171,12 +169,12 @@ class Driver:
         self._set_timer()
 
     def register(self, listener: RaftListener) -> None:
-        """Give a state machine everything that is committed, from the newest snapshot on."""
+        """Add a listener, which receives the newest snapshot and all committed records after it."""
         self._listeners.register(listener)
         self._notify_listeners()
 
     def _notify_listeners(self) -> None:
-        """A piece for each, then whatever else the loop has to do, until they have everything."""
+        """Deliver one chunk to each listener; continue in later iterations of the event loop."""
         if self.is_over:
             return
         try:
@@ -193,8 +191,10 @@ class Driver:
         self._notify_listeners()
 
     def receive(self, request: Request, reply: Callable[[Response], None]) -> int:
-        """Somebody asks; the number by which the question may be dropped. ``reply`` may be called
-        before this returns."""
+        """Pass a request to the replica; return its id for ``drop``.
+
+        ``reply`` may be called before this returns.
+        """
         request_id = self._next_request_id
         self._next_request_id += 1
         self._replies[request_id] = reply
@@ -202,16 +202,16 @@ class Driver:
         return request_id
 
     def is_waiting(self, request_id: int) -> bool:
-        """Whether a question is not answered yet."""
+        """Return whether a request is not answered yet."""
         return request_id in self._replies
 
     def drop(self, request_id: int) -> None:
-        """Whoever asked is gone."""
+        """Drop a request, whose connection is closed."""
         if self._replies.pop(request_id, None) is not None:
             self.handle(RequestDropped(request_id))
 
     async def ask(self, request: Request) -> Response:
-        """Ask the replica, as another one would."""
+        """Send a request to the replica, as another replica would."""
         future: asyncio.Future[Response] = self._loop.create_future()
 
         def reply(response: Response) -> None:
@@ -225,42 +225,45 @@ class Driver:
             self.drop(request_id)
 
     def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
-        """Append at this leader, in the order of these calls; those of one moment together, and of
-        the next ``linger.ms`` of the log."""
+        """Append to the log of this leader, in the order of the calls.
+
+        Appends of one iteration of the event loop, and within ``linger.ms`` of the log, are written
+        together.
+        """
         future: asyncio.Future[RequestResult] = self._loop.create_future()
         if self.is_over:
             future.set_result(self._unknown())
             return future
         self._futures[request] = future
-        self._unplaced.append(request)
-        self._place_soon(request)
+        self._unsubmitted.append(request)
+        self._submit_soon(request)
         return future
 
-    def _place_soon(self, request: AppendRequest) -> None:
-        """Place what waits: when the log has lingered, or a batch is full, or one only asks."""
+    def _submit_soon(self, request: AppendRequest) -> None:
+        """Submit after ``linger.ms``; soon if a batch is full, or the request has no records."""
         config = self.replica.log.config
         if config.linger_ms and request.records:
-            self._unplaced_bytes += request.byte_count()
-            if self._unplaced_bytes < config.batch_bytes_max:
-                if self._placing is None:
+            self._unsubmitted_bytes += request.byte_count()
+            if self._unsubmitted_bytes < config.batch_bytes_max:
+                if self._submitting is None:
                     delay_s = config.linger_ms / 1000
-                    self._placing = self._loop.call_later(delay_s, self._place)
+                    self._submitting = self._loop.call_later(delay_s, self._submit)
                 return
-        if isinstance(self._placing, asyncio.TimerHandle):
-            self._placing.cancel()
-            self._placing = None
-        if self._placing is None:
-            self._placing = self._loop.call_soon(self._place)
+        if isinstance(self._submitting, asyncio.TimerHandle):
+            self._submitting.cancel()
+            self._submitting = None
+        if self._submitting is None:
+            self._submitting = self._loop.call_soon(self._submit)
 
-    def _place(self) -> None:
-        self._placing, self._unplaced_bytes = None, 0
-        requests, self._unplaced = self._unplaced, []
+    def _submit(self) -> None:
+        self._submitting, self._unsubmitted_bytes = None, 0
+        requests, self._unsubmitted = self._unsubmitted, []
         self.act(
             lambda now_ms, time_ms: self._appends.submit(requests, now_ms=now_ms, time_ms=time_ms)
         )
 
     def clean(self) -> bool:
-        """Forget what retention does not keep; whether there was anything.
+        """Delete segments and snapshots beyond the retention limits; return whether there were any.
 
         Raises ``DiskFullError`` and ``LogLockedError``: then nothing has changed.
         """
@@ -281,7 +284,8 @@ class Driver:
         timeout_ms: int,
         after: Callable[[], int] | None = None,
     ) -> bool:
-        """Wait until something holds; False if it did not in time, or if the replica is over."""
+        """Wait until ``is_due`` returns True; return False after the timeout, or if the replica has
+        ended."""
         if is_due():
             return True
         if timeout_ms <= 0 or self.is_over:
@@ -303,26 +307,26 @@ class Driver:
     # --- the end ----------------------------------------------------------------------------------
 
     async def hand_over(self, *, timeout_ms: int) -> bool:
-        """Lead no more, and tell the voters; whether that was done in time."""
+        """Resign leadership and notify the voters; return whether that was done in time."""
         self._listeners.begin_shutdown()
         self.handle(ShutDown())
         return await self.wait_until(self._has_handed_over, timeout_ms=timeout_ms)
 
     def _has_handed_over(self) -> bool:
-        """Whether it leads no more, and everybody who could lead has been told."""
+        """Return whether the node no longer leads, and all other voters are notified."""
         core = self.replica.core
         if isinstance(core.role, Resigned):
             return all(voter.key.node_id == core.node_id for voter in core.voters)
         return not isinstance(core.role, Leader)
 
     async def close(self) -> None:
-        """Close the log in order, unless it failed. What still waits is told that nobody knows."""
-        for handle in (self._timer, self._placing):
+        """Close the log, unless it failed. Pending appends fail with an unknown outcome."""
+        for handle in (self._timer, self._submitting):
             if handle is not None:
                 handle.cancel()
         while self._syncing is not None:
             await asyncio.wait([self._syncing])
-            await asyncio.sleep(0)  # its end is told first
+            await asyncio.sleep(0)  # let its callback run first
         has_failed = self._is_over
         self._end(None)
         if not has_failed:
@@ -333,7 +337,7 @@ class Driver:
         self._is_over = True
         if error is not None and not self.ended.done():
             self.ended.set_result(error)
-        self._appends.give_up("the node stops")
+        self._appends.give_up("the node is shutting down")
         for request, future in list(self._futures.items()):
             if not future.done():
                 future.set_result(self._unknown())
@@ -345,18 +349,19 @@ class Driver:
                 waiter.future.set_result(False)
 
     def _break(self, bug: Exception) -> None:
-        """A bug: what was to be done is half done, so nothing more is."""
+        """End the replica after a bug: a step may be incomplete."""
         if not self.ended.done():
             self.ended.set_exception(bug)
         self._end(None)
 
     def _unknown(self) -> RequestResult:
-        return failed(AppendUnknownError(path=self.replica.log.path, reason="the node stops"))
+        reason = "the node is shutting down"
+        return failed(AppendUnknownError(path=self.replica.log.path, reason=reason))
 
-    # --- doing ------------------------------------------------------------------------------------
+    # --- outputs ----------------------------------------------------------------------------------
 
     def _dispatch(self, outgoing: Outgoing) -> bool:
-        """Do one thing that the replica asks for; whether it is news for appends."""
+        """Execute one output of the replica; return whether it can complete appends."""
         match outgoing:
             case Send():
                 self._send(outgoing)
@@ -406,14 +411,14 @@ class Driver:
             future.set_result(answer)
 
     def _resign_on_disk_full(self) -> None:
-        """Let somebody lead who may have room."""
+        """Resign, so that a voter with disk space may lead."""
         core, now_ms = self.replica.core, self.now_ms()
         last_ms = self._resigned_ms
         is_too_soon = last_ms is not None and now_ms - last_ms < DISK_FULL_RESIGN_INTERVAL_MS
         if self.is_over or not core.is_leader or len(core.voters) < 2 or is_too_soon:
             return
         self._resigned_ms = now_ms
-        self._notify(LogMessage("there is no room on its disk: another may lead"))
+        self._notify(LogMessage("resigning: the disk is full, and another voter may have space"))
         self.handle(Resign(core.epoch))
 
     # --- waiting ----------------------------------------------------------------------------------
@@ -427,7 +432,7 @@ class Driver:
         if (seen, high_watermark) == (self._seen, self._seen_high_watermark):
             return
         for waiter in self._readers:
-            assert waiter.after is not None, "it waits for records"
+            assert waiter.after is not None, "a waiter for records"
             if seen != self._seen or waiter.after() < high_watermark:
                 _complete_if_due(waiter)
         self._seen, self._seen_high_watermark = seen, high_watermark
@@ -454,7 +459,7 @@ class Driver:
 
 
 def _complete_if_due(waiter: _Waiter) -> None:
-    """Wake a waiter if what it waits for holds."""
+    """Complete a waiter if its condition holds."""
     if waiter.future.done():
         return
     try:

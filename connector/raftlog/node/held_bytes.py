@@ -1,4 +1,4 @@
-"""What one connection holds, by the reason why."""
+"""Memory that one connection holds, by purpose."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from .request_budget import BudgetShare
 
 
 class HeldBytes:
-    """Counts that a connection keeps, and of which a budget knows the sum that it was told last."""
+    """Byte counts of a connection. ``report`` adds changes of their sum to a memory budget."""
 
     __slots__ = (
-        "_told_byte_count",
+        "_reported_byte_count",
         "arrived_byte_count",
         "queued_byte_count",
         "turns_byte_count",
@@ -18,18 +18,18 @@ class HeldBytes:
 
     def __init__(self) -> None:
         self.arrived_byte_count = 0
-        """Of the frame that is on its way in, what is here."""
+        """Received part of an incomplete frame."""
         self.queued_byte_count = 0
-        """Of frames whose questions are not begun."""
+        """Frames of requests that are not started."""
         self.turns_byte_count = 0
-        """Of questions under way, and of answers that wait for those to older ones."""
+        """Requests in flight, and responses that wait for the responses to older requests."""
         self.unread_byte_count = 0
-        """Of answers that the peer has not taken, as they were counted last."""
-        self._told_byte_count = 0
+        """Responses that the peer has not read, at the last count."""
+        self._reported_byte_count = 0
 
     @property
     def byte_count(self) -> int:
-        """All of it."""
+        """Return the sum of all counts."""
         return (
             self.arrived_byte_count
             + self.queued_byte_count
@@ -37,21 +37,21 @@ class HeldBytes:
             + self.unread_byte_count
         )
 
-    def tell(self, budget: BudgetShare) -> None:
-        """Have the budget know what is held by now: always the same budget."""
-        before = self._told_byte_count
-        self._told_byte_count = self.byte_count
-        more = self._told_byte_count - before
+    def report(self, budget: BudgetShare) -> None:
+        """Add the change since the last report to the budget, which must always be the same."""
+        before = self._reported_byte_count
+        self._reported_byte_count = self.byte_count
+        more = self._reported_byte_count - before
         if more > 0:
             budget.take(more)
         elif more < 0:
             budget.give(-more)
 
     def clear_frames(self) -> None:
-        """What came in and is not begun is forgotten."""
+        """Clear the counts of requests that are not started."""
         self.arrived_byte_count = self.queued_byte_count = 0
 
     def clear(self) -> None:
-        """Everything is forgotten: nobody is there any more."""
+        """Clear all counts, after the connection is lost."""
         self.clear_frames()
         self.turns_byte_count = self.unread_byte_count = 0

@@ -1,9 +1,7 @@
-"""What answering requests needs of a node: its replica, a place for appends, and news.
+"""Interface of a node for the handlers of client requests: replica, appends, waiting for changes.
 
-Rules of this file:
-
-1. Everything is asked on the node's own loop. What is read of the replica is true until the next
-   ``await``.
+All calls are on the node's event loop. State read from the replica is valid until the next
+``await``.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from .replica import Replica
 
 
 class LogService(Protocol):
-    """A node as those see it who answer for it."""
+    """Node as seen by its request handlers."""
 
     @property
     def identity(self) -> LogIdentity: ...
@@ -29,20 +27,23 @@ class LogService(Protocol):
     def replica(self) -> Replica: ...
 
     def now_ms(self) -> int:
-        """The quorum's clock: it never goes back, and its zero means nothing."""
+        """Return the quorum's clock: monotonic, with an arbitrary zero."""
         ...
 
     def time_ms(self) -> int:
-        """The time of day, in milliseconds since 1970."""
+        """Return the wall-clock time, in milliseconds since 1970."""
         ...
 
     def append(self, request: AppendRequest) -> asyncio.Future[RequestResult]:
-        """Append at this leader: placed in the order of these calls, those of one moment together,
-        and answered when the answer can no longer change."""
+        """Append to the log of this leader, in the order of the calls.
+
+        Appends of one iteration of the event loop are written together. The result is set when it
+        can no longer change.
+        """
         ...
 
     async def ask(self, request: Request) -> Response:
-        """Ask the replica, as another one would."""
+        """Send a request to the replica, as another replica would."""
         ...
 
     async def wait_until(
@@ -52,10 +53,10 @@ class LogService(Protocol):
         timeout_ms: int,
         after: Callable[[], int] | None = None,
     ) -> bool:
-        """Wait until something holds, which is looked at now, and after every append, advance of
-        the high watermark and change of leaders. False if it did not in time, or if the node stops.
+        """Wait until ``is_due`` returns True; return False after the timeout, or if the node stops.
 
-        With ``after`` it is looked at only once the high watermark is above that offset, and after
-        a change of leaders or of the log's start: for those that wait for records.
+        ``is_due`` is checked now, and after every append, advance of the high watermark and leader
+        change. With ``after``, for waiting fetches, it is checked only once the high watermark is
+        above that offset, and after a change of the leader or of the log's start.
         """
         ...

@@ -1,14 +1,12 @@
-"""Connections to the other nodes of a quorum: what the replica asks them, and what they answer.
+"""Connections of a replica to the other nodes of its quorum: requests and responses.
 
-Rules of this file:
-
-1. A node is asked one thing at a time, and the core knows when it has waited long enough: what it
-   asks while an older question waits means that it gave the older one up, so the connection is
-   closed (Kafka: ``NetworkClient`` on a request's timeout). No answer is taken for another's.
-2. What a peer speaks is asked first, on every connection. Bytes that make no sense close it.
-3. Every question ends: with an answer, or as a failure that the core hears of. One after the other
-   is told later and later: a peer that cannot be reached costs no handshakes all the time (Kafka:
-   ``reconnect.backoff.ms``).
+1. A node has at most one request in flight, and the core controls timeouts: a new request to a node
+   means that the older one has timed out, so its connection is closed (Kafka: ``NetworkClient`` on
+   a request timeout). A response is never matched to another request.
+2. Every connection starts with ApiVersions. Malformed bytes close it.
+3. Every request ends with a response or a ``SendFailed`` event. Repeated failures of a node are
+   reported with an increasing delay, so that an unreachable node does not cause continuous
+   connection attempts (Kafka: ``reconnect.backoff.ms``).
 """
 
 from __future__ import annotations
@@ -44,15 +42,16 @@ from raftlog.wire import (
 
 _READ_BYTES: Final = 256 * 1024
 _NO_ADDRESS: Final = (ValueError, OverflowError)
-"""What Python says of a host that is no name, and of a port that is none."""
+"""Errors of Python for an invalid host name or port."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
 _API_VERSIONS_VERSION: Final = 4
-"""Of ApiVersions: the first that tells which levels of ``kraft.version`` a node knows."""
+"""The first version of ApiVersions with the supported range of ``kraft.version``."""
 
 
 class NetworkChannel:
-    """The other nodes, by id. A node's connection lasts until it fails or moves."""
+    """Connections to other nodes, by node id. A connection is kept until it fails or the node's
+    endpoint changes."""
 
     def __init__(
         self,
@@ -65,8 +64,7 @@ class NetworkChannel:
         tls: Callable[[int], ssl.SSLContext | None],
         frame_bytes_max: int,
     ) -> None:
-        """``tls`` gives what proves the node of an id, ``log_event`` takes what went wrong with a
-        node, for people."""
+        """``tls`` returns the TLS context for a node id; ``log_event`` logs errors of a node."""
         self._identity = identity
         self._client_id = client_id
         self._software_version = software_version
@@ -77,10 +75,10 @@ class NetworkChannel:
         self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._connections: dict[int, _Connection] = {}
         self._failures: dict[int, int] = {}
-        """Of each node: how often in a row it could not be asked."""
+        """Number of consecutive failures, by node id."""
 
     def send(self, asked: Send) -> None:
-        """Ask a node; the core is told what came of it, never before this returns."""
+        """Send a request to a node. The resulting event follows, never before this returns."""
         node_id = asked.node_id
         under_way = self._in_flight.pop(node_id, None)
         if under_way is not None and not under_way.done():
@@ -89,12 +87,12 @@ class NetworkChannel:
         self._in_flight[node_id] = asyncio.get_running_loop().create_task(self._ask(asked))
 
     def disconnect(self) -> None:
-        """Connect anew: every node has to prove itself again. What is under way fails."""
+        """Close all connections, so that nodes authenticate again. Requests in flight fail."""
         for node_id in list(self._connections):
             self._disconnect(node_id)
 
     async def close(self) -> None:
-        """Ask nothing more."""
+        """Cancel requests in flight and close all connections."""
         for task in self._in_flight.values():
             task.cancel()
         await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
@@ -114,18 +112,18 @@ class NetworkChannel:
         else:
             self._failures.pop(asked.node_id, None)
             if isinstance(response, RequestError):
-                self._fail(asked, f"refused with code {response.error}: {response.reason}")
+                self._fail(asked, f"error code {response.error}: {response.reason}")
             else:
                 self._end(asked, ResponseReceived(asked.correlation_id, response))
 
     def _fail(self, asked: Send, reason: str, *, is_version_unsupported: bool = False) -> None:
         what = request_api_key(asked.request).name
-        self._log_event(asked.node_id, f"asked in vain for {what}: {reason}")
+        self._log_event(asked.node_id, f"{what} request failed: {reason}")
         failed = SendFailed(asked.correlation_id, is_version_unsupported=is_version_unsupported)
         self._end(asked, failed)
 
     def _end(self, asked: Send, event: Event) -> None:
-        """Tell the core, which may ask the same node on: this question is under way no more."""
+        """End a request before its event, because the core may send the next one to this node."""
         del self._in_flight[asked.node_id]
         self._handle(event)
 
@@ -143,7 +141,7 @@ class NetworkChannel:
         name = self._identity.listener_name
         found = [one for one in endpoints if one.name == name] or list(endpoints)
         if not found:
-            raise ConnectionError("nobody knows where it listens")
+            raise ConnectionError("no endpoint of the node is known")
         endpoint = found[0]
         connection = self._connections.get(node_id)
         if connection is not None and connection.endpoint == endpoint:
@@ -160,7 +158,7 @@ class NetworkChannel:
         try:
             await connection.ask_versions(self._software_version, self._identity)
             if self._tls(node_id) is not tls:
-                raise ConnectionError("meanwhile something else proves who it is")
+                raise ConnectionError("certificates were reloaded during the connection attempt")
         except BaseException:
             connection.close()
             raise
@@ -174,7 +172,7 @@ class NetworkChannel:
 
 
 class _Connection:
-    """One connection, asked one thing at a time."""
+    """Connection to one node, with at most one request in flight."""
 
     def __init__(
         self,
@@ -195,7 +193,7 @@ class _Connection:
         self._last_id = 0
 
     async def ask_versions(self, software_version: str, identity: LogIdentity) -> None:
-        """Find out what the peer speaks."""
+        """Request the API versions of the peer."""
         key, version = ApiKey.API_VERSIONS, _API_VERSIONS_VERSION
         body = encode_versions_request(
             version, software="raftlog", software_version=software_version
@@ -205,8 +203,10 @@ class _Connection:
         self.answered_versions = decode_response(key, version, data, identity, start=start)
 
     async def ask(self, key: ApiKey, version: int, body: bytes) -> tuple[bytes, int]:
-        """The answer's frame, and where its body begins. Raises ``OSError``, ``EOFError`` and
-        ``WireError``."""
+        """Send a request; return the frame of its response and the position of the body.
+
+        Raises ``OSError``, ``EOFError`` and ``WireError``.
+        """
         self._last_id += 1
         header = RequestHeader(
             api_key=APIS[key].key,
@@ -219,14 +219,16 @@ class _Connection:
         data = await self._next_frame()
         correlation_id, start = decode_response_header(data, key, version)
         if correlation_id != self._last_id:
-            raise ConnectionError(f"it answered {correlation_id}, asked was {self._last_id}")
+            raise ConnectionError(
+                f"the response has correlation id {correlation_id}, expected {self._last_id}"
+            )
         return data, start
 
     async def _next_frame(self) -> bytes:
         while not self._frames:
             data = await self._reader.read(_READ_BYTES)
             if not data:
-                raise EOFError("it closed the connection")
+                raise EOFError("the peer closed the connection")
             self._frames += self._splitter.feed(data)
         return self._frames.pop(0)
 

@@ -1,4 +1,4 @@
-"""Where a question comes from: who asks, and what it shares with others on its way."""
+"""State that the requests of one connection share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .request_budget import BudgetShare
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """One connection's, for all its questions.
+    """Principal of a connection, and state that its requests share.
 
-    ``budget`` counts the memory they take, for one principal. ``placing`` is held while an append
-    of this connection is read and placed: later ones wait, in order. ``gate`` keeps that
-    order where there is no room.
+    ``budget`` counts the memory of requests and responses, per principal. ``placing`` is locked
+    while an append of this connection is decoded and submitted, so that appends keep their order.
+    ``gate`` keeps the order if appends fail on a full disk.
     """
 
     caller: Principal

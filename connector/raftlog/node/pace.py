@@ -1,12 +1,10 @@
-"""How fast a peer sends the rest of a frame, and takes its answers, while the node waits for it.
+"""Detection of stalled and slow peers.
 
-Rules of this file:
-
-1. A peer may stop for ``stalled_s``, and on the whole it moves ``bytes_per_second_min`` at least:
-   each byte moves the deadline on by what it may take, never beyond ``stalled_s`` from now. One
-   byte now and then buys no time.
-2. Only the time in which the node waits for the peer counts: not while the node reads nothing
-   because it has no room.
+A peer may pause for ``stalled_s`` while the node waits for the rest of a request or for the peer to
+read responses, and must transfer ``bytes_per_second_min`` on average. Each byte extends the
+deadline by 1 / ``bytes_per_second_min``, at most to ``stalled_s`` from now, so that a byte now and
+then does not keep a connection open. Time in which the node itself does not read, for lack of
+memory, does not count.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Final
 
 
 class Pace:
-    """The pace of one connection. It is given the time, in seconds."""
+    """Pace of one connection. Methods take the current time in seconds."""
 
     __slots__ = (
         "_bytes_per_second_min",
@@ -34,30 +32,30 @@ class Pace:
         self._moved_byte_count = 0
 
     def await_peer(self, now_s: float) -> None:
-        """Note that the node waits for the peer from now on, if it did not before."""
+        """Start the deadline, unless the node already waits for the peer."""
         if self._deadline_s is None:
             self._deadline_s = now_s + self.stalled_s
             self._looked_s = None
             self._moved_byte_count = 0
 
     def stop(self) -> None:
-        """Note that the node does not wait for the peer."""
+        """Clear the deadline: the node does not wait for the peer."""
         self._deadline_s = None
 
     def move(self, byte_count: int, now_s: float) -> None:
-        """Count bytes that the peer has sent or taken."""
+        """Extend the deadline for bytes that the peer has sent or read."""
         if self._deadline_s is not None:
             later_s = self._deadline_s + byte_count / self._bytes_per_second_min
             self._deadline_s = min(later_s, now_s + self.stalled_s)
             self._moved_byte_count += byte_count
 
     def is_stalled(self, now_s: float) -> bool:
-        """Return whether the peer has stopped for too long, or is too slow."""
+        """Return whether the deadline has passed: the peer has stalled, or is too slow."""
         return self._deadline_s is not None and now_s > self._deadline_s
 
     def look(self, left_byte_count: int, now_s: float) -> float | None:
-        """Return how many seconds the rest will take at the pace since the last look; None if the
-        node does not wait, or did not at the last look."""
+        """Return how many seconds the remaining bytes will take at the pace since the last call;
+        None if the node does not wait for the peer, or did not at the last call."""
         if self._deadline_s is None:
             return None
         looked_s, moved = self._looked_s, self._moved_byte_count

@@ -1,17 +1,18 @@
-"""Users' appends at the leader: placed at once, answered when the answer can no longer change.
+"""Appends of users at the leader: written immediately, answered once the answer is final.
 
-Rules of this file:
+Invariants:
 
-1. Appends that come together are written together: they may share a batch, as in an embedded log.
-2. Written is not done: an append is answered when its last record is committed, in the epoch it was
-   written in. If another leads before that, nobody knows what became of it.
-3. A refusal for what the log holds waits until the end of that log is committed; one that finds the
-   log shorter than wanted, or its epoch older, like an empty append, until a majority has said that
-   this is still the leader. What is refused leaves no trace, whoever leads next.
-4. A repeated append waits for the first one.
-5. An append that finds no room on the disk is refused, with those that were placed in one go with
-   it, and the leader goes on. What comes behind it in its ``InOrderGate`` is refused too.
-6. What is placed is in the log: its records are let go, and only the answer waits.
+1. Appends submitted together are written together, and may share a batch, as in an embedded log.
+2. An append succeeds when its last record is committed in the epoch in which it was written. If the
+   leader changes before, its outcome is unknown.
+3. A rejection because of the log's content is answered after the end of that log is committed. A
+   rejection because the log is shorter than required or the epoch older, and the answer to an empty
+   append, wait until a majority has confirmed this leader. A rejected append leaves no trace in the
+   log of any leader.
+4. A duplicate waits until the first append is committed.
+5. An append that does not fit on the disk is rejected, together with the appends submitted with it,
+   and the leader continues. Later appends of its ``InOrderGate`` are rejected too.
+6. The records of a written append are released; only its answer waits.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from raftlog.quorum.roles import Leader
 
 from .replica import Outgoing, Replica
 
-_AT_ONCE: Final = (DiskFullError, AppendUnknownError)
-"""What is answered at once: waiting would not make it known, or untrue."""
+_IMMEDIATE: Final = (DiskFullError, AppendUnknownError)
+"""Errors that are answered immediately, because waiting cannot change them."""
 
 
 _ABOUT_THE_LOG: Final = (
@@ -51,29 +52,29 @@ _ABOUT_THE_LOG: Final = (
     OutOfOrderSequenceError,
     InvalidProducerEpochError,
 )
-"""Refusals that speak of what is in the log, and so wait until that is committed."""
+"""Errors that depend on the content of the log, and so wait until it is committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedProduce:
-    """An answer that waits: for the high watermark to be at ``end_offset``, and for a ticket."""
+    """Answer that waits until the high watermark is at ``end_offset`` and ``ticket`` confirmed."""
 
     request: AppendRequest
     answer: RequestResult
     is_empty: bool
-    """Whether it asked for nothing to be appended."""
+    """Whether the request has no records."""
     epoch: int
     end_offset: int
     ticket: int
 
 
 class PendingAppends:
-    """The appends of one replica's users. Not shared between threads."""
+    """Pending appends of one replica. Not thread-safe."""
 
     def __init__(
         self, replica: Replica, complete: Callable[[AppendRequest, RequestResult], None]
     ) -> None:
-        """``complete`` is given each request once, with its answer."""
+        """``complete`` is called once for each request, with its answer."""
         self._replica: Final = replica
         self._complete = complete
         self._waiting: list[DelayedProduce] = []
@@ -87,9 +88,9 @@ class PendingAppends:
     def submit(
         self, requests: Sequence[AppendRequest], *, now_ms: int, time_ms: int
     ) -> list[Outgoing]:
-        """Place appends in this order, or refuse them; what the replica wants done is returned.
+        """Write appends in this order, or reject them; return the outputs of the replica.
 
-        Raises what the storage raises: then the replica is over, and ``give_up`` answers.
+        After an error of the storage the replica has ended, and ``give_up`` must follow.
         """
         replica = self._replica
         role = replica.core.role
@@ -99,13 +100,13 @@ class PendingAppends:
                 self._refuse(request, failed(refusal or self._not_leader()))
             return []
         before = replica.log.end_offset
-        answers = self._place(requests, time_ms)
+        answers = self._write(requests, time_ms)
         outgoing: list[Outgoing] = []
         if replica.log.end_offset != before:
             outgoing += replica.appended(now_ms=now_ms, time_ms=time_ms)
         last_ticket = self._last_ticket
         for request, answer in zip(requests, answers, strict=True):
-            if isinstance(answer, Failed) and isinstance(answer.error, _AT_ONCE):
+            if isinstance(answer, Failed) and isinstance(answer.error, _IMMEDIATE):
                 self._refuse(request, answer)
                 continue
             is_empty = not request.records
@@ -122,23 +123,23 @@ class PendingAppends:
         return outgoing
 
     def _refusal(self) -> RaftlogError | None:
-        """Why nothing can be appended now."""
+        """Return why no append is possible now, None if appends are possible."""
         replica = self._replica
         if not isinstance(replica.core.role, Leader):
             return self._not_leader()
         if replica.is_stalled_on_disk_full:
-            reason = "not even the begin of its epoch could be written"
+            reason = "the first batch of the leader's epoch could not be written"
             return DiskFullError(path=replica.log.path, reason=reason)
         return None
 
     def _refuse(self, request: AppendRequest, refused: Failed) -> None:
-        """Tell it at once."""
+        """Answer a rejected request immediately."""
         if request.gate is not None and isinstance(refused.error, DiskFullError):
             request.gate.refuse(request.identity, refused.error)
         self._complete(request, refused)
 
-    def _place(self, requests: Sequence[AppendRequest], time_ms: int) -> list[RequestResult]:
-        """Write appends to the log, as far as there is room."""
+    def _write(self, requests: Sequence[AppendRequest], time_ms: int) -> list[RequestResult]:
+        """Write appends to the log; those that do not fit on the disk are rejected."""
         log = self._replica.log
         group = AppendBatch(log, time_ms)
         answers: list[RequestResult] = []
@@ -157,7 +158,7 @@ class PendingAppends:
         return answers
 
     def _ticket_for(self, answer: RequestResult, *, is_empty: bool) -> int:
-        must_ask = _is_log_behind(answer.error) if isinstance(answer, Failed) else is_empty
+        must_ask = _is_log_shorter(answer.error) if isinstance(answer, Failed) else is_empty
         if not must_ask:
             return 0
         self._last_ticket += 1
@@ -171,12 +172,12 @@ class PendingAppends:
         return 0
 
     def confirmed(self, ticket: int) -> None:
-        """``ReadIndexConfirmed``."""
+        """Handle ``ReadIndexConfirmed``."""
         self._confirmed_ticket = max(self._confirmed_ticket, ticket)
         self.poll()
 
     def poll(self) -> None:
-        """Answer what can be answered: after a new high watermark, or a change of leaders."""
+        """Answer the appends that are final, after a new high watermark or a leader change."""
         role = self._replica.core.role
         epoch = role.epoch if isinstance(role, Leader) else None
         high_watermark = self._replica.core.high_watermark or 0
@@ -190,18 +191,18 @@ class PendingAppends:
                 self._waiting.append(one)
 
     def give_up(self, reason: str) -> None:
-        """The replica is over: what is not answered is not known. What appends nothing did nothing,
-        and another node is to say what it waited for."""
+        """Answer all pending appends after the end of the replica: outcome unknown, or not leader
+        for requests without records."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             answer = failed(self._not_leader()) if one.is_empty else self._unknown(reason)
             self._complete(one.request, answer)
 
     def _lost(self, one: DelayedProduce) -> RequestResult:
-        """Another leads. What was refused, or appended nothing, did nothing."""
+        """Return the answer after a leader change: unknown, unless nothing was appended."""
         if isinstance(one.answer, Failed) or one.is_empty:
             return failed(self._not_leader())
-        return self._unknown("another node leads now")
+        return self._unknown("another node became the leader")
 
     def _unknown(self, reason: str) -> RequestResult:
         return failed(AppendUnknownError(path=self._replica.log.path, reason=reason))
@@ -211,9 +212,9 @@ class PendingAppends:
         return NotLeaderError(epoch=epoch, current_epoch=epoch)
 
 
-def _is_log_behind(error: RaftlogError) -> bool:
-    """Whether a place or an epoch is named that this log has not reached: another may lead by
-    now."""
+def _is_log_shorter(error: RaftlogError) -> bool:
+    """Return whether a request names an offset or epoch above this log's: there may be a newer
+    leader."""
     if isinstance(error, FutureEpochError):
         return True
     if not isinstance(error, UnexpectedEndOffsetError):

@@ -1,11 +1,9 @@
-"""A quorum's log as a state machine on one of its nodes uses it: append in an epoch, resign.
+"""Access to a quorum's log for a state machine on one of its nodes: append, resign, snapshot.
 
-Rules of this file:
-
-1. What is placed is not committed: a listener is given it back when it is. If it hears of another
-   leader first, what it has placed and not got back may come to be committed later, or never.
-2. An append names the epoch in which its author was told to lead, and so is refused if anybody has
-   been elected since. Nothing of a refused append is in the log.
+Appended records are not committed yet: the listener receives them once they are. After a leader
+change its uncommitted records may still be committed, or never. An append names the epoch in which
+the listener became leader, so it is rejected after a later election; no part of a rejected append
+is in the log.
 
 Kafka: ``RaftClient.scheduleAppend``, ``scheduleAtomicAppend``, ``resign``, ``createSnapshot``.
 """
@@ -33,7 +31,7 @@ Act: TypeAlias = Callable[[Callable[[int, int], list[Outgoing]]], None]
 
 
 class RaftClient(Protocol):
-    """What a state machine may ask of the log."""
+    """Interface of the log for a state machine."""
 
     @property
     def node_id(self) -> int: ...
@@ -41,32 +39,29 @@ class RaftClient(Protocol):
     def append(
         self, epoch: int, records: Sequence[bytes], *, required_base_offset: int | None = None
     ) -> int:
-        """Place records in one batch; the offset of the first one. All of them or none.
+        """Append records as one batch, all or none; return the offset of the first record.
 
-        Raises ``NotLeaderError`` (another epoch has begun, or this node does not lead),
-        ``FutureEpochError`` (the caller's bug), ``UnexpectedEndOffsetError`` (the log ends
-        elsewhere), ``RecordBatchTooLargeError``, ``DiskFullError``.
+        Raises ``NotLeaderError`` (a later epoch has begun, or this node is not the leader),
+        ``FutureEpochError`` (a bug of the caller), ``UnexpectedEndOffsetError`` (the end offset is
+        not ``required_base_offset``), ``RecordBatchTooLargeError``, ``DiskFullError``.
         """
         ...
 
     def resign(self, epoch: int) -> None:
-        """Stop leading ``epoch``; nothing, if it is over already."""
+        """Resign as leader of ``epoch``; do nothing if a later epoch has begun."""
         ...
 
     def begin_snapshot(self, end_offset: int) -> SnapshotWriter | None:
-        """Begin a snapshot of the state that the records below ``end_offset`` give.
-
-        As ``ReplicatedLog.begin_snapshot``.
-        """
+        """Begin a snapshot of the state at ``end_offset``, as ``ReplicatedLog.begin_snapshot``."""
         ...
 
 
 class ReplicaRaftClient:
-    """A replica's log, for state machines beside it. On the thread that drives the replica."""
+    """``RaftClient`` of a replica. Use it on the thread that drives the replica."""
 
     def __init__(self, replica: Replica, act: Act, time_ms: Callable[[], int]) -> None:
-        """``act`` calls what it is given with the quorum's time and the time of day, and carries
-        out what comes back, before it returns; ``time_ms`` is the time of day."""
+        """``act`` calls its argument with the quorum's time and the wall-clock time, and executes
+        the returned outputs before it returns; ``time_ms`` returns the wall-clock time."""
         self._replica: Final = replica
         self._act = act
         self._time_ms = time_ms
@@ -88,22 +83,22 @@ class ReplicaRaftClient:
         request.check()
         outcome: list[int | AppendError | DiskFullError] = []
 
-        def place(now_ms: int, time_ms: int) -> list[Outgoing]:
+        def append(now_ms: int, time_ms: int) -> list[Outgoing]:
             try:
-                outcome.append(self._place(epoch, request, time_ms))
+                outcome.append(self._append(epoch, request, time_ms))
             except (AppendError, DiskFullError) as refusal:
                 outcome.append(refusal)
                 return []
             return self._replica.appended(now_ms=now_ms, time_ms=time_ms)
 
-        self._act(place)
+        self._act(append)
         if not outcome:
-            raise LogClosedError(path=self._replica.log.path, reason="its replica has ended")
+            raise LogClosedError(path=self._replica.log.path, reason="the replica has stopped")
         if not isinstance(outcome[0], int):
             raise outcome[0]
         return outcome[0]
 
-    def _place(self, epoch: int, request: AppendRequest, time_ms: int) -> int:
+    def _append(self, epoch: int, request: AppendRequest, time_ms: int) -> int:
         replica = self._replica
         current = replica.core.epoch
         if epoch > current:
@@ -111,15 +106,15 @@ class ReplicaRaftClient:
         if epoch < current or not replica.core.is_leader:
             raise NotLeaderError(epoch=epoch, current_epoch=current)
         if replica.is_stalled_on_disk_full:
-            reason = "not even the begin of its epoch could be written"
+            reason = "the first batch of the leader's epoch could not be written"
             raise DiskFullError(path=replica.log.path, reason=reason)
         group = AppendBatch(replica.log, time_ms)
         answer = group.process(request)
         if isinstance(answer, Failed):
-            assert isinstance(answer.error, AppendError), "a group places or refuses"
+            assert isinstance(answer.error, AppendError), "no other failure is possible"
             raise answer.error
         group.write()
-        assert isinstance(answer.value, AppendResult), "an append was asked for"
+        assert isinstance(answer.value, AppendResult), "the request is an append"
         return answer.value.base_offset
 
     def resign(self, epoch: int) -> None:

@@ -1,15 +1,16 @@
-"""What a log tells the state machines that live on its node: commits, snapshots, leaders, the end.
+"""Listeners of a replica: state machines that follow its committed records and its leader.
 
-Rules of this file:
+Invariants:
 
-1. A listener is given every committed batch once, in order and without a gap, control batches too,
-   in pieces of a bounded size; never one that may still be lost.
-2. A snapshot comes in the place of records: to a new listener if there is one, and to one that the
-   log's start has overtaken. The records behind its end follow.
-3. Leaders are told in the order of epochs. That this node leads is told only when everything below
-   its epoch was given, the first record of the epoch too: whoever hears it knows all that was
-   committed before, and may append. That it leads no more is told at once.
-4. A listener is never called within another call of one. It calls the log by ``RaftClient`` only.
+1. A listener receives every committed batch exactly once, in order and without a gap, including
+   control batches, in chunks of a bounded size. It never receives a batch that is not committed.
+2. A snapshot replaces records for a new listener, if there is a snapshot, and for a listener whose
+   next offset is below the log's start. The records from the snapshot's end on follow.
+3. Leader changes are delivered in the order of epochs. That this node leads is delivered only after
+   all records up to and including the first record of its epoch: the listener has then applied
+   everything committed before, and may append. That it leads no longer is delivered immediately.
+4. A listener is never called from within a call to a listener. It calls the log through
+   ``RaftClient`` only.
 
 Kafka: ``RaftClient.Listener`` and ``KafkaRaftClient.ListenerContext`` (KIP-595, KIP-630).
 """
@@ -29,14 +30,14 @@ from raftlog.records.batch import RecordBatch, TornTail, read_batch
 from .replica import Outgoing, Replica
 
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""So much is given to a listener at once, or one batch if that is more."""
+"""Maximum bytes of one ``handle_commit`` call; a larger batch is delivered alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderNotification:
-    """Who leads ``epoch``; None: nobody that is known.
+    """Leader of ``epoch``; ``leader_id`` is None if it is unknown.
 
-    ``end_offset``: the log's end if this node leads, which is where its next append goes.
+    ``end_offset``: base offset of the next append if this node leads, else None.
     """
 
     epoch: int
@@ -45,26 +46,26 @@ class LeaderNotification:
 
 
 class RaftListener(Protocol):
-    """A state machine over the log. Its calls come on the thread that drives the replica."""
+    """State machine over the log. It is called on the thread that drives the replica."""
 
     def handle_commit(self, batches: Sequence[RecordBatch]) -> None:
-        """These batches are committed, and follow what was given before."""
+        """Apply committed batches, which follow the ones delivered before."""
 
     def handle_load_snapshot(self, snapshot: SnapshotReader) -> None:
-        """Forget the state, and take that of a snapshot."""
+        """Replace the state by that of a snapshot."""
 
     def handle_leader_change(self, leader: LeaderNotification) -> None:
-        """Another epoch has begun, or its leader is known now."""
+        """Handle a new epoch, or the leader of the current one becoming known."""
 
     def begin_shutdown(self) -> None:
-        """The node is about to stop: nothing more will be appended. Nothing is told afterwards."""
+        """Handle the shutdown of the node: no appends any more. This is the last call."""
 
 
 class RaftListeners:
-    """The listeners of one replica. Not shared between threads.
+    """Listeners of one replica. Not thread-safe.
 
-    Whoever drives the replica gives ``handle`` all that it wants done, from its first step on, and
-    then calls ``poll`` until there is nothing more to give.
+    The replica's driver passes every output of the replica, from its first step on, to ``handle``,
+    then calls ``poll`` until it returns False.
     """
 
     def __init__(self, replica: Replica, *, chunk_bytes_max: int = CHUNK_BYTES_MAX) -> None:
@@ -75,28 +76,28 @@ class RaftListeners:
         self._is_polling = False
 
     def register(self, listener: RaftListener) -> None:
-        """Give it everything, from the newest snapshot or the first record on."""
+        """Add a listener; it starts at the newest snapshot, or else at the first record."""
         progress = _ListenerContext(self._replica, listener, self._chunk_bytes_max)
         if self._leader is not None:
             progress.leaders.append(self._leader)
         self._all.append(progress)
 
     def next_offset(self, listener: RaftListener) -> int:
-        """Everything below was given to it."""
+        """Return the offset of the next record to deliver to a listener."""
         (found,) = (one for one in self._all if one.listener is listener)
         return found.next_offset
 
     def handle(self, outgoing: Outgoing) -> None:
-        """Note what the replica tells of leaders."""
+        """Queue a leader change for all listeners; ignore other outputs."""
         if isinstance(outgoing, LeaderChanged):
             self._leader = outgoing
             for one in self._all:
                 one.leaders.append(outgoing)
 
     def poll(self) -> bool:
-        """Give each listener a piece of what it has not got; whether there is more to give."""
+        """Deliver one chunk to each listener; return whether there is more to deliver."""
         if self._is_polling:
-            return True  # a listener has appended something: it is given back later
+            return True  # a listener has appended records: deliver them later
         self._is_polling = True
         try:
             more = [one.advance() for one in list(self._all)]
@@ -105,25 +106,25 @@ class RaftListeners:
         return any(more)
 
     def begin_shutdown(self) -> None:
-        """Tell all that the node is about to stop."""
+        """Notify all listeners of the shutdown, and remove them."""
         listening, self._all = self._all, []
         for one in listening:
             one.listener.begin_shutdown()
 
 
 class _ListenerContext:
-    """How far one listener is."""
+    """Position of one listener."""
 
     def __init__(self, replica: Replica, listener: RaftListener, chunk_bytes_max: int) -> None:
         self.listener: Final = listener
         self.next_offset = 0
         self.leaders: Final[deque[LeaderChanged]] = deque()
-        """What is not told yet, the oldest first."""
+        """Leader changes not delivered yet, the oldest first."""
         self._replica = replica
         self._chunk_bytes_max = chunk_bytes_max
 
     def advance(self) -> bool:
-        """Give one piece, or a snapshot; whether there is more."""
+        """Deliver one chunk, or a snapshot; return whether there is more."""
         log, committed = self._replica.log, self._replica.core.high_watermark or 0
         is_overtaken = self.next_offset < log.log_start_offset
         if (is_overtaken or self.next_offset == 0) and log.snapshots:
@@ -139,13 +140,13 @@ class _ListenerContext:
         return self.next_offset < (self._replica.core.high_watermark or 0)
 
     def _notify_leader(self, leader: LeaderChanged) -> bool:
-        """Whether it is told, or need not be any more."""
+        """Deliver a leader change if it is due; return whether it is delivered or obsolete."""
         end_offset = None
         if leader.epoch_start_offset is not None:
             if leader is not self.leaders[-1]:
-                return True  # this node leads that epoch no more
+                return True  # this node no longer leads that epoch
             if self.next_offset <= leader.epoch_start_offset:
-                return False  # it has not got the first record of that epoch
+                return False  # the first record of that epoch is not delivered yet
             end_offset = self._replica.log.end_offset
         self.listener.handle_leader_change(
             LeaderNotification(leader.epoch, leader.leader_id, end_offset)
@@ -156,7 +157,8 @@ class _ListenerContext:
 def committed_batches(
     log: QuorumLog, start_offset: int, end_offset: int, byte_count_max: int
 ) -> tuple[RecordBatch, ...]:
-    """The batches from one boundary up to another, at least one, and no more than so many bytes."""
+    """Return the batches from ``start_offset`` to ``end_offset``, both batch boundaries: at least
+    one batch, and otherwise at most ``byte_count_max`` bytes."""
     data, position = log.read_bytes(start_offset, byte_count_max), 0
     found: list[RecordBatch] = []
     while not isinstance(batch := read_batch(data, position), TornTail):
@@ -164,6 +166,6 @@ def committed_batches(
             break
         found.append(batch)
         position += batch.byte_count
-    assert found, "a committed batch lies there"
-    assert found[-1].next_offset <= end_offset, "what is committed ends with a batch"
+    assert found, "there is a committed batch at start_offset"
+    assert found[-1].next_offset <= end_offset, "end_offset is a batch boundary"
     return tuple(found)

@@ -1,10 +1,8 @@
-"""What other nodes ask over the wire, brought to the replica and back.
+"""Handler of Raft requests: authorizes them, passes them to the replica and encodes its responses.
 
-Rules of this file:
-
-1. Who asks as a replica must have the right to vote, and where a certificate proves a node, it may
-   speak for that node alone: a fetch with a node's id acknowledges records in its name.
-2. Refusals say who leads as far as Kafka's answers have a place for it, and are told to people.
+Requests of replicas require the right VOTE. If a certificate identifies a node, only that node's id
+is accepted, because a fetch with a replica id acknowledges records for that replica. Error
+responses contain the leader where Kafka's schemas have a field for it, and are logged.
 """
 
 from __future__ import annotations
@@ -45,14 +43,15 @@ from .connection import Asked, Connection
 from .driver import Driver
 
 _FOR_LEADERS: Final = (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
-"""A tool that asks these keeps asking the node that it is connected to, whatever that answers
-(Kafka: ``NetworkClient.leastLoadedNode``): behind a closed connection it looks for another one."""
+"""APIs whose requests only the leader accepts. An admin client repeats them on its connection,
+whatever the error (Kafka: ``NetworkClient.leastLoadedNode``); after the connection is closed it
+tries another node."""
 CONSUMER_REPLICA_ID: Final = -1
-"""The replica id of who is no replica."""
+"""Replica id of a client that is not a replica."""
 
 
 class RaftRequestHandler:
-    """Answers what replicas ask."""
+    """Handler of the requests of replicas and of changes of voters."""
 
     def __init__(self, driver: Driver, log_event: Callable[[str, str, str], None]) -> None:
         self._driver = driver
@@ -65,8 +64,10 @@ class RaftRequestHandler:
     def handle(
         self, connection: Connection, asked: Asked, decoded: latest_schemas.FetchRequest | None
     ) -> None:
-        """Ask the replica; its answer goes out when it comes. ``decoded`` is the body, if it was
-        read before. Raises ``MalformedMessageError``."""
+        """Pass a request to the replica, and send its response once there is one.
+
+        ``decoded``: the body, if it is decoded already. Raises ``MalformedMessageError``.
+        """
         header = asked.header
         key, version = ApiKey(header.api_key), header.api_version
         request = decode_request(
@@ -76,17 +77,17 @@ class RaftRequestHandler:
             request = RequestError(
                 api_key=key,
                 error=WireCode.cluster_authorization_failed,
-                reason="the caller has no right to it",
+                reason="the principal is not authorized for this request",
             )
         if isinstance(request, RequestError):
             self._log_event("refused", connection.where, f"{key.name}: {request.reason}")
             leader_and_epoch = self._driver.replica.core.leader_and_epoch
             asked.answer(encode_error_response(request, version, leader_and_epoch, self._identity))
             return
-        assert not isinstance(request, VersionsRequest), "a listener answers that"
+        assert not isinstance(request, VersionsRequest), "answered by Server"
         if isinstance(request, AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest):
             self._log_event(
-                "voters", connection.where, f"{asked.origin.caller.name} asks {key.name}"
+                "voters", connection.where, f"{key.name} by principal {asked.origin.caller.name}"
             )
         self._ask(connection, asked, request)
 
@@ -101,7 +102,7 @@ class RaftRequestHandler:
                 return
             try:
                 body = encode_response(key, version, response, self._identity)
-            except WireError as error:  # raised here it would go to whoever made the replica step
+            except WireError as error:  # must not propagate into the replica's step
                 connection.refuse(error.message())
             else:
                 asked.answer(body)
@@ -112,12 +113,12 @@ class RaftRequestHandler:
             connection.requests_under_way.add(number)
 
     def _refuse_not_leader(self, connection: Connection, asked: Asked) -> None:
-        """Another node leads: NOT_CONTROLLER is what Kafka's tools try elsewhere after."""
+        """Send NOT_CONTROLLER, after which Kafka's tools try another node, and close."""
         header = asked.header
         refusal = RequestError(
             api_key=ApiKey(header.api_key),
             error=WireCode.not_controller,
-            reason="this node does not lead",
+            reason="this node is not the leader",
         )
         leader_and_epoch = self._driver.replica.core.leader_and_epoch
         asked.answer(
@@ -127,7 +128,7 @@ class RaftRequestHandler:
 
 
 def is_allowed(request: Request, caller: Principal) -> bool:
-    """Whether the caller may ask this, and in that name."""
+    """Return whether a principal may send a request, under the node id in the request."""
     match request:
         case AddVoterRequest() | RemoveVoterRequest():
             return Rights.ADMIN in caller.rights
@@ -141,7 +142,7 @@ def is_allowed(request: Request, caller: Principal) -> bool:
 
 
 def _is_not_leader(response: Response) -> bool:
-    """Whether another node leads, if anybody does."""
+    """Return whether a change of voters failed because this node is not the leader."""
     return (
         isinstance(response, VoterChangeResponse)
         and response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -149,7 +150,7 @@ def _is_not_leader(response: Response) -> bool:
 
 
 def _claimed_node_id(request: Request) -> int | None:
-    """In whose name something is asked."""
+    """Return the node id that a request claims for its sender, or None."""
     match request:
         case VoteRequest():
             return request.candidate.node_id

@@ -1,15 +1,15 @@
-"""A replica on its storage: the core decides, and what it asks for is done to the log, in order.
+"""Replica: the quorum core together with its log. It executes the core's effects on the log.
 
-Rules of this file:
+Invariants:
 
-1. No thread, socket or clock: the node drives it, and so does the simulator, with the same files.
-2. Effects on files are carried out at once, and what they answer is told to the core before the
-   next event. What must leave the process is returned, in order; a sync is run by the driver.
-3. A ``LogError`` that is raised here ends the replica: what it last asked for may be half done.
-   Whoever drives it stops, and opens it again.
-4. A full disk ends nothing. A follower asks again later. What a replica must write down before it
-   may go on (its vote, its epoch) it tries again and again: until then it stands still, as if it
-   were paused, and only its log can be read.
+1. No threads, sockets or clock: the node and the simulator drive the same code.
+2. Effects on files are executed immediately, and their results passed to the core before the next
+   event. Effects outside the process are returned in order; the driver runs syncs.
+3. A ``LogError`` raised here ends the replica, because an effect may be incomplete. The driver must
+   stop; the log is opened again.
+4. A full disk does not end the replica. A follower fetches again later. A write that must precede
+   any further step (vote, epoch) is retried; until it succeeds the replica is stalled: it processes
+   no events, and only its log can be read.
 """
 
 from __future__ import annotations
@@ -90,14 +90,15 @@ from .control_values import (
 )
 
 EVENTS_QUEUED_MAX: Final = 10_000
-"""So many events of the network wait for a replica that stands still; what is more is lost."""
+"""Maximum number of queued events while a replica is stalled; more events of the network are
+dropped."""
 DISK_FULL_RETRY_MS: Final = 500
-"""How often a replica that stands still looks for room."""
+"""Interval at which a stalled replica retries its write."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSync:
-    """Run the ticket, in any thread; then ``Replica.complete_sync`` or ``fail_sync``."""
+    """Request to run ``ticket`` in any thread, then ``Replica.complete_sync`` or ``fail_sync``."""
 
     ticket: PendingSync
 
@@ -112,11 +113,11 @@ Outgoing: TypeAlias = (
     | LogMessage
     | RunSync
 )
-"""What the driver has to do: speak to others, tell users, sync."""
+"""Outputs for the driver: messages to other nodes, log lines, syncs."""
 
 
 class Replica:
-    """One node's part of a quorum. Not shared between threads."""
+    """One node's replica of the log. Not thread-safe."""
 
     core_type: ClassVar[type[QuorumCore]] = QuorumCore
 
@@ -148,14 +149,15 @@ class Replica:
         time_ms: int,
         bootstrap: tuple[tuple[Endpoint, ...], ...] = (),
     ) -> Self:
-        """Open what is in a directory, or make it. ``voters`` and ``kraft_version`` hold as long as
-        the log says nothing else, nor the checkpoint that a dynamic quorum was formatted with.
-        ``now_ms`` is the quorum's clock, ``time_ms`` that of records.
+        """Open the replica in a directory, or create it.
 
-        A log that is damaged where it was durable is cut there, what goes is saved, and the replica
-        does not vote until it has caught up; the only voter's, by what is left of the log, is
-        ``LogReadOnlyError`` or, in front of what recovery looks at, ``CorruptBatchError``. Raises
-        ``CorruptFileError`` if nobody knows any more whom this replica voted for.
+        ``voters`` and ``kraft_version`` apply unless the log or the bootstrap checkpoint has
+        others. ``now_ms`` is the quorum's clock, ``time_ms`` the wall clock of records.
+
+        A log with damage in its durable part is truncated there, with a backup of the removed
+        bytes, and the replica does not vote until it has caught up. If it is the only voter, damage
+        raises ``LogReadOnlyError``, or ``CorruptBatchError`` below the part that recovery checks.
+        Raises ``CorruptFileError`` if the vote of this replica is lost.
         """
         log = QuorumLog.open_or_create(
             storage, directory, config=log_config, topic_id=topic_id, now_ms=time_ms
@@ -168,7 +170,7 @@ class Replica:
         if damage is None:
             try:
                 history = _voter_history(log, voters, kraft_version)
-            except CorruptBatchError as error:  # in front of what recovery looked at
+            except CorruptBatchError as error:  # below the part that recovery checks
                 damage, end_offset = error, log.valid_end_offset()
         if damage is not None:
             is_alone = _voters_left(log, voters, kraft_version).node_ids == (
@@ -176,7 +178,7 @@ class Replica:
             )
             log.close()
             if is_alone:
-                raise damage  # nobody else has what is gone
+                raise damage  # no other replica has the damaged records
             log = QuorumLog.open_damaged(
                 storage,
                 directory,
@@ -200,12 +202,13 @@ class Replica:
         )
         return cls(cls.core_type(initial_state, now_ms=now_ms), log)
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def step(self, event: Event, *, now_ms: int, time_ms: int) -> list[Outgoing]:
-        """Take one event, and do what follows from it; what is left to do is returned.
+        """Process one event and return the outputs for the driver.
 
-        While it stands still events wait. Raises what the storage raises: then it is over.
+        While the replica is stalled events are queued. After an error of the storage the replica
+        has ended.
         """
         self._now_ms = time_ms
         self._enqueue(event)
@@ -216,18 +219,18 @@ class Replica:
 
     @property
     def is_stalled_on_disk_full(self) -> bool:
-        """Whether its disk is too full for what it must write down before it may go on."""
+        """Return whether a full disk prevents a write that must precede any further step."""
         return self._retry_at_ms is not None
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When ``TimePassed`` is to be told at the latest; None if nothing waits for time."""
+        """Return the time by which the driver must send ``TimePassed``, or None."""
         if self._retry_at_ms is not None:
             return self._retry_at_ms
         return self.core.next_deadline_ms
 
     def _enqueue(self, event: Event) -> None:
-        """Let an event wait for its turn. What the network brings may be lost there, too."""
+        """Queue an event. While the replica is stalled, events of the network may be dropped."""
         if not self.is_stalled_on_disk_full:
             self._events.append(event)
         elif isinstance(event, RequestReceived | ResponseReceived | SendFailed):
@@ -237,7 +240,7 @@ class Replica:
             self._events.append(event)
 
     def _process(self, now_ms: int) -> None:
-        """Do what is to be done, in order, as far as there is room to write it down."""
+        """Process events and effects in order, until the replica is stalled or has no more."""
         while True:
             while self._effects:
                 try:
@@ -248,7 +251,7 @@ class Replica:
                 self._effects.popleft()
             if self.is_stalled_on_disk_full:
                 self._retry_at_ms = None
-                self._outgoing.append(LogMessage("there is room again: it goes on"))
+                self._outgoing.append(LogMessage("resumed: the disk has space again"))
                 self._events.append(TimePassed())
             if not self._events:
                 return
@@ -258,19 +261,21 @@ class Replica:
         if not isinstance(self._effects[0], PersistElection | AppendLeaderChange):
             raise error
         if not self.is_stalled_on_disk_full:
-            self._outgoing.append(LogMessage(f"it stands still: {error.message()}"))
+            self._outgoing.append(
+                LogMessage(f"stalled until the disk has space: {error.message()}")
+            )
         self._retry_at_ms = now_ms + DISK_FULL_RETRY_MS
 
     def begin_snapshot(self, end_offset: int, *, time_ms: int) -> SnapshotWriter | None:
-        """Begin a snapshot of what is committed below ``end_offset``, with its voters.
+        """Begin a snapshot of the committed records below ``end_offset``, with its voters.
 
-        As ``ReplicatedLog.begin_snapshot``. None, too, if nobody knows any more who voted there:
-        there is a newer one.
+        As ``ReplicatedLog.begin_snapshot``. Also returns None if the voters at ``end_offset`` are
+        no longer known, because there is a newer snapshot.
         """
-        said = self._voters_at(end_offset)
-        if said is None:
+        found = self._voters_at(end_offset)
+        if found is None:
             return None
-        kraft_version, voters = said
+        kraft_version, voters = found
         self._drop_abandoned_snapshot()
         return self.log.begin_snapshot(
             self.log.snapshot_id_at(end_offset),
@@ -280,33 +285,36 @@ class Replica:
         )
 
     def clean(self, *, time_ms: int) -> bool:
-        """Forget what retention does not keep; whether there was anything. To be called every few
-        minutes. As ``ReplicatedLog.clean``; a ``DiskFullError`` or ``LogLockedError`` changes
-        nothing: call again later."""
+        """Delete segments and snapshots beyond the retention limits; return whether there were any.
+
+        To be called every few minutes. As ``ReplicatedLog.clean``; a ``DiskFullError`` or
+        ``LogLockedError`` changes nothing: call again later.
+        """
         self._drop_abandoned_snapshot()
         return self.log.clean(now_ms=time_ms, voters_at=self._voters_at)
 
     def _drop_abandoned_snapshot(self) -> None:
-        """Release the lock of a snapshot that is fetched no more: its leader is not the leader."""
+        """Drop a partly fetched snapshot, with its lock, if its leader is no longer the leader."""
         role = self.core.role
         if not isinstance(role, Follower) or role.snapshot is None:
             self.log.drop_received_snapshot()
 
     def _voters_at(self, end_offset: int) -> tuple[int, KRaftVoters | None] | None:
-        """What a snapshot says of voters: with kraft.version 0 they are configured, not said."""
-        said = self.core.voters_at(end_offset)
-        if said is None:
+        """Return kraft.version and voters for a snapshot; with version 0 voters are configured, and
+        a snapshot has none."""
+        found = self.core.voters_at(end_offset)
+        if found is None:
             return None
-        voters, kraft_version = said
+        voters, kraft_version = found
         return kraft_version, voters_record(voters) if kraft_version else None
 
     def appended(self, *, now_ms: int, time_ms: int) -> list[Outgoing]:
-        """Users' records were appended to ``log``, in the epoch that is led."""
+        """Sync and replicate users' records that were appended to ``log`` in the leader's epoch."""
         self._execute(StartSync())
         return self.step(Appended(), now_ms=now_ms, time_ms=time_ms)
 
     def complete_sync(self, ticket: PendingSync, *, now_ms: int, time_ms: int) -> list[Outgoing]:
-        """A sync that ``RunSync`` asked for has ended well."""
+        """Handle the end of a successful sync."""
         self._is_syncing = False
         self.log.complete_sync(ticket)
         if self._is_sync_due:
@@ -315,10 +323,10 @@ class Replica:
         return self.step(SyncCompleted(), now_ms=now_ms, time_ms=time_ms)
 
     def fail_sync(self, ticket: PendingSync, error: LogError) -> None:
-        """It has failed: the log is closed, and this replica is over."""
+        """Handle a failed sync: close the log. The replica has ended."""
         self.log.fail_sync(ticket, error)
 
-    # --- doing ------------------------------------------------------------------------------------
+    # --- effects ----------------------------------------------------------------------------------
 
     def _execute(self, effect: Effect) -> None:
         log = self.log
@@ -351,7 +359,7 @@ class Replica:
                 self._change_log(effect)
 
     def _change_log(self, effect: Effect) -> None:
-        """What is answered by an event."""
+        """Execute an effect whose result is an event."""
         log, now_ms = self.log, self._now_ms
         match effect:
             case AppendLeaderChange():
@@ -369,7 +377,7 @@ class Replica:
             case InstallSnapshot():
                 self._install_snapshot(effect)
             case _:
-                raise AssertionError(f"an effect that nobody carries out: {effect}")
+                raise AssertionError(f"unknown effect: {effect}")
 
     def _append_as_follower(self, effect: AppendAsFollower) -> None:
         try:
@@ -377,7 +385,7 @@ class Replica:
         except (CorruptBatchError, LogGapError, DivergedLogError, FutureEpochError) as error:
             self._events.append(AppendRefused(error.message()))
         except DiskFullError as error:
-            self._note_appended()  # some of it may be there
+            self._note_appended()  # a part may be appended
             self._events.append(AppendRefused(error.message(), is_disk_full=True))
         else:
             self._note_appended()
@@ -399,13 +407,13 @@ class Replica:
         except DiskFullError as error:
             refused = SnapshotRefused(effect.snapshot_id, error.message(), is_disk_full=True)
             self._events.append(refused)
-        except LogLockedError:  # a snapshot of this node's own is being written
+        except LogLockedError:  # held by the writer of this node's own snapshot
             reason = "this node is writing a snapshot of its own"
             self._events.append(SnapshotRefused(effect.snapshot_id, reason))
 
     def _install_snapshot(self, effect: InstallSnapshot) -> None:
         if not self.log.is_receiving_snapshot:
-            return  # there was no room for its last bytes, and it was refused
+            return  # its last bytes were refused, because the disk is full
         try:
             receiver = self.log.install_snapshot(effect.snapshot_id)
         except CorruptSnapshotError as error:
@@ -431,7 +439,7 @@ class Replica:
 
 
 def _voter_history(log: QuorumLog, voters: VoterSet, kraft_version: int) -> VoterSetHistory:
-    """What the log says of voters, snapshot first; before that what configuration says."""
+    """Return the voter sets of snapshot and log; ``voters`` apply before the first of them."""
     history = VoterSetHistory(voters, kraft_version)
     head = log.snapshot_voters()
     if head is not None:
@@ -446,21 +454,21 @@ def _voter_history(log: QuorumLog, voters: VoterSet, kraft_version: int) -> Vote
 
 
 def _stored_election(log: QuorumLog, path: str) -> ElectionState:
-    """Epoch and vote of this replica. Raises ``CorruptFileError`` if they are not known."""
+    """Read epoch and vote of this replica. Raises ``CorruptFileError`` if they are lost."""
     written = log.read_election_state()
     if written is not None:
         return election_state(written)
     if log.last_fetched_epoch:
         raise CorruptFileError(
             path=path,
-            reason="it is missing, and there is a log beside it: whom this node voted for is not "
-            "known (`raftlog node recover --help` tells what can be done)",
+            reason="the file is missing but the log is not empty, so the vote of this node is "
+            "unknown (see `raftlog node recover --help`)",
         )
     return ElectionState(epoch=0)
 
 
 def _voters_left(log: QuorumLog, voters: VoterSet, kraft_version: int) -> VoterSet:
-    """Who votes, as far as a damaged log still says it."""
+    """Return the latest voters in the readable part of a damaged log."""
     try:
         return _voter_history(log, voters, kraft_version).latest
     except (CorruptBatchError, CorruptFileError):

@@ -1,17 +1,13 @@
-"""Memory for all requests that are being received or answered, with their answers, and how
-principals share it.
+"""Memory budget of requests and responses, shared by principals.
 
-Rules of this file:
-
-1. A frame is begun while there is room left, however large it is, and one frame of each principal
-   is received although there is no room, or frames that were begun would wait for each other. So
-   the bound is exceeded by one frame of each principal, or one answer, and a large one is never
-   refused for ever.
-2. One principal may hold as much as is free (the "dynamic threshold" of shared packet buffers):
-   half of the budget alone, a third beside another one that wants as much. There is always room
-   for one more.
-3. All that wait are called when they have room, and wait again if others were faster (Kafka:
-   ``queued.max.request.bytes``, ``MemoryPool``).
+1. Reading a frame of any size may start while memory is free. Without free memory one frame of each
+   principal is still received to its end: otherwise incomplete frames would wait for each other.
+   So the budget is exceeded by at most one frame of each principal, or one response, and a large
+   request is not delayed forever.
+2. A principal may hold as much as is free (the "dynamic threshold" of shared packet buffers): half
+   of the budget alone, a third beside a second one. So there is always memory for one more.
+3. When memory is freed, all waiting connections that have room are called; they wait again if
+   others have taken it (Kafka: ``queued.max.request.bytes``, ``MemoryPool``).
 """
 
 from __future__ import annotations
@@ -23,8 +19,7 @@ from weakref import WeakValueDictionary
 
 
 class RequestBudget:
-    """Bytes of frames on their way in, of requests under way and of answers that are not taken,
-    of all connections."""
+    """Memory of all connections: incomplete frames, requests in flight, unread responses."""
 
     def __init__(self, byte_count_max: int) -> None:
         self.byte_count_max: Final = byte_count_max
@@ -34,26 +29,26 @@ class RequestBudget:
 
     @property
     def held_byte_count(self) -> int:
-        """How many bytes all principals hold."""
+        """Return how many bytes all principals hold."""
         return self._byte_count
 
     @property
     def free_byte_count(self) -> int:
-        """How many bytes are left; below zero if the bound is exceeded."""
+        """Return how many bytes are free; negative if the budget is exceeded."""
         return self.byte_count_max - self._byte_count
 
     @property
     def has_room(self) -> bool:
-        """Whether a principal that holds nothing may begin a frame."""
+        """Return whether a principal that holds nothing may start to send a request."""
         return self.free_byte_count > 0
 
     @property
     def waiting_count(self) -> int:
-        """How many connections and requests wait for room."""
+        """Return how many connections and requests wait for free memory."""
         return len(self._waiting)
 
     def share_of(self, principal: str) -> BudgetShare:
-        """Return the share of one principal, for all of its connections."""
+        """Return the share of a principal, common to all of its connections."""
         found = self._shares.get(principal)
         if found is None:
             found = self._shares[principal] = BudgetShare(self)
@@ -64,7 +59,7 @@ class RequestBudget:
 
     def _give(self, byte_count: int) -> None:
         self._byte_count -= byte_count
-        assert self._byte_count >= 0, "only what was taken is given back"
+        assert self._byte_count >= 0, "not more than was taken"
         self._call([go_on for go_on, share in self._waiting.items() if share.has_room])
 
     def _wait(self, go_on: Callable[[], None], share: BudgetShare) -> None:
@@ -84,7 +79,7 @@ class RequestBudget:
 
 
 class BudgetShare:
-    """Bytes of one principal, in a budget that it shares with others."""
+    """Memory of one principal within a budget."""
 
     def __init__(self, budget: RequestBudget) -> None:
         self.budget: Final = budget
@@ -93,48 +88,51 @@ class BudgetShare:
 
     @property
     def held_byte_count(self) -> int:
-        """How many bytes this principal holds."""
+        """Return how many bytes this principal holds."""
         return self._byte_count
 
     @property
     def has_room(self) -> bool:
-        """Whether this principal may begin a frame, or receive more of one."""
+        """Return whether this principal may send a request, or more of one."""
         return self._byte_count < self.budget.free_byte_count
 
     def take(self, byte_count: int) -> None:
-        """Count so many bytes more."""
+        """Add bytes to the count."""
         self._byte_count += byte_count
         self.budget._take(byte_count)
 
     def give(self, byte_count: int) -> None:
-        """Count so many bytes less."""
+        """Subtract bytes from the count, and call waiting connections that have room now."""
         self._byte_count -= byte_count
-        assert self._byte_count >= 0, "only what was taken is given back"
+        assert self._byte_count >= 0, "not more than was taken"
         self.budget._give(byte_count)
 
     def may_overdraw(self, go_on: Callable[[], None]) -> bool:
-        """Return whether this one may receive the rest of its frame without room: one at a time."""
+        """Return whether a connection may receive the rest of its frame without free memory.
+
+        One connection of a principal at a time, identified by ``go_on``.
+        """
         if self._overdrawn_by is None:
             self._overdrawn_by = go_on
         return self._overdrawn_by == go_on
 
     def end_overdraft(self, go_on: Callable[[], None]) -> None:
-        """Leave that to the next one, if it was this one."""
+        """End the overdraft of a connection, and call the principal's waiting connections."""
         if self._overdrawn_by == go_on:
             self._overdrawn_by = None
             self.budget._call_all_of(self)
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Call this when there is room. Once, however often it is asked for."""
+        """Call ``go_on`` once when there is room, however often it was registered."""
         self.budget._wait(go_on, self)
 
     def forget(self, go_on: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Unregister ``go_on``, and end its overdraft."""
         self.budget._forget(go_on)
         self.end_overdraft(go_on)
 
     async def room(self) -> None:
-        """Wait until there is room: what is taken without waiting again is within the bound."""
+        """Wait until there is room. Memory taken before the next ``await`` is within the budget."""
         while not self.has_room:
             there_is_room = asyncio.get_running_loop().create_future()
 

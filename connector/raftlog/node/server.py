@@ -1,14 +1,12 @@
-"""The sockets of a node: who may connect, how many, and who answers what they ask.
+"""Server of a node: accepts connections, enforces limits, dispatches requests.
 
-Rules of this file:
-
-1. A connection is counted (``connection_quotas``) before a byte of it is read. It has a short time
-   to prove a right; a peer that is silent for long, or too slow in the middle of a frame or of an
-   answer, is sent away. While others wait for memory, it is sent away sooner.
-2. What replicas ask goes to the replica, what clients ask to ``ClientApis``; a fetch goes by the
-   replica id that it names.
-3. Voters have a budget of memory of their own: what clients hold keeps no vote waiting. Of either
-   budget each principal has a share, or each host where nothing proves a principal.
+1. A connection is counted (``connection_quotas``) before any byte is read. It must authenticate
+   within ``handshake_ms``. Idle connections are closed, and those whose peer stalls inside a
+   request or response; while other connections wait for memory, slow ones earlier.
+2. Requests of replicas are handled by the replica, requests of clients by ``ClientApis``. A Fetch
+   is a replica's if its replica id is not negative.
+3. Voters have a memory budget of their own, so that clients cannot delay votes. In either budget
+   every principal has a share, or every host without an authenticated principal.
 """
 
 from __future__ import annotations
@@ -48,19 +46,22 @@ from .request_budget import RequestBudget
 _BACKLOG: Final = 1024
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
 _LOOKS: Final = 4
-"""How often within the time that is allowed those are looked for who let it pass."""
+"""Number of checks for overdue connections within the shortest timeout."""
 _LOOK_S_MAX: Final = 1.0
 _RELIEF: Final = 4
-"""While others wait for memory, this part of the budget is freed at each look, at most."""
-_NO_RIGHT: Final = "it has not proven any right in time"
+"""While connections wait for memory, each check frees about this fraction (1/4) of the budget."""
+_NO_RIGHT: Final = (
+    "not authorized in time: the TLS handshake is incomplete, or [access] gives the certificate no "
+    "right"
+)
 _DESCRIPTORS: Final = "open files"
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSocket:
-    """One address to listen on. ``tls`` is asked for each connection, so that certificates may
-    change; ``authenticate`` says who the peer is by its certificate, or lets nobody in."""
+    """Address to bind. ``tls`` is called for each connection, so that certificates can be reloaded;
+    ``authenticate`` returns the principal of a certificate, None to refuse the connection."""
 
     host: str
     port: int
@@ -71,18 +72,18 @@ class ListenerSocket:
 
 @dataclass(slots=True)
 class ServerMetrics:
-    """For people and metrics."""
+    """Counters for metrics."""
 
     connections: int = 0
     refused_connections: Counter[str] = field(default_factory=Counter)
-    """By the limit."""
+    """By limit."""
     closed_connections: Counter[str] = field(default_factory=Counter)
-    """By the reason."""
+    """By reason."""
     requests: Counter[str] = field(default_factory=Counter)
 
 
 class Server:
-    """Everything that listens. It belongs to the running loop."""
+    """Listeners and connections of a node, on the running event loop."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Server:
         log_event: Callable[[str, str, str], None],
         has_descriptors: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``has_descriptors`` says whether the log has its descriptors in reserve."""
+        """``has_descriptors`` returns whether the log has its reserve of file descriptors."""
         self.metrics: Final = ServerMetrics()
         self._driver = driver
         self._apis = apis
@@ -112,11 +113,11 @@ class Server:
 
     @property
     def connections(self) -> tuple[Connection, ...]:
-        """Those that are open."""
+        """Return the open connections."""
         return tuple(self._connections)
 
     def reauthenticate(self) -> int:
-        """Have those come back who may do something else by now; how many."""
+        """Close connections whose principal changed, after their responses; return how many."""
         found = [one for one in self._connections if one.needs_reauthentication]
         for connection in found:
             connection.finish()
@@ -125,7 +126,7 @@ class Server:
     # --- listening --------------------------------------------------------------------------------
 
     def listen(self) -> list[int]:
-        """Listen on every door; the ports. Raises ``NodeAddressError``."""
+        """Bind all listeners and return their ports. Raises ``NodeAddressError``."""
         for listener_socket in self._listener_sockets:
             self._sockets.append(_listening(listener_socket.host, listener_socket.port))
         for listener_socket, listening in zip(self._listener_sockets, self._sockets, strict=True):
@@ -140,7 +141,7 @@ class Server:
         return task
 
     async def close(self, *, timeout_ms: int) -> None:
-        """Let nobody in, answer what is under way as far as there is time, and close."""
+        """Stop accepting, wait up to ``timeout_ms`` for responses in flight, and close."""
         for task in list(self._tasks):
             task.cancel()
         for listening in self._sockets:
@@ -165,28 +166,28 @@ class Server:
                     return
                 if error.errno in _NO_DESCRIPTOR:
                     self._note_no_descriptor()
-                else:  # of one connection that is lost, or of a network that may come back
-                    self._log_event("refused", "everybody", error.strerror or str(error))
+                else:  # one lost connection, or a network that is down
+                    self._log_event("refused", "all peers", error.strerror or str(error))
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
                 continue
             self._enter(listener_socket, peer, str(address[0]), f"{address[0]}:{address[1]}")
 
     def _note_no_descriptor(self) -> None:
-        """Accept no connection for a while: the log's files come first."""
+        """Log that no connection is accepted: the remaining descriptors are for the log's files."""
         self.metrics.refused_connections[_DESCRIPTORS] += 1
-        reason = "no descriptor is left: no new connection is accepted until there are some"
+        reason = "too many open files: no connection is accepted until file descriptors are free"
         self._log_event("limit", _DESCRIPTORS, reason)
         self.quotas.close_oldest_stranger()
 
     def _enter(
         self, listener_socket: ListenerSocket, peer: socket.socket, host: str, where: str
     ) -> None:
-        """Begin to shake hands with a peer, if there is a place for it."""
+        """Start the handshake with a peer, if the limits allow it."""
 
         def close() -> None:
             self.metrics.closed_connections["no right"] += 1
             self._log_event("refused", where, _NO_RIGHT)
-            self._loop.call_soon(shaking_hands.cancel)  # a task without a first step cleans up none
+            self._loop.call_soon(handshake.cancel)  # before its first step it would skip `finally`
 
         entered = self.quotas.enter(listener_socket.listener, host, close, self._loop.time())
         if isinstance(entered, LimitExceeded):
@@ -194,12 +195,13 @@ class Server:
             peer.close()
             return
         self.metrics.connections += 1
-        shaking_hands = self._start(self._handshake(listener_socket, peer, entered, host, where))
+        handshake = self._start(self._handshake(listener_socket, peer, entered, host, where))
 
     def _refuse(self, refusal: LimitExceeded, where: str) -> None:
-        """Tell of a limit that is hit: one line for each limit once in a while."""
+        """Count and log a refused connection; log lines are throttled for each limit."""
         self.metrics.refused_connections[refusal.limit] += 1
-        self._log_event("limit", f"limits.{refusal.limit}", f"{where} is refused: {refusal.reason}")
+        reason = f"connection from {where} refused: {refusal.reason}"
+        self._log_event("limit", f"limits.{refusal.limit}", reason)
 
     async def _handshake(
         self,
@@ -209,7 +211,7 @@ class Server:
         host: str,
         where: str,
     ) -> None:
-        """Shake hands. From then on the connection is its own."""
+        """Perform the TLS handshake; then asyncio drives the connection."""
         is_known = False
 
         def closed(connection: Connection) -> None:
@@ -222,10 +224,10 @@ class Server:
             nonlocal is_known
             caller = listener_socket.authenticate(transport.get_extra_info("ssl_object"))
             if is_known:
-                return caller  # it is judged again
+                return caller  # for needs_reauthentication
             is_known = True
             if caller is None:
-                self._log_event("refused", where, "nobody knows who it is")
+                self._log_event("refused", where, "the peer is not authenticated")
                 return None
             refusal = self.quotas.admit(entered, caller)
             if refusal is not None:
@@ -249,7 +251,7 @@ class Server:
         try:
             peer.setblocking(False)
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # who vanished is noticed
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects vanished peers
             await self._loop.connect_accepted_socket(
                 lambda: connection,
                 peer,
@@ -257,7 +259,7 @@ class Server:
                 ssl_handshake_timeout=self._limits.handshake_ms / 1000 if tls else None,
             )
         except (OSError, ssl.SSLError) as error:
-            self._log_event("refused", where, str(error) or "it left")
+            self._log_event("refused", where, str(error) or "the peer closed the connection")
         finally:
             if not is_known:
                 peer.close()
@@ -271,7 +273,7 @@ class Server:
         self.quotas.leave(entered)
 
     def _frame_bytes_max(self, caller: Principal) -> int:
-        """Who may only look needs no large frames."""
+        """Return the limit of a request: small, unless the principal may append or replicate."""
         limits = self._limits
         sends_records = caller.rights & (Rights.APPEND | Rights.VOTE)
         return limits.frame_bytes_max if sends_records else limits.stranger_frame_bytes_max
@@ -288,21 +290,21 @@ class Server:
             self.quotas.close_overdue(now_s)
             for connection in list(self._connections):
                 if connection.is_stalled(now_s):
-                    reason = "it stopped in the middle of a frame, or takes no answers"
+                    reason = "the peer stalled inside a request, or does not read its responses"
                     self._abort_connection(connection, "stalled", reason)
                     continue
                 silent_s = now_s - connection.last_asked_s
                 if connection.in_flight_count or silent_s <= idle_s:
                     continue
-                if silent_s > 2 * idle_s:  # it does not take its last answers either
+                if silent_s > 2 * idle_s:  # it does not read its last responses either
                     connection.abort()
                 else:
                     connection.finish()
             self._free_memory(now_s)
 
     def _free_memory(self, now_s: float) -> None:
-        """While others wait for memory, cut off the connections that hold most and whose peers will
-        not have sent or taken it in ``stalled_ms``, at their present pace."""
+        """While connections wait for memory, close those that hold most of it and whose peers are
+        too slow to send or read it within ``stalled_ms``."""
         slow: dict[RequestBudget, list[Connection]] = {}
         for connection in self._connections:
             left_s, share = connection.look_at_pace(now_s), connection.held_budget
@@ -317,7 +319,7 @@ class Server:
                 if wanted <= 0:
                     break
                 wanted -= _held_byte_count(connection)
-                reason = "others wait for the memory that it holds, and it is too slow"
+                reason = "the peer is too slow, and other connections wait for memory that it holds"
                 self._abort_connection(connection, "memory", reason)
 
     def _abort_connection(self, connection: Connection, why: str, reason: str) -> None:
@@ -325,10 +327,10 @@ class Server:
         self._log_event("refused", connection.where, reason)
         connection.abort()
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def _handle(self, connection: Connection, asked: Asked) -> None:
-        """Have a question answered. Raises ``MalformedMessageError``."""
+        """Dispatch a request. Raises ``MalformedMessageError``."""
         key, version = ApiKey(asked.header.api_key), asked.header.api_version
         self.metrics.requests[key.name] += 1
         fetch = None
@@ -363,7 +365,7 @@ class Server:
             connection.refuse(error.message())
             return
         except Exception:
-            connection.refuse("a bug: there is no answer")
+            connection.refuse("internal error: the request has no response")
             raise
         asked.answer(body)
         if isinstance(body, LastAnswer):
@@ -381,7 +383,7 @@ class Server:
 
 
 def _principal(caller: Principal, host: str) -> str:
-    """Return whose share of memory it is: a proven name's, else that of all on one host."""
+    """Return the key of a memory share: the authenticated principal, else the peer's host."""
     return f"host {host}" if caller.name in ("", ANONYMOUS) else f"name {caller.name}"
 
 
@@ -390,7 +392,7 @@ def _held_byte_count(connection: Connection) -> int:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens; the first address that a name has. Raises ``NodeAddressError``."""
+    """Return a listening socket on the first address of a host. Raises ``NodeAddressError``."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
