@@ -1,10 +1,8 @@
-"""Walk over the headers of a segment's batches without reading what lies under them.
+"""Iterate over the batch headers of a segment without reading the records.
 
-Rules of this file:
-
-1. For bytes that a recovery or the writer itself has vouched for: no CRC is computed. A header that
-   cannot be is ``CorruptBatchError`` all the same, so that nothing is ever guessed.
-2. No numpy, no record: what opening a segment costs is the few headers behind its last index entry.
+For bytes that recovery or the writer has already checked: no CRC is computed. An implausible header
+raises ``CorruptBatchError`` nevertheless. No numpy: opening a segment reads only the few headers
+after its last index entry.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _CHUNK_BYTES: Final = 32 * KIB
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """Where a batch lies and what its header says. Offsets are inclusive."""
+    """Position and header fields of one batch. Offsets are inclusive."""
 
     position: int
     byte_count: int
@@ -38,12 +36,12 @@ class BatchHeader:
 
 
 def header_at(file: ReadableFile, position: int, end_position: int) -> BatchHeader:
-    """The header of the batch at ``position``. Raises ``CorruptBatchError``."""
+    """Read the header of the batch at ``position``. Raises ``CorruptBatchError``."""
     return _header(file.read_at(position, BATCH_HEADER_BYTES), 0, file, position, end_position)
 
 
 def iter_headers(file: ReadableFile, position: int, end_position: int) -> Iterator[BatchHeader]:
-    """The headers of all batches in [position, end_position), which ends behind a batch.
+    """Yield the headers of all batches in [position, end_position), both batch boundaries.
 
     Raises ``CorruptBatchError``.
     """
@@ -65,13 +63,15 @@ def _header(
     if error is not None:
         raise error
     if len(head) < BATCH_HEADER_BYTES:
-        raise CorruptBatchError(reason="its header is not whole", path=file.path, position=position)
+        raise CorruptBatchError(
+            reason="its header is incomplete", path=file.path, position=position
+        )
     fields = BATCH_HEADER.unpack(head)
     base_offset, length, leader_epoch, _, _, attributes, last_offset_delta, _, max_ms = fields[:9]
     reason = header_damage(base_offset, attributes, last_offset_delta, fields[-1])
     byte_count = length + LOG_OVERHEAD_BYTES
     if reason is None and (length <= 0 or position + byte_count > end_position):
-        reason = f"its {byte_count} bytes reach behind the end of the log at {end_position}"
+        reason = f"its {byte_count} bytes exceed the end of the segment at byte {end_position}"
     if reason is not None:
         raise CorruptBatchError(
             reason=reason, path=file.path, position=position, offset=base_offset

@@ -1,9 +1,8 @@
-"""The bootstrap checkpoint: who votes in a dynamic quorum before its log says so (KIP-853).
+"""Read the bootstrap checkpoint: the initial voters of a dynamic quorum (KIP-853).
 
-Rules of this file:
-
-1. It is read whole or not at all: whoever believes in half a set of voters may elect itself.
-2. It says nothing of a log's records, and is none of its snapshots.
+``00000000000000000000-0000000000.checkpoint`` is read whole or not at all: a replica that used a
+partial voter set could elect itself. It holds no records of the log and is not one of its
+snapshots.
 """
 
 from __future__ import annotations
@@ -17,19 +16,20 @@ from raftlog.storage.protocol import Storage
 
 
 def bootstrap_voters(storage: Storage, directory: str) -> tuple[KRaftVoters, int] | None:
-    """The voters and the kraft.version that a partition's directory was formatted with.
+    """Return the voters and the kraft.version that a partition's directory was formatted with.
 
-    None if it names none: then configuration does. Raises ``CorruptFileError``.
+    None if there is no bootstrap checkpoint or it holds no voters: then they are configured. Raises
+    ``CorruptFileError``.
     """
     path = storage.join(directory, checkpoint_name(BOOTSTRAP_ID))
     try:
         reader = SnapshotReader(LogFiles.of_checkpoint(storage, path, BOOTSTRAP_ID), BOOTSTRAP_ID)
         for _ in reader.batches():
             pass
-    except SegmentDeletedError:  # there is none
+    except SegmentDeletedError:  # no bootstrap checkpoint
         return None
     except CorruptSnapshotError as error:
-        reason = f"{error.reason}; it says who voted at first: take the copy of another node"
+        reason = f"{error.reason}; it holds the initial voters: copy this file from another node"
         raise CorruptFileError(path=path, reason=reason, position=error.position) from None
     if reader.voters is None or not reader.kraft_version:
         return None

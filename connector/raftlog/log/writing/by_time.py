@@ -1,9 +1,6 @@
-"""Find records of a log that is open for writing by their time, as consumers ask (ListOffsets).
+"""Timestamp look-ups in a log that is open for writing (ListOffsets).
 
-Rules of this file:
-
-1. What is written is read back as any reader reads it; where to look is what the writer knows.
-2. Control records have times like others (Kafka: ``LogSegment.findOffsetByTimestamp``).
+Control records have timestamps too (Kafka: ``LogSegment.findOffsetByTimestamp``).
 """
 
 from __future__ import annotations
@@ -16,11 +13,12 @@ from .segments import LogSegments
 def record_for_timestamp(
     segments: LogSegments, timestamp_ms: int, *, start_offset: int, end_offset: int
 ) -> Record | None:
-    """The first record in [start_offset, end_offset) whose time is ``timestamp_ms`` or later.
+    """Return the first record in [start_offset, end_offset) whose timestamp is >= ``timestamp_ms``.
 
-    ``end_offset`` is a batch boundary. Raises what reading raises.
+    ``end_offset`` must be a batch boundary. Raises ``CorruptBatchError`` and what the storage
+    raises.
     """
-    from raftlog.log.files import LogFiles  # with what it needs for columns
+    from raftlog.log.files import LogFiles  # imports numpy
     from raftlog.log.times import find_batch_after_timestamp
 
     files = LogFiles.of_directory(segments.directory.storage, segments.directory.path)
@@ -39,11 +37,11 @@ def record_for_timestamp(
             for record in batch.records():
                 if record.offset >= start_offset and record.timestamp_ms >= timestamp_ms:
                     return record
-        start_offset = next_offset  # a batch may claim a time that none of its records has
+        start_offset = next_offset  # a header's timestamp may exceed all of its records'
     return None
 
 
 def max_timestamp_ms(segments: LogSegments) -> int:
-    """The greatest time of any batch on disk; -1 for none."""
+    """Return the greatest timestamp of any batch on disk; -1 if there is none."""
     sealed = (segment.max_timestamp_ms for segment in segments.retention_segments())
     return max(segments.active.max_timestamp_ms, *sealed, -1)

@@ -1,14 +1,13 @@
-"""``.kafka_cleanshutdown``: where a log ended when its last writer closed it in order.
+"""``.kafka_cleanshutdown``: the end of the log when its last writer closed it.
 
-Rules of this file:
+Everything below that end was synced before the file is written, indexes and producer snapshot too.
+The file is deleted, and the directory synced, before the first write after an open.
 
-1. Everything below the marker's end was synced, indexes and producer snapshot too, before the
-   marker was written. It goes (and the directory is synced) before the first write after an open.
-2. Several processes may have a log open, and one that closes does not end the others. So the
-   marker names its end, and it counts only while the log ends exactly there: same segment, same
-   file length. Behind a writer that went on it says nothing.
-3. Kafka: ``CleanShutdownFileHandler``, a JSON object with ``version`` and ``brokerEpoch``. Kafka
-   keeps one above all partitions; ours lies in the log's own directory.
+Several processes may have one log open, and one that closes it does not stop the others. So the
+file holds the end offset, the last segment and its size, and counts only while they match the log.
+
+Kafka: ``CleanShutdownFileHandler``, a JSON object with ``version`` and ``brokerEpoch``. Kafka has
+one file per log directory; raftlog has one per partition.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CLEAN_SHUTDOWN_NAME: Final = ".kafka_cleanshutdown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanShutdown:
-    """The log ends (exclusive) at ``end_offset``, ``byte_count`` bytes into its last segment."""
+    """The log's end: ``end_offset`` (exclusive), ``byte_count`` bytes into its last segment."""
 
     end_offset: int
     segment_base_offset: int
@@ -30,7 +29,7 @@ class CleanShutdown:
 
 
 def encode_clean_shutdown(marker: CleanShutdown) -> bytes:
-    """The bytes of the marker."""
+    """Return the content of ``.kafka_cleanshutdown``."""
     fields = {
         "version": 0,
         "brokerEpoch": -1,
@@ -42,7 +41,7 @@ def encode_clean_shutdown(marker: CleanShutdown) -> bytes:
 
 
 def parse_clean_shutdown(data: bytes) -> CleanShutdown | None:
-    """What the marker says, or None: then it is as if it were not there."""
+    """Parse the file. Returns None if it does not parse: then the shutdown was not clean."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):

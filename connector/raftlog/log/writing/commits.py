@@ -1,13 +1,12 @@
-"""What a log remembers of named commits: the last one of each application id.
+"""The last named commit of each application id, to recognize retries of a commit.
 
-Rules of this file:
+A commit is checked before its log token: a retry of an append that succeeded must get its offsets
+although the log's end has moved on. Names are compared as a whole: the same version under another
+query id is another commit.
 
-1. ``check`` is asked before an append, and before its token is looked at: a retry of an append that
-   won must get its own offsets back, although the log's end has moved on. It changes nothing.
-2. A name is compared whole. The same version under another query id is another commit.
-3. Kept in the order of the log, so that the one that has been silent longest is first: beyond
-   ``COMMITS_MAX`` application ids it is forgotten. Nothing is forgotten by age: no clock proves
-   that an application will not retry, and a wrong one would make the log append a repeat again.
+Beyond ``COMMITS_MAX`` application ids the least recently used one is evicted. Nothing expires by
+age: no clock proves that an application will not retry, and a wrong clock would let a repeated
+commit be appended twice.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .producers import Duplicate
 class LastCommit:
     """The last commit of an application id: its batch's offsets (inclusive) and its log time.
 
-    ``timestamp_ms`` is -1 where a client asks after retention has deleted the batch.
+    ``timestamp_ms`` is -1 in a client's answer if retention has deleted the batch.
     """
 
     name: CommitName
@@ -45,7 +44,7 @@ class Commits:
         return len(self._last)
 
     def __iter__(self) -> Iterator[LastCommit]:
-        """The last commits, the oldest first."""
+        """Iterate over the last commits, oldest first."""
         return iter(self._last.values())
 
     def get(self, application_id: str) -> LastCommit | None:
@@ -57,12 +56,11 @@ class Commits:
         return copied
 
     def check(self, name: CommitName, *, take_over_from: str | None = None) -> Duplicate | None:
-        """Whether a commit may be appended: None, or the offsets that it has already.
+        """Return None if the commit may be appended, or the offsets that it already has.
 
-        With ``take_over_from``, the query id of the last commit, another one may begin under the
-        application id, with any version.
-        Raises ``StaleCommitError`` for a version older than the last, and ``ForeignCommitError``
-        for another query id.
+        ``take_over_from``: the query id of the last commit. Then another query may start under the
+        application id, with any version. Raises ``StaleCommitError`` for a version older than the
+        last, ``ForeignCommitError`` for another query id.
         """
         last = self._last.get(name.application_id)
         if last is None:
@@ -89,7 +87,7 @@ class Commits:
         return None
 
     def append(self, commit: LastCommit) -> None:
-        """Note a commit that lies in the log: it is the last one, whatever its version."""
+        """Record an appended commit as the last one of its application id, whatever its version."""
         self._last.pop(commit.name.application_id, None)
         self._last[commit.name.application_id] = commit
         if len(self._last) > COMMITS_MAX:

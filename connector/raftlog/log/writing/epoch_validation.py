@@ -1,10 +1,8 @@
-"""What a leader answers a follower about its place in the log, and where a follower cuts its own.
+"""Validation of a follower's fetch position, and the offset at which a follower truncates.
 
-Rules of this file:
-
-1. Pure: the log's facts are arguments. Kafka: ``RaftLog.validateOffsetAndEpoch`` and
-   ``truncateToEndOffset``, ``KafkaRaftLog.endOffsetForEpoch`` (KIP-101, KIP-595, KIP-630).
-2. A place is (offset, epoch of the record before it). Epoch 0 has no leader and no records.
+Pure functions of the log's epochs and snapshots. Kafka: ``RaftLog.validateOffsetAndEpoch`` and
+``truncateToEndOffset``, ``KafkaRaftLog.endOffsetForEpoch`` (KIP-101, KIP-595, KIP-630). A fetch
+position is (offset, epoch of the record before it). Epoch 0 has no leader and no records.
 """
 
 from __future__ import annotations
@@ -24,7 +22,10 @@ from raftlog.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochValidation:
-    """A log as far as such answers need it. Snapshots ascend, without the bootstrap's."""
+    """The facts of a log that validation needs.
+
+    ``snapshots`` are in ascending order, without the bootstrap checkpoint.
+    """
 
     log_start_offset: int
     log_end_offset: int
@@ -33,7 +34,7 @@ class EpochValidation:
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot that the log begins behind; else 0."""
+        """The epoch of the last record, or of the snapshot at which an empty log starts; else 0."""
         if self.epochs.latest_epoch is not None:
             return self.epochs.latest_epoch
         if self.snapshots:
@@ -44,14 +45,14 @@ class EpochValidation:
 
     @property
     def _first_snapshot(self) -> SnapshotId | None:
-        """The oldest snapshot that reaches the log's start; older ones may be there still."""
+        """The oldest snapshot at or after the log start; older ones may not be deleted yet."""
         start = self.log_start_offset
         return next((one for one in self.snapshots if one.end_offset >= start), None)
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Where (exclusive) the newest epoch that is not above ``epoch`` ends in this log.
+        """Return the largest epoch <= ``epoch`` and its end offset (exclusive) in this log.
 
-        For an epoch above all: the log's end and its last epoch.
+        For an epoch newer than the log's last one: the last epoch and the log end offset.
         """
         found = self.epochs.end_offset_for(epoch, self.log_end_offset)
         if found is None:
@@ -62,7 +63,10 @@ class EpochValidation:
         return found
 
     def validate(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
-        """Whether a follower may fetch from ``offset`` if ``epoch`` is that of its last record."""
+        """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``.
+
+        ``Diverging``: it must truncate first. ``SnapshotNeeded``: it must fetch a snapshot.
+        """
         if offset == 0 and self.snapshots:
             return SnapshotNeeded(self.snapshots[-1])
         if offset == 0 and self.log_start_offset == 0:
@@ -82,7 +86,7 @@ class EpochValidation:
         return Valid()
 
     def truncation_offset(self, diverging: OffsetAndEpoch) -> int:
-        """Where (exclusive) a follower ends its log when its leader answered ``Diverging``."""
+        """Return the offset to which a follower truncates after a ``Diverging`` response."""
         if diverging.epoch == 0:
             return min(diverging.offset, self.log_end_offset)
         own = self.end_offset_for_epoch(diverging.epoch)

@@ -1,11 +1,8 @@
-"""Where a log's memory can be taken from, so that only what lies behind it must be read.
+"""Find the newest stored producer state, so that only the batches after it must be replayed.
 
-Rules of this file:
-
-1. A producer snapshot, or the header of a checkpoint: each has a CRC of its own, so one that reads
-   well is believed. One that does not is an anomaly, and the next older one is tried.
-2. A source counts up to an offset that the caller knows to be of this history: what was written
-   for a tail that was truncated since may lie above it.
+A source is a producer snapshot or the header of a checkpoint. Each has a CRC, so one that parses is
+used; one that does not is an anomaly, and the next older one is tried. ``offset_max`` must be known
+to be of this history: a source above it may have been written for a tail that was truncated since.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from .recovered import Anomaly
 def newest_producer_state(
     storage: Storage, directory: str, listing: Listing, offset_max: int
 ) -> tuple[ProducerStateManager | None, tuple[Anomaly, ...]]:
-    """The memory of the newest sound source at or below ``offset_max``, and what was wrong."""
+    """Return the newest valid producer state up to ``offset_max``, and the damaged sources."""
     anomalies: list[Anomaly] = []
     for offset, is_checkpoint, name in _sources(listing, offset_max):
         path = storage.join(directory, name)
@@ -53,7 +50,7 @@ def newest_producer_state(
 
 
 def _sources(listing: Listing, offset_max: int) -> Iterator[tuple[int, bool, str]]:
-    """End offset, kind and name, the newest first; of two equal ones the producer snapshot."""
+    """Yield end offset, kind and name, newest first; a producer snapshot before a checkpoint."""
     found = [
         (offset, False, offset_name(offset, PRODUCER_SNAPSHOT_SUFFIX))
         for offset in listing.producer_snapshots
@@ -64,15 +61,18 @@ def _sources(listing: Listing, offset_max: int) -> Iterator[tuple[int, bool, str
 
 
 def _of_checkpoint(data: bytes, path: str, offset: int) -> ProducerStateManager | None:
-    """The memory in a checkpoint's header; None if Kafka wrote it. Raises ``CorruptFileError``."""
+    """Return the producer state in a checkpoint's header; None if Kafka wrote the checkpoint.
+
+    Raises ``CorruptFileError``.
+    """
     try:
         batch = read_batch(data, path=path) if len(data) > LOG_OVERHEAD_BYTES else None
         if not isinstance(batch, RecordBatch) or not batch.is_control:
-            raise CorruptFileError(path=path, reason="it does not begin with a whole header")
+            raise CorruptFileError(path=path, reason="its first batch is incomplete or not control")
         first = next(batch.records(), None)
         header = None if first is None else decode_control(first.key, first.value)
     except CorruptBatchError as error:
         raise CorruptFileError(path=path, position=0, reason=error.reason) from None
     if not isinstance(header, SnapshotHeader):
-        raise CorruptFileError(path=path, reason="it does not begin with a SnapshotHeader record")
+        raise CorruptFileError(path=path, reason="its first record is not a SnapshotHeader")
     return ProducerStateManager.from_header_field(header.tagged_fields, path, offset)

@@ -1,11 +1,9 @@
-"""Which old segments and snapshots a log may forget. Pure decisions; others do the deleting.
+"""Decide which old segments and snapshots retention deletes. Pure: nothing is deleted here.
 
-Rules of this file:
-
-1. Only what lies wholly below the high watermark goes, oldest first and without a gap, and never
-   the active segment.
-2. Kafka: ``UnifiedLog.deleteRetentionMsBreachedSegments``, ``deleteRetentionSizeBreachedSegments``;
-   ``KafkaRaftLog.cleanSnapshotsRetentionSize`` and ``...Ms`` for a log that has a state machine.
+Only segments wholly below the high watermark are deleted, oldest first and without a gap, and never
+the active segment. Kafka: ``UnifiedLog.deleteRetentionMsBreachedSegments``,
+``deleteRetentionSizeBreachedSegments``; ``KafkaRaftLog.cleanSnapshotsRetentionSize`` and
+``cleanSnapshotsRetentionMs`` for a log with a state machine.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from raftlog.types import SnapshotId
 
 @dataclass(frozen=True, slots=True)
 class RetentionSegment:
-    """A sealed segment. ``max_timestamp_ms`` -1: its records have no time, and never grow old."""
+    """A sealed segment. ``max_timestamp_ms`` -1: no record has a timestamp, so it never expires."""
 
     end_offset: int
     byte_count: int
@@ -28,7 +26,7 @@ class RetentionSegment:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSnapshot:
-    """A snapshot, its size, and the log time of the last record that it contains."""
+    """A snapshot, its size, and the timestamp of the last record that it contains."""
 
     snapshot_id: SnapshotId
     byte_count: int
@@ -44,10 +42,10 @@ def start_after_retention(
     retention_ms: int | None,
     retention_bytes: int | None,
 ) -> int | None:
-    """The log start (exclusive end of what goes) that retention asks for, or None for no change.
+    """Return the log start offset that retention requires, or None for no change.
 
-    A segment goes when its newest record is older than ``retention_ms``, or while the log without
-    it would still hold ``retention_bytes``.
+    A segment is deleted if its newest record is older than ``retention_ms``, or while the log
+    without it would still hold at least ``retention_bytes``. None for either: no such limit.
     """
     surplus = sum(segment.byte_count for segment in sealed) + active_bytes
     surplus -= retention_bytes if retention_bytes is not None else surplus
@@ -74,10 +72,10 @@ def snapshot_to_start_after(
     retention_ms: int | None,
     retention_bytes: int | None,
 ) -> SnapshotId | None:
-    """The snapshot that the log may begin behind, or None for no change. The newest always stays.
+    """Return the snapshot at whose end the log may start, or None for no change.
 
-    ``snapshots`` ascend. The oldest goes while it is older than ``retention_ms``, or while log and
-    snapshots together hold more than ``retention_bytes``.
+    ``snapshots`` are in ascending order; the newest is always kept. The oldest is deleted while it
+    is older than ``retention_ms``, or while log and snapshots together exceed ``retention_bytes``.
     """
     held = log_bytes + sum(snapshot.byte_count for snapshot in snapshots)
     kept = None

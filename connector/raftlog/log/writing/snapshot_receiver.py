@@ -1,9 +1,7 @@
-"""Take a checkpoint that another node wrote: bytes in their order, then all of it (KIP-630).
+"""Receive a snapshot from the leader (KIP-630, FetchSnapshot).
 
-Rules of this file:
-
-1. It gets its name only after ``SnapshotReader`` has read it through and found it complete.
-2. It is written by ``RawSnapshotWriter``, like a snapshot of this node's own: one at a time.
+The file gets its final name only after ``SnapshotReader`` has read all of it and found it complete.
+``RawSnapshotWriter`` writes the bytes, so at most one snapshot is written at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from .raw_snapshot_writer import RawSnapshotWriter
 
 
 class SnapshotReceiver:
-    """One checkpoint that is being fetched. Not shared between threads.
+    """One snapshot that is being fetched. Not shared between threads.
 
     Raises ``LogLockedError`` while another snapshot is being written.
     """
@@ -35,18 +33,18 @@ class SnapshotReceiver:
 
     @property
     def byte_count(self) -> int:
-        """How many bytes are here."""
+        """Bytes that were received so far."""
         return self._writer.byte_count
 
     def write(self, position: int, data: bytes) -> None:
-        """Keep bytes that follow those which are here."""
-        assert position == self._writer.byte_count, "bytes come in order"
+        """Append bytes at ``position``, which must be ``byte_count``."""
+        assert position == self._writer.byte_count, "bytes must be received in order"
         self._writer.append(data)
 
     def keep(self) -> None:
-        """Look through it and give it its name; durable on return.
+        """Validate the snapshot and rename it to its final name; durable on return.
 
-        Raises ``CorruptSnapshotError``: then it is dropped.
+        Raises ``CorruptSnapshotError``: then the received bytes are deleted.
         """
         try:
             self._check()
@@ -56,15 +54,15 @@ class SnapshotReceiver:
             raise
 
     def drop(self) -> None:
-        """Delete what was received. Twice is allowed."""
+        """Delete the received bytes. May be called twice."""
         self._writer.close()
 
     def abandon(self) -> None:
-        """Close the file where the storage may have failed; the next writer deletes it."""
+        """Close the file after a storage failure, without deleting it: the next writer does."""
         self._writer.abandon()
 
     def _check(self) -> None:
-        """Read it through, and keep what it says of voters. Raises ``CorruptSnapshotError``."""
+        """Read the whole snapshot and store its voters. Raises ``CorruptSnapshotError``."""
         files = LogFiles.of_checkpoint(self._directory.storage, self._writer.path, self.snapshot_id)
         reader = SnapshotReader(files, self.snapshot_id)
         for _ in reader.batches():

@@ -1,12 +1,10 @@
-"""How far a log is synced, while syncs are on their way.
+"""The synced position of a log and its pending syncs.
 
-Rules of this file:
-
-1. A sync is two events with time between them: what was written before the first is durable at the
-   second, and nothing counts as synced before. Between them batches may be appended, segments
-   rolled and the log cut. Whoever drives the log does the waiting: here is no thread.
-2. What is known of syncs is void when the log is cut or recovered: a ticket of before says nothing
-   then. Its segment stays open until it has ended.
+A sync has two events, start and completion. Bytes that were written before the start are durable at
+the completion and not counted as synced before it. In between, batches may be appended, segments
+rolled and the log truncated. A truncation or a recovery replaces the ``SyncState``, so that a
+pending sync of the old one is ignored; its segment stays open until that sync has ended. There is
+no thread here: the caller runs the sync.
 """
 
 from __future__ import annotations
@@ -17,32 +15,32 @@ from .active_segment import ActiveSegment
 
 
 class SyncState:
-    """What is durable of one log. ``position`` is that of ``end_offset`` in the active segment."""
+    """The durable end of one log: ``end_offset``, at byte ``position`` of the active segment."""
 
     def __init__(self, end_offset: int, position: int) -> None:
         self.end_offset = end_offset
         self.position = position
 
     def start(self, segment: ActiveSegment, end_offset: int) -> PendingSync:
-        """Everything that was appended so far is to become durable."""
+        """Start a sync of everything that was appended before ``end_offset``."""
         segment.begin_sync()
         return PendingSync(end_offset, segment.byte_count, segment, self)
 
     def note(self, end_offset: int, position: int) -> None:
-        """Everything up to here is durable. What was known already may have been rolled since."""
+        """Advance the durable end. An older one is ignored: its segment may have been rolled."""
         if end_offset > self.end_offset:
             self.end_offset, self.position = end_offset, position
 
     def roll(self) -> None:
-        """A new segment begins at the end, which was synced."""
+        """Start a new segment at the log's end, which is synced."""
         self.position = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingSync:
-    """A sync that was started: all below ``end_offset`` (exclusive) is to become durable.
+    """A sync that was started. It covers everything below ``end_offset`` (exclusive).
 
-    ``run`` does it, in any thread; then ``complete_sync`` or ``fail_sync`` is told, once.
+    Call ``run`` in any thread; then ``complete_sync`` or ``fail_sync`` of the log, once.
     """
 
     end_offset: int
@@ -51,5 +49,5 @@ class PendingSync:
     state: SyncState
 
     def run(self) -> None:
-        """Return when it is durable. Raises ``DiskFailedError``: then tell ``fail_sync``."""
+        """Sync the segment. Raises ``DiskFailedError``: then call ``fail_sync``."""
         self.segment.sync()

@@ -1,9 +1,7 @@
-"""The last batches of a log in memory: what followers ask for is nearly always what came last.
+"""Cache of a log's last batches, from which nearly all follower fetches are served.
 
-Rules of this file:
-
-1. Batches follow one another without a gap, or the older ones go. Memory is bounded by bytes, but
-   for the newest batch.
+The cached batches are contiguous. Their size is bounded, except that the newest batch is always
+kept.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ TAIL_CACHE_BYTES_MAX: Final = 1 * MIB
 
 
 class TailCache:
-    """Batches in order, by the base offset of each."""
+    """Batches in order, found by base offset."""
 
     def __init__(self, byte_count_max: int = TAIL_CACHE_BYTES_MAX) -> None:
         self._byte_count_max = byte_count_max
@@ -26,7 +24,7 @@ class TailCache:
         self._byte_count = 0
 
     def add(self, base_offset: int, data: bytes) -> None:
-        """The log has grown by a batch."""
+        """Add the batch that was appended at the end of the log."""
         self._bases.append(base_offset)
         self._batches.append(data)
         self._byte_count += len(data)
@@ -34,15 +32,15 @@ class TailCache:
             self._evict()
 
     def clear(self) -> None:
-        """The log is not what it was."""
+        """Drop all batches, because the log was truncated or recovered."""
         self._bases.clear()
         self._batches.clear()
         self._byte_count = 0
 
     def read(self, offset: int, byte_count_max: int) -> bytes:
-        """Whole batches from the one that begins at ``offset``: one at least, then what fits.
+        """Return whole batches from the batch at ``offset``: the first one always, then what fits.
 
-        Nothing if that one is not here.
+        Returns b"" if that batch is not cached.
         """
         at = bisect_left(self._bases, offset)
         if at == len(self._bases) or self._bases[at] != offset:
@@ -54,7 +52,7 @@ class TailCache:
         return b"".join(self._batches[at:end])
 
     def _evict(self) -> None:
-        """Let go of the oldest half, so that forgetting costs little for each batch."""
+        """Evict the oldest half, so that the cost per appended batch is small."""
         count = 0
         while count < len(self._batches) - 1 and self._byte_count > self._byte_count_max // 2:
             self._byte_count -= len(self._batches[count])
