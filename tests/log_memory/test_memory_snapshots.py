@@ -165,7 +165,7 @@ def test_bytes_of_a_stranger_behind_the_entries_are_passed_over(trailing: bytes)
 
 def test_a_trailer_of_another_version_is_refused_by_name() -> None:
     data = encode_producer_snapshot((), b"raftlog\x02" + bytes(50))
-    with pytest.raises(CorruptFileError, match="its trailer has version 0x02, not 1"):
+    with pytest.raises(CorruptFileError, match="unsupported trailer version 0x02, expected 1"):
         ProducerStateManager.decode_snapshot(data, "/x", 40)
 
 

@@ -1,10 +1,8 @@
-"""What the small files of a log's directory say before its segments are looked at.
+"""Read the checkpoint and metadata files of a log's directory, before its segments.
 
-Rules of this file:
-
-1. Nothing is written, and no small file stops a recovery: one that is damaged is an anomaly, and
-   what it said is then not known. What is not known of a mark is taken as the least.
-2. Where the sidecar of checksums itself is damaged, the files that it speaks of are read without.
+Nothing is written, and no damaged file stops a recovery: it becomes an anomaly, its content is
+unknown, and an unknown offset counts as 0. If the ``checksums`` file is damaged, the files that it
+covers are read without verification.
 """
 
 from __future__ import annotations
@@ -48,10 +46,11 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFiles:
-    """``log_start_offset`` and ``recovery_point`` are 0 and ``epochs`` is None if not known.
+    """Content of the small files of one log.
 
-    ``damaged`` are the names of the files that must be written anew. ``is_after_boot``: the log was
-    written to before this boot of the machine, and not since.
+    ``log_start_offset`` and ``recovery_point`` are 0, and ``epochs`` is None, if unknown.
+    ``damaged``: names of the files that must be rewritten. ``is_after_boot``: the log was written
+    before this boot of the machine, and not since.
     """
 
     listing: Listing
@@ -67,10 +66,10 @@ class CheckpointFiles:
 
     @property
     def durable_offset(self) -> int:
-        """Everything below was synced once, as far as these files can tell (exclusive).
+        """The offset below which everything is known to have been synced (exclusive).
 
-        A segment is made when the one before it has been synced; one that nothing was published in
-        does not count.
+        A segment is created after the one before it was synced, so the last base offset counts; but
+        not that of a segment that nothing was published in.
         """
         last = max(self.listing.segments, default=0)
         published_end = 0
@@ -87,7 +86,7 @@ class CheckpointFiles:
 
 
 class CheckpointReader:
-    """Reads the small files of one directory, and collects what is wrong with them."""
+    """Reads the small files of one directory and collects their damage."""
 
     def __init__(self, storage: Storage, directory: str, *, is_raftlog: bool) -> None:
         self.anomalies: list[Anomaly] = []
@@ -104,7 +103,7 @@ class CheckpointReader:
             self.add_damage(CHECKSUMS_NAME, error)
 
     def read(self, name: str, parse: Callable[[bytes, str], V]) -> V | None:
-        """What a file says; None if it is missing or damaged."""
+        """Return a file's parsed content; None if it is missing or damaged."""
         path = self._storage.join(self._directory, name)
         try:
             data = read_checked(self._storage, path) if self._is_checked else self._bytes(path)
@@ -114,7 +113,7 @@ class CheckpointReader:
             return None
 
     def add_damage(self, name: str, error: CorruptFileError) -> None:
-        """A file of the directory is damaged."""
+        """Record that a file of the directory is damaged."""
         self.damaged.add(name)
         anomaly = Anomaly(kind=None, path=error.path, position=error.position, reason=error.reason)
         self.anomalies.append(anomaly)
@@ -128,7 +127,10 @@ class CheckpointReader:
 
 
 def read_checkpoint_files(storage: WritableStorage, directory: str) -> CheckpointFiles:
-    """Read what there is. Raises ``LogNotFoundError`` and ``LogAccessError`` only."""
+    """Read the small files of a directory.
+
+    Raises ``LogNotFoundError`` and ``LogAccessError`` only.
+    """
     names = storage.list_names(directory)
     listing = read_listing(names)
     is_raftlog = RAFTLOG_PROPERTIES_NAME in names
@@ -139,7 +141,7 @@ def read_checkpoint_files(storage: WritableStorage, directory: str) -> Checkpoin
     clean = reader.read(CLEAN_SHUTDOWN_NAME, lambda data, _: parse_clean_shutdown(data))
     reader.read(PARTITION_METADATA_NAME, parse_partition_metadata)
     reader.read(RAFTLOG_PROPERTIES_NAME, parse_log_properties)
-    # A replica's, or a single copy's.
+    # `synced` is a replica's, `published` an embedded log's.
     names_published = [name for name in (SYNCED_NAME, PUBLISHED_NAME) if name in names]
     in_this_boot = [
         read_published(storage, directory, storage.boot_id(), name) for name in names_published

@@ -1,12 +1,12 @@
-"""A segment's indexes from a scan of its batches: the bytes that its writer would have written.
+"""Build a segment's indexes from columns of its batches.
 
-Rules of this file:
+``IndexRebuild`` returns the bytes that ``indexer.SegmentIndexer`` would have written, in one step
+for each entry instead of one for each batch.
 
-1. The rule is ``index_rules.SegmentIndexer``'s, and so are the bytes; only the way there differs:
-   columns of batches, and one step for an entry, not one for a batch.
-2. An index as its writer left it may have other time entries, one from each time that the segment
-   was closed, and lack the last ones of both. It is as good if each of its entries is true: then it
-   is left alone, for a second process may be writing to it.
+An index that a writer left may differ from them and be valid: it has one more time entry for each
+time that the segment was closed, and may lack the last entries. ``IndexCheck`` therefore accepts an
+index if each of its entries is true, and it is left alone, because a second process may be writing
+it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _ENTRIES_MISSING_MAX: Final = 2
 
 
 class IndexRebuild:
-    """The indexes of one segment, piece after piece of its batches from position 0 on.
+    """The indexes of one segment, whose batches are added in order from position 0.
 
-    ``first_timestamp_ms`` is the greatest time of the first batch; ``max_timestamp_ms`` and
-    ``max_timestamp_offset`` as in ``SegmentIndexer``.
+    ``first_timestamp_ms`` is the max timestamp of the first batch; ``max_timestamp_ms`` and
+    ``max_timestamp_offset`` are as in ``SegmentIndexer``.
     """
 
     def __init__(self, base_offset: int, *, interval_bytes: int) -> None:
@@ -46,7 +46,7 @@ class IndexRebuild:
         self._aborted = bytearray()
 
     def note(self, batches: BatchColumns) -> None:
-        """Sound batches that follow those noted before."""
+        """Add valid batches that follow those added before."""
         if not len(batches):
             return
         if self.first_timestamp_ms is None:
@@ -56,7 +56,7 @@ class IndexRebuild:
         )
         rose = np.where(largest[1:] > largest[:-1], np.arange(len(batches)), -1)
         where = np.maximum.accumulate(rose)
-        # Of plain memory: a bisection there costs a tenth of one that numpy is asked for.
+        # Bisecting a memoryview costs a tenth of np.searchsorted.
         position, last_offset = batches.position.data, batches.last_offset.data
         due = 0
         while True:
@@ -71,11 +71,11 @@ class IndexRebuild:
         self._rise(batches, int(largest[-1]), int(where[-1]))
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
-        """An abort marker lies in this segment."""
+        """Add an aborted transaction whose marker is in this segment."""
         self._aborted += encode_aborted(aborted)
 
     def close(self) -> None:
-        """The segment ends here: its last time entry is due."""
+        """Add the time entry that is due at the end of the segment."""
         self._note_time()
 
     @property
@@ -98,7 +98,7 @@ class IndexRebuild:
 
     @property
     def txn_index(self) -> bytes:
-        """The content of ``.txnindex``; there is no such file where it is empty."""
+        """The content of ``.txnindex``; if empty, the file does not exist."""
         return bytes(self._aborted)
 
     def _rise(self, batches: BatchColumns, timestamp_ms: int, ordinal: int) -> None:
@@ -114,20 +114,20 @@ class IndexRebuild:
 
 
 class IndexCheck:
-    """Whether what lies in a segment's two index files is true, as its batches are noted."""
+    """Verification of a segment's two index files against its batches."""
 
     def __init__(self, base_offset: int, offset_index: bytes, time_index: bytes) -> None:
         self._offsets = parse_offset_index(offset_index, base_offset)
         self._times = parse_time_index(time_index, base_offset)
-        self._is_whole = _ends_there(
+        self._is_whole = _ends_at(
             offset_index, len(self._offsets) * OFFSET_ENTRY.size
-        ) and _ends_there(time_index, len(self._times) * TIME_ENTRY.size)
+        ) and _ends_at(time_index, len(self._times) * TIME_ENTRY.size)
         self._expected_offsets = 0
         self._expected_times = 0
         self._max_timestamp_ms = NO_TIMESTAMP_MS
 
     def note(self, batches: BatchColumns) -> None:
-        """Sound batches that follow those noted before."""
+        """Add valid batches that follow those added before."""
         if not len(batches):
             return
         largest = np.maximum.accumulate(
@@ -143,9 +143,9 @@ class IndexCheck:
         self._expected_times += int(np.sum(exists & is_time))
 
     def is_valid_for(self, rebuilt: IndexRebuild) -> bool:
-        """Whether both files say nothing that is not so, and nearly everything that is.
+        """Return whether every entry of both files is true and at most the last two are missing.
 
-        Zeros behind their entries are room for more.
+        Zeros after the entries are preallocated space.
         """
         return (
             self._is_whole
@@ -157,11 +157,11 @@ class IndexCheck:
 
 
 def _lookup(sorted_values: Int64s, wanted: Int64s) -> tuple[Int64s, Bools]:
-    """Where in ascending values each wanted one is, and whether it is there at all."""
+    """Return the index of each wanted value in ascending values, and whether it is present."""
     at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
     exists: Bools = sorted_values[at] == wanted
     return at, exists
 
 
-def _ends_there(data: bytes, byte_count: int) -> bool:
+def _ends_at(data: bytes, byte_count: int) -> bool:
     return not data[byte_count:].strip(b"\0")

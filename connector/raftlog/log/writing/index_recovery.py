@@ -1,12 +1,10 @@
-"""Rebuild the offset and time indexes of segments that recovery does not read.
+"""Rebuild offset and time indexes of sealed segments that recovery does not read.
 
-Rules of this file:
+Opening a log checks the last entry of each index, like Kafka's sanity check; ``raftlog repair``
+reads the whole segment. An index is rewritten only if the segment is valid to its end. A crash
+while it is written leaves an invalid index, which the next opening detects.
 
-1. An index that does not fit its segment is found by a look at its last entry when a log is opened
-   for writing, as by Kafka's sanity check, and by reading the whole segment when it is repaired.
-2. An index is written only from a segment that is valid to its end: a damaged one is left alone.
-   A crash in the middle leaves an index that is found again.
-3. Kafka: ``LogSegment.sanityCheck``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``.
+Kafka: ``LogSegment.sanityCheck``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``.
 """
 
 from __future__ import annotations
@@ -32,16 +30,16 @@ def rebuild_invalid_indexes(
     interval_bytes: int,
     log_start_offset: int,
 ) -> tuple[str, ...]:
-    """Rebuild the indexes of sealed segments that do not fit them by a look; the files' paths.
+    """Rebuild the indexes of sealed segments that fail the sanity check; return the files' paths.
 
-    ``segments`` are all of the log; the last one is not sealed.
+    ``segments`` are all segments of the log; the last one is active and not checked.
     """
     rebuilt: list[str] = []
     for segment, following in pairwise(segments):
         if following.base_offset <= log_start_offset:
-            continue  # it is forgotten
+            continue  # below the log start
         if not _are_indexes_valid(storage, directory, segment, interval_bytes):
-            with contextlib.suppress(DiskFullError):  # an index is a hint: the next opening tries
+            with contextlib.suppress(DiskFullError):  # the next opening tries again
                 rebuilt += rebuild_indexes(storage, directory, segment.base_offset, interval_bytes)
     return tuple(rebuilt)
 
@@ -49,8 +47,11 @@ def rebuild_invalid_indexes(
 def rebuild_indexes(
     storage: WritableStorage, directory: str, base_offset: int, interval_bytes: int
 ) -> tuple[str, ...]:
-    """Read a segment that no writer has open, and write its indexes again if they are not true."""
-    from .index_rebuild import IndexCheck, IndexRebuild  # these need numpy
+    """Read a whole segment and rewrite its indexes if they are wrong; return the files' paths.
+
+    No writer may have the segment open.
+    """
+    from .index_rebuild import IndexCheck, IndexRebuild  # imports numpy
     from .segment_recovery import ScanPosition, ScanRules, SegmentEnd, recover_segment
 
     names = [offset_name(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
@@ -126,22 +127,22 @@ def _are_indexes_valid(
                 return bool(time_ms >= 0 and 0 <= delta < end_offset - base_offset)
             has_time = segment.byte_count and header_at(log, 0, segment.byte_count)
             return not has_time or has_time.max_timestamp_ms < 0
-    except (LogNotFoundError, CorruptBatchError, _TornIndex):
+    except (LogNotFoundError, CorruptBatchError, _PartialEntryError):
         return False
 
 
-class _TornIndex(Exception):  # noqa: N818 - never leaves this file
-    """An index does not consist of whole entries."""
+class _PartialEntryError(Exception):
+    """An index whose size is not a multiple of the entry size."""
 
 
 def _last_entry(storage: WritableStorage, path: str, entry_bytes: int) -> bytes:
     with storage.open_file(path) as index:
         byte_count = index.byte_count()
         if byte_count % entry_bytes:
-            raise _TornIndex
+            raise _PartialEntryError
         return index.read_at(max(0, byte_count - entry_bytes), entry_bytes)
 
 
 def _has_entry_due(log: ReadableFile, byte_count: int, interval_bytes: int) -> bool:
-    """Whether any batch has an entry in the offset index."""
+    """Return whether any batch is due for an offset index entry."""
     return any(one.position > interval_bytes for one in iter_headers(log, 0, byte_count))

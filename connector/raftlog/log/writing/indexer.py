@@ -1,16 +1,18 @@
-"""Which entries a segment's offset and time index get: Kafka's rule, batch by batch.
+"""Entries of a segment's offset and time index, batch by batch, by Kafka's rule.
 
-Rules of this file:
+The same batches at the same positions give the same bytes, for the writer of a segment, for
+recovery, and for a second process that reads what the first one appended.
 
-1. The same batches at the same positions give the same bytes, whoever feeds them in: the writer of
-   a segment, a recovery that rebuilds its indexes, a second process that reads what the first one
-   appended.
-2. Kafka: ``LogSegment.append`` and ``recover``, ``OffsetIndex``, ``TimeIndex.maybeAppend``. An
-   entry is due for the first batch behind more than ``index.interval.bytes`` since the last entry:
-   so none ever stands for position 0. A time entry comes with it, and once more when the segment
-   is closed or sealed, if the greatest time has risen since.
-3. No numpy here: an append must not pay for its import. The parsers of whole files are in
-   ``log.offset_index`` and ``log.time_index``.
+An entry is due for the first batch after more than ``index.interval.bytes`` since the last entry,
+so no entry points to position 0. A time entry is added with it, and once more when the segment is
+closed or sealed if the max timestamp has risen since:
+
+    interval 4096   position     0    2000   4000   6000   8000  10000  12000
+                    bytes since  0    2000   4000   6000   2000   4000   6000
+                    entry                             *                    *
+
+Kafka: ``LogSegment.append`` and ``recover``, ``OffsetIndex``, ``TimeIndex.maybeAppend``. No numpy:
+an append must not import it. ``log.offset_index`` and ``log.time_index`` parse whole files.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ IndexerMark: TypeAlias = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class NewEntries:
-    """Entries to write behind those that an index file already has."""
+    """Entries to append to the two index files, and the positions at which to write them."""
 
     offset_position: int
     offset_entries: bytes
@@ -40,10 +42,10 @@ class NewEntries:
 
 
 class SegmentIndexer:
-    """The entries that are due for one segment, as batch after batch is noted.
+    """The index entries of one segment, computed batch by batch.
 
-    ``max_timestamp_ms`` and ``max_timestamp_offset`` are the greatest time of the segment so far
-    and the last offset of the first batch that had it (Kafka: ``maxTimestampAndOffsetSoFar``).
+    ``max_timestamp_ms`` and ``max_timestamp_offset``: the greatest timestamp of the segment so far,
+    and the last offset of the first batch that has it (Kafka: ``maxTimestampAndOffsetSoFar``).
     """
 
     __slots__ = (
@@ -83,11 +85,11 @@ class SegmentIndexer:
         time_index_bytes: int,
         last_time_entry: bytes,
     ) -> SegmentIndexer:
-        """Go on behind the entries of two index files that are known to be sound.
+        """Continue after the entries of two valid index files.
 
-        ``last_time_entry`` is empty if there is none. The batch of the last offset entry (the one
-        at position 0 if there is none) must be noted with ``note_again`` next, and with ``note``
-        those behind it: none of them has an entry.
+        ``last_time_entry`` is b"" if there is none. Next, call ``note_again`` with the batch of the
+        last offset entry (the batch at position 0 if there is no entry), then ``note`` with the
+        batches after it: none of them has an entry.
         """
         assert offset_index_bytes % OFFSET_ENTRY.size == time_index_bytes % TIME_ENTRY.size == 0
         indexer = cls(base_offset, interval_bytes=interval_bytes)
@@ -100,7 +102,7 @@ class SegmentIndexer:
         return indexer
 
     def note_again(self, *, byte_count: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """One batch was written before, and the entries that it gave are there."""
+        """Add a batch whose entries are in the files already."""
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
             self.max_timestamp_offset = last_offset
@@ -109,7 +111,7 @@ class SegmentIndexer:
     def note(
         self, *, position: int, byte_count: int, last_offset: int, max_timestamp_ms: int
     ) -> None:
-        """One batch was, or is about to be, written at ``position`` of the segment."""
+        """Add a batch that was, or is about to be, written at ``position`` of the segment."""
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
             self.max_timestamp_offset = last_offset
@@ -120,29 +122,29 @@ class SegmentIndexer:
         self._bytes_since_entry += byte_count
 
     def note_time(self) -> None:
-        """The time entry of this moment, if time rose: due when a segment is closed or sealed."""
+        """Add the time entry that is due at close or seal, if the max timestamp has risen."""
         if self.max_timestamp_ms > self._last_time_ms:
             delta = self.max_timestamp_offset - self._base_offset
             self._new_times += TIME_ENTRY.pack(self.max_timestamp_ms, delta)
             self._last_time_ms = self.max_timestamp_ms
 
     def is_full(self, index_bytes_max: int) -> bool:
-        """Whether one of the indexes has no room for another entry (``segment.index.bytes``)."""
+        """Return whether an index has no room for another entry (``segment.index.bytes``)."""
         offset_bytes = self.offset_index_bytes + len(self._new_offsets)
         time_bytes = self.time_index_bytes + len(self._new_times)
         return (
             offset_bytes + OFFSET_ENTRY.size > index_bytes_max
-            or time_bytes + 2 * TIME_ENTRY.size > index_bytes_max  # one is kept for the closing
+            or time_bytes + 2 * TIME_ENTRY.size > index_bytes_max  # one more is due at close
         )
 
     @property
     def has_new(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether there are entries to write."""
         return bool(self._new_offsets or self._new_times)
 
     def mark(self) -> IndexerMark:
-        """Where it stands, for ``restore``. Nothing may be waiting to be written."""
-        assert not self.has_new, "take what is new first"
+        """Return the state for ``restore``. All new entries must have been taken."""
+        assert not self.has_new, "take the new entries first"
         return (
             self._bytes_since_entry,
             self._last_time_ms,
@@ -153,7 +155,7 @@ class SegmentIndexer:
         )
 
     def restore(self, mark: IndexerMark) -> None:
-        """Forget what was noted since: it could not be written."""
+        """Undo the batches that were added since ``mark``, because they could not be written."""
         self._new_offsets.clear()
         self._new_times.clear()
         (
@@ -166,7 +168,7 @@ class SegmentIndexer:
         ) = mark
 
     def take(self) -> NewEntries:
-        """What is to be written now, and where in the two files. Counts as written from here on."""
+        """Return the new entries to write. They count as written from now on."""
         entries = NewEntries(
             self.offset_index_bytes,
             bytes(self._new_offsets),

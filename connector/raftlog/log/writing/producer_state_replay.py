@@ -1,10 +1,11 @@
-"""Feed a log's memory from a scan: batch by batch where a batch matters, in one step where none do.
+"""Replay scanned batches into a producer state, one call for each run of plain batches.
 
-Rules of this file:
+A batch must be decoded if it is a control batch, has a producer, is compressed (its records are not
+visible), or if its bytes may contain a commit's name or a transaction marker. Of all others the
+producer state needs only end offset and timestamp, so a run of them is applied as one batch:
 
-1. A batch matters if it is a control batch, of a producer, compressed (what it holds is not seen
-   from outside), or if its bytes may hold the name of a commit or a transaction's marker. Of any
-   other batch a memory keeps its end and its time, and many of them are as one.
+    batches     [plain plain plain] [producer] [plain plain] [control] [plain]
+    apply()           once             once         once        once     once
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _MARKER_BYTES: Final = tuple(bytes((FRAME_VERSION, marker)) for marker in Marker
 def replay(
     producer_state: ProducerStateManager, chunk: ValidChunk, values: ValueKind
 ) -> tuple[list[AbortedTransaction], list[Anomaly]]:
-    """Tell a memory of a scan's batches from its own end on.
+    """Apply the batches of a scan from ``producer_state.end_offset`` on.
 
-    Gives what was aborted, and the control batches whose records do not parse: strangers wrote
-    them, and only their headers are remembered.
+    Returns the aborted transactions, and the control batches whose records do not parse: raftlog
+    did not write them, and only their headers are applied. Raises ``DecompressionLimitError``.
     """
     aborted: list[AbortedTransaction] = []
     anomalies: list[Anomaly] = []
@@ -48,14 +49,14 @@ def replay(
             metadata = batch_metadata(chunk.batch(ordinal), values)
         except CorruptBatchError as error:
             if not chunk.batches.is_control[ordinal]:
-                raise  # a limit: the batch may hold a name that must not be forgotten
+                raise  # a limit: the batch may hold the name of a commit
             metadata = replace(_run(chunk, ordinal, ordinal + 1), is_control=True)
             anomalies.append(
                 Anomaly(
                     kind=ScanEnd.DAMAGE,
                     path=chunk.path,
                     position=error.position,
-                    reason=f"{error.reason}; its header alone is remembered",
+                    reason=f"{error.reason}; only its header is used",
                     found_base_offset=metadata.base_offset,
                     found_last_offset=metadata.last_offset,
                     found_epoch=metadata.leader_epoch,
@@ -75,7 +76,7 @@ def _skip_batches(
 
 
 def _run(chunk: ValidChunk, start: int, end: int) -> BatchMetadata:
-    """Batches from ``start`` up to, not including, ``end`` as if they were one."""
+    """Return the metadata of the batches [start, end) as one batch."""
     batches = chunk.batches
     return BatchMetadata(
         base_offset=int(batches.base_offset[start]),

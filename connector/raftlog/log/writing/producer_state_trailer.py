@@ -1,14 +1,17 @@
-"""What Kafka's producer snapshot has no place for, as bytes behind its entries.
+"""Trailer of a producer snapshot: the producer state that Kafka's format does not cover.
 
-Rules of this file:
+Layout after Kafka's entries, in the encoding of Kafka's flexible messages:
 
-1. Layout: ``raftlog`` and a version byte (1), int64 log time, then three arrays and tagged fields,
-   all as in Kafka's flexible messages: the batches of each producer in the order of the entries but
-   its last one, which the entry itself tells; the last commits; the open metadata transaction, if
-   there is one. Kafka reads past all this, since its CRC covers it.
-2. Bytes that do not begin with ``raftlog`` are nobody's: no trailer. One of ours that does not
-   parse, or that is of another version, is ``CorruptFileError``.
-3. All of it fits into one batch, since a checkpoint carries it in the header's record.
+    "raftlog", int8 version = 1, int64 log time
+    array: per producer, in the order of the entries, its batches but the last one
+    array: the last commits
+    array: the open metadata transaction, if there is one
+    tagged fields
+
+Kafka ignores the trailer, since its CRC covers it. Trailing bytes that do not start with
+``raftlog`` are no trailer. A trailer that does not parse or has another version is
+``CorruptFileError``. Entries and trailer fit into one batch, since a checkpoint holds them in its
+SnapshotHeader record.
 """
 
 from __future__ import annotations
@@ -59,10 +62,10 @@ assert COMMITS_MAX * _COMMIT_BYTES_MAX + PRODUCERS_MAX * _PRODUCER_BYTES_MAX < B
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A metadata transaction that has begun.
+    """An open metadata transaction.
 
-    ``batch_base_offset`` is the last batch boundary that is outside every transaction: where the
-    batch begins that begins it, or earlier if that batch begins inside another one.
+    ``batch_base_offset`` is the last batch boundary outside every transaction: that of the batch
+    with the Begin record, or an earlier one if another transaction is open where that batch begins.
     """
 
     first_offset: int
@@ -72,7 +75,10 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStateTrailer:
-    """``older_batches``: one tuple for each producer of the snapshot, oldest first."""
+    """The fields of a trailer.
+
+    ``older_batches``: one tuple for each producer of the snapshot, oldest batch first.
+    """
 
     log_time_ms: int
     older_batches: tuple[tuple[ProducerBatch, ...], ...]
@@ -81,7 +87,7 @@ class ProducerStateTrailer:
 
 
 def encode_trailer(trailer: ProducerStateTrailer) -> bytes:
-    """The bytes behind the entries of a producer snapshot."""
+    """Return the bytes that follow the entries of a producer snapshot."""
     opened = trailer.open_transaction
     return b"".join(
         (
@@ -97,7 +103,7 @@ def encode_trailer(trailer: ProducerStateTrailer) -> bytes:
 
 
 def parse_trailer(data: bytes, path: str, producer_count: int) -> ProducerStateTrailer | None:
-    """Read what lies behind ``producer_count`` entries; None if it is none of ours.
+    """Parse the bytes after ``producer_count`` entries; None if there is no trailer.
 
     Raises ``CorruptFileError``.
     """
@@ -106,7 +112,7 @@ def parse_trailer(data: bytes, path: str, producer_count: int) -> ProducerStateT
     version = data[len(_MAGIC) : len(_MAGIC) + 1]
     if version != bytes((_VERSION,)):
         raise CorruptFileError(
-            path=path, reason=f"its trailer has version 0x{version.hex()}, not {_VERSION}"
+            path=path, reason=f"unsupported trailer version 0x{version.hex()}, expected {_VERSION}"
         )
     reader = FieldReader(data[len(_MAGIC) + 1 :])
     try:
@@ -116,15 +122,15 @@ def parse_trailer(data: bytes, path: str, producer_count: int) -> ProducerStateT
         opened = reader.array(_read_transaction)
         reader.tagged_fields()
     except CorruptBatchError as error:
-        raise CorruptFileError(path=path, reason=f"its trailer: {error.reason}") from None
+        raise CorruptFileError(path=path, reason=f"invalid trailer: {error.reason}") from None
     except OptionError as error:
-        reason = f"its trailer: a commit's {error.option}: {error.reason}"
+        reason = f"invalid trailer: a commit's {error.option}: {error.reason}"
         raise CorruptFileError(path=path, reason=reason) from None
     if len(older_batches) != producer_count or len(opened) > 1:
         raise CorruptFileError(
             path=path,
-            reason=f"its trailer tells of {len(older_batches)} producers, not {producer_count}, "
-            f"and of {len(opened)} open transactions",
+            reason=f"invalid trailer: {len(older_batches)} producers instead of {producer_count}, "
+            f"{len(opened)} open transactions",
         )
     return ProducerStateTrailer(log_time_ms, older_batches, commits, opened[0] if opened else None)
 

@@ -1,14 +1,16 @@
-"""Write the bytes of one checkpoint: never visible under its name before it is complete and synced.
+"""Write the bytes of one checkpoint, which gets its name when it is complete and synced.
 
-Rules of this file:
+    create   <end offset>-<epoch>-0.checkpoint.part     ignored by every reader
+    write, sync, set read-only
+    rename   <end offset>-<epoch>.checkpoint
+    sync the directory                                  the snapshot is durable
 
-1. The file is ``<end offset>-<epoch>-0.checkpoint.part`` until ``freeze`` syncs it, removes the
-   right to write, renames it and syncs the directory. Under its first name it is of no use.
-2. One is written at a time in a directory, whether a state machine, retention or a fetch from a
-   leader writes it: the writer holds ``.snapshot.lock``. Only the holder of the lock deletes
-   ``.part`` files, because only then no live writer has them open.
-3. Kafka: ``FileRawSnapshotWriter``, under ``RecordsSnapshotWriter`` and under the fetch of a
-   snapshot (``KafkaRaftClient.handleFetchSnapshotResponse``).
+A directory has at most one writer at a time, whether a state machine, retention or a fetch from the
+leader writes the snapshot: the writer holds ``.snapshot.lock``. Only the holder of the lock deletes
+``.part`` files, because then no live writer has them open.
+
+Kafka: ``FileRawSnapshotWriter``, used by ``RecordsSnapshotWriter`` and by
+``KafkaRaftClient.handleFetchSnapshotResponse``.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ SNAPSHOT_LOCK_NAME: Final = ".snapshot.lock"
 class RawSnapshotWriter(Closeable):
     """One checkpoint file that is being written. Not shared between threads.
 
-    End it by ``freeze``, or by ``close``, which deletes what was written. Raises
-    ``LogLockedError`` if another one is being written.
+    End it with ``freeze``, or with ``close``, which deletes it. Raises ``LogLockedError`` if
+    another snapshot is being written in this directory.
     """
 
     def __init__(self, directory: LogDirectory, snapshot_id: SnapshotId) -> None:
@@ -53,12 +55,12 @@ class RawSnapshotWriter(Closeable):
             raise
 
     def append(self, data: bytes) -> None:
-        """Write bytes after those that are there. Raises ``DiskFullError``, ``DiskFailedError``."""
+        """Append bytes. Raises ``DiskFullError`` and ``DiskFailedError``."""
         self._open_file().write_at(self.byte_count, data)
         self.byte_count += len(data)
 
     def freeze(self) -> None:
-        """Make the checkpoint durable under its own name, and release the lock."""
+        """Sync the file, rename it to its final name, durably, and release the lock."""
         file = self._open_file()
         file.sync()
         file.close()
@@ -70,7 +72,7 @@ class RawSnapshotWriter(Closeable):
         self._lock.release()
 
     def close(self) -> None:
-        """Delete what was written, unless it is frozen. Closing twice is allowed."""
+        """Delete the file unless it is frozen, and release the lock. May be called twice."""
         try:
             if self._file is not None:
                 self._file.close()
@@ -81,19 +83,19 @@ class RawSnapshotWriter(Closeable):
             self._lock.release()
 
     def abandon(self) -> None:
-        """Close the file where the storage may have failed; the next writer deletes it."""
+        """Close the file after a storage failure, without deleting it: the next writer does."""
         if self._file is not None:
             self._file.close()
             self._file = None
         self._lock.release()
 
     def _open_file(self) -> WritableFile:
-        assert self._file is not None, "it is neither frozen nor closed"
+        assert self._file is not None, "the writer is frozen or closed"
         return self._file
 
 
 def delete_unfinished_snapshots(directory: LogDirectory) -> None:
-    """Delete the ``.part`` files of writers that died; none while a live writer holds the lock."""
+    """Delete ``.part`` files of dead writers; none while a live writer holds the lock."""
     if not _part_names(directory):
         return
     lock = directory.storage.try_lock(directory.file(SNAPSHOT_LOCK_NAME))

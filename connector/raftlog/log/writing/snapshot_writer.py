@@ -1,12 +1,9 @@
-"""Write a checkpoint: ``<end offset>-<epoch>.checkpoint``, never seen before it is whole (KIP-630).
+"""Write a checkpoint of records: ``<end offset>-<epoch>.checkpoint`` (KIP-630).
 
-Rules of this file:
-
-1. ``RawSnapshotWriter`` writes the bytes, and has the lock, the names and the order of the steps.
-2. Offsets in it begin at 0; every batch has the epoch of the snapshot's id. It begins with a
-   SnapshotHeader, and KRaftVersion and KRaftVoters behind it where they are known, in one control
-   batch, and ends with a SnapshotFooter.
-3. Kafka: ``RecordsSnapshotWriter``.
+Offsets in it start at 0, and every batch has the epoch of the snapshot id. The first batch is a
+control batch of SnapshotHeader and, where known, KRaftVersion and KRaftVoters; the last one is a
+SnapshotFooter. ``RawSnapshotWriter`` has the lock, the names and the order of the durable steps.
+Kafka: ``RecordsSnapshotWriter``.
 """
 
 from __future__ import annotations
@@ -43,9 +40,9 @@ def snapshot_head(
     kraft_version: int | None,
     voters: KRaftVoters | None,
 ) -> tuple[ControlRecord, ...]:
-    """The first batch of a checkpoint: what Kafka says there, and what the log remembered.
+    """Return the first batch of a checkpoint: Kafka's control records and the producer state.
 
-    A ``kraft_version`` of None or 0 is not written, as Kafka does not write it.
+    A ``kraft_version`` of None or 0 is not written, as in Kafka.
     """
     head: list[ControlRecord] = [
         SnapshotHeader(
@@ -63,8 +60,8 @@ def snapshot_head(
 class SnapshotWriter(Closeable):
     """One checkpoint that is being written. Not shared between threads.
 
-    Give it back: by ``freeze``, or by ``close``, which drops what was written. Raises
-    ``LogLockedError`` if another one is being written.
+    End it with ``freeze``, or with ``close``, which deletes it. Raises ``LogLockedError`` if
+    another snapshot is being written in this directory.
     """
 
     def __init__(
@@ -94,13 +91,13 @@ class SnapshotWriter(Closeable):
 
     @property
     def byte_count(self) -> int:
-        """How many bytes are written so far."""
+        """Bytes that were written so far."""
         return self._raw.byte_count
 
     def append(self, records: Sequence[RecordToAppend]) -> None:
-        """Append records of the state, split over as many batches as it takes.
+        """Append records of the state, in as many batches as needed.
 
-        Raises ``RecordBatchTooLargeError`` for one that fits into no batch, ``DiskFullError``.
+        Raises ``RecordBatchTooLargeError`` for a record that fits into no batch, ``DiskFullError``.
         """
         at = 0
         while at < len(records):
@@ -116,30 +113,30 @@ class SnapshotWriter(Closeable):
                 raise builder.too_large(records[at : at + 1])
 
     def append_control(self, records: Sequence[ControlRecord]) -> None:
-        """Append control records as a batch of their own."""
+        """Append control records in a batch of their own."""
         self._flush()
         builder = self._new_builder(is_control=True)
         builder.append([NewRecord(*encode_control(record)) for record in records])
         self._write(builder)
 
     def freeze(self) -> SnapshotId:
-        """Finish it: whole, durable and under its name on return."""
+        """Append the footer and rename the file to its final name; durable on return."""
         self.append_control([SnapshotFooter()])
         self._raw.freeze()
         self._on_frozen(self.snapshot_id)
         return self.snapshot_id
 
     def close(self) -> None:
-        """Drop what was written, unless it is frozen. Closing twice is allowed."""
+        """Delete the file unless it is frozen. May be called twice."""
         self._raw.close()
 
-    # --- how --------------------------------------------------------------------------------------
+    # --- batches ----------------------------------------------------------------------------------
 
     def _new_builder(self, *, is_control: bool) -> BatchBuilder:
         return BatchBuilder(
             base_timestamp_ms=self._now_ms,
             byte_count_max=max(self._batch_bytes_max, BATCH_BYTES_MAX)
-            if is_control  # the header holds what the log remembers, whatever its batches may
+            if is_control  # the header holds the whole producer state
             else self._batch_bytes_max,
             compression=Compression.NONE if is_control else self._compression,
             is_control=is_control,
