@@ -63,7 +63,7 @@ def test_a_path_is_absolute(
         ({"requiredBaseOffset": "-1"}, "requiredBaseOffset", "must be a whole number from 0"),
         ({"requiredEpoch": "0"}, "requiredEpoch", "must be a whole number from 1"),
         ({"maxBytesPerCommit": "many"}, "maxBytesPerCommit", "must be bytes"),
-        ({"txnAppId": ""}, "txnAppId", "1 to 256 are allowed"),
+        ({"txnAppId": ""}, "txnAppId", "must be from 1 to 256"),
         ({"txnAppId": "x" * 257}, "txnAppId", "257 bytes"),
         ({"txnTakeOverFrom": "q"}, "txnTakeOverFrom", "none is given"),
         ({"path": " "}, "path", "is missing"),

@@ -1,17 +1,17 @@
-"""What the log must know of a batch: the facts of its header, and the few that lie in its records.
+"""Metadata of a batch: the fields of its header, and the few that are in its records.
 
-Rules of this file:
+A commit is named by (application id, query id, version): in a header of the batch's first record as
+MessagePack ``[application id, query id, version]``; or in a ``kraft`` log as the name of a metadata
+transaction, the same as JSON, whose Begin is the batch's first record and whose End is its last.
 
-1. Of the usual batch only the first record's first headers are looked at, for the name of its
-   commit, and no more of it is decompressed. In a ``kraft`` log whose bytes may hold a marker the
-   values of all records are looked at, one after the other. Only control batches are decoded.
-2. What strangers wrote is data. A name of a commit that is not exactly as ours is no name, and
-   records that do not decode hold none; neither is an error here. A control record that does not
-   parse is damage, as for every reader: ``CorruptBatchError``. A limit that ends the search before
-   the name is neither: ``DecompressionLimitError``.
-3. A commit is named by (application id, query id, version): in a header of the first record as
-   MessagePack ``[application id, query id, version]``, or in a ``kraft`` log as the name of a
-   transaction, the same as JSON, whose Begin is the batch's first record and whose End is its last.
+To find the name, only the first headers of the first record are read, and no more of the batch is
+decompressed. In a ``kraft`` log whose bytes may contain a transaction marker, the values of all
+records are scanned. Only control batches are decoded.
+
+Records that raftlog did not write are data: a malformed name is no name, and records that do not
+decode contain none. Neither is an error. A control record that does not parse is
+``CorruptBatchError``, as for every reader; reaching a limit before the name is found is
+``DecompressionLimitError``.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ COMMIT_HEADER: Final = "raftlog.commit"
 VERSION_MAX: Final = 2**63 - 1
 _HEADER_BYTES_MAX: Final = 2 * (COMMIT_ID_BYTES_MAX + 3) + 10
 _HEADERS_READ_MAX: Final = 16
-"""Headers of a first record that are looked at: a log writes the name in front of a user's."""
+"""Headers of a first record that are read: raftlog writes the name before the user's headers."""
 _MARKER_BYTES_MAX: Final = 64 * KIB
-"""Bytes of a marker that are looked at: a longer name is not that of a commit."""
+"""Bytes of a marker that are read: a longer name is not that of a commit."""
 _MARKER_STARTS: Final = tuple(bytes((FRAME_VERSION, marker)) for marker in Marker)
 
 
 class ValueKind(enum.StrEnum):
-    """What the values of a log are; declared when it is made."""
+    """The kind of a log's record values; fixed when the log is created."""
 
     BYTES = "bytes"
     MSGPACK = "msgpack"
@@ -58,10 +58,10 @@ class ValueKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommitName:
-    """Who commits what: the versions of one query under one application id rise.
+    """Identity of a commit: the version of a query under an application id.
 
     Raises ``OptionError`` for an id that is empty or longer than 256 bytes of UTF-8, and for a
-    version that is negative or above 64 bits.
+    version that is negative or exceeds 64 bits.
     """
 
     application_id: str
@@ -77,10 +77,12 @@ class CommitName:
                 byte_count = len(text.encode())
             except UnicodeEncodeError:
                 raise OptionError(
-                    option=option, reason="it is no text: it holds half a letter"
+                    option=option, reason="not valid Unicode: it contains a lone surrogate"
                 ) from None
             if not 0 < byte_count <= COMMIT_ID_BYTES_MAX:
-                reason = f"it has {byte_count} bytes; 1 to {COMMIT_ID_BYTES_MAX} are allowed"
+                reason = (
+                    f"it has {byte_count} bytes of UTF-8, must be from 1 to {COMMIT_ID_BYTES_MAX}"
+                )
                 raise OptionError(option=option, reason=reason)
         if not 0 <= self.version <= VERSION_MAX:
             raise OptionError(option="version", reason=f"it must be from 0 to {VERSION_MAX}")
@@ -91,7 +93,7 @@ class CommitName:
 
 @dataclass(frozen=True, slots=True)
 class MetadataMarker:
-    """A record that begins, ends or aborts a metadata transaction. ``name``: of a Begin."""
+    """A record that begins, ends or aborts a metadata transaction. Only a Begin has a name."""
 
     offset: int
     marker: Marker
@@ -112,7 +114,7 @@ TransactionMarker: TypeAlias = MetadataMarker | ProducerMarker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMetadata:
-    """A batch as the log remembers it. Offsets first to last are inclusive; ids are -1 for none."""
+    """Metadata of one batch. Both offsets are inclusive; ids are -1 if absent."""
 
     base_offset: int
     last_offset: int
@@ -131,15 +133,15 @@ class BatchMetadata:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind this batch."""
+        """The offset after this batch."""
         return self.last_offset + 1
 
 
 def batch_metadata(batch: RecordBatch, values: ValueKind) -> BatchMetadata:
-    """The facts of a batch of a log whose values are ``values``.
+    """Return the metadata of a batch of a log whose values are ``values``.
 
     Raises ``CorruptBatchError`` for a control record that does not parse, and
-    ``DecompressionLimitError`` for a raw block of snappy that is too large to be looked into.
+    ``DecompressionLimitError`` for a raw snappy block that is too large to decompress.
     """
     commit: CommitName | None = None
     markers: tuple[TransactionMarker, ...] = ()
@@ -170,29 +172,29 @@ def batch_metadata(batch: RecordBatch, values: ValueKind) -> BatchMetadata:
 
 
 def control_of(metadata: BatchMetadata) -> Iterator[tuple[int, ControlRecord]]:
-    """The control records of a batch with their offsets."""
+    """Return the control records of a batch with their offsets."""
     return enumerate(metadata.control, metadata.base_offset)
 
 
-# --- the name of a commit, both ways --------------------------------------------------------------
+# --- encode and parse a commit's name -------------------------------------------------------------
 
 
 def commit_header(name: CommitName) -> Header:
-    """The header that names a commit in the first record of its batch."""
+    """Return the header of the batch's first record that names a commit."""
     fields = [name.application_id, name.query_id, name.version]
     packed = msgpack.packb(fields)
-    assert isinstance(packed, bytes), "packb gives bytes unless it is told to keep them"
+    assert isinstance(packed, bytes), "packb returns bytes unless autoreset is off"
     return Header(COMMIT_HEADER, packed)
 
 
 def commit_transaction_name(name: CommitName) -> str:
-    """What the metadata transaction of a commit calls itself."""
+    """Return the name of a commit's metadata transaction."""
     fields = [name.application_id, name.query_id, name.version]
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def parse_commit_header(value: bytes | None) -> CommitName | None:
-    """The name in the value of such a header, or None if it is not as ours."""
+    """Parse the header's value; None if it is not a commit's name."""
     if value is None or len(value) > _HEADER_BYTES_MAX:
         return None
     try:
@@ -210,12 +212,12 @@ def parse_commit_header(value: bytes | None) -> CommitName | None:
 
 
 def parse_commit_transaction_name(text: str | None) -> CommitName | None:
-    """The name of the commit that a metadata transaction's name is, or None."""
+    """Parse the name of a metadata transaction; None if it is not a commit's name."""
     if text is None or not text.startswith("["):
         return None
     try:
         fields = json.loads(text)
-    except (ValueError, RecursionError):  # also a number of thousands of digits
+    except (ValueError, RecursionError):  # ValueError also for an integer of too many digits
         return None
     return _commit_name(fields)
 
@@ -231,11 +233,11 @@ def _commit_name(fields: object) -> CommitName | None:
             return None
 
 
-# --- looking into records -------------------------------------------------------------------------
+# --- names and markers in records -----------------------------------------------------------------
 
 
 def _commit_of_header(batch: RecordBatch) -> CommitName | None:
-    """The name in the first record: once among its first headers, or it is not of this log."""
+    """Return the name in the first record, if it is there exactly once."""
     if batch.record_count == 0:
         return None
     try:
@@ -246,29 +248,29 @@ def _commit_of_header(batch: RecordBatch) -> CommitName | None:
             byte_count_max=_HEADER_BYTES_MAX,
         )
     except DecompressionLimitError:
-        raise  # a name may be there: a limit is no damage
+        raise  # not damage: the batch may hold a name
     except CorruptBatchError:
         return None
     return parse_commit_header(found[0]) if len(found) == 1 else None
 
 
 def _metadata_markers(batch: RecordBatch) -> tuple[MetadataMarker, ...]:
-    """The markers among the records, up to the first record that is damaged."""
+    """Return the markers among the records, up to the first damaged record."""
     found: list[MetadataMarker] = []
     try:
-        if not contains_any(batch, _MARKER_STARTS):  # far cheaper than looking at each record
+        if not contains_any(batch, _MARKER_STARTS):  # much cheaper than a scan of the records
             return ()
         for delta, value in iter_value_starts(
             batch, _MARKER_STARTS, byte_count_max=_MARKER_BYTES_MAX
         ):
             marker = marker_of(value)
-            assert marker is not None, "its value begins as one"
+            assert marker is not None, "the value starts like a marker"
             name = transaction_name(value) if marker is Marker.BEGIN else None
             found.append(MetadataMarker(batch.base_offset + delta, marker, name))
     except DecompressionLimitError:
         raise
     except CorruptBatchError:
-        pass  # readers of the records report it
+        pass  # reported by readers of the records
     return tuple(found)
 
 

@@ -1,10 +1,8 @@
-"""Find a batch boundary in a segment, and read batches between two of them.
+"""Look up batch boundaries in a segment, and read the batches between two of them.
 
-Rules of this file:
-
-1. The offset index is a hint: a position from it is used only if a batch begins there that ends
-   with the offset that the entry names. Without one the search begins at the segment's start.
-2. No numpy: this is for the writer, who looks for few things. Readers have ``log.cursor``.
+The offset index is a hint: a position from it is used only if a batch that ends with the entry's
+offset begins there. Otherwise the search starts at the beginning of the segment. For the writer's
+few look-ups: no numpy; readers use ``log.cursor``.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ _CHUNK_BYTES: Final = 1 * MIB
 def floor_boundary(
     storage: Storage, directory: str, base_offset: int, byte_count: int, offset: int
 ) -> tuple[int, int, BatchHeader | None]:
-    """The last batch boundary of a segment that is not above ``offset``.
+    """Return the last batch boundary of a segment that is <= ``offset``.
 
-    Gives its position, its offset (that of the next batch), and the header of the batch before it
-    if there is one and it was looked at. Raises ``CorruptBatchError``.
+    Returns its position, its offset (that of the next batch), and the header of the batch before
+    it, None if it does not exist or was not read. Raises ``CorruptBatchError``.
     """
     path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
     with storage.open_file(path) as file:
@@ -51,14 +49,14 @@ def floor_boundary(
 def check_base_offset(
     base_offset: int, expected: int | None, path: str | None, position: int
 ) -> None:
-    """Raise ``CorruptBatchError`` for a batch that does not begin where the one before it ends.
+    """Raise ``CorruptBatchError`` for a batch that does not begin at ``expected``.
 
-    No CRC covers a base offset: only its neighbours, the segment's name and the index, which names
-    last offsets, find one that is damaged. ``expected`` None: not known.
+    The CRC does not cover the base offset: damage to it is found only by the neighbouring batches,
+    the segment's name and the index. ``expected`` None: unknown, no check.
     """
     if expected is not None and base_offset != expected:
         raise CorruptBatchError(
-            reason=f"its base offset is {base_offset}, and {expected} is next",
+            reason=f"its base offset is {base_offset}, expected {expected}",
             path=path,
             position=position,
             offset=expected,
@@ -68,15 +66,14 @@ def check_base_offset(
 def check_leader_epoch(
     leader_epoch: int, base_offset: int, epochs: EpochCache, path: str | None, position: int
 ) -> None:
-    """Raise ``CorruptBatchError`` for a batch of another epoch than the log's epochs name.
+    """Raise ``CorruptBatchError`` for a batch whose epoch is not that of its offset in ``epochs``.
 
-    No CRC covers a leader epoch either, and an epoch is in the cache before its first batch is in
-    the log.
+    The CRC does not cover the leader epoch. Epochs are durable before their first batch is written.
     """
     expected = epochs.epoch_at(base_offset)
     if expected is not None and leader_epoch != expected:
         raise CorruptBatchError(
-            reason=f"its leader epoch is {leader_epoch}, and that of its offset is {expected}",
+            reason=f"its leader epoch is {leader_epoch}, expected {expected}",
             path=path,
             position=position,
             offset=base_offset,
@@ -86,9 +83,10 @@ def check_leader_epoch(
 def contiguous_bytes(
     data: bytes, offset: int, epochs: EpochCache, path: str, position: int
 ) -> bytes:
-    """Return the first bytes of ``data``, up to a batch with another base offset or leader epoch.
+    """Return the longest prefix of ``data`` whose batches are contiguous and have their epochs.
 
-    Raises ``CorruptBatchError`` if that is the first batch, the one at ``offset``.
+    Raises ``CorruptBatchError`` if the first batch is not the one at ``offset``, or has another
+    epoch.
     """
     at, next_offset = 0, offset
     while at + BATCH_HEADER_BYTES <= len(data):
@@ -110,10 +108,10 @@ def contiguous_bytes(
 def largest_timestamp_ms(
     storage: Storage, directory: str, base_offset: int, byte_count: int
 ) -> int:
-    """The greatest time of a sealed segment's batches, by which it may be deleted; -1 for none.
+    """Return the max timestamp of a sealed segment's batches, for retention; -1 if none has one.
 
-    The last entry of its time index says it, and is believed if the batch that it names has that
-    time and the last batch no later one. Else every header is read; damage gives -1.
+    The last entry of the time index is used if its batch has that timestamp and the last batch has
+    no later one. Otherwise every header is read; for a damaged one the result is -1.
     """
     try:
         found = _closing_entry(storage, directory, base_offset)
@@ -139,7 +137,7 @@ def largest_timestamp_ms(
 
 
 def _closing_entry(storage: Storage, directory: str, base_offset: int) -> tuple[int, int] | None:
-    """Time and offset of the last entry of a time index, if it has one."""
+    """Return timestamp and offset of the last time index entry; None if empty."""
     path = storage.join(directory, offset_name(base_offset, TIME_INDEX_SUFFIX))
     try:
         with storage.open_file(path) as file:
@@ -160,11 +158,10 @@ def read_batches(
     next_offset: int | None = None,
     epochs: EpochCache | None = None,
 ) -> Iterator[RecordBatch]:
-    """The batches in [position, end_position), each with its CRC and its base offset checked.
+    """Yield the batches in [position, end_position), with CRC and base offset checked.
 
-    ``next_offset`` is that of the first; None if it is not known. With ``epochs`` the leader epoch
-    of each is checked too. Raises ``CorruptBatchError``,
-    also if the bytes end inside a batch.
+    ``next_offset`` is that of the first batch; None if unknown. ``epochs`` None: leader epochs are
+    not checked. Raises ``CorruptBatchError``, also if the bytes end inside a batch.
     """
     while position < end_position:
         byte_count = min(_CHUNK_BYTES, end_position - position)
@@ -185,7 +182,7 @@ def read_batches(
             at += batch.byte_count
         if at == 0:
             raise CorruptBatchError(
-                reason=f"the file ends before byte {end_position}",
+                reason=f"incomplete batch: the file ends before byte {end_position}",
                 path=file.path,
                 position=position,
             )
@@ -200,10 +197,9 @@ def _floor_position(
     byte_count: int,
     offset: int,
 ) -> int:
-    """Where a batch begins that ends below ``offset``, by the index; 0 if nothing better is known.
+    """Return the position of a batch that ends below ``offset``, by the index; else 0.
 
-    Zeros behind the entries sort as entries that are too small: they are never chosen, since no
-    batch at position 0 is named by an index.
+    If the search ends at zeros after the last entry, the result is 0: no entry points there.
     """
     try:
         with storage.open_file(

@@ -1,16 +1,14 @@
-"""What a log remembers of its producers: epochs, and the sequences of their last five batches.
+"""Producer state of a log: the epoch of each producer, and its last five batches.
 
-Rules of this file:
+``check`` is called before an append and changes nothing. ``append`` and ``end_transaction`` apply
+what the log contains, in order, and never fail.
 
-1. ``check`` is asked before an append and changes nothing; ``append`` and ``end_transaction`` are
-   told what lies in the log, in order, and never fail: what is written is written.
-2. A producer's epoch never falls. A batch of an older one in the log (no check let it in) is not
-   remembered.
-3. Entries are values in the order of their last use, so that a copy is cheap and the one that has
-   been silent longest is first. Beyond ``PRODUCERS_MAX`` it is forgotten; one whose transaction is
-   open is never forgotten. Nothing is forgotten by age (Kafka: ``producer.id.expiration.ms``).
-4. Sequences count from 0 to 2^31 - 1 and begin again at 0.
-5. Kafka: ``ProducerStateManager``, ``ProducerStateEntry``, ``ProducerAppendInfo`` (KIP-98).
+A producer's epoch never decreases: a batch of an older epoch in the log, which no check accepted,
+is ignored. Sequences run from 0 to 2^31 - 1 and wrap to 0. Beyond ``PRODUCERS_MAX`` the least
+recently used producer without an open transaction is evicted; nothing expires by age (Kafka:
+``producer.id.expiration.ms``).
+
+Kafka: ``ProducerStateManager``, ``ProducerStateEntry``, ``ProducerAppendInfo`` (KIP-98).
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _SEQUENCES: Final = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The append was made before, and got these offsets (both inclusive)."""
+    """A batch that is in the log already, at these offsets (both inclusive)."""
 
     base_offset: int
     last_offset: int
@@ -37,7 +35,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class ProducerBatch:
-    """A batch of a producer. ``offset_delta``: its last offset less its first."""
+    """A producer's batch. ``offset_delta`` is its last offset minus its first."""
 
     last_sequence: int
     last_offset: int
@@ -54,7 +52,7 @@ class ProducerBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerEntry:
-    """One producer: its newest batches, oldest first, all of its current epoch.
+    """One producer, with the newest batches of its current epoch, oldest first.
 
     ``timestamp_ms`` is the log time of its last batch or marker.
     """
@@ -72,7 +70,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def duplicate_of(self, base_sequence: int, record_count: int) -> Duplicate | None:
-        """The retained batch that has exactly these sequences."""
+        """Return the retained batch with exactly these sequences, if there is one."""
         last_sequence = incremented(base_sequence, record_count - 1)
         for batch in self.batches:
             if (batch.base_sequence, batch.last_sequence) == (base_sequence, last_sequence):
@@ -80,7 +78,7 @@ class ProducerEntry:
         return None
 
     def with_batch(self, producer_epoch: int, batch: ProducerBatch) -> ProducerEntry:
-        """The entry after a batch. A new epoch forgets the batches of the old one."""
+        """Return the entry after a batch. A new epoch drops the batches of the old one."""
         kept = self.batches if producer_epoch == self.producer_epoch else ()
         return replace(
             self,
@@ -90,7 +88,7 @@ class ProducerEntry:
 
 
 class Producers:
-    """The producers of one log."""
+    """The producers of one log, in order of their last use. A copy is cheap."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
@@ -99,7 +97,7 @@ class Producers:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[ProducerEntry]:
-        """Entries, the one that has been silent longest first."""
+        """Iterate over the entries, least recently used first."""
         return iter(self._entries.values())
 
     def get(self, producer_id: int) -> ProducerEntry | None:
@@ -115,12 +113,11 @@ class Producers:
     def check(
         self, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
     ) -> Duplicate | None:
-        """Whether a batch may be appended: None, or the offsets that it has already.
+        """Return None if a batch may be appended, or the offsets that it already has.
 
-        A producer that is not known may begin with any sequence, since it may have been forgotten;
-        a new epoch begins with 0. Raises ``InvalidProducerEpochError`` for an epoch older than the
-        last, ``OutOfOrderSequenceError`` for a gap, and for a repeat of a batch that is older than
-        the last five.
+        An unknown producer may start with any sequence, since it may have been evicted; a new epoch
+        starts with 0. Raises ``InvalidProducerEpochError`` for an epoch older than the last;
+        ``OutOfOrderSequenceError`` for a gap, and for a repeat of a batch older than the last five.
         """
         entry = self._entries.get(producer_id)
         if entry is None or entry.producer_epoch == NO_EPOCH:
@@ -146,7 +143,7 @@ class Producers:
             )
         return None
 
-    # --- what lies in the log ---------------------------------------------------------------------
+    # --- batches of the log -----------------------------------------------------------------------
 
     def append(
         self,
@@ -157,7 +154,7 @@ class Producers:
         *,
         is_transactional: bool,
     ) -> None:
-        """Note a batch. The first transactional one of a producer opens its transaction."""
+        """Apply a batch. The first transactional one of a producer opens its transaction."""
         entry = self._entries.get(producer_id) or ProducerEntry(producer_id=producer_id)
         has_sequences = batch.last_sequence != NO_SEQUENCE
         if has_sequences and producer_epoch >= entry.producer_epoch:
@@ -176,9 +173,9 @@ class Producers:
     def end_transaction(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
     ) -> int | None:
-        """Note the marker that ends a producer's transaction.
+        """Apply the marker that ends a producer's transaction.
 
-        Gives the first offset of the transaction, or None if it wrote nothing here.
+        Returns the first offset of the transaction, or None if it wrote nothing to this log.
         """
         entry = self._entries.get(producer_id) or ProducerEntry(producer_id=producer_id)
         first_offset = entry.open_transaction_first_offset
@@ -200,16 +197,16 @@ class Producers:
         self._entries[entry.producer_id] = entry
         if len(self._entries) > PRODUCERS_MAX:
             idle = (one for one in self if one.open_transaction_first_offset is None)
-            silent = next(idle, None)
-            if silent is not None:
-                del self._entries[silent.producer_id]
+            oldest = next(idle, None)
+            if oldest is not None:
+                del self._entries[oldest.producer_id]
 
 
 def incremented(sequence: int, count: int) -> int:
-    """``count`` sequences on, around 2^31 - 1 (Kafka: ``DefaultRecordBatch.incrementSequence``)."""
+    """Add ``count`` to a sequence (Kafka: ``DefaultRecordBatch.incrementSequence``)."""
     return (sequence + count) % _SEQUENCES
 
 
 def decremented(sequence: int, count: int) -> int:
-    """``count`` sequences back."""
+    """Subtract ``count`` from a sequence."""
     return (sequence - count) % _SEQUENCES

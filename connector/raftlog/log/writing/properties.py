@@ -1,15 +1,13 @@
-"""``raftlog.properties``: what a log of ours is, and how it is kept.
+"""``raftlog.properties``: the topic id, the kind of values and the settings of a log.
 
-Rules of this file:
+Names and defaults are Kafka's (``TopicConfig``) where Kafka has the setting, with two exceptions:
+retention is unlimited by default, and appends do not linger. -1 in the file is None in
+``LogConfig``: no limit.
 
-1. Names are Kafka's wherever Kafka has the setting (``TopicConfig``), and so are defaults, with two
-   exceptions that a log of decisions needs: it keeps everything unless told otherwise, and an
-   append does not linger. ``LogConfig`` holds None where the file says -1: no limit.
-2. The file is Java's property format in ASCII, ``version=1`` first. A setting that is missing has
-   its default; one that is not known is kept and written again, and one that has no effect any
-   more (``_RETIRED``) is not. Wrong values are ``CorruptFileError`` in a file and ``OptionError``
-   in code.
-3. What values are is declared when the log is made and never changes.
+The file is in Java's property format, ASCII, ``version=1`` first. A missing setting has its
+default; an unknown one is kept and written again; a setting that no longer has an effect
+(``_RETIRED``) is dropped. An invalid value is ``CorruptFileError`` in a file and ``OptionError`` in
+code. The kind of values is fixed when the log is created.
 """
 
 from __future__ import annotations
@@ -35,14 +33,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """How a log is written and what it keeps. Raises ``OptionError`` for what cannot be.
+    """Write and retention settings of a log. Raises ``OptionError`` for an invalid value.
 
-    ``batch_bytes_max``: what one batch may hold, its header included. ``segment_ms`` is log time
-    (of records, not of a clock). ``retention_ms`` and ``retention_bytes`` None: nothing is deleted
-    by age or by size. A ``KRAFT`` log is trimmed below its snapshots only: embedded, those that
-    ``snapshot`` writes; a node of a quorum makes none, and keeps every record. ``linger_ms``: how
-    long an append waits for others to share its batch and sync; appends that come during a sync
-    share the next one in any case (KRaft lingers 25 ms).
+    - ``batch_bytes_max``: maximum size of one batch in bytes, including its header.
+    - ``segment_ms``: maximum time span of a segment in ms, by its records' timestamps.
+    - ``retention_ms``, ``retention_bytes``: None for no limit by age or by size. A ``KRAFT`` log is
+      deleted only below snapshots: an embedded log's application writes them by ``snapshot``; a
+      node of a quorum writes none, and so keeps every record.
+    - ``linger_ms``: how long an append waits for others to share its batch and its sync, in ms.
+      Appends that arrive during a sync share the next one in any case (KRaft's default is 25).
     """
 
     values: ValueKind = ValueKind.BYTES
@@ -65,9 +64,9 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProperties:
-    """What ``raftlog.properties`` says: ``topic_id`` as in ``partition.metadata``.
+    """Content of ``raftlog.properties``. ``topic_id`` is that of ``partition.metadata``.
 
-    ``unknown`` are pairs that a later release wrote.
+    ``unknown``: settings that a later release wrote.
     """
 
     topic_id: str
@@ -77,7 +76,7 @@ class LogProperties:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A setting that is a number: its name in the file, its field, its bounds (both inclusive)."""
+    """A numeric setting: its name in the file, its field, its bounds (both inclusive)."""
 
     name: str
     field: str
@@ -86,7 +85,7 @@ class _Number:
     may_be_unlimited: bool = False
 
     def damage(self, value: int | None) -> str | None:
-        """Why it cannot have this value, or None."""
+        """Return why ``value`` is invalid, or None."""
         if value is None and self.may_be_unlimited:
             return None
         is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -111,7 +110,7 @@ _TOPIC_ID: Final = "topic.id"
 _VALUES: Final = "values"
 _COMPRESSION: Final = "compression.type"
 _RETIRED: Final = {"commit.retention.ms", "producer.id.expiration.ms"}
-"""Earlier releases forgot commits and producers by age; now only their number bounds them."""
+"""Of earlier releases, which expired commits and producers by age."""
 _NAMES: Final = {_VERSION, _TOPIC_ID, _VALUES, _COMPRESSION} | {one.name for one in _NUMBERS}
 assert {one.field for one in _NUMBERS} | {_VALUES, "compression"} == {
     field.name for field in fields(LogConfig)
@@ -119,7 +118,7 @@ assert {one.field for one in _NUMBERS} | {_VALUES, "compression"} == {
 
 
 def encode_log_properties(properties: LogProperties) -> bytes:
-    """The bytes of ``raftlog.properties``."""
+    """Return the content of ``raftlog.properties``."""
     config = properties.config
     pairs = [
         (_VERSION, str(LOG_PROPERTIES_VERSION)),
@@ -134,12 +133,12 @@ def encode_log_properties(properties: LogProperties) -> bytes:
 
 
 def parse_log_properties(data: bytes, path: str) -> LogProperties:
-    """Read ``raftlog.properties``. Raises ``CorruptFileError``."""
+    """Parse ``raftlog.properties``. Raises ``CorruptFileError``."""
     pairs = dict(parse_properties(data, path))
     version = whole_number(_required(pairs, _VERSION, path), path, "the version")
     if version != LOG_PROPERTIES_VERSION:
         raise CorruptFileError(
-            path=path, reason=f"its version is {version}, not {LOG_PROPERTIES_VERSION}"
+            path=path, reason=f"unsupported version {version}, expected {LOG_PROPERTIES_VERSION}"
         )
     values = _named(ValueKind, _required(pairs, _VALUES, path), _VALUES, path)
     compression = Compression.NONE
@@ -178,4 +177,6 @@ def _named(kind: Callable[[str], T], text: str, name: str, path: str) -> T:
     try:
         return kind(text)
     except (ValueError, KeyError):
-        raise CorruptFileError(path=path, reason=f"{name} is {text[:20]!r}") from None
+        raise CorruptFileError(
+            path=path, reason=f"{name} has the unknown value {text[:20]!r}"
+        ) from None
