@@ -181,7 +181,7 @@ def test_a_checkpoint_ends_behind_a_committed_batch_of_its_epoch(disk: Simulated
     log.flush()
     append(log, b"not committed")
     for snapshot_id, reason in (
-        (SnapshotId(1, 5), "committed up to offset 4"),
+        (SnapshotId(1, 5), "above the high watermark 4"),
         (SnapshotId(1, 2), "inside a batch"),
         (SnapshotId(2, 4), "of epoch 1"),
     ):

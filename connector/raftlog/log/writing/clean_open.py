@@ -1,11 +1,9 @@
-"""Open a log that was closed in order: the look at its end that shows it is still as it was left.
+"""Open a log after a clean shutdown, verifying that it is unchanged since.
 
-Rules of this file:
-
-1. What is read does not grow with the log: the small files, the last index entry of the last
-   segment, and the batches from there to the end, whose CRCs are checked.
-2. Anything that is not exactly as the marker says gives None: then the log is recovered.
-3. Nothing is written, and numpy is not imported.
+The number of bytes read does not grow with the log: the small files, the last index entry of the
+last segment, and the batches after it, whose CRCs are checked. If anything differs from
+``.kafka_cleanshutdown``, the result is None and the log is recovered. Nothing is written, and numpy
+is not imported.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ from .producer_state_source import newest_producer_state
 from .recovered import RecoveredLog, RecoveryReport, SegmentMetadata
 
 _CHAIN_MAX: Final = 65_536
-"""So many batches behind the last index entry: then the index is not what was left there."""
+"""Batches after the last index entry; with more of them the index is taken for invalid."""
 
 
 def open_clean(
     storage: Storage, directory: str, checkpoints: CheckpointFiles
 ) -> RecoveredLog | None:
-    """The log as its last writer closed it, or None if it may not be that any more."""
+    """Return the log as its last writer closed it; None if it was not closed or has changed."""
     clean, epochs, bases = checkpoints.clean, checkpoints.epochs, checkpoints.listing.segments
     if clean is None or epochs is None or checkpoints.damaged or not bases:
         return None
     if bases[-1] != clean.segment_base_offset or checkpoints.log_start_offset > clean.end_offset:
         return None
     if bases[0] < clean.end_offset and epochs != epochs.without_from(clean.end_offset):
-        return None  # an epoch was begun since, and no record of it is there
+        return None  # an epoch was begun since, without a record
     if not _ends_where_closed(storage, directory, clean, epochs):
         return None
     producer_state, _ = newest_producer_state(
@@ -65,7 +63,7 @@ def _load_if_unchanged(
         try:
             with storage.open_file(storage.join(directory, offset_name(base, LOG_SUFFIX))) as file:
                 byte_count = file.byte_count()
-        except LogNotFoundError:  # a cleaner's .swap, which no log of ours has
+        except LogNotFoundError:  # listed as a .swap file, which raftlog does not write
             return None
         segments.append(SegmentMetadata(base_offset=base, end_offset=end, byte_count=byte_count))
     return RecoveredLog(
@@ -97,7 +95,7 @@ def _ends_where_closed(
 
 
 def _last_indexed(storage: Storage, directory: str, base: int, file: ReadableFile) -> int:
-    """The position of the batch that the last index entry names, if it is there; else 0."""
+    """Return the position of the batch of the last index entry, if it is there; else 0."""
     try:
         with storage.open_file(storage.join(directory, offset_name(base, INDEX_SUFFIX))) as index:
             size = index.byte_count()
@@ -116,7 +114,7 @@ def _last_indexed(storage: Storage, directory: str, base: int, file: ReadableFil
 def _is_chain_valid(
     file: ReadableFile, position: int, clean: CleanShutdown, epochs: EpochCache
 ) -> bool:
-    """Whether whole batches lie from ``position`` to the end, each behind the other."""
+    """Return whether contiguous batches with the right epochs fill ``position`` to the end."""
     next_offset = clean.segment_base_offset if position == 0 else None
     for count, header in enumerate(iter_headers(file, position, clean.byte_count)):
         data = file.read_at(header.position, header.byte_count)

@@ -1,10 +1,8 @@
-"""The small files of a log's directory, each written in the one way that a crash cannot hurt.
+"""The checkpoint and metadata files of a log's directory: names, reads and crash-safe writes.
 
-Rules of this file:
-
-1. Text files that have no checksum go through ``replace_checked``, files that have one through
-   ``replace_file``. ``published`` alone is written in place and never synced.
-2. Deleting is by name, oldest first; what is gone already is what was wanted.
+Text files, which have no checksum of their own, are written with ``replace_checked``, the others
+with ``replace_file``. Only ``published`` is written in place and never synced: it counts within one
+boot.
 """
 
 from __future__ import annotations
@@ -50,12 +48,12 @@ from .producer_state_manager import ProducerStateManager
 from .properties import LogProperties, encode_log_properties, parse_log_properties
 
 UNNAMED_PARTITION: Final = TopicPartition("raftlog", 0)
-"""What a log is called whose directory is not named after a partition."""
+"""The partition of a log whose directory is not named ``<topic>-<partition>``."""
 _PUBLISHED_BYTES_MAX: Final = 512
 
 
 class LogDirectory:
-    """One partition's directory, to be written. Not shared between threads."""
+    """A partition's directory, open for writing. Not shared between threads."""
 
     def __init__(self, storage: WritableStorage, path: str) -> None:
         self.storage = storage
@@ -66,30 +64,30 @@ class LogDirectory:
         self.published_name = PUBLISHED_NAME
         self._published_file: WritableFile | None = None
         self._published: bytes | None = None
-        self._may_have_marker = True
+        self._may_be_clean = True
 
     def file(self, name: str) -> str:
-        """The path of a file of this directory."""
+        """Return the path of a file of this directory."""
         return self.storage.join(self.path, name)
 
     def listing(self) -> Listing:
-        """What is there now."""
+        """List the directory."""
         return read_listing(self.storage.list_names(self.path))
 
     def sync(self) -> None:
-        """Make names durable."""
+        """Sync the directory: created, renamed and deleted names are durable on return."""
         self.storage.sync_directory(self.path)
 
     def close(self) -> None:
-        """Give the open file back."""
+        """Close the ``published`` file."""
         if self._published_file is not None:
             self._published_file.close()
             self._published_file = None
 
-    # --- what the log is --------------------------------------------------------------------------
+    # --- identity ---------------------------------------------------------------------------------
 
     def read_properties(self) -> LogProperties | None:
-        """What ``raftlog.properties`` says; None if this is no log of ours.
+        """Read ``raftlog.properties``; None if there is none: not a raftlog log.
 
         Raises ``CorruptFileError``.
         """
@@ -98,7 +96,7 @@ class LogDirectory:
         return None if data is None else parse_log_properties(data, path)
 
     def write_identity(self, properties: LogProperties, epochs: EpochCache) -> None:
-        """Make the files that say what the log is, and where its first epoch begins."""
+        """Create ``raftlog.properties``, ``partition.metadata`` and ``leader-epoch-checkpoint``."""
         metadata = PartitionMetadata(version=0, topic_id=properties.topic_id)
         files = {
             RAFTLOG_PROPERTIES_NAME: encode_log_properties(properties),
@@ -107,14 +105,14 @@ class LogDirectory:
         }
         replace_checked(self.storage, self.path, files)
 
-    # --- what changes -----------------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def write_epochs(self, epochs: EpochCache) -> None:
-        """Replace ``leader-epoch-checkpoint``: durable before the first batch of an epoch."""
+        """Replace ``leader-epoch-checkpoint``. Must be durable before an epoch's first batch."""
         self._replace(EPOCH_CHECKPOINT_NAME, encode_epoch_checkpoint(epochs))
 
     def write_log_start(self, offset: int) -> None:
-        """Replace the log start checkpoint: durable before anything below it is deleted."""
+        """Replace the log start checkpoint. Must be durable before anything below it is deleted."""
         self._replace(LOG_START_CHECKPOINT_NAME, encode_offset_checkpoint(self.partition, offset))
 
     def write_recovery_point(self, offset: int) -> None:
@@ -124,18 +122,20 @@ class LogDirectory:
         )
 
     def read_quorum_state(self) -> QuorumState | None:
-        """What a voter remembers of elections; None before the first. Raises ``CorruptFileError``:
-        then nobody knows whom it voted for."""
+        """Read ``quorum-state``; None before the first election.
+
+        Raises ``CorruptFileError``: then the replica's last vote is unknown.
+        """
         path = self.file(QUORUM_STATE_NAME)
         data = read_checked(self.storage, path)
         return None if data is None else parse_quorum_state(data, path)
 
     def write_quorum_state(self, state: QuorumState) -> None:
-        """Replace ``quorum-state``: durable before a vote or an epoch is spoken of."""
+        """Replace ``quorum-state``. Must be durable before a vote or an epoch is sent."""
         self._replace(QUORUM_STATE_NAME, encode_quorum_state(state))
 
     def is_out_of_election(self) -> bool:
-        """Whether this replica has lost what it vouched for, and has not caught up since."""
+        """Return whether this replica lost acknowledged records and has not caught up since."""
         return self.has(OUT_OF_ELECTION_NAME)
 
     def read_out_of_election_reason(self) -> str | None:
@@ -144,11 +144,11 @@ class LogDirectory:
         return None if data is None else data.decode("utf-8", errors="replace").strip()
 
     def leave_election(self, reason: str) -> None:
-        """Note that it has. Durable before anything is cut."""
+        """Store that this replica must not vote. Must be durable before anything is truncated."""
         replace_file(self.storage, self.file(OUT_OF_ELECTION_NAME), reason.encode())
 
     def rejoin_election(self) -> None:
-        """It has caught up. Durable on return."""
+        """Let this replica vote again, because it has caught up. Durable on return."""
         if self.unlink([OUT_OF_ELECTION_NAME]):
             self.sync()
 
@@ -158,19 +158,19 @@ class LogDirectory:
         replace_file(self.storage, self.file(name), producer_state.encode_snapshot())
 
     def write_clean_shutdown(self, marker: CleanShutdown) -> None:
-        """Say that the log was closed in order."""
+        """Write ``.kafka_cleanshutdown``."""
         replace_file(self.storage, self.file(CLEAN_SHUTDOWN_NAME), encode_clean_shutdown(marker))
-        self._may_have_marker = True
+        self._may_be_clean = True
 
     def remove_clean_shutdown(self) -> None:
-        """Take the marker away, before the first write after an open. Durable on return."""
-        if self._may_have_marker:
+        """Delete ``.kafka_cleanshutdown`` before the first write; durable on return."""
+        if self._may_be_clean:
             if self.unlink([CLEAN_SHUTDOWN_NAME]):
                 self.sync()
-            self._may_have_marker = False
+            self._may_be_clean = False
 
     def unlink(self, names: Iterable[str]) -> int:
-        """Delete files in this order; how many were there. Not durable yet."""
+        """Delete files in this order, not durably. Returns how many existed."""
         count = 0
         for name in names:
             with contextlib.suppress(LogNotFoundError):
@@ -179,7 +179,7 @@ class LogDirectory:
         return count
 
     def has(self, name: str) -> bool:
-        """Whether anything has this name."""
+        """Return whether a file or directory of this name exists."""
         try:
             self.storage.is_directory(self.file(name))
         except LogNotFoundError:
@@ -189,10 +189,13 @@ class LogDirectory:
     def _replace(self, name: str, data: bytes) -> None:
         replace_checked(self.storage, self.path, {name: data})
 
-    # --- how far it is synced ---------------------------------------------------------------------
+    # --- published synced end ---------------------------------------------------------------------
 
     def publish(self, published: Published) -> None:
-        """Tell other processes. Written in place, so that a reader sees the old line or the new."""
+        """Publish the synced end to other processes.
+
+        The line is written in place with one write, so that readers see the old or the new one.
+        """
         line = encode_published(published)
         if line == self._published:
             return
@@ -203,9 +206,9 @@ class LogDirectory:
         self._published = line
 
     def published(self) -> Published | None:
-        """What was published last in this boot, by whomever; None if nobody has, or died at it."""
+        """Return what the last writer of this boot published; None if there is no valid line."""
         if self._published_file is not None and not self._published_file.is_in_place():
-            self.close()  # a repair took it away, or somebody the whole directory
+            self.close()  # deleted by a repair, or with the whole directory
         if self._published_file is None:
             try:
                 self._published_file = self.storage.open_for_writing(self.file(self.published_name))
@@ -220,7 +223,7 @@ class LogDirectory:
         return published
 
     def unpublish(self) -> None:
-        """Take back what was told: the log is about to be cut below it."""
+        """Delete ``published``, because the log is about to be truncated below it."""
         self.close()
         self._published = None
         self.unlink([self.published_name])

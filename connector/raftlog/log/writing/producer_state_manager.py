@@ -1,17 +1,17 @@
-"""What a log remembers of its batches: producers, commits, open transactions, up to its end.
+"""Producer state of a log: producers, commits and open transactions up to an offset.
 
-Rules of this file:
+``apply`` is called for every batch in the order of the log, by the writer, by recovery and by a
+follower, and never fails. ``check_producer`` and ``check_commit`` are called before an append; a
+group of appends is checked against a ``copy``, to which each one is applied.
 
-1. ``apply`` is fed the facts of every batch in the order of the log, by whoever writes, recovers or
-   follows, and never refuses. ``check_producer`` and ``check_commit`` are asked before an append.
-   A group of appends is checked against a ``copy`` that is told of each one as it is placed.
-2. It is the same on every replica: a function of the batches alone. No clock is read, and no
-   record's time makes it forget. Log time is the greatest time of any batch so far.
-3. It is bounded by number: ``PRODUCERS_MAX``, ``COMMITS_MAX``, and ``drop_decided`` for
-   transactions.
-4. It is kept in the producer snapshot (``<offset>.snapshot``), which Kafka's tools read on, and as
-   the same bytes in a tagged field of a checkpoint's header.
-5. Kafka: ``ProducerStateManager``, ``UnifiedLog.lastStableOffset``.
+The state is a function of the batches alone, so it is equal on every replica: no clock is read, and
+nothing expires by age. Log time is the greatest timestamp of any batch so far. Its size is bounded
+by ``PRODUCERS_MAX``, ``COMMITS_MAX`` and, for transactions, ``drop_decided``.
+
+It is stored in the producer snapshot (``<offset>.snapshot``), which Kafka's tools can read, and as
+the same bytes in a tagged field of a checkpoint's header.
+
+Kafka: ``ProducerStateManager``, ``UnifiedLog.lastStableOffset``.
 """
 
 from __future__ import annotations
@@ -54,18 +54,17 @@ from .producers import (
 __all__ = ["Duplicate", "LastCommit", "ProducerStateManager"]
 
 HEADER_FIELD_TAG: Final = 0x7266
-"""The tagged field of a SnapshotHeader that holds a producer snapshot. No release of Kafka knows
-it: they skip it."""
+"""Tag of the SnapshotHeader field that holds a producer snapshot. Kafka skips this unknown tag."""
 
 ENDED_TRANSACTIONS_MAX: Final = 65_536
 _PROBLEMS_MAX: Final = 16
 
 
 class ProducerStateManager:
-    """What one log remembers, as of ``end_offset`` (exclusive). Not shared between threads.
+    """Producer state of one log as of ``end_offset`` (exclusive). Not shared between threads.
 
-    ``is_whole`` False: the log holds records below ``end_offset`` that nobody told it of, so that a
-    metadata transaction may be open there.
+    ``is_whole`` False: records below ``end_offset`` were not applied, so a metadata transaction may
+    be open there.
     """
 
     def __init__(self, path: str, *, end_offset: int = 0, is_whole: bool = True) -> None:
@@ -82,7 +81,7 @@ class ProducerStateManager:
             self._transactions.assume_open_transaction_at(end_offset)
 
     def copy(self) -> ProducerStateManager:
-        """A memory that goes on by itself from here: for appends that may not come to be."""
+        """Return an independent copy, for appends that may not succeed."""
         copied = ProducerStateManager(self.path, end_offset=self._end_offset)
         copied._log_time_ms = self._log_time_ms
         copied._unknown_from = self._unknown_from
@@ -91,43 +90,42 @@ class ProducerStateManager:
         copied._transactions = self._transactions.copy()
         return copied
 
-    # --- what it knows ----------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last batch it was told of."""
+        """The offset after the last applied batch."""
         return self._end_offset
 
     @property
     def log_time_ms(self) -> int:
-        """The greatest time of any batch so far; -1 before the first."""
+        """The greatest timestamp of any batch so far; -1 before the first."""
         return self._log_time_ms
 
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
-        """The producers, the one that has been silent longest first."""
+        """The producers, least recently used first."""
         return tuple(self._producers)
 
     @property
     def commits(self) -> tuple[LastCommit, ...]:
-        """The last commit of each application id, the oldest first."""
+        """The last commit of each application id, oldest first."""
         return tuple(self._commits)
 
     def last_commit(self, application_id: str) -> LastCommit | None:
-        """The last commit under an application id, if it is remembered."""
+        """Return the last commit of an application id; None if unknown or evicted."""
         return self._commits.get(application_id)
 
     @property
     def open_transaction(self) -> TransactionSpan | None:
-        """The metadata transaction that is open at the end, if one is."""
+        """The metadata transaction that is open at the end, if there is one."""
         opened = self._open_metadata_transaction()
         return None if opened is None else opened[0]
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Up to where (exclusive) nothing is undecided, if the log is committed up to a batch
-        boundary ``high_watermark``: as a reader of committed records sees it.
+        """Return the last stable offset for a high watermark (a batch boundary).
 
-        Exact unless ``drop_decided`` was told of a greater high watermark, or more than 65 536
+        Exact unless ``drop_decided`` was called with a greater high watermark, or more than 65 536
         transactions ended above this one.
         """
         return self._transactions.last_stable_offset(high_watermark)
@@ -137,9 +135,9 @@ class ProducerStateManager:
     def check_commit(
         self, name: CommitName, *, take_over_from: str | None = None
     ) -> Duplicate | None:
-        """Whether a named commit may be appended: None, or the offsets that it has already.
+        """Return None if a commit may be appended, or the offsets that it already has.
 
-        To be asked before the token is looked at. Raises ``StaleCommitError``, and
+        Call it before the log token is checked. Raises ``StaleCommitError``, and
         ``ForeignCommitError`` unless ``take_over_from`` is the query id of the last commit.
         """
         return self._commits.check(name, take_over_from=take_over_from)
@@ -147,7 +145,7 @@ class ProducerStateManager:
     def check_producer(
         self, producer_id: int, producer_epoch: int, base_sequence: int, record_count: int
     ) -> Duplicate | None:
-        """Whether a producer's batch may be appended: None, or the offsets that it has already.
+        """Return None if a producer's batch may be appended, or the offsets that it already has.
 
         Raises ``InvalidProducerEpochError`` and ``OutOfOrderSequenceError``.
         """
@@ -155,11 +153,13 @@ class ProducerStateManager:
             return None
         return self._producers.check(producer_id, producer_epoch, base_sequence, record_count)
 
-    # --- what lies in the log ---------------------------------------------------------------------
+    # --- batches of the log -----------------------------------------------------------------------
 
     def apply(self, metadata: BatchMetadata) -> tuple[AbortedTransaction, ...]:
-        """Take up the next batch. Gives what it aborted: the entries of a ``.txnindex``."""
-        assert metadata.base_offset >= self._end_offset, "batches come in the order of the log"
+        """Apply the next batch. Returns the transactions that it aborted, for ``.txnindex``."""
+        assert metadata.base_offset >= self._end_offset, (
+            "batches must be applied in the order of the log"
+        )
         self._log_time_ms = max(self._log_time_ms, metadata.max_timestamp_ms)
         aborted: list[AbortedTransaction] = []
         if metadata.producer_id >= 0 and not metadata.is_control:
@@ -185,7 +185,7 @@ class ProducerStateManager:
         return tuple(aborted)
 
     def drop_decided(self, high_watermark: int) -> None:
-        """Forget the transactions that ended below ``high_watermark``, which never goes back."""
+        """Drop the transactions that ended below ``high_watermark``, which must not decrease."""
         self._transactions.drop_ended_before(high_watermark)
 
     def _note_producer(self, metadata: BatchMetadata) -> None:
@@ -204,10 +204,10 @@ class ProducerStateManager:
             self._transactions.open_transaction(metadata.producer_id, metadata.base_offset)
 
     def _boundary_outside_transactions(self, metadata: BatchMetadata) -> int:
-        """The last batch boundary, up to this batch, that is outside every metadata transaction.
+        """Return the last batch boundary, up to this batch, outside every metadata transaction.
 
-        A batch may end one and begin the next. To go back to the beginning of the second alone
-        would be wrong once the first is forgotten.
+        A batch may end one transaction and begin the next. Then the boundary is where the first
+        began: a replay from the second would miss the first.
         """
         if self._unknown_from is not None:
             return self._unknown_from
@@ -225,7 +225,7 @@ class ProducerStateManager:
         self, metadata: BatchMetadata, marker: ProducerMarker
     ) -> list[AbortedTransaction]:
         if metadata.producer_id < 0:
-            return []  # a marker of nobody: strangers' bytes
+            return []  # a marker without a producer, not written by Kafka or raftlog
         first_offset = self._producers.end_transaction(
             metadata.producer_id,
             metadata.producer_epoch,
@@ -255,10 +255,10 @@ class ProducerStateManager:
         )
         return next(found, None)
 
-    # --- through a restart ------------------------------------------------------------------------
+    # --- snapshots --------------------------------------------------------------------------------
 
     def encode_snapshot(self) -> bytes:
-        """The bytes of ``<end_offset>.snapshot``."""
+        """Return the content of ``<end_offset>.snapshot``."""
         opened = self._open_metadata_transaction()
         trailer = ProducerStateTrailer(
             log_time_ms=self._log_time_ms,
@@ -272,10 +272,10 @@ class ProducerStateManager:
 
     @classmethod
     def decode_snapshot(cls, data: bytes, path: str, end_offset: int) -> ProducerStateManager:
-        """The memory that ``encode_snapshot`` wrote, or Kafka: then without commits, with the last
-        batch of each producer, and not knowing of a metadata transaction.
+        """Parse a producer snapshot.
 
-        Raises ``CorruptFileError``.
+        One of Kafka's has no commits, only the last batch of each producer, and no open metadata
+        transaction. Raises ``CorruptFileError``.
         """
         states, trailing = split_producer_snapshot(data, path)
         trailer = parse_trailer(trailing, path, len(states))
@@ -298,15 +298,16 @@ class ProducerStateManager:
         return producer_state
 
     def to_header_field(self) -> TaggedField:
-        """The field that a checkpoint of ``end_offset`` carries in its ``SnapshotHeader``."""
+        """Return the field that a checkpoint of ``end_offset`` has in its ``SnapshotHeader``."""
         return TaggedField(HEADER_FIELD_TAG, self.encode_snapshot())
 
     @classmethod
     def from_header_field(
         cls, tagged_fields: Iterable[TaggedField], path: str, end_offset: int
     ) -> ProducerStateManager | None:
-        """The memory in the tagged fields of a checkpoint's ``SnapshotHeader``; None if Kafka wrote
-        it. ``path`` is the checkpoint's. Raises ``CorruptSnapshotError``.
+        """Parse the tagged fields of a checkpoint's ``SnapshotHeader``; None if Kafka wrote it.
+
+        ``path`` is the checkpoint's. Raises ``CorruptSnapshotError``.
         """
         for tagged in tagged_fields:
             if tagged.tag == HEADER_FIELD_TAG:

@@ -1,10 +1,6 @@
-"""What recovery found and did, as facts: for the log that goes on from there, and for a person.
+"""Results of recovery: the log's state, and a report of what was truncated, rebuilt or damaged.
 
-Rules of this file:
-
-1. Facts only: nothing here reads or writes.
-2. Everything that was cut, rebuilt or found wrong is in the report, with its place. What the report
-   does not name is as it was.
+The report names every change and every damage; a file that it does not name is unchanged.
 """
 
 from __future__ import annotations
@@ -19,36 +15,36 @@ from .producer_state_manager import ProducerStateManager
 
 
 class ScanEnd(StrEnum):
-    """Why what is sound ends where it ends."""
+    """Why the valid batches of a segment end."""
 
     END = "end of file"
-    LIMIT = "asked to stop here"
-    """The next batch begins at or behind the end that was asked for."""
+    LIMIT = "end offset reached"
+    """The next batch begins at or after the requested end offset."""
     TORN = "torn batch"
-    """The bytes are the beginning of a batch, and the file ends inside it."""
+    """The file ends inside a batch."""
     ZEROS = "zeros"
-    """Nothing but zeros follows: the file was made longer and never written."""
+    """Only zeros follow: the file was extended or preallocated, and not written."""
     DAMAGE = "damage"
-    OFFSET_REGRESSION = "dip"
-    """The next batch lies below the end of the one before it: the same offsets twice."""
+    OFFSET_REGRESSION = "offset regression"
+    """The next batch ends below the end of the one before it: the same offsets twice."""
     OVERLAP = "overlap"
-    """The next batch begins below the end of the one before it and reaches behind it."""
+    """The next batch begins below the end of the one before it and ends above it."""
     GAP = "gap"
-    EPOCH_REGRESSION = "epoch fall"
-    """The next batch is of an older epoch than the one before it."""
-    EPOCH_MISMATCH = "wrong epoch"
-    """The next batch is of another epoch than its offset has by the epochs' checkpoint, or of a new
-    one that no leader began."""
+    EPOCH_REGRESSION = "epoch regression"
+    """The next batch has an older epoch than the one before it."""
+    EPOCH_MISMATCH = "epoch mismatch"
+    """The next batch's epoch is not that of its offset in ``leader-epoch-checkpoint``, or is a new
+    one that does not begin with a leader's control batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentMetadata:
-    """One segment as it lies on disk after recovery.
+    """One segment on disk after recovery.
 
-    ``end_offset`` is exclusive. The times are in milliseconds, of the batches' own greatest times:
-    ``first_timestamp_ms`` that of the first batch, by which a segment rolls (Kafka:
-    ``rollingBasedTimestamp``); ``max_timestamp_offset`` the last offset of the first batch that has
-    the greatest. All three are None where nothing was read: a sealed segment below the recovery
+    ``end_offset`` is exclusive. Timestamps are in ms, the max timestamps of batches:
+    ``first_timestamp_ms`` is that of the first batch, which decides when the segment rolls (Kafka:
+    ``rollingBasedTimestamp``); ``max_timestamp_offset`` is the last offset of the first batch that
+    has the greatest. All three are None if no batch was read: a sealed segment below the recovery
     point, or an empty one.
     """
 
@@ -62,10 +58,10 @@ class SegmentMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatedTail:
-    """Bytes that were taken off the end of a segment, or a whole segment.
+    """Bytes that were truncated from a segment, or a whole segment that was deleted.
 
-    ``first_offset`` is the first offset that the log no longer holds. ``saved_as`` is the file that
-    has the bytes now; None if they were all zeros, or if nothing was written at all.
+    ``first_offset`` is the first offset that the log no longer has. ``saved_as`` is the path of the
+    backup; None if the bytes were all zeros or nothing was written.
     """
 
     path: str
@@ -78,11 +74,11 @@ class TruncatedTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """A place where a log does not continue as it must, or a file beside it that is damaged.
+    """A place where the log's batches are not contiguous or not valid, or a damaged small file.
 
-    ``expected_offset`` is the offset that had to come next; ``found_*`` tell of the sound batch
-    that lies there instead, if one does; ``resumes_*`` of the next sound one behind damage.
-    ``kind`` is None for a file that is no segment.
+    ``expected_offset`` is the next offset of the log there; ``found_*`` describe the valid batch
+    that is there instead, if one is; ``resumes_*`` the next valid one after damage. ``kind`` is
+    None for a file that is not a segment.
     """
 
     kind: ScanEnd | None
@@ -99,25 +95,24 @@ class Anomaly:
 
     @property
     def description(self) -> str:
-        """What a person reads."""
+        """The anomaly as text for an operator."""
         at = "" if self.position is None else f" at byte {self.position}"
-        words = f"{self.path}{at}: {self.reason}"
+        text = f"{self.path}{at}: {self.reason}"
         if self.resumes_position is not None:
-            words += (
-                f"; a sound batch of offset {self.resumes_offset} follows at byte "
+            text += (
+                f"; the next valid batch has offset {self.resumes_offset}, at byte "
                 f"{self.resumes_position}"
             )
-        return words
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What a person should know of an opening.
+    """What recovery did, for an operator.
 
-    ``read_only`` is what every append must be refused with, if nothing was touched: because damage
-    is where nothing may be dropped, or because the directory is not ours.
-    ``deleted_backups`` are
-    saved copies of earlier cuts that were deleted to make room for new ones.
+    ``read_only`` is the error of every append, if the log may not be written: because of damage
+    below the durable offset, or because it is not a raftlog log. Then nothing was changed.
+    ``deleted_backups``: older backups that were deleted to make room for new ones.
     """
 
     was_clean: bool
@@ -130,11 +125,11 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredLog:
-    """A log that can go on: what is on disk is exactly this, and synced.
+    """A recovered log: exactly what is on disk, and synced.
 
-    If ``report.read_only`` is set it cannot: then nothing was written, and what is here ends
-    before the damage. ``recovery_point`` is the offset below which everything was known to be
-    synced before this opening looked.
+    If ``report.read_only`` is set, nothing was written, and the log ends before the damage.
+    ``recovery_point`` is the offset below which everything was known to be synced before this
+    recovery.
     """
 
     segments: tuple[SegmentMetadata, ...]

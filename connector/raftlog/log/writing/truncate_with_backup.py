@@ -1,15 +1,16 @@
-"""Take bytes off the end of a log so that they are never lost: saved aside first, then cut.
+"""Truncate a segment, after a backup of the truncated bytes.
 
-Rules of this file:
+    copy [position, end of file) to <base>.log.cut-<position>-<n>.tmp, sync
+    rename to <base>.log.cut-<position>-<n>, sync the directory
+    truncate <base>.log to ``position``, sync
 
-1. The copy is whole and durable under its name before a byte of the log goes. A crash between
-   leaves the log as it was and a copy beside it; the next try finds that and makes no second.
-2. A copy is called ``<base>.log.cut-<position>-<n>``, and no reader takes it for a segment. n
-   ascends in a directory from copy to copy, so it says which is the oldest. Zeros alone are not
-   worth a copy.
-3. Copies are bounded in number and bytes (``BACKUPS_MAX``, ``BACKUP_BYTES_MAX``): the oldest
-   are deleted, and reported, but none that the same operation made.
-4. Memory is bounded by a chunk.
+A crash before the last step leaves the log unchanged beside a backup; the next attempt finds that
+backup by its content and makes no second one.
+
+Readers ignore backups. n increases from backup to backup of a directory, so it gives their age.
+Bytes that are all zeros are not backed up. Number and total size of the backups are bounded
+(``BACKUPS_MAX``, ``BACKUP_BYTES_MAX``): the oldest are deleted and reported, but never one of the
+same operation. Memory is bounded by a chunk.
 """
 
 from __future__ import annotations
@@ -27,27 +28,29 @@ from raftlog.storage.protocol import ReadableFile, WritableStorage
 from .atomic_files import TEMPORARY_SUFFIX
 
 DAMAGED_SUFFIX: Final = ".damaged"
-"""Of a whole segment that was set aside; a number follows it."""
+"""Suffix of a whole segment that was renamed as damaged; a number follows it."""
 _CUT: Final = ".cut-"
 _BACKUP_NAME: Final = re.compile(r"\d{20}\S*\.(?:cut-\d+-(\d+)|damaged(?:-(\d+))?)")
 _CHUNK_BYTES: Final = 1 * MIB
 
 
 def backup_name(name: str, position: int, names: Collection[str]) -> str:
-    """What the end of a file from ``position`` on is called when it is saved beside ``names``."""
+    """Return the name for a backup of file ``name`` from ``position`` on, next to ``names``."""
     return f"{name}{_CUT}{position}-{next_backup_ordinal(names)}"
 
 
 def next_backup_ordinal(names: Collection[str]) -> int:
-    """The number of the next copy that is saved in a directory."""
+    """Return the number of the next backup in a directory."""
     return 1 + max(
         (ordinal for name in names if (ordinal := _ordinal(name)) is not None), default=0
     )
 
 
 def delete_old_backups(storage: WritableStorage, directory: str, *, before: int) -> tuple[str, ...]:
-    """Delete the oldest saved backups, of those below the number ``before``, while there are too
-    many or they hold too much; their paths. Durable on return."""
+    """Delete the oldest backups while number or size exceeds the bound; return their paths.
+
+    Backups numbered ``before`` or above are kept. Durable on return.
+    """
     backups: list[tuple[int, str, int]] = []
     for name in storage.list_names(directory):
         ordinal, path = _ordinal(name), storage.join(directory, name)
@@ -71,16 +74,15 @@ def delete_old_backups(storage: WritableStorage, directory: str, *, before: int)
 
 
 def _ordinal(name: str) -> int | None:
-    """The number of a saved copy (0 of one that an earlier release did not number), or None."""
+    """Return the number of a backup (0 for one of an earlier release), or None if it is none."""
     match = _BACKUP_NAME.fullmatch(name)
     return None if match is None else int(match[1] or match[2] or 0)
 
 
 def back_up(storage: WritableStorage, path: str, position: int) -> str | None:
-    """Copy what a file holds from ``position`` on to a file beside it; the path of the copy.
+    """Copy a file's bytes from ``position`` on to a backup; return its path. Durable on return.
 
-    None if there is nothing, or nothing but zeros. Durable when it returns. Raises
-    ``DiskFullError`` and ``DiskFailedError``: then nothing was cut.
+    None if there are no bytes or only zeros. Raises ``DiskFullError`` and ``DiskFailedError``.
     """
     directory, name = storage.split(path)
     names = storage.list_names(directory)
@@ -102,9 +104,9 @@ def back_up(storage: WritableStorage, path: str, position: int) -> str | None:
 
 
 def truncate_with_backup(storage: WritableStorage, path: str, position: int) -> str | None:
-    """Make a file end at ``position``; the path of the copy of what lay behind, if it is worth one.
+    """Truncate a file to ``position`` after a backup; return the backup's path. Durable on return.
 
-    Durable when it returns.
+    None if no backup was needed.
     """
     saved_as = back_up(storage, path, position)
     with storage.open_for_writing(path) as file:
@@ -132,7 +134,7 @@ def _chunks(file: ReadableFile, position: int) -> Iterator[bytes]:
 
 
 def _is_same(file: ReadableFile, position: int, copy: ReadableFile) -> bool:
-    """Whether a copy holds exactly what a file holds from ``position`` on."""
+    """Return whether a backup holds exactly the file's bytes from ``position`` on."""
     if file.byte_count() - position != copy.byte_count():
         return False
     return all(

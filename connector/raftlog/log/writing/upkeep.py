@@ -1,13 +1,16 @@
-"""Snapshots, and forgetting old records behind them: what keeps a log from growing for ever.
+"""Snapshots, and deletion of old segments below them.
 
-Rules of this file:
+A log with a state machine (``kraft``) starts only at the end of a snapshot of its state. Another
+log has retention by age and size, in whole segments. Its order of durable steps:
 
-1. A log with a state machine (``kraft``) begins behind a snapshot of its state, and only there.
-2. A log without one has retention: what is old or too much goes by whole segments. A checkpoint of
-   what the log remembered at its new start is written first, with no records, so that a replica
-   that begins there knows producers and commits; then the segments go.
-3. Kafka: ``KafkaRaftLog.createNewSnapshot``, ``deleteBeforeSnapshot``, ``maybeClean``;
-   ``UnifiedLog.deleteOldSegments``.
+    1. write the checkpoint of the producer state at the new start (it has no records),
+       so that a replica that starts there has the producers and commits
+    2. publish the new log start           other processes detect a crash from here on
+    3. write log-start-offset-checkpoint   recovery completes the deletion from here on
+    4. delete segments, oldest first, and the snapshots before this one
+
+Kafka: ``KafkaRaftLog.createNewSnapshot``, ``deleteBeforeSnapshot``, ``maybeClean``;
+``UnifiedLog.deleteOldSegments``.
 """
 
 from __future__ import annotations
@@ -34,16 +37,16 @@ from .segments import LogSegments
 from .snapshot_writer import SnapshotWriter, snapshot_head
 
 VotersAt: TypeAlias = Callable[[int], "tuple[int, KRaftVoters | None] | None"]
-"""The kraft.version and the voters of a quorum's log below an end offset; None: nobody knows."""
+"""Returns the kraft.version and the voters of a quorum's log below an end offset; None: unknown."""
 
 
 def check_snapshot_id(
     segments: LogSegments, snapshot_id: SnapshotId, *, end_offset: int, high_watermark: int
 ) -> bool:
-    """Whether this snapshot is wanted: False if it is there, or if the log begins behind it.
+    """Return whether a snapshot is to be written: not if it exists or the log starts after it.
 
-    Raises ``SnapshotRefusedError`` for an end that is not committed, lies inside a batch or is of
-    another epoch.
+    Raises ``SnapshotRefusedError`` for an end offset that is not committed, is inside a batch or
+    has another epoch.
     """
     segments.list_snapshots()
     if snapshot_id in segments.snapshots or snapshot_id.end_offset < segments.log_start_offset:
@@ -53,11 +56,11 @@ def check_snapshot_id(
     reason = None
     epoch = segments.epochs.epoch_at(snapshot_id.end_offset - 1)
     if snapshot_id.end_offset > high_watermark:
-        reason = f"the log is committed up to offset {high_watermark}"
+        reason = f"it is above the high watermark {high_watermark}"
     elif epoch not in (None, snapshot_id.epoch):
-        reason = f"the record before it is of epoch {epoch}"
+        reason = f"the record before it has epoch {epoch}"
     elif not segments.is_boundary(snapshot_id.end_offset, end_offset):
-        reason = "it lies inside a batch"
+        reason = "it is inside a batch"
     if reason is not None:
         raise SnapshotRefusedError(
             path=segments.directory.path,
@@ -78,7 +81,7 @@ def begin_snapshot(
     kraft_version: int | None = None,
     voters: KRaftVoters | None = None,
 ) -> SnapshotWriter:
-    """Begin a checkpoint whose id was checked, of what the log remembers at its end."""
+    """Create the writer of a checkpoint whose id was checked, and write its first batch."""
     if last_contained_log_timestamp_ms is None:
         last_contained_log_timestamp_ms = producer_state.log_time_ms
     head = snapshot_head(
@@ -105,9 +108,10 @@ def delete_before_snapshot(
     high_watermark: int,
     publish_start: Callable[[int], None],
 ) -> bool:
-    """Begin the log behind a snapshot and forget older ones; whether there was anything to do.
+    """Start the log at the end of a snapshot and delete older snapshots and segments.
 
-    ``publish_start`` is given the new start before anything is done about it.
+    ``publish_start`` is called with the new log start before anything is changed. Returns whether
+    there was anything to do.
     """
     segments.list_snapshots()
     if snapshot_id not in segments.snapshots or snapshot_id.end_offset > high_watermark:
@@ -128,10 +132,11 @@ def clean(
     publish_start: Callable[[int], None],
     voters_at: VotersAt | None = None,
 ) -> bool:
-    """Forget what retention does not keep; whether there was anything. ``publish_start`` as above.
+    """Delete what exceeds retention; return whether there was anything.
 
-    What goes may hold the records that say who votes, so a quorum's log says it by ``voters_at`` in
-    the snapshot that it begins behind. Where nobody knows, nothing goes.
+    ``publish_start`` is called as in ``delete_before_snapshot``. The deleted records may contain
+    the voters, so for a quorum's log ``voters_at`` returns them for the snapshot at the new start.
+    If it returns None, nothing is deleted.
     """
     config = segments.config
     if config.retention_ms is None and config.retention_bytes is None:
@@ -194,8 +199,7 @@ def _clean_by_snapshots(
 
 
 def _retention_snapshot(segments: LogSegments, snapshot_id: SnapshotId) -> RetentionSnapshot | None:
-    """Size and log time of a snapshot; None if it is gone, or is not one that a log may begin
-    after because its header is damaged."""
+    """Return size and timestamp of a snapshot; None if it was deleted or its header is damaged."""
     path = segments.directory.file(checkpoint_name(snapshot_id))
     try:
         with segments.directory.storage.open_file(path) as file:
