@@ -147,7 +147,7 @@ def test_nothing_is_cut_behind_damage_or_before_the_log(log: Path) -> None:
     damaged(log)
     status, _, err = run("repair", log, "--cut-at", "5")
     assert status == 2
-    assert "sound only up to offset 4" in err
+    assert "valid only up to offset 4" in err
 
 
 def test_settings_that_were_edited_by_hand_are_refused_until_somebody_has_looked(

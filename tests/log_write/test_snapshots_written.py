@@ -183,7 +183,7 @@ def test_a_checkpoint_ends_behind_a_committed_batch_of_its_epoch(disk: Simulated
     for snapshot_id, reason in (
         (SnapshotId(1, 5), "above the high watermark 4"),
         (SnapshotId(1, 2), "inside a batch"),
-        (SnapshotId(2, 4), "of epoch 1"),
+        (SnapshotId(2, 4), "has epoch 1"),
     ):
         with pytest.raises(SnapshotRefusedError, match=reason):
             log.begin_snapshot(snapshot_id, now_ms=NOW_MS)

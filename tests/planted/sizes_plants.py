@@ -32,7 +32,7 @@ SIZES_PLANTS: Final = (
     Plant(
         bug="a limit of decompression is read as a batch without a commit's name",
         path="connector/raftlog/log/writing/batch_metadata.py",
-        old="        raise  # a name may be there: a limit is no damage\n",
+        old="        raise  # not damage: the batch may hold a name\n",
         new="        return None\n",
         tests=(
             "tests/log_memory/test_batch_facts.py"

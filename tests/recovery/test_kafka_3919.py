@@ -95,7 +95,7 @@ def test_the_same_offsets_twice_with_another_epoch_are_named_batch_by_batch() ->
         ScanEnd.OFFSET_REGRESSION,
         ScanEnd.GAP,
     ]
-    assert "offsets 602 to 701, epoch 2, lies behind offset 2249" in (
+    assert "offsets 602 to 701, epoch 2, follows offset 2249" in (
         recovered.report.anomalies[0].reason
     )
     assert "offsets 1002 to 1401 are missing" in recovered.report.anomalies[1].reason
@@ -112,7 +112,7 @@ def test_where_the_epochs_checkpoint_knows_better_the_log_ends_where_the_epochs_
     assert recovered.report.read_only is None
     first = recovered.report.anomalies[0]
     assert first.kind is ScanEnd.EPOCH_MISMATCH
-    assert "the epochs' checkpoint says epoch 2 from offset 602 on" in first.reason
+    assert "leader-epoch-checkpoint has epoch 2 from offset 602 on" in first.reason
     assert ScanEnd.OVERLAP in [one.kind for one in recovered.report.anomalies]
     assert recovered.epochs.latest_epoch == 1
 
@@ -251,7 +251,7 @@ def test_a_repair_cuts_where_it_is_told_saves_all_of_it_and_says_what_was_lost()
     log = damaged_log()
     contents = log.disk.files()
     sound_end = log.recover().end_offset
-    with pytest.raises(OptionError, match=f"sound only up to offset {sound_end}"):
+    with pytest.raises(OptionError, match=f"valid only up to offset {sound_end}"):
         truncate_log_at(log.disk, DIRECTORY, offset=sound_end + 3, config=log.config)
     repaired = truncate_log_at(log.disk, DIRECTORY, offset=sound_end, config=log.config)
     assert repaired.recovered.report.read_only is None

@@ -44,7 +44,7 @@ def test_where_both_were_synced_nothing_is_chosen() -> None:
     report = log.recover().report
     assert report.read_only is not None
     assert report.read_only.path == log.segment(15)
-    assert "offsets 15 to 20 lie in two segments" in str(report.read_only)
+    assert "offsets 15 to 20 are in two segments" in str(report.read_only)
     assert log.disk.files() == before
     log.reopen()
     with pytest.raises(LogReadOnlyError):

@@ -130,7 +130,7 @@ def read_checked(storage: Storage, path: str) -> bytes | None:
 
 
 def read_checksums(storage: Storage, directory: str) -> Checksums | None:
-    """Read ``checksums`` of a directory; None if there is none. Raises ``CorruptFileError``."""
+    """Read ``checksums`` of a directory; None if missing. Raises ``CorruptFileError``."""
     path = storage.join(directory, CHECKSUMS_NAME)
     data = _content(storage, path)
     return None if data is None else parse_checksums(data, path)

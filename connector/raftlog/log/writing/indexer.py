@@ -87,7 +87,7 @@ class SegmentIndexer:
     ) -> SegmentIndexer:
         """Continue after the entries of two valid index files.
 
-        ``last_time_entry`` is b"" if there is none. Next, call ``note_again`` with the batch of the
+        ``last_time_entry`` is b"" if missing. Next, call ``note_again`` with the batch of the
         last offset entry (the batch at position 0 if there is no entry), then ``note`` with the
         batches after it: none of them has an entry.
         """

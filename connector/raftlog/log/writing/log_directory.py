@@ -87,7 +87,7 @@ class LogDirectory:
     # --- identity ---------------------------------------------------------------------------------
 
     def read_properties(self) -> LogProperties | None:
-        """Read ``raftlog.properties``; None if there is none: not a raftlog log.
+        """Read ``raftlog.properties``; None if missing: not a raftlog log.
 
         Raises ``CorruptFileError``.
         """

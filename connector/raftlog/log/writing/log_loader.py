@@ -1,14 +1,15 @@
-"""Read a log that was not closed in order: what of it stands, and what recovery has to do.
+"""Load a log after an unclean shutdown: scan its last segments and decide what recovery does.
 
-Rules of this file:
+Invariants:
 
-1. Nothing is written. What is read is the segment of the recovery point and all behind it; more
-   only if no memory is left that is as new.
-2. The durable mark is the greatest offset below which everything is known to have been synced: the
-   recovery point, the base of the last segment (its forerunner was synced before it was made),
-   a snapshot's end, the log's start, and what was published in this boot. What is not sound below
-   it is damage, and the log cannot be written; above it nobody was promised anything.
-3. What a writer of this boot wrote behind ``published`` was never acknowledged, and goes.
+1. Nothing is written. Read are the segment of the recovery point and those after it; earlier ones
+   only if there is no producer state that is as new.
+2. The durable offset is the maximum of the recovery point, the base offset of the last segment (the
+   one before it was synced before it was created), the end offsets of snapshots, the log start
+   offset, and the end that was published in this boot. If a batch below it is not valid, the log is
+   damaged and must not be written; nothing above it was acknowledged.
+3. Batches after the end that a writer of this boot published were not acknowledged, and are
+   truncated.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from .segment_recovery import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedSegment:
-    """One segment that was read. ``end`` says what lies behind its last sound batch."""
+    """A segment that was read. ``end``: what follows its last valid batch."""
 
     metadata: SegmentMetadata
     end: SegmentEnd
@@ -53,13 +54,12 @@ class ScannedSegment:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """What stands of a log, and where it does not go on.
+    """The valid part of a log, and why it ends there.
 
-    ``below`` are the segments that were not read. ``unpublished`` and ``overlapping`` are segments
-    at the end that are none of the log's: nothing in them was ever acknowledged, as far as anybody
-    knows; ``is_contradicted``: the recovery point says otherwise of one that overlaps. ``stop`` is
-    where the log ended for another reason than its files' end, and ``durable_offset`` tells whether
-    that may be.
+    ``below``: segments that were not read. ``unpublished``, ``overlapping``: segments at the end
+    that do not belong to the log and, as far as is known, were never acknowledged;
+    ``is_contradicted``: the recovery point includes an overlapping one. ``stop``: where the log
+    ends before its files do, which is damage if it is below ``durable_offset``.
     """
 
     log_start_offset: int
@@ -81,12 +81,12 @@ class LoadedLog:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something is missing that was known to be synced, or is there twice."""
+        """Whether synced offsets are missing, or are in two segments."""
         return self.end_offset < self.durable_offset or self.is_contradicted
 
 
 class LogLoader:
-    """One pass over the end of a log."""
+    """One scan of the end of a log."""
 
     def __init__(
         self, storage: Storage, directory: str, config: LogConfig, checkpoints: CheckpointFiles
@@ -99,7 +99,7 @@ class LogLoader:
         self._log_start = max(checkpoints.log_start_offset, min(self._bases, default=0))
 
     def load(self) -> LoadedLog:
-        """Read what must be read. Raises what the storage raises."""
+        """Scan the log. Raises what the storage raises."""
         producer_state, anomalies = self._producer_state()
         start = self._first_base(producer_state)
         if producer_state is None:
@@ -120,7 +120,7 @@ class LogLoader:
         scan_position = ScanPosition(position=0, next_offset=start, epoch=self._epoch_before(start))
         for base in [base for base in self._bases if base >= start]:
             if base != scan_position.next_offset:
-                self._note_gap(base, scan_position, result)
+                self._add_gap(base, scan_position, result)
                 break
             scan_position = self._recover_segment(base, scan_position, result)
             if result.stop is not None:
@@ -129,36 +129,36 @@ class LogLoader:
         result.epochs = self._epochs(result)
         return result
 
-    # --- where to begin ---------------------------------------------------------------------------
+    # --- first segment to scan --------------------------------------------------------------------
 
     def _producer_state(self) -> tuple[ProducerStateManager | None, tuple[Anomaly, ...]]:
-        """The newest memory of what is surely of this history."""
+        """Return the newest producer state that certainly belongs to this history."""
         known = max(self._checkpoints.recovery_point, self._log_start)
         return newest_producer_state(
             self._storage, self._directory, self._checkpoints.listing, known
         )
 
     def _first_base(self, producer_state: ProducerStateManager | None) -> int:
-        """The base of the first segment to read."""
+        """Return the base offset of the first segment to scan."""
         wanted = max(self._checkpoints.recovery_point, self._log_start)
         if producer_state is None:
             wanted = self._log_start
         elif producer_state.end_offset < wanted:
             wanted = max(producer_state.end_offset, self._log_start)
-        fitting = [base for base in self._bases if base <= wanted]
-        if not fitting:
+        candidates = [base for base in self._bases if base <= wanted]
+        if not candidates:
             return min(self._bases, default=self._log_start)
-        while len(fitting) > 1 and not self._ends_at(fitting[-2], fitting[-1]):
-            fitting.pop()
-        return fitting[-1]
+        while len(candidates) > 1 and not self._ends_at(candidates[-2], candidates[-1]):
+            candidates.pop()
+        return candidates[-1]
 
     def _ends_at(self, base: int, end_offset: int) -> bool:
-        """Whether a sealed segment ends where the next one begins: a look at its last batches.
+        """Return whether a sealed segment ends at the next one's base offset, by its last batches.
 
-        If not, it is read from its beginning, which will say what is wrong.
+        If not, the segment is scanned from its beginning.
         """
         if end_offset <= self._log_start:
-            return True  # it is forgotten
+            return True  # below the log start
         with self._open(base, LOG_SUFFIX) as file:
             byte_count = file.byte_count()
         try:
@@ -170,7 +170,7 @@ class LogLoader:
         return (position, found) == (byte_count, end_offset)
 
     def _below(self, start: int) -> tuple[SegmentMetadata, ...]:
-        """The segments below, without those wholly below the log's start."""
+        """Return the segments before the scan that are not wholly below the log start."""
         found = []
         for base, end in zip(self._bases, self._bases[1:], strict=False):
             if base < start and end > self._log_start:
@@ -186,7 +186,7 @@ class LogLoader:
         epoch = None if epochs is None else epochs.epoch_at(offset - 1)
         return EPOCH_UNKNOWN if epoch is None else epoch
 
-    # --- one segment after the other --------------------------------------------------------------
+    # --- scan of segments -------------------------------------------------------------------------
 
     def _recover_segment(
         self, base: int, scan_position: ScanPosition, result: LoadedLog
@@ -210,10 +210,10 @@ class LogLoader:
                 result.anomalies += anomalies
                 for one in aborted:
                     indexes.add_aborted(one)
-            self._note_end(file, end, rules, result)
+            self._add_anomalies(file, end, rules, result)
         indexes.close()
         scanned = ScannedSegment(
-            metadata=_facts(base, end, indexes),
+            metadata=_segment_metadata(base, end, indexes),
             end=end,
             indexes=indexes,
             has_valid_indexes=check.is_valid_for(indexes),
@@ -231,16 +231,16 @@ class LogLoader:
             limit = max(published.end_offset, max(self._bases, default=0))
         return ScanRules(epochs=self._checkpoints.epochs, end_offset=limit)
 
-    def _note_end(
+    def _add_anomalies(
         self, file: ReadableFile, end: SegmentEnd, rules: ScanRules, result: LoadedLog
     ) -> None:
-        """Name every place behind the end where something is wrong."""
+        """Add every anomaly after the end of a segment's valid batches."""
         if end.end is ScanEnd.END or end.end is ScanEnd.LIMIT:
             return
         result.anomalies += map(_anomaly, survey_segment(file, end.scan_position, rules))
 
-    def _note_gap(self, base: int, scan_position: ScanPosition, result: LoadedLog) -> None:
-        """The next segment does not begin where the log ends."""
+    def _add_gap(self, base: int, scan_position: ScanPosition, result: LoadedLog) -> None:
+        """End the log before a segment that does not begin at the log's end."""
         result.stop = self._gap(base, scan_position)
         result.anomalies.append(_anomaly(result.stop))
         if base < scan_position.next_offset:
@@ -250,8 +250,8 @@ class LogLoader:
     def _gap(self, base: int, scan_position: ScanPosition) -> SegmentEnd:
         path = self._path(base, LOG_SUFFIX)
         end = ScanEnd.GAP if base > scan_position.next_offset else ScanEnd.OVERLAP
-        what = "are missing" if end is ScanEnd.GAP else "lie in two segments"
-        first, behind = sorted((base, scan_position.next_offset))
+        what = "are missing" if end is ScanEnd.GAP else "are in two segments"
+        first, last = sorted((base, scan_position.next_offset))
         return SegmentEnd(
             end=end,
             path=path,
@@ -259,7 +259,7 @@ class LogLoader:
                 position=0, next_offset=scan_position.next_offset, epoch=scan_position.epoch
             ),
             byte_count=0,
-            reason=f"offsets {first} to {behind - 1} {what}",
+            reason=f"offsets {first} to {last - 1} {what}",
             found_base_offset=base,
         )
 
@@ -269,11 +269,11 @@ class LogLoader:
     # --- epochs -----------------------------------------------------------------------------------
 
     def _epochs(self, result: LoadedLog) -> EpochCache:
-        """The checkpoint's epochs up to the end, or those of the batches if there is none.
+        """Return the epochs of ``leader-epoch-checkpoint`` up to the end; without it, the batches'.
 
-        An epoch that begins at the end has no batch yet and is forgotten (Kafka does so too), but
-        not where all batches of the log were deleted: then it is the last one's, unless a snapshot
-        that ends there says it better.
+        An epoch that begins at the end has no batch and is dropped, as in Kafka, except if all
+        batches of the log were deleted: then the last epoch is kept, that of a snapshot at the end
+        if there is one.
         """
         first = min((one.base_offset for one in result.segments), default=self._log_start)
         is_all_deleted = 0 < first == result.end_offset
@@ -304,7 +304,7 @@ class LogLoader:
 
 
 def _exclude_unpublished(checkpoints: CheckpointFiles) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The segments that are the log's, and those behind the last one that was published in."""
+    """Return the log's segments, and those after the last segment that was published."""
     bases = checkpoints.listing.segments
     if checkpoints.published is None:
         return bases, ()
@@ -313,7 +313,7 @@ def _exclude_unpublished(checkpoints: CheckpointFiles) -> tuple[tuple[int, ...],
     return bases[: len(bases) - len(unpublished)], unpublished
 
 
-def _facts(base: int, end: SegmentEnd, indexes: IndexRebuild) -> SegmentMetadata:
+def _segment_metadata(base: int, end: SegmentEnd, indexes: IndexRebuild) -> SegmentMetadata:
     has_batches = indexes.first_timestamp_ms is not None
     return SegmentMetadata(
         base_offset=base,

@@ -1,16 +1,30 @@
-"""Open a log of ours as it was left, in order or not: decide, and tell everything that was done.
+"""Recovery of a raftlog log after a clean or an unclean shutdown.
 
-Rules of this file:
+The durable offset is the offset below which everything is known to have been synced. For example,
+with the recovery point at 300, and 400 published as synced before the crash:
 
-1. ``recover(recover(d))`` is ``recover(d)``, whatever cut the first one short.
-2. Every whole, sound batch is kept, except behind what a living writer of this boot had synced. A
-   tail that nobody was promised is saved aside and cut (Kafka cuts without a copy).
-3. Below the durable mark nothing is dropped: the log opens for reading only, nothing is written,
-   and the report says what is damaged, what is behind it and how to go on.
-4. A directory that is not ours, Kafka's, is never written: it opens for reading only.
-5. Only the way through damage costs numpy's import.
+    offsets   0 ............ 300 ............ 400 ............ 450
+    files     segment 0      segment 300 (valid batches)       torn batch
 
-Kafka: ``LogLoader``, ``LogSegment.recover``; what went wrong there: KAFKA-3919.
+    crash of the process   durable offset 400: the batches 400 to 449 were written but not
+                           acknowledged, and are truncated with the torn batch
+    crash of the machine   ``published`` is of another boot, durable offset 300: the valid
+                           batches are kept and synced, the torn batch is truncated
+    damage at offset 350   after a crash of the process, below the durable offset: the log is
+                           opened read-only, nothing is written; after a crash of the machine,
+                           above it: the log is truncated to 350
+
+Invariants:
+
+1. ``recover`` is idempotent, also after a crash in the middle of it.
+2. Every valid, contiguous batch is kept, except after the synced end that a writer of this boot
+   published. Truncated bytes are backed up first (Kafka truncates without a backup).
+3. Nothing below the durable offset is deleted: if it is damaged, the log is opened read-only, and
+   the report names the damage, the valid batches after it, and the remedy.
+4. A directory without ``raftlog.properties``, such as Kafka's, is never written.
+5. numpy is imported only where a segment is scanned.
+
+Kafka: ``LogLoader``, ``LogSegment.recover``; for what can go wrong there: KAFKA-3919.
 """
 
 from __future__ import annotations
@@ -34,24 +48,24 @@ __all__ = ["RecoveredLog", "RecoveryReport", "recover"]
 
 
 def recover(storage: WritableStorage, directory: str, *, config: LogConfig) -> RecoveredLog:
-    """Open the log in ``directory``, mending what a crash left. To be called under the log's lock.
+    """Open the log in ``directory`` and repair what a crash left. The caller holds the log's lock.
 
     Raises ``LogNotFoundError`` and ``LogAccessError``; ``DiskFullError`` and ``DiskFailedError``
-    while something is mended: nothing is lost then, and the next opening begins anew.
+    during a repair: nothing is lost then, and the next opening repeats it.
     """
     checkpoints = read_checkpoint_files(storage, directory)
     recovered = open_clean(storage, directory, checkpoints) if checkpoints.is_raftlog else None
     if recovered is None:
         recovered = _recover_scanned(storage, directory, config, checkpoints)
     if recovered.report.read_only is None:
-        recovered = _with_fitting_indexes(storage, directory, config, recovered)
+        recovered = _with_valid_indexes(storage, directory, config, recovered)
     return recovered
 
 
 def _recover_scanned(
     storage: WritableStorage, directory: str, config: LogConfig, checkpoints: CheckpointFiles
 ) -> RecoveredLog:
-    from .log_loader import LogLoader  # needs numpy
+    from .log_loader import LogLoader  # imports numpy
     from .recovery_actions import RecoveryActions
 
     loaded = LogLoader(storage, directory, config, checkpoints).load()
@@ -78,10 +92,10 @@ def _recover_scanned(
     )
 
 
-def _with_fitting_indexes(
+def _with_valid_indexes(
     storage: WritableStorage, directory: str, config: LogConfig, recovered: RecoveredLog
 ) -> RecoveredLog:
-    """Rebuild indexes of sealed segments that do not fit them."""
+    """Rebuild the invalid indexes of sealed segments."""
     rebuilt = rebuild_invalid_indexes(
         storage,
         directory,
@@ -98,34 +112,34 @@ def _with_fitting_indexes(
 def _read_only(
     directory: str, loaded: LoadedLog, checkpoints: CheckpointFiles
 ) -> LogReadOnlyError | None:
-    """Why the log must not be written, or None."""
+    """Return the error of every append if the log must not be written, or None."""
     if not checkpoints.is_raftlog:
         return LogReadOnlyError(
             path=directory,
-            reason="it has no raftlog.properties, so it is Kafka's and not ours to write",
-            remedy="make a log of your own elsewhere",
+            reason="it has no raftlog.properties: it is a Kafka log, which raftlog does not write",
+            remedy="create a raftlog log in another directory",
         )
     if not loaded.is_damaged:
         return None
     if loaded.is_contradicted:
-        assert loaded.stop is not None, "that is where it was seen"
+        assert loaded.stop is not None, "a contradiction ends the scan"
         return LogReadOnlyError(
             path=loaded.stop.path,
             offset=loaded.stop.found_base_offset,
-            reason=f"{loaded.stop.reason}, and both were synced",
-            remedy="look with `raftlog check`, and move the segment away that is not of this log",
+            reason=f"{loaded.stop.reason}, and both segments were synced",
+            remedy="run `raftlog check`, and move the segment that is not of this log elsewhere",
         )
-    lost = f"offsets {loaded.end_offset} to {loaded.durable_offset - 1}, which were synced once,"
+    lost = f"offsets {loaded.end_offset} to {loaded.durable_offset - 1}, which were synced,"
     if loaded.stop is None:
-        path, position, reason = directory, None, f"{lost} are gone"
+        path, position, reason = directory, None, f"{lost} are missing"
     else:
         path, position = loaded.stop.path, loaded.stop.scan_position.position
-        reason = f"{lost} are hurt or gone: {loaded.stop.reason}"
+        reason = f"{lost} are damaged or missing: {loaded.stop.reason}"
     return LogReadOnlyError(
         path=path,
         position=position,
         offset=loaded.end_offset,
         reason=reason,
-        remedy="restore the file from a copy, or look with `raftlog check` and give up what lies "
-        f"behind with `raftlog repair --cut-at {loaded.end_offset}`, which saves it aside",
+        remedy="restore the file from a backup, or run `raftlog check` and then `raftlog repair "
+        f"--cut-at {loaded.end_offset}`, which truncates the log there and keeps a backup",
     )

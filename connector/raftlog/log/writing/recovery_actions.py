@@ -1,18 +1,28 @@
-"""Make a log's directory what its scan says that it is: cut, rebuild, tidy up, and sync.
+"""Bring a log's files into the state that ``LogLoader`` found: truncate, rebuild, delete, sync.
 
-Rules of this file:
+The order of the durable steps:
 
-1. Whatever is done may be cut short anywhere and done again: it ends in the same files. Nothing of
-   the log is removed before its copy is durable.
-2. What is kept is durable when this returns. After a boot, what can be read came from the disk. In
-   the boot of a writer that died a failed sync may have left pages that read well and will never be
-   written, or a cut that was: so unless it said how far it was synced, the last segment is written
-   once more, and cut once more where it ends.
-3. Where nothing is wrong and a writer of this boot said how far it is synced, nothing is touched:
-   that writer, or another one, may have the log open. But names are synced in any case, first of
-   all: one that was killed may have renamed and deleted in memory only, and who builds on that
-   must not have it taken back by a power loss.
-4. The recovery point is raised last.
+    1. sync the directory: a killed writer may have renamed and deleted files without a sync,
+       and nothing may be built on names that a power loss could take back
+    2. delete unfinished files (.tmp, .part, ...); not while a writer of this boot may live
+    3. back up and delete unpublished and overlapping segments, the last one first
+    4. back up and truncate what follows the valid batches; write and sync the indexes
+    5. delete files of no segment, sync the directory
+    6. write ``checksums``, ``leader-epoch-checkpoint``, ``log-start-offset-checkpoint``
+    7. sync the segments and the directory
+    8. write the recovery point
+    9. delete old backups
+
+Invariants:
+
+1. Every step may be interrupted and repeated, with the same result. No byte of the log is deleted
+   before its backup is durable.
+2. What is kept is durable on return. After a boot, readable bytes came from the disk. In the same
+   boot, a failed fsync may have left pages that are readable but will never be written, or a
+   truncation that will not be: so unless the synced end was published, the last segment is
+   rewritten and truncated again before it is synced.
+3. If nothing is wrong, and a writer of this boot published the synced end, only the directory is
+   synced: a live writer may have the log open.
 """
 
 from __future__ import annotations
@@ -51,8 +61,8 @@ from .truncate_with_backup import (
 
 _CHUNK_BYTES: Final = 1 * MIB
 _INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-_UNPUBLISHED: Final = "a writer died before it had synced this: nobody was told of it"
-_OVERLAPPING: Final = "the segment before it holds these offsets, and nobody was told of this one"
+_UNPUBLISHED: Final = "a writer died before it synced these batches: they were not acknowledged"
+_OVERLAPPING: Final = "its offsets are in the segment before it, and were not acknowledged here"
 _UNFINISHED_SUFFIXES: Final = (TEMPORARY_SUFFIX, ".deleted", ".cleaned", ".swap")
 _CHECKED_NAMES: Final = (
     EPOCH_CHECKPOINT_NAME,
@@ -64,9 +74,9 @@ _CHECKED_NAMES: Final = (
 
 
 class RecoveryActions:
-    """Carries out what a scan of one directory asks for.
+    """The changes that the scan of one directory requires.
 
-    ``truncated`` and ``rebuilt`` say what was done.
+    ``truncated``, ``rebuilt`` and ``deleted_backups`` are what was done.
     """
 
     def __init__(
@@ -79,11 +89,14 @@ class RecoveryActions:
         self._directory = LogDirectory(storage, directory)
         self._checkpoints = checkpoints
         self._is_this_boot = checkpoints.published is not None
-        self._is_doubtful = not self._is_this_boot and not checkpoints.is_after_boot
+        self._is_sync_unknown = not self._is_this_boot and not checkpoints.is_after_boot
 
     def apply(self, loaded: LoadedLog) -> None:
-        """Do it all. Raises ``DiskFullError`` and ``DiskFailedError``: then it must be done again,
-        by a process that reads everything anew."""
+        """Apply all changes.
+
+        Raises ``DiskFullError`` and ``DiskFailedError``: then the log must be loaded and recovered
+        again.
+        """
         self._directory.sync()
         first_backup = next_backup_ordinal(self._storage.list_names(self._directory.path))
         if not self._is_this_boot:
@@ -91,7 +104,7 @@ class RecoveryActions:
         self._delete_segments(loaded.unpublished, _UNPUBLISHED)
         self._delete_segments(loaded.overlapping, _OVERLAPPING)
         for segment in loaded.scanned:
-            self._cut(segment)
+            self._truncate(segment)
             self._recover_indexes(segment)
         self._delete_strays(loaded)
         self._recover_checksums()
@@ -105,9 +118,9 @@ class RecoveryActions:
                 self._storage, self._directory.path, before=first_backup
             )
 
-    # --- the log ----------------------------------------------------------------------------------
+    # --- segments ---------------------------------------------------------------------------------
 
-    def _cut(self, segment: ScannedSegment) -> None:
+    def _truncate(self, segment: ScannedSegment) -> None:
         end = segment.end
         if not end.byte_count:
             return
@@ -126,9 +139,9 @@ class RecoveryActions:
         )
 
     def _delete_segments(self, bases: tuple[int, ...], reason: str) -> None:
-        """Take away segments in which nobody was promised anything, the last one first.
+        """Back up and delete segments that were never acknowledged, the last one first.
 
-        Even the name of one may be lost: a directory's sync may have failed when it was made.
+        Even their names may be lost: the sync of the directory may have failed at their creation.
         """
         for base in reversed(bases):
             name = offset_name(base, LOG_SUFFIX)
@@ -151,10 +164,10 @@ class RecoveryActions:
                 )
 
     def _make_durable(self, loaded: LoadedLog) -> None:
-        """Sync what stands, then say so."""
+        """Sync the segments, then raise the recovery point."""
         for segment in loaded.scanned:
             with self._storage.open_for_writing(segment.end.path) as file:
-                if segment is loaded.scanned[-1] and self._is_doubtful:
+                if segment is loaded.scanned[-1] and self._is_sync_unknown:
                     for position in range(0, segment.metadata.byte_count, _CHUNK_BYTES):
                         wanted = min(_CHUNK_BYTES, segment.metadata.byte_count - position)
                         file.write_at(position, file.read_at(position, wanted))
@@ -164,7 +177,7 @@ class RecoveryActions:
         if self._checkpoints.recovery_point != loaded.end_offset:
             self._directory.write_recovery_point(loaded.end_offset)
 
-    # --- beside the log ---------------------------------------------------------------------------
+    # --- indexes and checkpoints ------------------------------------------------------------------
 
     def _recover_indexes(self, segment: ScannedSegment) -> None:
         indexes = segment.indexes
@@ -178,7 +191,7 @@ class RecoveryActions:
                 self.rebuilt.append(self._directory.file(name))
 
     def _write_index(self, name: str, data: bytes, *, is_needed: bool) -> bool:
-        """Make an index file hold this, in place; False if it does already."""
+        """Write an index file in place; return False if it has this content already."""
         path = self._directory.file(name)
         exists = self._directory.has(name)
         if not exists and not data and not is_needed:
@@ -187,7 +200,7 @@ class RecoveryActions:
         with opened(path) as file:
             if exists and file.read_at(0, file.byte_count()) == data:
                 if not self._is_this_boot:
-                    file.sync()  # an earlier recovery may have written it, and died before this
+                    file.sync()  # an earlier recovery may have died between write and sync
                 return False
             file.truncate(len(data))
             if data:
@@ -208,17 +221,19 @@ class RecoveryActions:
             self.rebuilt.append(self._directory.file(EPOCH_CHECKPOINT_NAME))
         self._directory.write_epochs(epochs)
 
-    # --- what is left over ------------------------------------------------------------------------
+    # --- leftover files ---------------------------------------------------------------------------
 
     def _delete_unfinished(self) -> None:
-        """Files that were never in force under their own names."""
+        """Delete files that were not renamed to their final names."""
         names = self._storage.list_names(self._directory.path)
         self._directory.unlink(name for name in names if name.endswith(_UNFINISHED_SUFFIXES))
         delete_unfinished_snapshots(self._directory)
 
     def _delete_strays(self, loaded: LoadedLog) -> None:
-        """Whole segments below the log's start, indexes of no segment, and producer snapshots of
-        what is no more. Gone for good before anything new may get their names."""
+        """Delete files of no segment: segments below the log start, indexes, producer snapshots.
+
+        Durable on return, before a new segment can get one of their names.
+        """
         bases = {segment.base_offset for segment in loaded.segments}
         strays = []
         for name in self._storage.list_names(self._directory.path):

@@ -1,14 +1,16 @@
-"""Give up the end of a damaged log so that it can be written again: ``raftlog repair --cut-at``.
+"""Truncate a damaged log so that it can be written again: ``raftlog repair --cut-at``.
 
-Rules of this file:
+Only on an operator's request, because acknowledged records are lost. All truncated bytes are backed
+up, and the lost offsets are reported. The order of the durable steps:
 
-1. Only on somebody's word: what is cut here was acknowledged once. All of it is saved aside, and
-   what was lost is said in offsets.
-2. What says that the log is longer (``published``, the clean marker, the recovery point, snapshots)
-   goes first, then segments, the newest first. So a repair that was cut short leaves a log that is
-   damaged still, and is repaired again.
-3. The cut is before the first batch that does not end below the offset. It must lie where the log
-   is sound: behind damage there is nothing to cut at.
+    1. delete ``.kafka_cleanshutdown``, ``published`` and ``synced``; rename snapshots after the
+       new end; lower the recovery point: nothing claims the old end any more
+    2. rename later segments, the last one first; back up and truncate the segment of the offset
+    3. delete later producer snapshots and epochs
+    4. recover
+
+An interrupted repair leaves a log that is still damaged, and is repeated. The log is truncated
+before the batch that contains the offset, which must be below any damage.
 """
 
 from __future__ import annotations
@@ -49,12 +51,11 @@ _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What a repair did. ``recovered`` is the log as it opens now: it may still be read-only, if
-    there is more damage below.
+    """Result of a repair. ``recovered`` is still read-only if there is more damage below.
 
-    ``first_lost_offset`` up to, not including, ``end_offset_before`` is what was given up, as far
-    as the length of the log is known. ``set_aside`` are snapshots after the cut,
-    ``deleted_backups`` saved copies of earlier cuts that were deleted to make room.
+    The lost offsets are ``first_lost_offset`` to ``end_offset_before`` (exclusive, as far as the
+    log's length is known). ``set_aside`` ended after the new end; ``deleted_backups``:
+    older backups that were deleted to make room.
     """
 
     first_lost_offset: int
@@ -68,19 +69,20 @@ class Repaired:
 def truncate_log_at(
     storage: WritableStorage, directory: str, *, offset: int, config: LogConfig
 ) -> Repaired:
-    """Cut a log of ours before the batch that holds ``offset``, or at its end, and open it.
+    """Truncate a raftlog log before the batch that contains ``offset``, and recover it.
 
-    To be called under the log's lock, with no other process writing. Raises ``OptionError`` for an
-    offset that the log does not hold soundly, ``LogReadOnlyError`` for a directory that is not
-    ours, and what ``recover`` raises.
+    The caller holds the log's lock, and no other process writes. Raises ``OptionError`` for an
+    offset outside the valid part of the log, ``LogReadOnlyError`` for a Kafka log, and what
+    ``recover`` raises.
     """
     first_backup = next_backup_ordinal(storage.list_names(directory))
     checkpoints = read_checkpoint_files(storage, directory)
     if not checkpoints.is_raftlog:
         raise LogReadOnlyError(
             path=directory,
-            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is Kafka's and not ours to write",
-            remedy="let its node recover it",
+            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}: it is a Kafka log, "
+            "which raftlog does not write",
+            remedy="start its Kafka node, which recovers it",
         )
     base, scan_position = _find_truncation(storage, directory, checkpoints, offset)
     repair = _Repair(LogDirectory(storage, directory), checkpoints)
@@ -102,11 +104,13 @@ def truncate_log_at(
 def _find_truncation(
     storage: WritableStorage, directory: str, checkpoints: CheckpointFiles, offset: int
 ) -> tuple[int, ScanPosition]:
-    """The segment to cut and where in it."""
+    """Return the base offset of the segment to truncate, and the position in it."""
     bases = [base for base in checkpoints.listing.segments if base <= offset]
     first = max(checkpoints.log_start_offset, min(checkpoints.listing.segments, default=0))
     if not bases or offset < first:
-        raise OptionError(option="cut-at", reason=f"the log begins at offset {first}")
+        raise OptionError(
+            option="cut-at", reason=f"it must not be below the log start offset {first}"
+        )
     base = bases[-1]
     with storage.open_file(storage.join(directory, offset_name(base, LOG_SUFFIX))) as file:
         start = ScanPosition(position=0, next_offset=base)
@@ -129,14 +133,14 @@ def _find_truncation(
     if scan_position.next_offset < offset:
         raise OptionError(
             option="cut-at",
-            reason=f"the log is sound only up to offset {scan_position.next_offset}: "
-            f"{end.description}; cut there, or lower",
+            reason=f"the log is valid only up to offset {scan_position.next_offset}: "
+            f"{end.description}; choose this offset or a lower one",
         )
     return base, scan_position
 
 
 class _Repair:
-    """The steps, each of them durable before the next."""
+    """The steps of a repair, each one durable before the next."""
 
     def __init__(self, directory: LogDirectory, checkpoints: CheckpointFiles) -> None:
         self.truncated: list[TruncatedTail] = []
@@ -154,7 +158,7 @@ class _Repair:
         )
 
     def delete_later_checkpoints(self, end_offset: int) -> None:
-        """Take back what says that the log is longer."""
+        """Delete, rename or lower everything that claims a later end."""
         directory = self._directory
         directory.unlink([CLEAN_SHUTDOWN_NAME, PUBLISHED_NAME, SYNCED_NAME])
         names = set(directory.storage.list_names(directory.path))
@@ -169,21 +173,21 @@ class _Repair:
             directory.write_recovery_point(end_offset)
 
     def truncate_segments(self, base: int, scan_position: ScanPosition) -> None:
-        """Set whole segments aside, the newest first, and cut the one that the cut lies in."""
+        """Rename later segments, the last one first, and truncate the segment of the new end."""
         for later in reversed(self._later(base)):
-            self._rename_segment_aside(later)
+            self._rename_segment(later)
         directory = self._directory
         path = directory.file(offset_name(base, LOG_SUFFIX))
         with directory.storage.open_file(path) as file:
             byte_count = file.byte_count() - scan_position.position
         if byte_count > 0:
             saved_as = truncate_with_backup(directory.storage, path, scan_position.position)
-            self._note(
+            self._add_truncated(
                 path, scan_position.position, byte_count, scan_position.next_offset, saved_as
             )
 
     def truncate_state(self, end_offset: int) -> None:
-        """Forget epochs and producers behind the cut."""
+        """Delete producer snapshots and epochs after the new end."""
         directory = self._directory
         deleted = [at for at in self._checkpoints.listing.producer_snapshots if at > end_offset]
         directory.unlink(offset_name(at, PRODUCER_SNAPSHOT_SUFFIX) for at in deleted)
@@ -195,7 +199,7 @@ class _Repair:
     def _later(self, base: int) -> tuple[int, ...]:
         return tuple(other for other in self._checkpoints.listing.segments if other > base)
 
-    def _rename_segment_aside(self, base: int) -> None:
+    def _rename_segment(self, base: int) -> None:
         directory = self._directory
         name = offset_name(base, LOG_SUFFIX)
         with directory.storage.open_file(directory.file(name)) as file:
@@ -205,9 +209,9 @@ class _Repair:
         directory.storage.rename(directory.file(name), saved_as)
         directory.unlink(offset_name(base, suffix) for suffix in _INDEX_SUFFIXES)
         directory.sync()
-        self._note(directory.file(name), 0, byte_count, base, saved_as)
+        self._add_truncated(directory.file(name), 0, byte_count, base, saved_as)
 
-    def _note(
+    def _add_truncated(
         self, path: str, position: int, byte_count: int, offset: int, saved_as: str | None
     ) -> None:
         self.truncated.append(
@@ -216,7 +220,7 @@ class _Repair:
                 position=position,
                 byte_count=byte_count,
                 first_offset=offset,
-                reason="the log was to be cut here",
+                reason="truncated on request",
                 saved_as=saved_as,
             )
         )

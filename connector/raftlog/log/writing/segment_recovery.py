@@ -1,13 +1,22 @@
-"""Read a segment as recovery must: what of it is sound, where that ends, and why.
+"""Scan a segment for recovery: its valid batches, where they end, and why.
 
-Rules of this file:
+A batch is valid if its CRC matches, its header is plausible, it begins at the end offset of the
+batch before it, and its epoch is that of its offset. The CRC does not cover offset and epoch, so
+only the order of the batches reveals damage to them. For example:
 
-1. Nothing is written here, and nothing is believed but bytes: a batch is sound if its CRC holds,
-   its header makes sense, it begins where the one before it ended, and its epoch is the one that
-   its offset must have. Offset and epoch lie outside the CRC, so only order can find them damaged.
-2. Memory is bounded by a chunk, or by one batch where that is larger. No record is decoded.
-3. Kafka checks less (``LogSegment.recover``): offsets that dip are noticed there only where an
-   index entry is due, which is how KAFKA-3919 could lie unseen until a start failed.
+    position   0            100          200          300          400
+    bytes      | 0 to 4     | 5 to 9     | damaged    | 15 to 19   | zeros ...
+
+    recover_segment   yields 0 to 4 and 5 to 9; ends with DAMAGE at 200, next offset 10
+    survey_segment    DAMAGE at 200, resumes at position 300, offset 15; ZEROS at 400
+
+Invariants:
+
+1. Nothing is written. Indexes are not used.
+2. Memory is bounded by a chunk, or by one batch if that is larger. No record is decoded.
+
+Kafka checks less (``LogSegment.recover``): it notices an offset regression only where an index
+entry is due, so that KAFKA-3919 showed only when a broker failed to start.
 """
 
 from __future__ import annotations
@@ -37,14 +46,14 @@ from .recovered import ScanEnd
 SCAN_CHUNK_BYTES: Final = 1 * MIB
 EPOCH_UNKNOWN: Final = -1
 ANOMALIES_MAX: Final = 100
-"""A log that is worse than this is not explained further."""
+"""Maximum number of anomalies that are reported for a segment."""
 _OFFSET_REGRESSION_MAX: Final = 2**30
-"""How far below the end a batch behind damage may lie to be taken for one of this log."""
+"""How far below the end the base offset of a batch found after damage may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanPosition:
-    """Where in a segment a batch begins, the offset that it must have, and the epoch before it."""
+    """Position of a batch in a segment, the offset it must have, and the epoch before it."""
 
     position: int
     next_offset: int
@@ -53,12 +62,12 @@ class ScanPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRules:
-    """What a batch is held against besides its own CRC.
+    """What the batches are validated against besides their CRCs.
 
-    ``epochs`` is the content of an epoch checkpoint that may be believed, or None: it is durable
-    before the first batch of an epoch is written, so where it knows of an offset it decides. Where
-    it does not, an epoch begins with a control batch, since every leader announces itself.
-    ``end_offset`` ends the scan before the first batch at it.
+    ``epochs``: content of a trusted ``leader-epoch-checkpoint``, or None. It is durable before the
+    first batch of an epoch is written, so it decides for the offsets that it covers. For other
+    offsets, a new epoch must begin with a control batch, as every leader writes one.
+    ``end_offset``: the scan ends before the first batch at or after it.
     """
 
     epochs: EpochCache | None = None
@@ -68,7 +77,7 @@ class ScanRules:
 
 @dataclass(frozen=True, slots=True)
 class ValidChunk:
-    """Sound batches that lie one behind the other, and the bytes that they are in."""
+    """Contiguous valid batches, and the buffer that holds them."""
 
     batches: BatchColumns
     end_position: int
@@ -80,30 +89,30 @@ class ValidChunk:
 
     @property
     def next_position(self) -> int:
-        """The position in the file behind the last of the batches, of which there is one."""
+        """The file position after the last batch. The chunk must not be empty."""
         return int(self.batches.position[-1]) + int(self.batches.byte_count[-1])
 
     def batch(self, ordinal: int) -> RecordBatch:
-        """One of the batches as an object."""
+        """Return one of the batches."""
         position = int(self.batches.position[ordinal]) - self.buffer_position
         batch = read_batch(
             self.buffer, position, path=self.path, file_position=self.buffer_position
         )
-        assert isinstance(batch, RecordBatch), "its CRC held"
+        assert isinstance(batch, RecordBatch), "the batch was validated"
         return batch
 
     def first(self, count: int) -> ValidChunk:
-        """The first ``count`` batches."""
+        """Return the first ``count`` batches."""
         return replace(self, batches=self.batches[:count])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnd:
-    """Where what is sound ends: ``scan_position`` is behind the last sound batch.
+    """Where the valid batches end: ``scan_position`` is after the last one.
 
-    ``byte_count`` is what the file holds behind it. ``found_*`` tell of the batch there, if a whole
-    one with a CRC that holds lies there; ``reason`` is the damage if none does. ``resumes_*`` is
-    the next sound batch behind damage, where it was looked for.
+    ``byte_count``: the rest of the file. ``found_*``: the batch there, if it is whole and its CRC
+    matches; otherwise ``reason`` is the damage. ``resumes_*``: the next valid batch after damage,
+    if it was searched for.
     """
 
     end: ScanEnd
@@ -123,13 +132,13 @@ class SegmentEnd:
 
     @property
     def description(self) -> str:
-        """What a person reads."""
+        """The end as text for an operator."""
         return f"{self.path} at byte {self.scan_position.position}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class _ValidDecoder:
-    """Headers as columns behind CRCs that held."""
+    """Decoder of headers into columns that stops at the first CRC mismatch."""
 
     chunk_bytes: int
 
@@ -180,7 +189,7 @@ def _damage_at(buffer: bytes, position: int, path: str, file_position: int) -> C
         read_batch(buffer, position, path=path, file_position=file_position)
     except CorruptBatchError as error:
         return error
-    raise AssertionError("the two readers agree on what is damaged")
+    raise AssertionError("read_batch must reject what the column decoder rejects")
 
 
 # --- one segment ----------------------------------------------------------------------------------
@@ -189,7 +198,7 @@ def _damage_at(buffer: bytes, position: int, path: str, file_position: int) -> C
 def recover_segment(
     file: ReadableFile, scan_position: ScanPosition, rules: ScanRules
 ) -> Generator[ValidChunk, None, SegmentEnd]:
-    """Give the sound batches of a segment from ``scan_position`` on; return where and why they end.
+    """Yield the valid batches from ``scan_position`` on; return where and why they end.
 
     Raises only what the storage raises.
     """
@@ -207,7 +216,7 @@ def recover_segment(
         if end is not None:
             return _ended_by_batch(file, chunk.batches, count, scan_position, end, reason)
         if chunk.stop is Stop.DAMAGED:
-            assert chunk.error is not None, "that is what DAMAGED says"
+            assert chunk.error is not None, "DAMAGED has an error"
             return _ended(file, scan_position, ScanEnd.DAMAGE, chunk.error.reason)
     return _file_ended(file, scan_position)
 
@@ -223,7 +232,7 @@ def _position_after(batches: BatchColumns, ordinal: int) -> ScanPosition:
 def _in_order(
     batches: BatchColumns, scan_position: ScanPosition, rules: ScanRules
 ) -> tuple[int, ScanEnd | None, str]:
-    """How many batches continue the log at a position, and what the next one does instead."""
+    """Return how many batches continue the log, and why the next one does not."""
     if not len(batches):
         return 0, None, ""
     expected = np.concatenate(([scan_position.next_offset], batches.next_offset[:-1]))
@@ -247,7 +256,7 @@ def _in_order(
 
 
 def _epoch_mismatch(batches: BatchColumns, previous: Int64s, epochs: EpochCache | None) -> Bools:
-    """Batches whose epoch is not that of their offsets, as far as that can be known."""
+    """Return which batches do not have the epoch of their offsets, as far as it is known."""
     unannounced: Bools = (batches.leader_epoch != previous) & ~batches.is_control
     if epochs is None:
         return unannounced
@@ -261,13 +270,13 @@ def _describe_violation(
 ) -> tuple[ScanEnd, str]:
     base, last = int(batches.base_offset[at]), int(batches.last_offset[at])
     epoch = int(batches.leader_epoch[at])
-    what = f"a batch of offsets {base} to {last}, epoch {epoch}, lies behind offset {expected - 1}"
+    what = f"a batch of offsets {base} to {last}, epoch {epoch}, follows offset {expected - 1}"
     if previous != EPOCH_UNKNOWN:
         what += f", epoch {previous}"
     if base > expected:
         return ScanEnd.GAP, f"{what}: offsets {expected} to {base - 1} are missing"
     if base < expected <= last:
-        return ScanEnd.OVERLAP, f"{what}: it begins inside what came before and reaches behind it"
+        return ScanEnd.OVERLAP, f"{what}: it overlaps the batches before it"
     if base < expected:
         return ScanEnd.OFFSET_REGRESSION, f"{what}: offsets go back"
     if epoch < previous:
@@ -278,7 +287,7 @@ def _describe_violation(
     starts = [entry.start_offset for entry in rules.epochs.entries if entry.start_offset <= last]
     return (
         ScanEnd.EPOCH_MISMATCH,
-        f"{what}: the epochs' checkpoint says epoch {rules.epochs.epoch_at(last)} from offset "
+        f"{what}: leader-epoch-checkpoint has epoch {rules.epochs.epoch_at(last)} from offset "
         f"{starts[-1]} on",
     )
 
@@ -291,7 +300,7 @@ def _ended_by_batch(
     end: ScanEnd,
     reason: str,
 ) -> SegmentEnd:
-    """A sound batch lies where the scan ended, and does not belong there."""
+    """Return the end of a scan at a valid batch that does not continue the log."""
     stopped = _ended(file, scan_position, end, reason)
     return replace(
         stopped,
@@ -314,22 +323,22 @@ def _ended(
 
 
 def _file_ended(file: ReadableFile, scan_position: ScanPosition) -> SegmentEnd:
-    """The file ends: behind a batch, inside one, or with zeros."""
+    """Return the end of a scan at the end of the file: after a batch, inside one, or in zeros."""
     left = file.byte_count() - scan_position.position
     if left <= 0:
-        return _ended(file, scan_position, ScanEnd.END, "the file ends behind a whole batch")
+        return _ended(file, scan_position, ScanEnd.END, "the file ends after a whole batch")
     zeros = _zero_bytes(file, scan_position.position)
     if zeros == left:
-        return _ended(file, scan_position, ScanEnd.ZEROS, f"{left} zeros follow and nothing else")
+        return _ended(file, scan_position, ScanEnd.ZEROS, f"only zeros follow ({left} bytes)")
     head = file.read_at(scan_position.position, 12)
-    if zeros >= len(head):  # a length of zero, and the file goes on
-        reason = f"{zeros} zeros follow, and other bytes behind them"
+    if zeros >= len(head):  # a batch length of zero before other bytes
+        reason = f"{zeros} zero bytes follow, then other bytes"
         return _ended(file, scan_position, ScanEnd.DAMAGE, reason)
     return _ended(file, scan_position, ScanEnd.TORN, f"the file ends {left} bytes into a batch")
 
 
 def _zero_bytes(file: ReadableFile, position: int) -> int:
-    """How many zeros begin at a position, in whole chunks where they go on."""
+    """Return the number of zero bytes at ``position``."""
     count = 0
     while chunk := file.read_at(position + count, SCAN_CHUNK_BYTES):
         if not is_zero(chunk, 0):
@@ -338,17 +347,17 @@ def _zero_bytes(file: ReadableFile, position: int) -> int:
     return count
 
 
-# --- what lies behind -----------------------------------------------------------------------------
+# --- anomalies after the end ----------------------------------------------------------------------
 
 
 def survey_segment(
     file: ReadableFile, scan_position: ScanPosition, rules: ScanRules
 ) -> Iterator[SegmentEnd]:
-    """Every place of a segment where the log does not continue, up to ``ANOMALIES_MAX``.
+    """Yield every place where the log does not continue, up to ``ANOMALIES_MAX``.
 
-    Behind an anomaly the survey goes on with what is there: from a batch that does not belong, as
-    if it did; from damage, with the next sound batch anywhere behind it. So it names each dip,
-    overlap and gap of a log such as those of KAFKA-3919, and what is left whole behind damage.
+    After an anomaly the survey continues with the batch that is there, as if it belonged to the
+    log; after damage, with the next valid batch. So it reports each regression, overlap and gap of
+    a log such as those of KAFKA-3919, and the valid batches after damage.
     """
     for _ in range(ANOMALIES_MAX):
         end = _finish(recover_segment(file, scan_position, rules))
@@ -366,7 +375,7 @@ def survey_segment(
             )
         yield end
         scan_position = following
-        if end.found_base_offset is not None:  # what follows is of another history
+        if end.found_base_offset is not None:  # the rest is of another history
             rules = replace(rules, epochs=None)
 
 
@@ -380,7 +389,7 @@ def _finish(scan: Generator[ValidChunk, None, SegmentEnd]) -> SegmentEnd:
 
 
 def _resume(file: ReadableFile, end: SegmentEnd) -> ScanPosition | None:
-    """Where the survey goes on behind an anomaly: at a batch that is taken as it is."""
+    """Return where the survey continues after an anomaly, or None at the end."""
     position: int | None = end.scan_position.position
     if end.found_base_offset is None:
         if end.end is ScanEnd.ZEROS:

@@ -74,7 +74,7 @@ def delete_old_backups(storage: WritableStorage, directory: str, *, before: int)
 
 
 def _ordinal(name: str) -> int | None:
-    """Return the number of a backup (0 for one of an earlier release), or None if it is none."""
+    """Return the number of a backup (0 for one of an earlier release), or None for another file."""
     match = _BACKUP_NAME.fullmatch(name)
     return None if match is None else int(match[1] or match[2] or 0)
 
