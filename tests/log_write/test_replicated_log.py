@@ -415,9 +415,9 @@ def test_a_directory_that_has_a_log_is_not_made_anew(disk: SimulatedDisk) -> Non
 def test_kafkas_directory_is_neither_made_nor_opened(disk: SimulatedDisk) -> None:
     disk.put(f"{DIRECTORY}/{0:020d}.log", batch(b"x", base_offset=0))
     before = disk.files()
-    with pytest.raises(NotALogError, match="not ours"):
+    with pytest.raises(NotALogError, match="which raftlog does not write"):
         made_log(disk)
-    with pytest.raises(NotALogError, match="not ours"):
+    with pytest.raises(NotALogError, match="not a raftlog log"):
         reopened(disk)
     assert disk.files() == before
 

@@ -61,11 +61,15 @@ def where_a_segment_was_deleted(disk: SimulatedDisk, log: ReplicatedLog) -> obje
 @pytest.mark.parametrize(
     ("act", "cause", "remedy"),
     [
-        (after_a_failed_sync, "its disk failed: ", "see to the disk"),
-        (on_a_read_only_file_system, "the file system refused: ", "read-only file system"),
+        (after_a_failed_sync, "its disk failed: ", "check the disk"),
+        (on_a_read_only_file_system, "the file system denied access: ", "read-only file system"),
         (over_a_damaged_segment, "its files are damaged: ", "`raftlog check`"),
-        (without_room_in_the_middle_of_a_change, "there was no room to end a change", "make room"),
-        (where_a_segment_was_deleted, "its files are not as it left them: ", "open it again"),
+        (
+            without_room_in_the_middle_of_a_change,
+            "the disk was full during a change",
+            "free disk space",
+        ),
+        (where_a_segment_was_deleted, "its files were changed from outside: ", "open it again"),
     ],
 )
 def test_a_log_that_closed_itself_names_the_cause_and_what_to_do(

@@ -52,7 +52,7 @@ def test_a_quorum_without_a_majority_says_why_until_an_operator_ends_it(tmp_path
         assert "2 votes of 3 are needed" in text
         for node in damaged:
             (line,) = [one for one in node.lines() if one["event"] == "withdrawn"]
-            assert "the log was damaged and cut at offset" in line["reason"]
+            assert "the log was damaged and truncated at offset" in line["reason"]
             assert command("check", str(node.directory / "raftlog-0")).returncode == 1
 
         node = damaged[0]

@@ -149,7 +149,7 @@ QUORUM_PLANTS: Final = (
     Plant(
         bug="a follower cuts its log at its high watermark, not where the logs part",
         path="connector/raftlog/log/writing/replicated_log.py",
-        old="        self.truncate_to(self._lineage.truncation_offset(diverging))\n",
+        old="        self.truncate_to(self._epoch_validation.truncation_offset(diverging))\n",
         new="        self.truncate_to(self.high_watermark)\n",
         tests=(
             "tests/log_write/test_cutting_back.py::test_logs_that_part_are_made_one",

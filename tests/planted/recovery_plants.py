@@ -62,8 +62,8 @@ RECOVERY_PLANTS: Final = (
     Plant(
         bug="a roll that is refused leaves a file of the next segment open",
         path=f"{WRITING}/active_segment.py",
-        old="                files.append(opened.enter_context(_created(storage, path)))\n",
-        new="                files.append(_created(storage, path))\n",
+        old="                files.append(opened.enter_context(_open_or_create(storage, path)))\n",
+        new="                files.append(_open_or_create(storage, path))\n",
         tests=(
             "tests/log_write/test_without_room.py::test_a_roll_that_finds_no_room_leaves_no_file_open",
         ),
@@ -128,7 +128,7 @@ RECOVERY_PLANTS: Final = (
         bug="every error that closes a log is called a failed disk",
         path=f"{WRITING}/open_log.py",
         old='''        case LogAccessError():
-            return "the file system refused"''',
+            return "the file system denied access"''',
         new='''        case LogAccessError():
             return "its disk failed"''',
         tests=(

@@ -1,1 +1,1 @@
-"""The write half of a log: segments, indexes, snapshots, recovery, and what a log remembers."""
+"""Writing a log: segments, indexes, snapshots, producer state, recovery and repair."""

@@ -1,13 +1,14 @@
 """The active segment: a ``.log`` and its indexes, open for writing.
 
-Rules of this file:
+Invariants:
 
-1. A write that fails leaves the segment as it was: what was written of it is cut off again. If not
-   even that can be done, whoever owns the segment must give it up.
-2. Indexes are hints: written with the log, synced only when the segment is sealed or closed. What
-   was in their files behind the last entry that this writer knows of is overwritten.
-3. Nothing is synced but by ``sync`` and ``seal``.
-4. Kafka: ``LogSegment``.
+1. A write that finds the disk full leaves the segment unchanged: what was written of it is
+   truncated. If that fails too, the log fails.
+2. Index files are written with the log and synced only by ``seal``. Bytes after the last entry that
+   this writer knows are overwritten.
+3. Only ``sync`` and ``seal`` sync.
+
+Kafka: ``LogSegment``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 class ActiveSegment:
     """The last segment of a log. Not shared between threads, but ``sync`` may run in another one.
 
-    ``byte_count`` is where the next batch goes; bytes of the file behind it mean nothing.
+    ``byte_count`` is the position of the next batch; the file's bytes after it are ignored.
     """
 
     def __init__(
@@ -62,21 +63,21 @@ class ActiveSegment:
         self._config = config
         self._indexer = SegmentIndexer(base_offset, interval_bytes=config.index_interval_bytes)
 
-    # --- making and opening -----------------------------------------------------------------------
+    # --- create and open --------------------------------------------------------------------------
 
     @classmethod
     def create(
         cls, storage: WritableStorage, directory: str, base_offset: int, config: LogConfig
     ) -> Self:
-        """Make the files of an empty segment. Their names are not durable yet.
+        """Create the files of an empty segment. Their names are not durable yet.
 
-        A file that is there already, of a roll that was cut short, is taken and emptied.
+        Files that exist already, after a roll that a crash interrupted, are truncated and used.
         """
-        with contextlib.ExitStack() as opened:  # closes them if one of them cannot be opened
+        with contextlib.ExitStack() as opened:  # closes the files if one cannot be opened
             files = []
             for suffix in _SUFFIXES:
                 path = storage.join(directory, offset_name(base_offset, suffix))
-                files.append(opened.enter_context(_created(storage, path)))
+                files.append(opened.enter_context(_open_or_create(storage, path)))
             for file in files:
                 if file.byte_count():
                     file.truncate(0)
@@ -92,16 +93,17 @@ class ActiveSegment:
         byte_count: int,
         config: LogConfig,
     ) -> Self:
-        """Open a segment whose first ``byte_count`` bytes are sound batches, to go on behind them.
+        """Open a segment whose first ``byte_count`` bytes are valid batches, for appends after
+        them.
 
-        Reads the last entries of its indexes and the headers behind them. Indexes that do not fit
-        the log are made anew. Raises ``CorruptBatchError`` if those bytes are no batches.
+        Reads the last index entries and the batch headers after them; indexes that do not match the
+        log are rebuilt. Raises ``CorruptBatchError`` for a header that is not valid.
         """
         paths = [storage.join(directory, offset_name(base_offset, suffix)) for suffix in _SUFFIXES]
-        with contextlib.ExitStack() as opened:  # closes them if anything fails below
+        with contextlib.ExitStack() as opened:  # closes the files on an error
             log = opened.enter_context(storage.open_for_writing(paths[0]))
-            offset_index = opened.enter_context(_created(storage, paths[1]))
-            time_index = opened.enter_context(_created(storage, paths[2]))
+            offset_index = opened.enter_context(_open_or_create(storage, paths[1]))
+            time_index = opened.enter_context(_open_or_create(storage, paths[2]))
             segment = cls(storage, directory, base_offset, (log, offset_index, time_index), config)
             segment.byte_count = byte_count
             if byte_count:
@@ -110,7 +112,7 @@ class ActiveSegment:
             opened.pop_all()
         return segment
 
-    # --- what it holds ----------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def path(self) -> str:
@@ -118,52 +120,52 @@ class ActiveSegment:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The greatest time of its batches; -1 if there are none or they have none."""
+        """The greatest timestamp of its batches; -1 if no batch has one."""
         return self._indexer.max_timestamp_ms
 
     @property
     def max_timestamp_offset(self) -> int:
-        """The last offset of the first batch that has the greatest time."""
+        """The last offset of the first batch that has the greatest timestamp."""
         return self._indexer.max_timestamp_offset
 
     def file_byte_count(self) -> int:
-        """How long the file of the log is: longer if another process wrote to it."""
+        """Return the size of the ``.log`` file, including what another process appended."""
         return self._log.byte_count()
 
     def is_in_place(self) -> bool:
-        """Whether the log's file is still there under its name: nobody replaced or set it aside."""
+        """Return whether the ``.log`` file still has its name: not deleted, renamed or replaced."""
         return self._log.is_in_place()
 
     @property
     def file(self) -> ReadableFile:
-        """The file of the log, to be read."""
+        """The ``.log`` file, for reading."""
         return self._log
 
     def should_roll(self, byte_count: int, last_offset: int, max_timestamp_ms: int) -> bool:
-        """Whether a batch belongs in the next segment (Kafka: ``LogSegment.shouldRoll``).
+        """Return whether a batch belongs in the next segment (Kafka: ``LogSegment.shouldRoll``).
 
-        An empty segment takes any batch: the next one would have its name.
+        Never for an empty segment: the next one would have the same name.
         """
         if not self.byte_count:
             return False
         config = self._config
         return (
             self.byte_count + byte_count > config.segment_bytes
-            or self._is_over(max_timestamp_ms)
+            or self._exceeds_segment_ms(max_timestamp_ms)
             or self._indexer.is_full(config.segment_index_bytes)
             or last_offset - self.base_offset > INT32_MAX
         )
 
-    def _is_over(self, max_timestamp_ms: int) -> bool:
+    def _exceeds_segment_ms(self, max_timestamp_ms: int) -> bool:
         first_ms = self.first_timestamp_ms
         return first_ms >= 0 and max_timestamp_ms - first_ms > self._config.segment_ms
 
-    # --- writing ----------------------------------------------------------------------------------
+    # --- append -----------------------------------------------------------------------------------
 
     def append(self, data: bytes | memoryview, metadata: BatchMetadata) -> None:
         """Write one batch and the index entries that are due. Nothing is durable yet.
 
-        Raises ``DiskFullError``: then the segment is as it was.
+        Raises ``DiskFullError``: then the segment is unchanged.
         """
         mark = self._indexer.mark()
         try:
@@ -178,15 +180,15 @@ class ActiveSegment:
         self._count(len(data), metadata)
 
     def note_written(self, byte_count: int, metadata: BatchMetadata) -> None:
-        """Another process appended this batch here, and wrote the index entries that it gave."""
+        """Account for a batch that another process wrote, with its index entries."""
         self._note(byte_count, metadata)
         self._indexer.take()
         self._count(byte_count, metadata)
 
     def append_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Name transactions whose abort markers lie in this segment in its ``.txnindex``.
+        """Add transactions whose abort markers are in this segment to its ``.txnindex``.
 
-        A disk that is full leaves them out: the log itself is what reads go by.
+        On a full disk they are left out: readers do not depend on this index.
         """
         if not aborted:
             return
@@ -194,7 +196,9 @@ class ActiveSegment:
         try:
             if self._txn_index is None:
                 name = offset_name(self.base_offset, TXN_INDEX_SUFFIX)
-                self._txn_index = _created(self._storage, self._storage.join(self._directory, name))
+                self._txn_index = _open_or_create(
+                    self._storage, self._storage.join(self._directory, name)
+                )
             byte_count = self._txn_index.byte_count()
             self._txn_index.write_at(byte_count, b"".join(map(encode_aborted, aborted)))
         except DiskFullError:
@@ -223,7 +227,7 @@ class ActiveSegment:
                 self._time_index.write_at(new.time_position, new.time_entries)
 
     def _truncate_indexes(self) -> None:
-        """Let the index files end behind their last entries."""
+        """Truncate the index files after their last entries."""
         for index, byte_count in (
             (self._offset_index, self._indexer.offset_index_bytes),
             (self._time_index, self._indexer.time_index_bytes),
@@ -231,16 +235,17 @@ class ActiveSegment:
             if index.byte_count() > byte_count:
                 index.truncate(byte_count)
 
-    # --- making durable, and giving back ----------------------------------------------------------
+    # --- sync and close ---------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Return when every batch is durable. Raises ``DiskFailedError``: then never again."""
+        """Sync the ``.log`` file. Raises ``DiskFailedError``: then it must not be synced again."""
         self._log.sync()
 
     def seal(self) -> None:
-        """Return when the segment is durable with its indexes, which end where they should.
+        """Write the last time entry, truncate the indexes after their entries, and sync all files.
 
-        Raises ``DiskFullError``: then the indexes are as they were, and it is to be sealed again.
+        Raises ``DiskFullError``: then the indexes are unchanged, and ``seal`` is to be called
+        again.
         """
         mark = self._indexer.mark()
         try:
@@ -257,18 +262,18 @@ class ActiveSegment:
             self._txn_index.sync()
 
     def begin_sync(self) -> None:
-        """A sync is on its way, perhaps in another thread: the file must stay open."""
+        """Keep the files open until ``end_sync``: a sync may run in another thread."""
         self._sync_count += 1
 
     def end_sync(self) -> None:
-        """It has ended."""
+        """End a sync; close the files if ``close`` was called meanwhile."""
         assert self._sync_count > 0, "each sync ends once"
         self._sync_count -= 1
         if self._is_released:
             self.close()
 
     def close(self) -> None:
-        """Give the files back, as they are, as soon as no sync is on its way."""
+        """Close the files, without a sync, when no sync is pending."""
         self._is_released = True
         if self._sync_count:
             return
@@ -276,12 +281,12 @@ class ActiveSegment:
             if file is not None:
                 file.close()
 
-    # --- going on behind what is there ------------------------------------------------------------
+    # --- resume the indexes -----------------------------------------------------------------------
 
     def _resume(self) -> None:
-        """Note what lies behind the last index entry, and write the entries that it gives.
+        """Index the batches after the last index entry, and write the entries that are due.
 
-        None is due there, unless a crash took some: entries are written behind their batches.
+        None is due unless a crash lost some, as entries are written after their batches.
         """
         try:
             position = self._resume_indexer()
@@ -289,7 +294,7 @@ class ActiveSegment:
                 self._note_from(position)
                 return
         except CorruptBatchError:
-            pass  # no batch begins where the index says: it is wrong
+            pass  # the index points to no batch: rebuild it
         self._indexer = SegmentIndexer(
             self.base_offset, interval_bytes=self._config.index_interval_bytes
         )
@@ -297,7 +302,7 @@ class ActiveSegment:
         self._truncate_indexes()
 
     def _note_from(self, position: int) -> None:
-        """Note the batches from ``position`` on; the first one has its entry, or none is due."""
+        """Index the batches from ``position`` on; the first one has its entry, or none is due."""
         for header in iter_headers(self._log, position, self.byte_count):
             if header.position == position:
                 self._indexer.note_again(
@@ -315,10 +320,10 @@ class ActiveSegment:
         self._write_entries()
 
     def _resume_indexer(self) -> int | None:
-        """Go on behind the last entries, if they are true; where the last of them points.
+        """Resume after the last entries if they are valid; return the position of the last one.
 
-        The closing entry of a time index is none of those that the batches give, and is written
-        anew: it is the one that lies behind the last offset entry.
+        The time entry that was added at close is after the last offset entry. It is dropped and
+        written again, since the batches alone do not give it.
         """
         offset_bytes, time_bytes = self._offset_index.byte_count(), self._time_index.byte_count()
         if offset_bytes % OFFSET_ENTRY.size or time_bytes % TIME_ENTRY.size:
@@ -352,7 +357,7 @@ class ActiveSegment:
         return header_at(self._log, position, self.byte_count).last_offset == last_offset
 
 
-def _created(storage: WritableStorage, path: str) -> WritableFile:
+def _open_or_create(storage: WritableStorage, path: str) -> WritableFile:
     try:
         return storage.open_for_writing(path)
     except LogNotFoundError:

@@ -1,13 +1,12 @@
-"""One open log: written, durable, told to others, closed. What ``ReplicatedLog`` builds on.
+"""State and lifecycle of one open log: append, sync, publish, close. Base of ``ReplicatedLog``.
 
-Rules of this file:
+Invariants:
 
-1. Written, durable and told to others are three steps. ``end_offset`` is what was written,
-   ``synced_end_offset`` what is durable; nothing counts as durable before ``complete_sync``.
-2. An error of a full disk leaves the log as it was before the batch. After any other error of the
-   storage nobody knows what is on the disk: the log fails, and must be opened again.
-3. A single copy (an embedded log) is committed where it is synced, and says so in ``published``; a
-   replica is told its high watermark, and notes in ``synced`` what is durable.
+1. ``log_start_offset <= high_watermark <= end_offset`` and ``synced_end_offset <= end_offset``. An
+   embedded log is committed where it is synced; a replica's high watermark is the leader's.
+2. Nothing counts as durable before ``complete_sync``.
+3. A full disk leaves the log as it was before the batch. After any other storage error the content
+   of the files is unknown: the log fails, and must be opened again.
 
 Kafka: ``UnifiedLog``.
 """
@@ -47,7 +46,11 @@ from .sync_state import PendingSync, SyncState
 
 
 class OpenLog:
-    """A partition's directory that is open, and what is known of it. Not shared between threads."""
+    """An open log. Not shared between threads.
+
+    ``is_single``: an embedded log, which publishes its synced end to other processes in
+    ``published``; otherwise a replica, which stores it in ``synced``.
+    """
 
     def __init__(self, directory: LogDirectory, config: LogConfig, *, is_single: bool) -> None:
         self.config: Final = config
@@ -67,10 +70,10 @@ class OpenLog:
         self._closed: str | None = None
         self._remedy: str | None = None
 
-    # --- opening ----------------------------------------------------------------------------------
+    # --- open -------------------------------------------------------------------------------------
 
     def _recover(self) -> None:
-        from .recovery import recover  # with what it needs to look at a whole log
+        from .recovery import recover  # may import numpy
 
         self._install(recover(self._directory.storage, self._directory.path, config=self.config))
 
@@ -86,46 +89,46 @@ class OpenLog:
             self._sync = SyncState(recovered.end_offset, self._segments.active.byte_count)
             self._publish()
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def is_read_only(self) -> bool:
-        """Whether recovery found damage that nothing may be written behind."""
+        """Whether recovery found damage below the durable offset, or a Kafka log."""
         return self.report.read_only is not None
 
     @property
     def is_closed(self) -> bool:
-        """Whether its owner closed it, or an error did: its files are given back."""
+        """Whether the log was closed, by ``close`` or by an error."""
         return self._closed is not None
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that belongs to the log; its file may begin earlier."""
+        """The first offset of the log; its first segment may begin earlier."""
         return self._segments.log_start_offset
 
     @property
     def end_offset(self) -> int:
-        """Where the next record goes (Kafka: log end offset)."""
+        """The offset of the next record (Kafka: log end offset)."""
         return self._end_offset
 
     @property
     def synced_end_offset(self) -> int:
-        """Everything below is durable."""
+        """The offset below which everything is durable."""
         return self._end_offset if self.is_read_only else self._sync.end_offset
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed: of a single copy, what is synced."""
+        """The offset below which everything is committed: in an embedded log, the synced end."""
         return self.synced_end_offset if self._is_single else self._high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is undecided."""
+        """The offset below which every transaction is committed or aborted."""
         return self._producer_state.last_stable_offset(self.high_watermark)
 
     @property
     def epoch(self) -> int:
-        """The newest epoch; 0 before the first."""
+        """The latest epoch; 0 before the first."""
         return self._segments.epochs.latest_epoch or 0
 
     @property
@@ -134,18 +137,18 @@ class OpenLog:
 
     @property
     def producer_state(self) -> ProducerStateManager:
-        """What the log remembers, as of ``end_offset``. Copy it to try appends on."""
+        """The producer state at ``end_offset``. Copy it to check appends."""
         return self._producer_state
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """The snapshots as of the last look at the directory, ascending."""
+        """The snapshots, ascending, as of the last listing of the directory."""
         return self._segments.snapshots
 
-    # --- writing ----------------------------------------------------------------------------------
+    # --- append -----------------------------------------------------------------------------------
 
     def _append(self, batches: Sequence[tuple[bytes | memoryview, BatchMetadata]]) -> int:
-        """Write batches that continue the log, one whole one after the other; the new end."""
+        """Append contiguous batches; return the new end offset."""
         if batches:
             with self._changing():
                 for data, metadata in batches:
@@ -171,8 +174,8 @@ class OpenLog:
         self._end_offset = metadata.next_offset
 
     def _roll(self) -> None:
-        """Seal the active segment, say so, and begin the next one."""
-        self._is_roll_due = True  # until it is done: the next segment may be there half made
+        """Seal the active segment, publish its end, and create the next one."""
+        self._is_roll_due = True  # until done: after an error the next segment may exist in part
         active = self._segments.active
         active.seal()
         self._sync.note(self._end_offset, active.byte_count)
@@ -181,35 +184,38 @@ class OpenLog:
         self._sync.roll()
         self._is_roll_due = False
 
-    # --- making durable ---------------------------------------------------------------------------
+    # --- sync -------------------------------------------------------------------------------------
 
     def start_sync(self) -> PendingSync:
-        """Begin to make durable what was appended so far: run the ticket, then tell how it went."""
+        """Start a sync of everything appended so far.
+
+        Call ``run`` of the result, then ``complete_sync`` or ``fail_sync``.
+        """
         self._check_writable()
         return self._sync.start(self._segments.active, self._end_offset)
 
     def complete_sync(self, pending: PendingSync) -> None:
-        """The ticket's run returned: what it covers is durable. A single copy tells others so.
+        """Complete a sync whose ``run`` returned: advance the synced end, and publish it.
 
-        A ticket from before the log was cut says nothing. Raises ``LogClosedError`` if the log has
-        failed or was closed meanwhile: then nobody may believe the sync.
+        Ignored if the log was truncated since the start. Raises ``LogClosedError`` if the log has
+        failed or was closed meanwhile: then the sync must not be acknowledged.
         """
         pending.segment.end_sync()
         self._check_writable()
         if pending.state is not self._sync:
             return
         self._sync.note(pending.end_offset, pending.position)
-        with self._failing(also_full=True):  # durable, and others would take it for undone
+        with self._failing(also_full=True):  # unpublished, others would truncate it
             self._publish()
         self._producer_state.drop_decided(self.high_watermark)
 
     def fail_sync(self, pending: PendingSync, error: LogError) -> None:
-        """The ticket's run raised: the log fails."""
+        """Fail the log, because ``run`` of a sync raised ``error``."""
         pending.segment.end_sync()
         self._fail(error)
 
     def flush(self) -> int:
-        """Make durable what was appended; the synced end offset. Raises ``DiskFailedError``."""
+        """Sync what was appended; return the synced end offset. Raises ``DiskFailedError``."""
         pending = self.start_sync()
         try:
             pending.run()
@@ -220,18 +226,21 @@ class OpenLog:
         return self.synced_end_offset
 
     def advance_high_watermark(self, offset: int) -> None:
-        """A replica is told how far the log is committed. It never goes back."""
-        assert not self._is_single, "a single copy is committed where it is synced"
-        assert self._high_watermark <= offset <= self._end_offset, "a high watermark only rises"
+        """Set the high watermark of a replica. It must not decrease."""
+        assert not self._is_single, "an embedded log is committed where it is synced"
+        assert self._high_watermark <= offset <= self._end_offset, (
+            "the high watermark must not decrease or exceed the end"
+        )
         self._high_watermark = offset
         self._producer_state.drop_decided(offset)
 
     def _publish(
         self, *, next_epoch: int | None = None, next_start_offset: int | None = None
     ) -> None:
-        """Tell other processes how far it is synced.
+        """Publish the synced end to other processes.
 
-        ``next_epoch`` is about to begin there; the log is about to begin at ``next_start_offset``.
+        ``next_epoch`` and ``next_start_offset`` are an epoch and a log start about to be written;
+        they are published first, so that a crash in between is detected.
         """
         self._directory.publish(
             Published(
@@ -246,24 +255,25 @@ class OpenLog:
             )
         )
 
-    # --- closing ----------------------------------------------------------------------------------
+    # --- close ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Make everything durable, say that the log was closed in order, and give the files back.
+        """Sync everything, write ``.kafka_cleanshutdown``, and close the files. May be called
+        twice.
 
-        Of a single copy under the lock of its writers, refreshed: if another process has gone on,
-        the files are only given back. Closing twice is allowed.
+        The caller holds the writers' lock of an embedded log and has called ``refresh``; if another
+        process has appended since, the files are only closed.
         """
         if self._closed is not None:
             return
         try:
             if not self.is_read_only and self._is_changed and self._is_current():
                 with self._failing():
-                    self._close_in_order()
+                    self._close_cleanly()
         finally:
-            self._release("its owner closed it")
+            self._release("close() was called")
 
-    def _close_in_order(self) -> None:
+    def _close_cleanly(self) -> None:
         active = self._segments.active
         self._directory.remove_clean_shutdown()
         active.seal()
@@ -281,7 +291,7 @@ class OpenLog:
         )
 
     def _is_current(self) -> bool:
-        """Whether no other process has gone on from where this one knows the log to end."""
+        """Return whether no other process has changed the log since."""
         active = self._segments.active
         if not active.is_in_place() or active.file_byte_count() != active.byte_count:
             return False
@@ -299,7 +309,7 @@ class OpenLog:
         self._segments.close()
         self._directory.close()
 
-    # --- what may be done now ---------------------------------------------------------------------
+    # --- checks and errors ------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed is not None:
@@ -312,7 +322,7 @@ class OpenLog:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Around every change of the log: checks, and the marker of a clean stop is gone."""
+        """Wrap a change of the log: check that it is writable, delete the clean shutdown file."""
         self._check_writable()
         with self._failing():
             self._directory.remove_clean_shutdown()
@@ -321,9 +331,10 @@ class OpenLog:
 
     @contextlib.contextmanager
     def _failing(self, *, also_full: bool = False) -> Iterator[None]:
-        """Any error of the storage ends the log, but for a full disk, which changes nothing.
+        """Fail the log on a storage error, except for a full disk, which changes nothing.
 
-        Nor does a refusal (``AppendError``).
+        ``also_full``: fail on a full disk too. An ``AppendError``, which rejects a call, is passed
+        on.
         """
         try:
             yield
@@ -337,7 +348,7 @@ class OpenLog:
     def _fail(self, error: LogError) -> None:
         if self._closed is None:
             cause, self._remedy = _cause_and_remedy(error)
-            # Clients are sent this too: a file's name, and not where this machine has it.
+            # Clients receive this message: name the file, without the machine's directories.
             path = getattr(error, "path", None)
             if isinstance(path, str):
                 shown: dict[str, Any] = {"path": self._directory.storage.split(path)[1]}
@@ -346,15 +357,18 @@ class OpenLog:
 
 
 def _cause_and_remedy(error: LogError) -> tuple[str, str]:
-    """Why an error closes a log, and what to do before it is opened again."""
+    """Return why an error closes a log, and what to do before it is opened again."""
     match error:
         case DiskFailedError():
-            return "its disk failed", "see to the disk, then open the log again"
+            return "its disk failed", "check the disk, then open the log again"
         case DiskFullError():
-            return "there was no room to end a change", "make room, then open the log again"
+            return "the disk was full during a change", "free disk space, then open the log again"
         case LogAccessError():
-            return "the file system refused", "remove the cause, then open the log again"
+            return "the file system denied access", "fix the cause, then open the log again"
         case CorruptBatchError() | CorruptFileError() | LogGapError() | DivergedLogError():
-            return "its files are damaged", "look with `raftlog check`, then open the log again"
+            return "its files are damaged", "run `raftlog check`, then open the log again"
         case _:
-            return "its files are not as it left them", "find what changed them, then open it again"
+            return (
+                "its files were changed from outside",
+                "find what changed them, then open it again",
+            )

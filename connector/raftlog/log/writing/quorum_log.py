@@ -1,14 +1,20 @@
-"""A copy of a quorum's log: what a replica asks of it, and what it does to it.
+"""The log of one replica of a quorum, as the replica uses it.
 
-Rules of this file:
+No other process writes it, and readers ask the node: ``synced`` is for recovery only.
 
-1. What is durable is told by syncs; what is committed, by the replica. Nothing is published: no
-   other process writes here, and readers ask the node.
-2. The log begins anew behind a snapshot that is further than it, at any opening too (Kafka:
-   ``truncateToLatestSnapshot``): so installing one is giving it its name, and opening the log.
-3. Damage below the durable mark makes the log read-only. Then it is for the replica to say whether
-   others have what is gone: ``open_damaged`` cuts it, and the copy is withdrawn until it has caught
-   up.
+If the newest snapshot is later than the log's end, the log starts at the snapshot's end (Kafka:
+``truncateToLatestSnapshot``). This holds at every opening too, so a fetched snapshot is installed
+by giving it its name:
+
+    1. validate the received file, sync it, rename it to its final name, durably
+       (a crash before: the next opening deletes the .part file, the log is unchanged)
+    2. ``LogSegments.truncate_fully_and_start_at`` its end
+       (a crash in between: the next opening does this again)
+    3. recover; delete older snapshots
+
+Damage below the durable offset makes the log read-only. The replica decides whether the other
+replicas have the lost records: ``open_damaged`` truncates the log, and the replica does not vote
+until it has caught up.
 """
 
 from __future__ import annotations
@@ -60,7 +66,7 @@ class QuorumLog(ReplicatedLog):
         topic_id: str,
         now_ms: int,
     ) -> Self:
-        """Open the copy in a directory; an empty one is made if there is none."""
+        """Open the log in a directory, or create an empty one."""
         if LogDirectory(storage, directory).has(RAFTLOG_PROPERTIES_NAME):
             log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
         else:
@@ -80,41 +86,43 @@ class QuorumLog(ReplicatedLog):
     def open_damaged(
         cls, storage: WritableStorage, directory: str, *, end_offset: int, reason: str, now_ms: int
     ) -> Self:
-        """Cut a copy where it is damaged, saving what goes, and open it.
+        """Truncate a damaged log with a backup, and open it.
 
-        First it is written down that this replica has lost what it vouched for: it must not vote
+        First it is stored, durably, that this replica lost acknowledged records: it must not vote
         until it has caught up. Raises what ``truncate_log_at`` raises.
         """
         files = LogDirectory(storage, directory)
-        files.leave_election(f"the log was damaged and cut at offset {end_offset}: {reason}\n")
+        files.leave_election(
+            f"the log was damaged and truncated at offset {end_offset}: {reason}\n"
+        )
         log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
-        if end_offset <= log.log_start_offset > 0:  # nothing is left: begin behind a snapshot
+        if end_offset <= log.log_start_offset > 0:  # nothing is left: start at a snapshot
             if not log.snapshots or log.snapshots[-1].end_offset < log.log_start_offset:
                 raise log.report.read_only or LogReadOnlyError(
                     path=log.path,
                     offset=end_offset,
-                    reason="it is damaged where it begins, and no snapshot stands in front of it",
-                    remedy="give this node an empty directory: the others have what is gone",
+                    reason="its first batch is damaged, and there is no snapshot at the log start",
+                    remedy="restart this node with an empty directory: it fetches the log again",
                 )
             log._truncate_fully_and_start_at(log.snapshots[-1], is_damaged=True)
             return log
         log.close()
         properties = files.read_properties()
-        assert properties is not None, "the log is ours"
+        assert properties is not None, "a raftlog log was opened"
         truncate_log_at(storage, directory, offset=end_offset, config=properties.config)
         log = cls.open(storage, directory, now_ms=now_ms, is_single=False)
         log._truncate_to_latest_snapshot()
         return log
 
-    # --- what a replica asks ----------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot that the log begins behind; else 0."""
-        return self._lineage.last_fetched_epoch
+        """The epoch of the last record, or of the snapshot at which an empty log starts; else 0."""
+        return self._epoch_validation.last_fetched_epoch
 
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
-        """How long a snapshot's file is; None if it is not among ``snapshots``."""
+        """Return the size of a snapshot's file; None if it is not among ``snapshots``."""
         if snapshot_id not in self.snapshots:
             return None
         path = self._directory.file(checkpoint_name(snapshot_id))
@@ -122,14 +130,17 @@ class QuorumLog(ReplicatedLog):
             return file.byte_count()
 
     def read_snapshot_bytes(self, snapshot_id: SnapshotId, position: int, byte_count: int) -> bytes:
-        """Bytes of a snapshot's file."""
+        """Read bytes of a snapshot's file."""
         path = self._directory.file(checkpoint_name(snapshot_id))
         with self._directory.storage.open_file(path) as file:
             return file.read_at(position, byte_count)
 
     def read_bytes(self, offset: int, byte_count_max: int) -> bytes:
-        """Whole batches from a batch boundary on, the last one perhaps cut off: at least one, and
-        no more than ``byte_count_max`` if that is less. Nothing at the end of the log."""
+        """Return batches from a batch boundary on; the last one may be incomplete.
+
+        At least one whole batch, otherwise at most ``byte_count_max`` bytes. b"" at the end of the
+        log.
+        """
         if offset >= self._end_offset:
             return b""
         return self._tail_cache.read(offset, byte_count_max) or self.read_stored_bytes(
@@ -137,30 +148,30 @@ class QuorumLog(ReplicatedLog):
         )
 
     def read_stored_bytes(self, offset: int, byte_count_max: int) -> bytes:
-        """The same, from the files."""
+        """Like ``read_bytes``, without the tail cache."""
         return self._segments.read_bytes(offset, byte_count_max)
 
     def open_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReader:
-        """One of ``snapshots``, to be read."""
+        """Open one of ``snapshots`` for reading."""
         return SnapshotReader(
             LogFiles.of_directory(self._directory.storage, self.path), snapshot_id
         )
 
     @property
     def is_out_of_election(self) -> bool:
-        """Whether this copy was damaged and has not caught up since."""
+        """Whether this replica lost acknowledged records and has not caught up since."""
         return self._directory.is_out_of_election()
 
     def out_of_election_reason(self) -> str | None:
-        """Return why this copy does not vote; None if it does."""
+        """Return why this replica does not vote; None if it does."""
         return self._directory.read_out_of_election_reason()
 
     def read_election_state(self) -> QuorumState | None:
-        """What the replica wrote down of elections; None before the first."""
+        """Read ``quorum-state``; None before the first election."""
         return self._directory.read_quorum_state()
 
     def snapshot_voters(self) -> tuple[int, KRaftVoters | None, int | None] | None:
-        """What the newest snapshot says of voters and kraft.version, and its last offset."""
+        """Return last offset, voters and kraft.version of the newest snapshot; None without one."""
         if not self.snapshots:
             return None
         newest = self.snapshots[-1]
@@ -168,14 +179,16 @@ class QuorumLog(ReplicatedLog):
         return newest.end_offset - 1, reader.voters, reader.kraft_version or None
 
     def control_records(self) -> Iterator[tuple[int, ControlRecord]]:
-        """The control records behind the newest snapshot with their offsets, in order."""
+        """Yield the control records after the newest snapshot with their offsets, in order."""
         for batch in self._batches_after_snapshot():
             if batch.is_control:
                 yield from control_of(batch_metadata(batch, self.config.values))
 
     def valid_end_offset(self) -> int:
-        """Where damage begins in what ``control_records`` reads, or the end: recovery does not look
-        at what was durable long before."""
+        """Return where damage begins in the records after the newest snapshot, or their end.
+
+        Recovery does not read segments below the recovery point.
+        """
         offset = self._offset_after_snapshot
         try:
             for batch in self._batches_after_snapshot():
@@ -195,29 +208,30 @@ class QuorumLog(ReplicatedLog):
             yield from self._segments.batches(start, self._end_offset)
 
     def drain_control_records(self) -> list[tuple[int, ControlRecord]]:
-        """The control records that were appended since the last time, with their offsets."""
+        """Return the control records appended since the last call, with their offsets."""
         taken, self._control = self._control, []
         return taken
 
-    # --- what it does -----------------------------------------------------------------------------
+    # --- elections, epochs and snapshots ----------------------------------------------------------
 
     def write_election_state(self, state: QuorumState) -> None:
-        """Write down of elections; durable on return. A full disk changes nothing."""
+        """Replace ``quorum-state``; durable on return. A full disk changes nothing."""
         with self._failing():
             self._directory.write_quorum_state(state)
 
     def rejoin_election(self) -> None:
-        """Write down that the copy has caught up; durable on return."""
+        """Let this replica vote again, because it has caught up; durable on return."""
         with self._failing(also_full=True):
             self._directory.rejoin_election()
 
     def begin_epoch(self, epoch: int, head: Sequence[ControlRecord], *, now_ms: int) -> None:
-        """Lead an epoch: its first batch is ``head``. Only the epoch itself is durable yet.
+        """Begin an epoch as leader, with ``head`` as its first batch. Only the epoch is durable
+        yet.
 
-        A metadata transaction that an earlier epoch left open is aborted right behind. Raises
-        ``DiskFullError``: then try again, with the same arguments, before anything else is done.
+        An open metadata transaction of an earlier epoch is aborted right after it. Raises
+        ``DiskFullError``: then repeat the call with the same arguments before any other change.
         """
-        assert epoch >= self.epoch, "epochs never fall"
+        assert epoch >= self.epoch, "the epoch must not decrease"
         with self._changing():
             before = self.epochs
             if epoch > self.epoch:
@@ -231,19 +245,19 @@ class QuorumLog(ReplicatedLog):
                 self._append_abort(now_ms)
 
     def append_control(self, controls: Sequence[ControlRecord], *, now_ms: int) -> None:
-        """Append control records in a batch of their own, in the epoch that is led."""
+        """Append control records in a batch of their own, in the current epoch."""
         self._append_control(controls, now_ms)
 
     @property
     def is_receiving_snapshot(self) -> bool:
-        """Whether bytes of a snapshot are here that is not installed yet."""
+        """Whether a snapshot is being fetched and not installed yet."""
         return self._receiver is not None
 
     def store_snapshot_bytes(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
-        """Keep bytes of a snapshot that is fetched; position 0 begins it anew.
+        """Store fetched bytes of a snapshot; position 0 starts again.
 
-        Raises ``DiskFullError``: then all of them are dropped, and it is to be begun anew; and
-        ``LogLockedError`` while this node writes a snapshot of its own: then try again later.
+        Raises ``DiskFullError``: then all of them are deleted, and the fetch must start again; and
+        ``LogLockedError`` while this node writes another snapshot: then retry later.
         """
         self._check_writable()
         with self._failing():
@@ -251,28 +265,28 @@ class QuorumLog(ReplicatedLog):
                 if position == 0:
                     self.drop_received_snapshot()
                     self._receiver = SnapshotReceiver(self._directory, snapshot_id)
-                assert self._receiver is not None, "it was begun"
+                assert self._receiver is not None, "position 0 must be stored first"
                 self._receiver.write(position, data)
             except DiskFullError:
                 self.drop_received_snapshot()
                 raise
 
     def drop_received_snapshot(self) -> None:
-        """Delete the bytes of a snapshot that is fetched no more; its lock is free again."""
+        """Delete the received bytes of a snapshot and release its lock."""
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             with self._failing(also_full=True):
                 receiver.drop()
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> SnapshotReceiver:
-        """Keep the snapshot whose bytes are all here, and begin the log behind it, durably.
+        """Install the snapshot whose bytes were all stored, and start the log at its end, durably.
 
-        Raises ``CorruptSnapshotError``: then it is dropped, and the log is as it was.
+        Raises ``CorruptSnapshotError``: then it is deleted, and the log is unchanged.
         """
         self._check_writable()
         receiver, self._receiver = self._receiver, None
-        assert receiver is not None, "its bytes were stored"
-        assert receiver.snapshot_id == snapshot_id, "one is fetched at a time"
+        assert receiver is not None, "its bytes must be stored first"
+        assert receiver.snapshot_id == snapshot_id, "one snapshot is fetched at a time"
         with self._failing(also_full=True):
             try:
                 receiver.keep()
@@ -286,7 +300,7 @@ class QuorumLog(ReplicatedLog):
         raise damage
 
     def _truncate_to_latest_snapshot(self) -> None:
-        """Begin anew if a snapshot is further than the log; not if more was known to be durable."""
+        """Start at the newest snapshot if it is later than the log and loses no durable record."""
         if not self.snapshots:
             return
         newest = self.snapshots[-1]
@@ -296,7 +310,7 @@ class QuorumLog(ReplicatedLog):
         self._truncate_fully_and_start_at(newest)
 
     def _has_lost_records_after(self, snapshot_id: SnapshotId) -> bool:
-        """Whether something that was durable is gone, and is not in the snapshot either."""
+        """Return whether durable records after the snapshot are missing."""
         if not self.is_read_only:
             return False
         published = self._directory.published()

@@ -1,11 +1,12 @@
-"""One log that is open for writing: append, sync, roll, cut, begin epochs, forget, close.
+"""A log that is open for writing: append, truncate, epochs, snapshots and retention.
 
-Rules of this file:
+Invariants:
 
-1. One caller at a time, no lock, no clock, no thread: several threads and processes take turns
-   outside (an embedded log) or there is one thread (a node of a quorum).
-2. Every batch is held against the log's end, epoch and CRC before it is written, whoever sent it.
-3. What opening, syncing and failing mean is in ``open_log``. Kafka: ``KafkaRaftLog``.
+1. One caller at a time; no lock, no clock, no thread. Threads and processes that share an embedded
+   log synchronize outside; a node of a quorum uses one thread.
+2. Offset, epoch and CRC of every batch are checked before it is written, from any source.
+
+``open_log`` has opening, syncing and failing. Kafka: ``KafkaRaftLog``.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ from .upkeep import VotersAt, begin_snapshot, check_snapshot_id, clean, delete_b
 
 _VOTERS = (LeaderChangeVoter(1),)
 _LEADER_CHANGE: Final = (LeaderChange(leader_id=1, voters=_VOTERS, granting_voters=_VOTERS),)
-"""How an epoch begins that has one voter, its leader."""
+"""The first record of an epoch in an embedded log, whose leader is the only voter."""
 ABORT_REASON: Final = "a later epoch began"
 
 
 class ReplicatedLog(OpenLog):
-    """A partition's directory, open for writing. ``create`` makes one, ``open`` opens one."""
+    """A log that is open for writing, by ``create`` or ``open``. Not shared between threads."""
 
-    # --- making and opening -----------------------------------------------------------------------
+    # --- create and open --------------------------------------------------------------------------
 
     @classmethod
     def create(
@@ -76,14 +77,14 @@ class ReplicatedLog(OpenLog):
         epoch: int | None = 1,
         is_single: bool = True,
     ) -> Self:
-        """Make a log in a directory, made if need be, that holds none. Durable on return.
+        """Create a log in a directory, which is created if missing. Durable on return.
 
-        Without an ``epoch`` it is empty: a replica's, whose first epoch others begin. What an
-        earlier try left that did not finish is gone over. Raises ``FileExistsLogError`` if there is
-        a log of ours, and ``NotALogError`` if there is one of Kafka's.
+        ``epoch`` None: the log is empty, for a replica. The files of an earlier, interrupted
+        ``create`` are replaced. Raises ``FileExistsLogError`` if there is a raftlog log, and
+        ``NotALogError`` if there is a Kafka log.
         """
         storage.make_directory(directory)
-        storage.sync_directory(storage.split(directory)[0])  # an earlier try may have died here
+        storage.sync_directory(storage.split(directory)[0])  # an earlier create may have died here
         files = LogDirectory(storage, directory)
         _check_is_free(files)
         properties = LogProperties(topic_id=topic_id, config=config)
@@ -106,10 +107,10 @@ class ReplicatedLog(OpenLog):
         now_ms: int,
         is_single: bool = True,
     ) -> Self:
-        """Open a log and recover it if need be; ``report`` says what was found.
+        """Open a log, with recovery if needed; ``report`` is its result.
 
-        Without a ``config`` it is the one in ``raftlog.properties``. Raises ``NotALogError`` for
-        a directory without that file, ``CorruptFileError``, and what recovery raises.
+        ``config`` None: that of ``raftlog.properties``. Raises ``NotALogError`` for a directory
+        without that file, ``CorruptFileError``, and what recovery raises.
         """
         files = LogDirectory(storage, directory)
         if config is None:
@@ -117,53 +118,53 @@ class ReplicatedLog(OpenLog):
             if properties is None:
                 raise NotALogError(
                     path=directory,
-                    reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is not ours to write",
+                    reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is not a raftlog log",
                 )
             config = properties.config
         log = cls(files, config, is_single=is_single)
         log._recover()
         if is_single and not log.is_read_only and not log.end_offset:
-            log._begin_epoch(max(1, log.epoch), _LEADER_CHANGE, now_ms)  # made, unfinished
+            log._begin_epoch(max(1, log.epoch), _LEADER_CHANGE, now_ms)  # of an unfinished create
             log.flush()
         log._abort_open_transaction(now_ms)
         return log
 
-    # --- appending --------------------------------------------------------------------------------
+    # --- append -----------------------------------------------------------------------------------
 
     def append_as_leader(self, batches: Iterable[bytes | memoryview]) -> int:
-        """Append batches that were given their offsets and this log's epoch; the new end offset.
+        """Append batches with assigned offsets and this log's epoch; return the new end offset.
 
-        Nothing is durable yet. All batches are looked at before the first one is written. Raises
+        Nothing is durable yet. All batches are checked before the first one is written. Raises
         ``NotLeaderError`` and ``FutureEpochError`` for another epoch, ``InvalidAppendError`` for
-        other offsets, ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``: then
-        ``end_offset`` says how many of the batches were appended.
+        other offsets, ``LogReadOnlyError``, ``LogClosedError``; ``DiskFullError``: then
+        ``end_offset`` tells which batches were appended.
         """
         found: list[tuple[bytes | memoryview, BatchMetadata]] = []
         expected = self._end_offset
         for data in batches:
             batch = read_batch(data)
             if isinstance(batch, TornTail) or batch.byte_count != len(data):
-                raise InvalidAppendError(reason="its bytes are not one batch")
+                raise InvalidAppendError(reason="its bytes are not exactly one record batch")
             if batch.leader_epoch < self.epoch:
                 raise NotLeaderError(epoch=batch.leader_epoch, current_epoch=self.epoch)
             if batch.leader_epoch > self.epoch:
                 raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=self.epoch)
             if batch.base_offset != expected:
                 raise InvalidAppendError(
-                    reason=f"its batch begins at offset {batch.base_offset}, and {expected} is next"
+                    reason=f"its base offset is {batch.base_offset}, expected {expected}"
                 )
             found.append((data, batch_metadata(batch, self.config.values)))
             expected = batch.next_offset
         return self._append(found)
 
     def append_as_follower(self, data: bytes, *, leader_epoch: int) -> int:
-        """Append what a leader sent, as it is; the new end offset. Nothing is durable yet.
+        """Append a leader's batches unchanged; return the new end offset. Nothing is durable yet.
 
-        A batch that is cut off at the end is left out (a fetch is cut at a number of bytes). All
-        batches are looked at before the first one is written. Raises ``LogGapError`` if one does
-        not begin where the one before it ends, ``DivergedLogError`` if epochs fall,
-        ``FutureEpochError`` if one is of a later epoch than the leader's, ``CorruptBatchError``,
-        and as ``append_as_leader``.
+        An incomplete last batch is ignored, since a fetch is limited in bytes. All batches are
+        checked before the first one is written. Raises ``LogGapError`` if a batch does not begin at
+        the end of the one before it, ``DivergedLogError`` if an epoch decreases,
+        ``FutureEpochError`` for an epoch after ``leader_epoch``, ``CorruptBatchError``, and what
+        ``append_as_leader`` raises.
         """
         found: list[tuple[bytes | memoryview, BatchMetadata]] = []
         expected, epoch, position = self._end_offset, self.epoch, 0
@@ -181,7 +182,7 @@ class ReplicatedLog(OpenLog):
                     offset=batch.base_offset,
                     expected_epoch=epoch,
                     epoch=batch.leader_epoch,
-                    remedy="ask the leader where the logs part",
+                    remedy="fetch from the leader to find the diverging epoch",
                 )
             if batch.leader_epoch > leader_epoch:
                 raise FutureEpochError(epoch=batch.leader_epoch, current_epoch=leader_epoch)
@@ -192,10 +193,10 @@ class ReplicatedLog(OpenLog):
         return self._append(found)
 
     def claim(self, *, now_ms: int) -> int:
-        """Begin the next epoch, which fences those before it.
+        """Begin the next epoch, which fences earlier ones; return it. Durable on return.
 
-        The first thing in it is a leader change; a metadata transaction that an earlier epoch left
-        open is aborted right behind. Durable on return.
+        Its first batch is a leader change. An open metadata transaction of an earlier epoch is
+        aborted right after it.
         """
         epoch = self.epoch + 1
         self._begin_epoch(epoch, _LEADER_CHANGE, now_ms)
@@ -203,11 +204,11 @@ class ReplicatedLog(OpenLog):
         return epoch
 
     def _begin_epoch(self, epoch: int, head: Sequence[ControlRecord], now_ms: int) -> None:
-        """Begin an epoch with a first batch: all of it or, if the disk is full, nothing.
+        """Begin an epoch with its first batch. On a full disk the log fails, to reopen without it.
 
-        Then the log fails, and is opened as it was. Other processes are told first. Should this one
-        die before the first record of the epoch is there, the checkpoint of epochs says more than
-        the log holds, and who goes on must mend it.
+        The epoch is published first. If this process dies before the first batch is written,
+        ``leader-epoch-checkpoint`` has an epoch without records; the next writer detects that by
+        ``published`` and recovers the log.
         """
         with self._changing(), self._failing(also_full=True):
             if self._end_offset:
@@ -218,9 +219,9 @@ class ReplicatedLog(OpenLog):
                 self._append_abort(now_ms)
 
     def _abort_open_transaction(self, now_ms: int) -> None:
-        """Abort a metadata transaction of an earlier epoch: who began this one died before that.
+        """Abort a metadata transaction of an earlier epoch, after a crash in ``_begin_epoch``.
 
-        A single copy's matter. In a quorum whoever leads next begins an epoch of his own.
+        For an embedded log only. In a quorum the next leader aborts it when it begins its epoch.
         """
         opened = self._producer_state.open_transaction
         if opened is None or self.is_read_only or not self._is_single:
@@ -245,15 +246,15 @@ class ReplicatedLog(OpenLog):
         data = encode_batch(batch, base_offset=self._end_offset, leader_epoch=self.epoch)
         self.append_as_leader([data])
 
-    # --- what another process did -----------------------------------------------------------------
+    # --- changes of other processes ---------------------------------------------------------------
 
     def refresh(self, *, now_ms: int) -> bool:
-        """Take up what other processes did since: whether there was anything.
+        """Read what other processes appended; return whether there was anything.
 
-        For a single copy, under the lock of its writers. What they synced is read on from where
-        this process was. If one died at its work, rolled or began the log at another offset, the
-        log is recovered: what was not published is saved aside and cut (``report``), what was to
-        be deleted is. Raises what recovery raises.
+        For an embedded log, under its writers' lock. Batches that others synced are read from this
+        process's end on. If a writer died, rolled or moved the log start, the log is recovered
+        instead: what was not published is backed up and truncated (``report``). Raises what
+        recovery raises.
         """
         self._check_open()
         if self.is_read_only:
@@ -264,7 +265,7 @@ class ReplicatedLog(OpenLog):
             return True
         has_advanced = published.end_offset != self._end_offset
         is_followed = not has_advanced or self._follow(self._segments.active, published)
-        if not is_followed or published.epoch != self.epoch:  # somebody died at beginning one
+        if not is_followed or published.epoch != self.epoch:  # a writer died in _begin_epoch
             self._reload(now_ms)
             return True
         if has_advanced:
@@ -272,7 +273,7 @@ class ReplicatedLog(OpenLog):
         return has_advanced
 
     def _is_in_active_segment(self, published: Published) -> bool:
-        """Whether what others did lies in the file that this process writes, and nothing else."""
+        """Return whether all changes of others are in this process's active segment."""
         active = self._segments.active
         return (
             active.is_in_place()
@@ -284,14 +285,14 @@ class ReplicatedLog(OpenLog):
         )
 
     def _has_next_segment(self, published: Published) -> bool:
-        """Whether somebody died between making the next segment and saying so."""
+        """Return whether a writer died between creating the next segment and publishing it."""
         end_offset = published.end_offset
         if end_offset == self._segments.active.base_offset:
             return False
         return self._directory.has(offset_name(end_offset, LOG_SUFFIX))
 
     def _follow(self, active: ActiveSegment, published: Published) -> bool:
-        """Read on up to what was published; whether it was as published."""
+        """Read up to the published end; return whether the batches match it."""
         try:
             for batch in read_batches(active.file, active.byte_count, published.file_position):
                 if batch.base_offset != self._end_offset or batch.leader_epoch < self.epoch:
@@ -318,10 +319,10 @@ class ReplicatedLog(OpenLog):
             self._recover()
         self._abort_open_transaction(now_ms)
 
-    # --- lineage ----------------------------------------------------------------------------------
+    # --- leader epochs and truncation -------------------------------------------------------------
 
     @property
-    def _lineage(self) -> EpochValidation:
+    def _epoch_validation(self) -> EpochValidation:
         return EpochValidation(
             log_start_offset=self.log_start_offset,
             log_end_offset=self._end_offset,
@@ -330,22 +331,24 @@ class ReplicatedLog(OpenLog):
         )
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """Where the newest epoch that is not above ``epoch`` ends (exclusive) in this log."""
-        return self._lineage.end_offset_for_epoch(epoch)
+        """Return the largest epoch <= ``epoch`` and its end offset (exclusive)."""
+        return self._epoch_validation.end_offset_for_epoch(epoch)
 
     def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
-        """Whether a follower may fetch from ``offset``, its last record being of ``epoch``."""
-        return self._lineage.validate(offset, epoch)
+        """Return whether a follower whose last record has ``epoch`` may fetch from ``offset``."""
+        return self._epoch_validation.validate(offset, epoch)
 
     def truncate_to_end_of_epoch(self, diverging: OffsetAndEpoch) -> int:
-        """Cut the log where it parts from a leader that answered ``Diverging``; the new end."""
-        self.truncate_to(self._lineage.truncation_offset(diverging))
+        """Truncate as a leader's ``Diverging`` response requires; return the new end offset."""
+        self.truncate_to(self._epoch_validation.truncation_offset(diverging))
         return self._end_offset
 
     def truncate_to(self, offset: int) -> None:
-        """Cut off every batch that does not end below ``offset``. Durable on return.
+        """Truncate every batch that does not end below ``offset``. Durable on return.
 
-        Raises ``TruncationRefusedError`` below the high watermark: that is committed.
+        The order of the durable steps: delete ``.kafka_cleanshutdown`` and, in a replica,
+        ``synced``; those of ``LogSegments.truncate_to``; recover. Raises ``TruncationRefusedError``
+        below the high watermark.
         """
         self._check_writable()
         if offset < self.high_watermark:
@@ -360,21 +363,24 @@ class ReplicatedLog(OpenLog):
             self._segments.truncate_to(offset)
             self._recover()
 
-    # --- looking up -------------------------------------------------------------------------------
+    # --- look-ups ---------------------------------------------------------------------------------
 
     def base_offset_at(self, offset: int) -> int:
-        """The base offset of the batch that holds ``offset``, which lies in the log."""
+        """Return the base offset of the batch that contains ``offset``."""
         return self._segments.boundary_at(offset)
 
     def record_for_timestamp(self, timestamp_ms: int, *, end_offset: int) -> Record | None:
-        """The first record below ``end_offset`` (a batch boundary) that is not older."""
+        """Return the first record whose timestamp is >= ``timestamp_ms``, or None.
+
+        Only records below ``end_offset``, a batch boundary, are searched.
+        """
         start_offset = self.log_start_offset
         return record_for_timestamp(
             self._segments, timestamp_ms, start_offset=start_offset, end_offset=end_offset
         )
 
     def max_timestamp_ms(self) -> int:
-        """The greatest time of any batch; -1 for none."""
+        """Return the greatest timestamp of any batch; -1 if no batch has one."""
         return max_timestamp_ms(self._segments)
 
     # --- snapshots and retention ------------------------------------------------------------------
@@ -388,12 +394,12 @@ class ReplicatedLog(OpenLog):
         kraft_version: int | None = None,
         voters: KRaftVoters | None = None,
     ) -> SnapshotWriter | None:
-        """Begin a checkpoint of the log below ``snapshot_id.end_offset``.
+        """Create the writer of a snapshot that ends at ``snapshot_id.end_offset``.
 
-        None if there is one already, or if the log begins behind it. Without a timestamp it is the
-        greatest time of the records it contains. Raises ``SnapshotRefusedError`` for an end that is
-        not committed, is inside a batch or is of another epoch, and ``LogLockedError`` while
-        another one is being written.
+        None if it exists or the log starts after it. ``last_contained_log_timestamp_ms`` None: the
+        greatest timestamp of the contained records. Raises ``SnapshotRefusedError`` for an end
+        offset that is not committed, is inside a batch or has another epoch, and ``LogLockedError``
+        while another snapshot is being written.
         """
         self._check_writable()
         if not check_snapshot_id(
@@ -417,13 +423,13 @@ class ReplicatedLog(OpenLog):
         )
 
     def snapshot_id_at(self, end_offset: int) -> SnapshotId:
-        """The id of a snapshot of everything below ``end_offset``."""
+        """Return the id of a snapshot that ends at ``end_offset``."""
         return SnapshotId(epoch=self.epochs.epoch_at(end_offset - 1) or 0, end_offset=end_offset)
 
     def delete_before(self, snapshot_id: SnapshotId) -> bool:
-        """Begin the log behind a snapshot, and forget older ones; whether there was anything to do.
+        """Start the log at the end of a snapshot and delete older snapshots and segments.
 
-        Segments go that lie wholly below (Kafka: ``KafkaRaftLog.deleteBeforeSnapshot``).
+        Returns whether there was anything to do (Kafka: ``KafkaRaftLog.deleteBeforeSnapshot``).
         """
         with self._changing():
             return delete_before_snapshot(
@@ -434,10 +440,10 @@ class ReplicatedLog(OpenLog):
             )
 
     def clean(self, *, now_ms: int, voters_at: VotersAt | None = None) -> bool:
-        """Forget what retention does not keep; whether there was anything.
+        """Delete what exceeds retention; return whether there was anything.
 
-        The active segment is rolled first if all of it is too old. ``voters_at`` is what the log of
-        a quorum holds of voters. Raises ``LogLockedError`` while a snapshot is being written.
+        The active segment is rolled first if all of it has expired. ``voters_at``: see
+        ``upkeep.clean``. Raises ``LogLockedError`` while a snapshot is being written.
         """
         with self._changing():
             if self._is_active_segment_expired(now_ms):
@@ -451,7 +457,7 @@ class ReplicatedLog(OpenLog):
             )
 
     def _publish_start(self, offset: int) -> None:
-        """Tell other processes where the log is about to begin: whoever dies at it is found out."""
+        """Publish the next log start before it is written: a crash in between is detected."""
         self._publish(next_start_offset=offset)
 
     def _is_active_segment_expired(self, now_ms: int) -> bool:
@@ -471,4 +477,6 @@ def _check_is_free(files: LogDirectory) -> None:
     if is_raftlog and listing.segments:
         raise FileExistsLogError(path=files.path)
     if not is_raftlog and (listing.segments or listing.snapshots):
-        raise NotALogError(path=files.path, reason="Kafka's own log is there, not ours to write")
+        raise NotALogError(
+            path=files.path, reason="it contains a Kafka log, which raftlog does not write"
+        )

@@ -1,13 +1,13 @@
-"""What lies in a log's directory: segments, epochs, snapshots, start. Every change of it is here.
+"""Segments, epochs, snapshots and log start of one log, and every change of these files.
 
-Rules of this file:
+Invariants:
 
-1. Order makes a crash harmless: a file is durable before another one says so, and what says that
-   something may go is durable before it goes. The recovery point is never ahead of what is synced.
-2. What lies wholly below the log's start counts for nothing, so those segments go at once. Above a
-   new end the newest goes first, and its name for good before the next: what is left has no gap.
-3. No listing of the directory for an append. Where another process may have changed names (start,
-   snapshots), the directory is looked at again.
+1. A file is durable before another one refers to it, and what permits a deletion is durable before
+   the deletion. The recovery point never exceeds the synced end.
+2. Segments below the log start are deleted oldest first. Segments above a new end are deleted
+   newest first, and each name durably before the next one, so that a crash leaves no gap.
+3. An append does not list the directory. Where another process may have changed names (log start,
+   snapshots), the directory is listed again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_IND
 class SealedSegment:
     """A segment that is complete and synced. ``end_offset`` is exclusive.
 
-    ``max_timestamp_ms`` None: nobody has looked yet.
+    ``max_timestamp_ms`` None: not read yet.
     """
 
     base_offset: int
@@ -77,8 +77,8 @@ class LogSegments:
 
     @property
     def active(self) -> ActiveSegment:
-        """The segment that is written. There is none while the log is closed or read-only."""
-        assert self._active is not None, "the log is open for writing"
+        """The active segment. The log must be open for writing."""
+        assert self._active is not None, "the log must be open for writing"
         return self._active
 
     @property
@@ -86,17 +86,17 @@ class LogSegments:
         """The base offset of the oldest segment."""
         return self.sealed[0].base_offset if self.sealed else self.active.base_offset
 
-    # --- opening and closing ----------------------------------------------------------------------
+    # --- open and close ---------------------------------------------------------------------------
 
     def create_first_segment(self, base_offset: int) -> None:
-        """Begin an empty log. Names are not durable yet."""
-        self._active = self._created(base_offset)
+        """Create the first segment of an empty log. Its names are not durable yet."""
+        self._active = self._create_segment(base_offset)
 
     def install(self, recovered: RecoveredLog) -> None:
-        """Go on from what recovery found."""
+        """Replace the state by that of a recovered log, and open its last segment."""
         self.close()
         self.epochs = recovered.epochs
-        self._is_epoch_reverted = False  # recovery has mended the checkpoint
+        self._is_epoch_reverted = False  # recovery has rewritten the checkpoint
         self.log_start_offset = recovered.log_start_offset
         self.recovery_point = recovered.recovery_point
         self.list_snapshots()
@@ -109,7 +109,7 @@ class LogSegments:
             return
         if not recovered.segments:
             self.directory.remove_clean_shutdown()
-            self._active = self._created(recovered.end_offset)
+            self._active = self._create_segment(recovered.end_offset)
             self.directory.sync()
             return
         last = recovered.segments[-1]
@@ -122,19 +122,19 @@ class LogSegments:
         )
 
     def close(self) -> None:
-        """Give the active segment's files back."""
+        """Close the active segment's files."""
         if self._active is not None:
             self._active.close()
             self._active = None
 
     def list_snapshots(self) -> None:
-        """See which snapshots there are now; the bootstrap's is none."""
+        """List the snapshots in the directory again; the bootstrap checkpoint is not one."""
         self.snapshots = self.directory.listing().snapshots
 
-    # --- going on ---------------------------------------------------------------------------------
+    # --- epochs and rolls -------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note where an epoch begins; durable on return."""
+        """Store the start offset of an epoch; durable on return."""
         epochs = self.epochs.assign(epoch, start_offset)
         if epochs != self.epochs or self._is_epoch_reverted:
             self.directory.write_epochs(epochs)
@@ -142,22 +142,22 @@ class LogSegments:
             self._is_epoch_reverted = False
 
     def revert_epoch(self, epochs: EpochCache) -> None:
-        """An epoch was begun and its first batch found no room: ``epochs`` are those before it.
+        """Revert to ``epochs``, because the disk was full for the new epoch's first batch.
 
-        The checkpoint says more until the next batch, whatever its epoch, or the next opening.
+        ``leader-epoch-checkpoint`` keeps the new epoch until the next batch or the next opening.
         """
         self._is_epoch_reverted |= epochs != self.epochs
         self.epochs = epochs
 
     def is_new_epoch(self, epoch: int) -> bool:
-        """Whether ``begin_epoch`` comes before a batch of this epoch."""
+        """Return whether ``begin_epoch`` must precede a batch of this epoch."""
         return self._is_epoch_reverted or epoch > (self.epochs.latest_epoch or 0)
 
     def roll(self, end_offset: int, producer_state: ProducerStateManager) -> None:
-        """Begin a segment at ``end_offset``; the active one has been sealed."""
+        """Create the next segment at ``end_offset``. The active one must be sealed."""
         old = self.active
         self.directory.write_producer_snapshot(producer_state)
-        new = self._created(end_offset)
+        new = self._create_segment(end_offset)
         try:
             self.directory.sync()
             self.write_recovery_point(end_offset)
@@ -171,28 +171,33 @@ class LogSegments:
         old.close()
 
     def write_recovery_point(self, offset: int) -> None:
-        """Say that everything below ``offset`` is synced. Durable on return."""
+        """Set the recovery point: everything below ``offset`` is synced. Durable on return."""
         if offset != self.recovery_point:
             self.directory.write_recovery_point(offset)
             self.recovery_point = offset
 
     def delete_stray_producer_snapshots(self, end_offset: int) -> None:
-        """Delete producer snapshots that no segment begins with, but that of ``end_offset``."""
+        """Delete producer snapshots that are neither at a base offset nor at ``end_offset``."""
         kept = {segment.base_offset for segment in self.sealed}
         kept |= {self.active.base_offset, end_offset}
         self._unlink_producer_snapshots(lambda offset: offset not in kept)
 
-    def _created(self, base_offset: int) -> ActiveSegment:
+    def _create_segment(self, base_offset: int) -> ActiveSegment:
         return ActiveSegment.create(
             self.directory.storage, self.directory.path, base_offset, self.config
         )
 
-    # --- forgetting the beginning -----------------------------------------------------------------
+    # --- log start --------------------------------------------------------------------------------
 
     def advance_start(self, offset: int) -> None:
-        """Begin the log at ``offset``, which a snapshot or retention allows. Durable on return.
+        """Advance the log start to ``offset``, as a snapshot or retention allows. Durable on
+        return.
 
-        Segments wholly below go. The active one stays, whatever is in it.
+        Segments wholly below it are deleted, never the active one. The order of the durable steps:
+
+            1. log-start-offset-checkpoint := offset     recovery completes the rest after a crash
+            2. leader-epoch-checkpoint without the epochs of deleted segments
+            3. delete segments, oldest first, and producer snapshots; sync the directory
         """
         if offset > self.log_start_offset:
             self.directory.write_log_start(offset)
@@ -206,29 +211,36 @@ class LogSegments:
         self.directory.sync()
 
     def _drop_before(self, offset: int) -> list[SealedSegment]:
-        """Forget the segments that end at or below an offset, and their epochs."""
+        """Drop the segments that end at or below an offset, and their epochs; return them."""
         deleted = [segment for segment in self.sealed if segment.end_offset <= offset]
         self.sealed = self.sealed[len(deleted) :]
         self.epochs = self.epochs.without_before(self.first_base_offset)
         return deleted
 
     def delete_snapshots_before(self, snapshot_id: SnapshotId) -> None:
-        """Delete the snapshots that are older than this one. Durable on return."""
+        """Delete the snapshots older than ``snapshot_id``. Durable on return."""
         self.list_snapshots()
         names = [checkpoint_name(one) for one in self.snapshots if one < snapshot_id]
         if self.directory.unlink(names):
             self.directory.sync()
         self.snapshots = tuple(one for one in self.snapshots if one >= snapshot_id)
 
-    # --- forgetting the end -----------------------------------------------------------------------
+    # --- truncation -------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Cut off every batch that does not end below ``offset``; durable on return.
+        """Truncate every batch that does not end below ``offset``. Durable on return.
 
-        What is cut is saved aside first, if the disk has room for it: it was never committed, but
-        it may be all that is left of an append without an answer.
-        The files are closed, and to be recovered anew. A crash in the middle may leave the end as
-        it was: then it is cut again.
+        The order of the durable steps:
+
+            1. lower the recovery point to the new end, if it is above
+            2. back up what will be truncated, if the disk has room: it was never committed, but
+               may be the only copy of an append whose result is unknown
+            3. delete later segments, newest first, and later producer snapshots
+            4. truncate the segment of ``offset``, sync
+            5. leader-epoch-checkpoint without later epochs
+
+        After a crash in between, the log may still have its old end; the truncation is repeated.
+        The files are closed on return, and the log must be recovered.
         """
         segments = [(one.base_offset, one.byte_count) for one in self.sealed]
         segments.append((self.active.base_offset, self.active.byte_count))
@@ -261,21 +273,27 @@ class LogSegments:
     def truncate_fully_and_start_at(
         self, snapshot_id: SnapshotId, *, is_damaged: bool = False
     ) -> tuple[str, ...]:
-        """Give up every record, and begin behind a snapshot that is further; durable on return.
+        """Delete all records and start the log at the end of a later snapshot. Durable on return.
 
-        Segments of a damaged log are kept under other names. Returns older copies that were deleted
-        to make room for them.
+        The order of the durable steps:
 
-        The files are closed, and to be recovered anew. A crash in the middle leaves a log that is
-        still behind the snapshot, or has nothing: then it is begun anew again.
+            1. lower the recovery point to the snapshot's end, if it is above: deleted records are
+               not missing records
+            2. delete the segments, newest first; those of a damaged log are renamed as backups
+            3. leader-epoch-checkpoint := (epoch, end offset of the snapshot)
+            4. log-start-offset-checkpoint, then recovery point := end offset of the snapshot
+
+        After a crash in between, the log ends below the snapshot or is empty; then it is repeated.
+        The files are closed on return, and the log must be recovered. Returns the older backups
+        that were deleted to make room.
         """
         self.close()
         if self.recovery_point > snapshot_id.end_offset:
-            self.write_recovery_point(snapshot_id.end_offset)  # what is given up is not missed
+            self.write_recovery_point(snapshot_id.end_offset)
         listing = self.directory.listing()
         deleted: tuple[str, ...] = ()
         if is_damaged:
-            deleted = self._rename_aside(listing.segments)
+            deleted = self._rename_damaged(listing.segments)
         self._unlink_segments(listing.segments)
         self._unlink_producer_snapshots(lambda at: at != snapshot_id.end_offset)
         self.directory.sync()
@@ -286,18 +304,18 @@ class LogSegments:
         self.write_recovery_point(snapshot_id.end_offset)
         return deleted
 
-    # --- looking back -----------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
     def is_boundary(self, offset: int, end_offset: int) -> bool:
-        """Whether a batch begins at ``offset``, or the log ends there."""
+        """Return whether a batch begins at ``offset`` or the log ends there."""
         if offset == end_offset:
             return True
         return self._segment_of(offset) is not None and self.boundary_at(offset) == offset
 
     def boundary_at(self, offset: int) -> int:
-        """The base offset of the batch that holds ``offset``, which lies in the log."""
+        """Return the base offset of the batch that contains ``offset``."""
         found = self._segment_of(offset)
-        assert found is not None, "it lies in the log"
+        assert found is not None, "the offset must be in the log"
         base_offset, byte_count = found
         _, boundary, _ = floor_boundary(
             self.directory.storage, self.directory.path, base_offset, byte_count, offset
@@ -305,7 +323,7 @@ class LogSegments:
         return boundary
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        """The batches in [start_offset, end_offset), both batch boundaries, each CRC checked."""
+        """Yield the batches in [start_offset, end_offset), both batch boundaries, CRCs checked."""
         storage, path = self.directory.storage, self.directory.path
         offset = start_offset
         while offset < end_offset and (found := self._segment_of(offset)) is not None:
@@ -321,8 +339,10 @@ class LogSegments:
                     yield batch
 
     def read_bytes(self, offset: int, byte_count_max: int) -> bytes:
-        """The log's bytes from a batch boundary on: one whole batch at least, and no more than fits
-        of what follows it in its segment. Nothing at the end."""
+        """Return whole and partial batches from a batch boundary on, of one segment.
+
+        At least one whole batch, otherwise at most ``byte_count_max`` bytes. b"" at the end.
+        """
         found = self._segment_of(offset)
         if found is None:
             return b""
@@ -338,7 +358,10 @@ class LogSegments:
             return contiguous_bytes(data, offset, self.epochs, log.path, position)
 
     def producer_state_at(self, end_offset: int) -> ProducerStateManager:
-        """What the log remembered at a batch boundary: a producer snapshot and what follows it."""
+        """Return the producer state at a batch boundary.
+
+        It is read from a producer snapshot; the batches after that are replayed.
+        """
         producer_state = ProducerStateManager(
             self.directory.path,
             end_offset=self.first_base_offset,
@@ -355,7 +378,7 @@ class LogSegments:
         return producer_state
 
     def retention_segments(self) -> list[RetentionSegment]:
-        """The sealed segments as retention looks at them."""
+        """Return the sealed segments with the sizes and timestamps that retention needs."""
         self.sealed = [self._with_time(segment) for segment in self.sealed]
         return [
             RetentionSegment(
@@ -375,8 +398,8 @@ class LogSegments:
         return SealedSegment(segment.base_offset, segment.end_offset, segment.byte_count, max_ms)
 
     def _segment_of(self, offset: int) -> tuple[int, int] | None:
-        """Base offset and size of the segment that holds ``offset``."""
-        active = self._active  # None in a log that can only be read
+        """Return base offset and size of the segment that contains ``offset``."""
+        active = self._active  # None in a read-only log
         if active is not None and offset >= active.base_offset:
             return active.base_offset, active.byte_count
         for segment in reversed(self.sealed):
@@ -394,10 +417,10 @@ class LogSegments:
         except (LogNotFoundError, CorruptFileError):
             return None
 
-    # --- deleting ---------------------------------------------------------------------------------
+    # --- deletion ---------------------------------------------------------------------------------
 
-    def _rename_aside(self, bases: Sequence[int]) -> tuple[str, ...]:
-        """Give segments another name, those at the end first; older copies that were deleted."""
+    def _rename_damaged(self, bases: Sequence[int]) -> tuple[str, ...]:
+        """Rename segments as backups, newest first; return the older backups that were deleted."""
         storage = self.directory.storage
         first = next_backup_ordinal(storage.list_names(self.directory.path))
         for ordinal, base in enumerate(reversed(bases), first):
@@ -407,7 +430,7 @@ class LogSegments:
         return delete_old_backups(storage, self.directory.path, before=first)
 
     def _unlink_segments(self, bases: Sequence[int]) -> None:
-        """Delete segments at the log's end, given in their order."""
+        """Delete segments at the log's end, newest first. ``bases`` are in ascending order."""
         for base in reversed(bases):
             self.directory.unlink([offset_name(base, LOG_SUFFIX)])
             self.directory.sync()  # one by one: a crash must leave no gap
