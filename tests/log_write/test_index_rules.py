@@ -27,7 +27,7 @@ bytes to the next entry from where it went on; the entries themselves follow the
 
 
 def note(indexer: SegmentIndexer, batch: RecordBatch) -> None:
-    indexer.note(
+    indexer.add_batch(
         position=batch.position,
         byte_count=batch.byte_count,
         last_offset=batch.last_offset,
@@ -52,11 +52,11 @@ def rebuilt(
     for batch in iter_batches(content):
         note(indexer, batch)
         if batch.last_offset == restarted_at:
-            indexer.note_time()
+            indexer.add_time_entry()
             new = indexer.take()
             offsets, times = new.offset_entries, new.time_entries
             indexer = resumed(base_offset, offsets, times)
-    indexer.note_time()
+    indexer.add_time_entry()
     new = indexer.take()
     assert new.offset_position == len(offsets)
     assert new.time_position == len(times)
@@ -108,7 +108,7 @@ def test_a_segment_that_is_reopened_gets_the_entries_of_one_that_was_not(
     starts = [sum(byte_count for byte_count, _ in batches[:at]) for at in range(len(batches))]
     for at, (byte_count, time_ms) in enumerate(batches):
         for indexer in (one, other):
-            indexer.note(
+            indexer.add_batch(
                 position=starts[at],
                 byte_count=byte_count,
                 last_offset=7 + at,
@@ -116,7 +116,7 @@ def test_a_segment_that_is_reopened_gets_the_entries_of_one_that_was_not(
             )
         if at + 1 == reopened_behind:
             if is_closed:
-                other.note_time()
+                other.add_time_entry()
             new = other.take()
             offsets, times = new.offset_entries, new.time_entries
             other = resumed(7, offsets, times)
@@ -124,9 +124,9 @@ def test_a_segment_that_is_reopened_gets_the_entries_of_one_that_was_not(
             for again in range(starts.index(last), at + 1):
                 size_ms = {"byte_count": batches[again][0], "max_timestamp_ms": batches[again][1]}
                 if starts[again] == last:
-                    other.note_again(last_offset=7 + again, **size_ms)
+                    other.add_indexed_batch(last_offset=7 + again, **size_ms)
                 else:
-                    other.note(position=starts[again], last_offset=7 + again, **size_ms)
+                    other.add_batch(position=starts[again], last_offset=7 + again, **size_ms)
             assert not other.has_new
     new, expected = other.take(), one.take()
     assert offsets + new.offset_entries == expected.offset_entries
@@ -141,13 +141,13 @@ def test_a_segment_that_is_reopened_gets_the_entries_of_one_that_was_not(
 def test_entries_are_read_back_by_the_parsers() -> None:
     indexer = SegmentIndexer(100)
     for at, (byte_count, time_ms) in enumerate([(4097, 5), (4097, 9), (10, 9), (10, 12)]):
-        indexer.note(
+        indexer.add_batch(
             position=at * 5000,
             byte_count=byte_count,
             last_offset=110 + at,
             max_timestamp_ms=time_ms,
         )
-    indexer.note_time()
+    indexer.add_time_entry()
     new = indexer.take()
     index = parse_offset_index(new.offset_entries, 100)
     assert (index.last_offsets.tolist(), index.positions.tolist()) == ([111, 112], [5000, 10000])
@@ -159,6 +159,6 @@ def test_entries_are_read_back_by_the_parsers() -> None:
 def test_an_index_is_full_before_its_last_entry_would_not_fit() -> None:
     indexer = SegmentIndexer(0, interval_bytes=0)
     for at in range(3):
-        indexer.note(position=at, byte_count=1, last_offset=at, max_timestamp_ms=at)
+        indexer.add_batch(position=at, byte_count=1, last_offset=at, max_timestamp_ms=at)
     assert indexer.is_full(16)
     assert not indexer.is_full(48)

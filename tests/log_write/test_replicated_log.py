@@ -261,14 +261,14 @@ def test_the_indexes_of_a_log_that_was_closed_and_opened_are_those_of_its_batche
         position = 0
         for one in batches_of(disk):
             if base <= one.base_offset and one.path == path:
-                indexer.note(
+                indexer.add_batch(
                     position=position,
                     byte_count=one.byte_count,
                     last_offset=one.last_offset,
                     max_timestamp_ms=one.max_timestamp_ms,
                 )
                 position += one.byte_count
-        indexer.note_time()
+        indexer.add_time_entry()
         new = indexer.take()
         assert files[path.replace(".log", ".index")] == new.offset_entries
         assert files[path.replace(".log", ".timeindex")] == new.time_entries

@@ -32,7 +32,7 @@ def written(
     for count, size, time_ms in shapes:
         batch = data_batch([b"x" * size] * count, base_offset=offset, timestamp_ms=time_ms)
         offset += count
-        indexer.note(
+        indexer.add_batch(
             position=len(data),
             byte_count=len(batch),
             last_offset=offset - 1,
@@ -40,7 +40,7 @@ def written(
         )
         data += batch
     storage.write(PATH, data)
-    indexer.note_time()
+    indexer.add_time_entry()
     entries = indexer.take()
     return storage, entries.offset_entries, entries.time_entries, indexer
 
@@ -55,8 +55,8 @@ def scanned(storage: MemoryStorage, chunk_bytes: int = 1 << 20) -> list[BatchCol
 def rebuilt(pieces: list[BatchColumns], interval: int, check: IndexCheck) -> IndexRebuild:
     rebuild = IndexRebuild(BASE, interval_bytes=interval)
     for batches in pieces:
-        rebuild.note(batches)
-        check.note(batches)
+        rebuild.add_batches(batches)
+        check.add_batches(batches)
     rebuild.close()
     return rebuild
 

@@ -93,8 +93,7 @@ class ActiveSegment:
         byte_count: int,
         config: LogConfig,
     ) -> Self:
-        """Open a segment whose first ``byte_count`` bytes are valid batches, for appends after
-        them.
+        """Open a segment to append after its first ``byte_count`` bytes, which are valid batches.
 
         Reads the last index entries and the batch headers after them; indexes that do not match the
         log are rebuilt. Raises ``CorruptBatchError`` for a header that is not valid.
@@ -170,7 +169,7 @@ class ActiveSegment:
         mark = self._indexer.mark()
         try:
             self._log.write_at(self.byte_count, data)
-            self._note(len(data), metadata)
+            self._index_batch(len(data), metadata)
             self._write_entries()
         except DiskFullError:
             self._indexer.restore(mark)
@@ -179,9 +178,9 @@ class ActiveSegment:
             raise
         self._count(len(data), metadata)
 
-    def note_written(self, byte_count: int, metadata: BatchMetadata) -> None:
+    def add_written_batch(self, byte_count: int, metadata: BatchMetadata) -> None:
         """Account for a batch that another process wrote, with its index entries."""
-        self._note(byte_count, metadata)
+        self._index_batch(byte_count, metadata)
         self._indexer.take()
         self._count(byte_count, metadata)
 
@@ -205,8 +204,8 @@ class ActiveSegment:
             if self._txn_index is not None and byte_count is not None:
                 self._txn_index.truncate(byte_count)
 
-    def _note(self, byte_count: int, metadata: BatchMetadata) -> None:
-        self._indexer.note(
+    def _index_batch(self, byte_count: int, metadata: BatchMetadata) -> None:
+        self._indexer.add_batch(
             position=self.byte_count,
             byte_count=byte_count,
             last_offset=metadata.last_offset,
@@ -249,7 +248,7 @@ class ActiveSegment:
         """
         mark = self._indexer.mark()
         try:
-            self._indexer.note_time()
+            self._indexer.add_time_entry()
             self._write_entries()
         except DiskFullError:
             self._indexer.restore(mark)
@@ -291,27 +290,27 @@ class ActiveSegment:
         try:
             position = self._resume_indexer()
             if position is not None:
-                self._note_from(position)
+                self._index_from(position)
                 return
         except CorruptBatchError:
             pass  # the index points to no batch: rebuild it
         self._indexer = SegmentIndexer(
             self.base_offset, interval_bytes=self._config.index_interval_bytes
         )
-        self._note_from(0)
+        self._index_from(0)
         self._truncate_indexes()
 
-    def _note_from(self, position: int) -> None:
+    def _index_from(self, position: int) -> None:
         """Index the batches from ``position`` on; the first one has its entry, or none is due."""
         for header in iter_headers(self._log, position, self.byte_count):
             if header.position == position:
-                self._indexer.note_again(
+                self._indexer.add_indexed_batch(
                     byte_count=header.byte_count,
                     last_offset=header.last_offset,
                     max_timestamp_ms=header.max_timestamp_ms,
                 )
             else:
-                self._indexer.note(
+                self._indexer.add_batch(
                     position=header.position,
                     byte_count=header.byte_count,
                     last_offset=header.last_offset,

@@ -42,6 +42,6 @@ def record_for_timestamp(
 
 
 def max_timestamp_ms(segments: LogSegments) -> int:
-    """Return the greatest timestamp of any batch on disk; -1 if there is none."""
+    """Return the greatest timestamp of any batch on disk; -1 if no batch has one."""
     sealed = (segment.max_timestamp_ms for segment in segments.retention_segments())
     return max(segments.active.max_timestamp_ms, *sealed, -1)

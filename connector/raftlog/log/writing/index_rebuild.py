@@ -45,7 +45,7 @@ class IndexRebuild:
         self._last_time_ms = NO_TIMESTAMP_MS
         self._aborted = bytearray()
 
-    def note(self, batches: BatchColumns) -> None:
+    def add_batches(self, batches: BatchColumns) -> None:
         """Add valid batches that follow those added before."""
         if not len(batches):
             return
@@ -67,7 +67,7 @@ class IndexRebuild:
             delta = last_offset[due] - self.base_offset
             self._offset_entries += OFFSET_ENTRY.pack(delta, self._entry_position)
             self._rise(batches, int(largest[due + 1]), int(where[due]))
-            self._note_time()
+            self._add_time_entry()
         self._rise(batches, int(largest[-1]), int(where[-1]))
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
@@ -76,7 +76,7 @@ class IndexRebuild:
 
     def close(self) -> None:
         """Add the time entry that is due at the end of the segment."""
-        self._note_time()
+        self._add_time_entry()
 
     @property
     def offset_entry_count(self) -> int:
@@ -106,7 +106,7 @@ class IndexRebuild:
             self.max_timestamp_ms = timestamp_ms
             self.max_timestamp_offset = int(batches.last_offset[ordinal])
 
-    def _note_time(self) -> None:
+    def _add_time_entry(self) -> None:
         if self.max_timestamp_ms > self._last_time_ms:
             delta = self.max_timestamp_offset - self.base_offset
             self._time_entries += TIME_ENTRY.pack(self.max_timestamp_ms, delta)
@@ -126,7 +126,7 @@ class IndexCheck:
         self._expected_times = 0
         self._max_timestamp_ms = NO_TIMESTAMP_MS
 
-    def note(self, batches: BatchColumns) -> None:
+    def add_batches(self, batches: BatchColumns) -> None:
         """Add valid batches that follow those added before."""
         if not len(batches):
             return

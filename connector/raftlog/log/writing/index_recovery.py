@@ -67,8 +67,8 @@ def rebuild_indexes(
             except StopIteration as stop:
                 end: SegmentEnd = stop.value
                 break
-            indexes.note(chunk.batches)
-            check.note(chunk.batches)
+            indexes.add_batches(chunk.batches)
+            check.add_batches(chunk.batches)
     indexes.close()
     is_valid = None not in contents and check.is_valid_for(indexes)
     if end.end is not ScanEnd.END or is_valid:

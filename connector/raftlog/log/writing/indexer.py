@@ -87,9 +87,9 @@ class SegmentIndexer:
     ) -> SegmentIndexer:
         """Continue after the entries of two valid index files.
 
-        ``last_time_entry`` is b"" if missing. Next, call ``note_again`` with the batch of the
-        last offset entry (the batch at position 0 if there is no entry), then ``note`` with the
-        batches after it: none of them has an entry.
+        ``last_time_entry`` is b"" if missing. Next, call ``add_indexed_batch`` with the batch of
+        the last offset entry (the batch at position 0 if there is no entry), then ``add_batch``
+        with the batches after it: none of them has an entry.
         """
         assert offset_index_bytes % OFFSET_ENTRY.size == time_index_bytes % TIME_ENTRY.size == 0
         indexer = cls(base_offset, interval_bytes=interval_bytes)
@@ -101,14 +101,16 @@ class SegmentIndexer:
         indexer.time_index_bytes = time_index_bytes
         return indexer
 
-    def note_again(self, *, byte_count: int, last_offset: int, max_timestamp_ms: int) -> None:
+    def add_indexed_batch(
+        self, *, byte_count: int, last_offset: int, max_timestamp_ms: int
+    ) -> None:
         """Add a batch whose entries are in the files already."""
         if max_timestamp_ms > self.max_timestamp_ms:
             self.max_timestamp_ms = max_timestamp_ms
             self.max_timestamp_offset = last_offset
         self._bytes_since_entry += byte_count
 
-    def note(
+    def add_batch(
         self, *, position: int, byte_count: int, last_offset: int, max_timestamp_ms: int
     ) -> None:
         """Add a batch that was, or is about to be, written at ``position`` of the segment."""
@@ -117,11 +119,11 @@ class SegmentIndexer:
             self.max_timestamp_offset = last_offset
         if self._bytes_since_entry > self._interval_bytes:
             self._new_offsets += OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
-            self.note_time()
+            self.add_time_entry()
             self._bytes_since_entry = 0
         self._bytes_since_entry += byte_count
 
-    def note_time(self) -> None:
+    def add_time_entry(self) -> None:
         """Add the time entry that is due at close or seal, if the max timestamp has risen."""
         if self.max_timestamp_ms > self._last_time_ms:
             delta = self.max_timestamp_offset - self._base_offset

@@ -204,8 +204,8 @@ class LogLoader:
                 except StopIteration as stop:
                     end: SegmentEnd = stop.value
                     break
-                indexes.note(chunk.batches)
-                check.note(chunk.batches)
+                indexes.add_batches(chunk.batches)
+                check.add_batches(chunk.batches)
                 aborted, anomalies = replay(result.producer_state, chunk, self._config.values)
                 result.anomalies += anomalies
                 for one in aborted:

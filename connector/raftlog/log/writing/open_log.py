@@ -178,7 +178,7 @@ class OpenLog:
         self._is_roll_due = True  # until done: after an error the next segment may exist in part
         active = self._segments.active
         active.seal()
-        self._sync.note(self._end_offset, active.byte_count)
+        self._sync.advance(self._end_offset, active.byte_count)
         self._publish()
         self._segments.roll(self._end_offset, self._producer_state)
         self._sync.roll()
@@ -204,7 +204,7 @@ class OpenLog:
         self._check_writable()
         if pending.state is not self._sync:
             return
-        self._sync.note(pending.end_offset, pending.position)
+        self._sync.advance(pending.end_offset, pending.position)
         with self._failing(also_full=True):  # unpublished, others would truncate it
             self._publish()
         self._producer_state.drop_decided(self.high_watermark)
@@ -258,11 +258,12 @@ class OpenLog:
     # --- close ------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sync everything, write ``.kafka_cleanshutdown``, and close the files. May be called
-        twice.
+        """Close the log cleanly. May be called twice.
 
-        The caller holds the writers' lock of an embedded log and has called ``refresh``; if another
-        process has appended since, the files are only closed.
+        The order of the durable steps: seal the active segment, publish, write the producer
+        snapshot, the recovery point and ``.kafka_cleanshutdown``. The caller holds the writers'
+        lock of an embedded log and has called ``refresh``; if another process has appended since,
+        the files are only closed.
         """
         if self._closed is not None:
             return
@@ -277,7 +278,7 @@ class OpenLog:
         active = self._segments.active
         self._directory.remove_clean_shutdown()
         active.seal()
-        self._sync.note(self._end_offset, active.byte_count)
+        self._sync.advance(self._end_offset, active.byte_count)
         self._publish()
         self._directory.write_producer_snapshot(self._producer_state)
         self._segments.write_recovery_point(self._end_offset)

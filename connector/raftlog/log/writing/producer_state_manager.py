@@ -163,7 +163,7 @@ class ProducerStateManager:
         self._log_time_ms = max(self._log_time_ms, metadata.max_timestamp_ms)
         aborted: list[AbortedTransaction] = []
         if metadata.producer_id >= 0 and not metadata.is_control:
-            self._note_producer(metadata)
+            self._apply_producer(metadata)
         if metadata.commit is not None:
             self._commits.append(
                 LastCommit(
@@ -178,7 +178,7 @@ class ProducerStateManager:
         for marker in metadata.markers:
             match marker:
                 case MetadataMarker():
-                    self._note_metadata_marker(marker, outside_offset)
+                    self._apply_metadata_marker(marker, outside_offset)
                 case ProducerMarker():
                     aborted += self._end_transaction(metadata, marker)
         self._end_offset = metadata.next_offset
@@ -188,7 +188,7 @@ class ProducerStateManager:
         """Drop the transactions that ended below ``high_watermark``, which must not decrease."""
         self._transactions.drop_ended_before(high_watermark)
 
-    def _note_producer(self, metadata: BatchMetadata) -> None:
+    def _apply_producer(self, metadata: BatchMetadata) -> None:
         offset_delta = metadata.last_offset - metadata.base_offset
         last_sequence = NO_SEQUENCE
         if metadata.base_sequence >= 0:
@@ -214,7 +214,7 @@ class ProducerStateManager:
         opened = self._open_metadata_transaction()
         return metadata.base_offset if opened is None else opened[1]
 
-    def _note_metadata_marker(self, marker: MetadataMarker, outside_offset: int) -> None:
+    def _apply_metadata_marker(self, marker: MetadataMarker, outside_offset: int) -> None:
         self._transactions.metadata_marker(
             marker.marker, marker.offset, batch_base_offset=outside_offset, name=marker.name
         )

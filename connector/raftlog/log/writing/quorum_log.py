@@ -225,11 +225,11 @@ class QuorumLog(ReplicatedLog):
             self._directory.rejoin_election()
 
     def begin_epoch(self, epoch: int, head: Sequence[ControlRecord], *, now_ms: int) -> None:
-        """Begin an epoch as leader, with ``head`` as its first batch. Only the epoch is durable
-        yet.
+        """Begin an epoch as leader, with ``head`` as its first batch.
 
-        An open metadata transaction of an earlier epoch is aborted right after it. Raises
-        ``DiskFullError``: then repeat the call with the same arguments before any other change.
+        Only the start of the epoch is durable on return. An open metadata transaction of an earlier
+        epoch is aborted right after ``head``. Raises ``DiskFullError``: then repeat the call with
+        the same arguments before any other change.
         """
         assert epoch >= self.epoch, "the epoch must not decrease"
         with self._changing():

@@ -137,7 +137,7 @@ class ReplicatedLog(OpenLog):
         Nothing is durable yet. All batches are checked before the first one is written. Raises
         ``NotLeaderError`` and ``FutureEpochError`` for another epoch, ``InvalidAppendError`` for
         other offsets, ``LogReadOnlyError``, ``LogClosedError``; ``DiskFullError``: then
-        ``end_offset`` tells which batches were appended.
+        ``end_offset`` shows which batches were appended.
         """
         found: list[tuple[bytes | memoryview, BatchMetadata]] = []
         expected = self._end_offset
@@ -301,12 +301,12 @@ class ReplicatedLog(OpenLog):
         except CorruptBatchError:
             return False
         self._is_changed = True
-        self._sync.note(self._end_offset, active.byte_count)
+        self._sync.advance(self._end_offset, active.byte_count)
         return self._end_offset == published.end_offset
 
     def _apply_batch(self, active: ActiveSegment, batch: RecordBatch) -> None:
         metadata = batch_metadata(batch, self.config.values)
-        active.note_written(batch.byte_count, metadata)
+        active.add_written_batch(batch.byte_count, metadata)
         self._producer_state.apply(metadata)
         self._segments.epochs = self._segments.epochs.assign(
             metadata.leader_epoch, metadata.base_offset
@@ -346,9 +346,9 @@ class ReplicatedLog(OpenLog):
     def truncate_to(self, offset: int) -> None:
         """Truncate every batch that does not end below ``offset``. Durable on return.
 
-        The order of the durable steps: delete ``.kafka_cleanshutdown`` and, in a replica,
-        ``synced``; those of ``LogSegments.truncate_to``; recover. Raises ``TruncationRefusedError``
-        below the high watermark.
+        The order of the steps: delete ``.kafka_cleanshutdown``, durably; in a replica, delete
+        ``synced``, which counts within one boot; those of ``LogSegments.truncate_to``; recover.
+        Raises ``TruncationRefusedError`` below the high watermark.
         """
         self._check_writable()
         if offset < self.high_watermark:

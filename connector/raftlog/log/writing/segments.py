@@ -190,10 +190,10 @@ class LogSegments:
     # --- log start --------------------------------------------------------------------------------
 
     def advance_start(self, offset: int) -> None:
-        """Advance the log start to ``offset``, as a snapshot or retention allows. Durable on
-        return.
+        """Advance the log start to ``offset``, as a snapshot or retention allows.
 
-        Segments wholly below it are deleted, never the active one. The order of the durable steps:
+        Segments wholly below it are deleted, never the active one. Durable on return. The order of
+        the durable steps:
 
             1. log-start-offset-checkpoint := offset     recovery completes the rest after a crash
             2. leader-epoch-checkpoint without the epochs of deleted segments

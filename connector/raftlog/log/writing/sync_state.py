@@ -26,7 +26,7 @@ class SyncState:
         segment.begin_sync()
         return PendingSync(end_offset, segment.byte_count, segment, self)
 
-    def note(self, end_offset: int, position: int) -> None:
+    def advance(self, end_offset: int, position: int) -> None:
         """Advance the durable end. An older one is ignored: its segment may have been rolled."""
         if end_offset > self.end_offset:
             self.end_offset, self.position = end_offset, position
