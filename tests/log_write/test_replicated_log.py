@@ -499,7 +499,7 @@ def test_closing_twice_and_appending_to_a_closed_log(disk: SimulatedDisk) -> Non
     log = made_log(disk)
     log.close()
     log.close()
-    with pytest.raises(LogClosedError, match="owner"):
+    with pytest.raises(LogClosedError, match=r"close\(\) was called"):
         append(log, b"x")
     assert disk.open_files == 0
 

@@ -62,7 +62,7 @@ def test_a_quorum_without_a_majority_says_why_and_what_ends_it() -> None:
     own = replica(handler, 2)
     assert "node 2 was damaged" in (own.core.election_problem or "")
     reason = own.log.out_of_election_reason() or ""
-    assert "cut at offset 2: offsets 2 to 2, which were synced once" in reason
+    assert "truncated at offset 2: offsets 2 to 2, which were synced" in reason
     assert "raftlog repair" not in reason, "that is for logs without a quorum"
 
     run(handler, "crash 2", "forget 2 withdrawn", "start 2", "deliver")
