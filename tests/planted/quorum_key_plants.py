@@ -119,7 +119,7 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="a request of any epoch is believed",
         path=f"{QUORUM}/state.py",
-        old="            reach = min(reach, self._proven_epoch + EPOCH_STEP_MAX)\n",
+        old="            limit = min(limit, self._proven_epoch + EPOCH_STEP_MAX)\n",
         new="            pass\n",
         tests=(
             "tests/quorum/test_credible_epochs.py::"
@@ -130,7 +130,7 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="an answer of any epoch is believed",
         path=f"{QUORUM}/core.py",
-        old="        is_credible = state.is_credible(epoch, is_answer=True)\n",
+        old="        is_credible = state.is_credible(epoch, is_response=True)\n",
         new="        is_credible = epoch <= 2**31 - 1\n",
         tests=(
             "tests/quorum/test_credible_epochs.py::"
@@ -141,8 +141,8 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="epochs of requests that had no leader prove later ones",
         path=f"{QUORUM}/state.py",
-        old="        reach = EPOCH_RESERVED_FROM - 1\n",
-        new="        reach = EPOCH_RESERVED_FROM - 1\n        self.prove_epoch(self.epoch)\n",
+        old="        limit = EPOCH_RESERVED_FROM - 1\n",
+        new="        limit = EPOCH_RESERVED_FROM - 1\n        self.prove_epoch(self.epoch)\n",
         tests=(
             "tests/quorum/test_credible_epochs.py::"
             "test_an_epoch_without_a_leader_does_not_extend_the_reach_of_requests",
@@ -202,8 +202,8 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="any text is the host of a voter",
         path=f"{QUORUM}/voters.py",
-        old="        if not is_host(one.host):\n",
-        new="        if not one.host:\n",
+        old="        if not is_host(endpoint.host):\n",
+        new="        if not endpoint.host:\n",
         tests=("tests/wire/test_quorum_requests.py",),
     ),
     Plant(

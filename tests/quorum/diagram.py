@@ -32,7 +32,7 @@ ROLES: Final[tuple[RoleType, ...]] = (
     Follower,
 )
 """In the order in which a leader comes and goes."""
-ANY: Final = "any of them"
+ANY: Final = "any role"
 WIDTH: Final = 13
 
 

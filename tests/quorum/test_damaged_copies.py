@@ -57,7 +57,7 @@ def test_a_quorum_without_a_majority_says_why_and_what_ends_it() -> None:
     assert healthy.damaged_voter_count == 2
     problem = healthy.election_problem or ""
     assert "node 1, 2 was damaged" in problem
-    assert "No leader can be elected: 2 votes of 3 are needed, and 1 can be given" in problem
+    assert "No leader can be elected: 2 votes of 3 are needed, and 1 can be granted" in problem
     assert "raftlog node recover --allow-data-loss" in problem
     own = replica(handler, 2)
     assert "node 2 was damaged" in (own.core.election_problem or "")

@@ -1,1 +1,1 @@
-"""Raft by pull as a pure function: events and the time go in, effects come out (Kafka: KRaft)."""
+"""KRaft's Raft as a pure state machine: events and the current time in, effects out."""

@@ -1,4 +1,4 @@
-"""How long a replica waits, and how much it asks for at once."""
+"""Timeouts, intervals and sizes of a replica."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from raftlog.limits import MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumConfig:
-    """Times in milliseconds; the defaults are Kafka's (``controller.quorum.*``).
+    """Configuration of a replica. The defaults are Kafka's (``controller.quorum.*``).
 
-    An election's timeout is drawn from ``[election_timeout_ms, 2 * election_timeout_ms)``, a
+    An election timeout is drawn from ``[election_timeout_ms, 2 * election_timeout_ms)``, a
     follower's fetch timeout from ``[fetch_timeout_ms, fetch_timeout_ms * 5 / 4)``.
     """
 
@@ -27,25 +27,27 @@ class QuorumConfig:
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """How long a leader leads without having been fetched from by a majority."""
+        """How long a leader remains leader without fetches from a majority (``LeaderState``)."""
         return self.fetch_timeout_ms * 3 // 2
 
     @property
     def fetch_jitter_ms(self) -> int:
-        """The range of what a follower adds to its fetch timeout.
+        """Exclusive upper bound of the jitter that a follower adds to its fetch timeout.
 
-        A leader answers its followers at the same moment, so without it they miss a silent leader
-        at the same moment, too, vote for themselves, and wait for an election timeout.
+        A leader responds to all followers at the same moment. Without jitter their fetch timeouts
+        expire together, each votes for itself, and the election fails.
         """
         return max(self.fetch_timeout_ms // 4, 1)
 
     @property
     def disk_full_backoff_ms(self) -> int:
-        """How long a follower whose disk is full waits before it asks for more; short enough for
-        its leader not to miss it."""
+        """How long a follower with a full disk waits before its next fetch.
+
+        Short enough for the leader to keep counting it (``check_quorum_timeout_ms``).
+        """
         return self.fetch_timeout_ms // 2
 
     @property
     def begin_epoch_interval_ms(self) -> int:
-        """How often a leader tells voters that do not fetch that it leads."""
+        """Interval of BeginQuorumEpoch requests to voters that do not fetch (``LeaderState``)."""
         return self.fetch_timeout_ms // 2

@@ -1,12 +1,13 @@
-"""A replica of a quorum: events and the time go in, effects come out.
+"""One replica of a quorum as a state machine: events and the current time in, effects out.
 
-Rules of this file:
+Invariants:
 
-1. ``step`` is a function of what the replica knows, the event, the time and the numbers that it
-   draws: no file, no socket, no clock, no thread. The same events give the same effects.
-2. Each kind of event has one line in ``_handle_event``; after each the parts look at what is due.
+1. ``step`` is deterministic: its result depends on the replica's state, the event, the time and
+   the random numbers drawn. It uses no file, socket, clock or thread.
+2. Each event type has one case in ``_handle_event``. After each event the parts poll for what is
+   due.
 
-Kafka: ``KafkaRaftClient.poll`` and what it calls (KIP-595, 630, 853, 996).
+Kafka: ``KafkaRaftClient.poll`` and the methods that it calls (KIP-595, 630, 853, 996).
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ from .voters import VoterSet
 
 
 class QuorumCore:
-    """One replica. Not shared between threads.
+    """State machine of one replica. Not thread-safe.
 
-    1. The first ``step`` also returns what the start asked for.
-    2. ``now_ms`` never falls from step to step; its zero means nothing.
-    3. Between the effects of one step and the next step nothing else changes the log, but appends
-       of the leader's own, which are told by ``Appended``.
+    1. The first ``step`` also returns the effects of the initialization.
+    2. ``now_ms`` never decreases from step to step; its zero point is arbitrary.
+    3. Between carrying out the effects of a step and the next step the log changes only by the
+       leader's own appends, which ``Appended`` reports.
     """
 
     def __init__(self, initial_state: InitialState, *, now_ms: int) -> None:
@@ -77,7 +78,7 @@ class QuorumCore:
         self._membership = Membership(self._state)
         self._following = Following(self._state, initial_state.bootstrap)
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def node_id(self) -> int:
@@ -93,12 +94,12 @@ class QuorumCore:
 
     @property
     def leader_id(self) -> int | None:
-        """Who leads this epoch, as far as this replica knows."""
+        """Leader of this epoch; None while this replica does not know it."""
         return self._state.leader_and_epoch.leader_id
 
     @property
     def leader_and_epoch(self) -> LeaderAndEpoch:
-        """The epoch and its leader, as far as others may be told of them."""
+        """Epoch and leader, as every response reports them."""
         return self._state.leader_and_epoch
 
     @property
@@ -110,35 +111,35 @@ class QuorumCore:
         return self._state.voter_set
 
     def voters_at(self, end_offset: int) -> tuple[VoterSet, int] | None:
-        """The voters and the kraft.version of the log below ``end_offset``.
+        """Return the voters and the kraft.version of the log below ``end_offset``.
 
-        None if that lies before what is known: there is a newer snapshot.
+        None if the history no longer covers that offset, because a newer snapshot replaced it.
         """
         return self._state.voters.at(end_offset)
 
     @property
     def high_watermark(self) -> int | None:
-        """Everything below is committed; None while that is not known."""
+        """End offset (exclusive) of the committed records; None while unknown."""
         return self._state.high_watermark
 
     @property
     def election_problem(self) -> str | None:
-        """Which copies are damaged, so that their voters do not vote; None if none is."""
+        """Description, for the operator, of damaged voters; None if no voter is damaged."""
         return self._state.election_problem
 
     @property
     def damaged_voter_count(self) -> int:
-        """How many voters do not vote since their copies are damaged, as far as it knows."""
+        """Number of voters that do not vote because their logs are damaged, as far as known."""
         return len(self._state.damaged_voters) + self._state.is_recovering
 
     @property
     def is_recovering(self) -> bool:
-        """Whether it takes no part in elections because its log was damaged."""
+        """Whether this replica takes no part in elections because its log was damaged."""
         return self._state.is_recovering
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When ``TimePassed`` is to be told at the latest; None if nothing waits for time."""
+        """Latest time for the next ``TimePassed``; None while no timer is running."""
         state = self._state
         times = (
             self._elections.deadline_ms(),
@@ -148,12 +149,12 @@ class QuorumCore:
         )
         return min((at for at in times if at is not None), default=None)
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def step(self, event: Event, *, now_ms: int) -> list[Effect]:
-        """Take one event at ``now_ms``; what is to be done, in this order."""
+        """Handle one event at ``now_ms``; return the effects, to be carried out in this order."""
         state = self._state
-        assert now_ms >= state.now_ms, "time never falls"
+        assert now_ms >= state.now_ms, "now_ms must not decrease"
         state.now_ms = now_ms
         for expired in state.requests.expire(now_ms):
             state.back_off(expired.node_id)
@@ -238,14 +239,17 @@ class QuorumCore:
                 assert_never(request)
 
     def _on_response(self, in_flight: InFlightRequest, event: ResponseReceived) -> None:
-        """An answer that tells of a later epoch, or of a leader that was not known, is news enough:
-        what it answers belongs to a role that is over."""
+        """Handle a response to the current role.
+
+        A response with a later epoch, or with a leader that was unknown, changes the role and has
+        no other effect: the role that sent the request has ended.
+        """
         response, node_id = event.response, in_flight.node_id
         if isinstance(response, VersionsResponse):
             self._membership.on_versions(node_id, response)
             return
         if response.error is ErrorCode.NONE and response.leader_and_epoch.epoch < self._state.epoch:
-            self._state.back_off(node_id)  # nobody agrees to what he has not heard of
+            self._state.back_off(node_id)  # success from an older epoch: ignore it
             return
         if not self._accept_epoch(node_id, response.leader_and_epoch.epoch):
             return
@@ -261,22 +265,22 @@ class QuorumCore:
             case FetchRequest(), FetchResponse():
                 self._following.on_fetch_response(node_id, response)
             case UpdateVoterRequest(), VoterChangeResponse():
-                pass  # the log will say it
+                pass  # the voter set changes when its record is in the log
             case FetchSnapshotRequest(), FetchSnapshotResponse():
                 self._following.on_snapshot_response(node_id, response)
             case _:
                 self._state.back_off(node_id)
 
     def _accept_epoch(self, node_id: int, epoch: int) -> bool:
-        """Take the epoch of an answer for proven, unless none could be elected after it."""
+        """Accept the epoch of a response as proven, unless it is a reserved one."""
         state = self._state
         if epoch <= state.epoch:
             return True
-        is_credible = state.is_credible(epoch, is_answer=True)
+        is_credible = state.is_credible(epoch, is_response=True)
         if is_credible:
             state.prove_epoch(epoch)
         else:
-            state.emit(LogMessage(f"incredible epoch: {epoch} of an answer is not believed"))
+            state.emit(LogMessage(f"invalid epoch: ignored a response with reserved epoch {epoch}"))
             state.back_off(node_id)
         return is_credible
 

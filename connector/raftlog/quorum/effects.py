@@ -1,17 +1,17 @@
-"""What a replica may ask for: everything that ``QuorumCore.step`` returns.
+"""Effects that ``QuorumCore.step`` returns: I/O and notifications for the caller to carry out.
 
-Rules of this file:
+Invariants:
 
-1. Effects are carried out in the order of the list, each before the next, and all of them before
-   the next event but the answers that they cause. A ``Send`` or ``Reply`` stands behind what it
-   vouches for.
-2. ``PersistElection``, ``AppendLeaderChange`` as far as its epoch goes, ``TruncateToEndOfEpoch``
-   and ``InstallSnapshot`` are durable when they are done. What is appended is durable after a sync:
-   ``StartSync`` begins one, and while it runs other events are told.
-3. If the storage fails the replica stops, and no effect is tried twice. A full disk is no failure:
-   what it leaves undone changed nothing. ``AppendVoters``, ``AppendAsFollower`` and what stores a
-   snapshot are refused then; ``PersistElection`` and ``AppendLeaderChange`` are tried again before
-   anything else is done or told, as if the disk were slow.
+1. The caller carries out the effects in order, each before the next, and all of them before the
+   next event, except the events that report their results. A ``Send`` or ``Reply`` follows the
+   effects whose durability it implies.
+2. ``PersistElection``, the epoch of ``AppendLeaderChange``, ``TruncateToEndOfEpoch`` and
+   ``InstallSnapshot`` are durable when they return. Appended records are durable after a sync:
+   ``StartSync`` starts one, and other events are handled while it runs.
+3. If the storage fails, the replica stops; no effect is retried. A full disk is not a failure, and
+   an effect that it prevents has changed nothing. ``AppendVoters``, ``AppendAsFollower``,
+   ``StoreSnapshotBytes`` and ``InstallSnapshot`` are then refused; ``PersistElection`` and
+   ``AppendLeaderChange`` are retried before any other effect or event, as on a slow disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .voters import Endpoint, VoterSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionState:
-    """What a replica must remember of elections (Kafka: quorum-state)."""
+    """Durable election state of a replica (Kafka: ``ElectionState``, the quorum-state file)."""
 
     epoch: int
     leader_id: int | None = None
@@ -37,14 +37,17 @@ class ElectionState:
 
 @dataclass(frozen=True, slots=True)
 class PersistElection:
-    """Write down, durably."""
+    """Store the election state durably."""
 
     state: ElectionState
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Ask another node. Answered by ``ResponseReceived`` or ``SendFailed``, or never."""
+    """Send a request to another node.
+
+    Followed by ``ResponseReceived`` or ``SendFailed``, or by neither.
+    """
 
     correlation_id: int
     node_id: int
@@ -54,7 +57,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer a request."""
+    """Send the response to a request."""
 
     request_id: int
     response: Response
@@ -62,8 +65,10 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWithRecords:
-    """Answer a fetch with what the log holds from ``start_offset``: at least one batch if there is
-    one, else up to ``max_bytes``."""
+    """Send a fetch response with the records from ``start_offset``.
+
+    Up to ``max_bytes``, but at least one batch if the log has one there.
+    """
 
     request_id: int
     response: FetchResponse
@@ -73,7 +78,7 @@ class ReplyWithRecords:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWithSnapshot:
-    """Answer with bytes of a checkpoint's file."""
+    """Send the response with up to ``max_bytes`` bytes of the snapshot file."""
 
     request_id: int
     response: FetchSnapshotResponse
@@ -82,14 +87,15 @@ class ReplyWithSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class RejoinElections:
-    """Write down, durably, that this replica votes again: it holds all that it ever vouched for."""
+    """Store durably that this replica votes again: its log has every record it acknowledged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendLeaderChange:
-    """Lead ``epoch``: append its leader change, and behind it in the same batch what else is given.
+    """Start leading ``epoch``: append a LeaderChange record.
 
-    Answered by ``Appended``.
+    ``kraft_version`` and ``voter_set``, if given, follow it in the same batch. Followed by
+    ``Appended``.
     """
 
     epoch: int
@@ -101,8 +107,10 @@ class AppendLeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class AppendVoters:
-    """Append a set of voters in a control batch of its own. Answered by ``Appended``, or by
-    ``AppendRefused`` if there is no room."""
+    """Append a Voters record in a control batch of its own.
+
+    Followed by ``Appended``, or by ``AppendRefused`` if the disk is full.
+    """
 
     epoch: int
     voter_set: VoterSet
@@ -110,7 +118,7 @@ class AppendVoters:
 
 @dataclass(frozen=True, slots=True)
 class AppendAsFollower:
-    """Append what a leader sent. Answered by ``Appended`` or ``AppendRefused``."""
+    """Append the records of a fetch response. Followed by ``Appended`` or ``AppendRefused``."""
 
     records: bytes
     leader_epoch: int
@@ -118,21 +126,25 @@ class AppendAsFollower:
 
 @dataclass(frozen=True, slots=True)
 class StartSync:
-    """Make durable what was appended. Answered by ``SyncCompleted``. One that runs already, and
-    began earlier, is not enough: another one follows it."""
+    """Sync the log, so that all appended records are durable. Followed by ``SyncCompleted``.
+
+    A sync that is already running does not cover records appended since: another one follows it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateToEndOfEpoch:
-    """Cut the log where it parts from a leader's. Answered by ``Truncated``."""
+    """Truncate the log to where it diverges from the leader's. Followed by ``Truncated``."""
 
     diverging: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshotBytes:
-    """Keep bytes of a snapshot's file that is being fetched; position 0 begins it anew. Answered by
-    ``SnapshotRefused`` if there is no room."""
+    """Store bytes of the snapshot file that is being fetched; position 0 starts a new file.
+
+    Followed by ``SnapshotRefused`` if the disk is full.
+    """
 
     snapshot_id: SnapshotId
     position: int
@@ -141,9 +153,9 @@ class StoreSnapshotBytes:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """All bytes are there: check and keep the snapshot, and begin the log behind it.
+    """Check the completely fetched snapshot, and restart the log at its end offset.
 
-    Answered by ``SnapshotInstalled`` or ``SnapshotRefused``.
+    Followed by ``SnapshotInstalled`` or ``SnapshotRefused``.
     """
 
     snapshot_id: SnapshotId
@@ -151,17 +163,17 @@ class InstallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """Everything below ``offset`` is committed."""
+    """New high watermark: all records below ``offset`` are committed."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderChanged:
-    """Tell those who use the log: this epoch, and who leads it if that is known.
+    """New epoch, or new leader of the epoch; ``leader_id`` is None if the leader is unknown.
 
-    If it is this replica, ``epoch_start_offset`` is where its epoch begins: users hear of it when
-    everything below is committed.
+    ``epoch_start_offset`` is set if this replica is the leader. Listeners are notified when all
+    records below it are committed.
     """
 
     epoch: int
@@ -171,7 +183,7 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChanged:
-    """This replica is something else now; ``old`` None: it begins. For people and for figures."""
+    """New role of this replica; ``old`` is None at its start. For log lines and metrics."""
 
     old: RoleType | None
     new: RoleType
@@ -181,14 +193,14 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReadIndexConfirmed:
-    """When this read id was asked for, nobody led a later epoch."""
+    """A majority confirmed this leader after the ``ReadIndex`` event with this ``read_id``."""
 
     read_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """A line for the log of the process: what happened, for people."""
+    """Line for the log of the process."""
 
     text: str
 

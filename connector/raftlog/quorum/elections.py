@@ -1,16 +1,16 @@
-"""Elections: who asks for votes, who gives them, and how a leader comes and goes.
+"""Elections: pre-votes, votes, the begin and the end of a leader's epoch.
 
-Rules of this file:
+Invariants:
 
-1. A replica asks whether it would win before it raises the epoch: one that was cut off disturbs
-   nobody when it comes back (KIP-996).
-2. No request uses up the epochs: a later epoch counts if it is credible
-   (``ReplicaState.is_credible``), and an unknown replica's only while no leader is in office
+1. A replica wins a pre-vote before it raises its epoch, so that a replica which was partitioned
+   does not disrupt the quorum when it returns (KIP-996).
+2. No request exhausts the epochs: a later epoch is accepted if it is credible
+   (``ReplicaState.is_credible``), and from an unknown replica only while there is no active leader
    (``has_active_leader``).
-3. Timeouts are looked at in ``poll``, which also asks whoever has not answered yet: an answer that
-   was lost is asked for again.
+3. Timeouts expire in ``poll``, which also sends the requests that have no response yet, so that
+   every lost message is repeated.
 
-Kafka: ``KafkaRaftClient``, as far as elections go.
+Kafka: the election part of ``KafkaRaftClient``.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .votes import can_grant_vote, check_vote_request
 
 
 class Elections:
-    """The part of a replica that elects and is elected."""
+    """The part of a replica that votes, campaigns and resigns."""
 
     def __init__(self, state: ReplicaState) -> None:
         self._state = state
 
-    # --- what time asks for -----------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Do what is due now, and ask whom is to be asked."""
+        """Handle expired timeouts and election results; send the requests that are due."""
         state, role = self._state, self._state.role
         match role:
             case Unattached():
@@ -72,10 +72,10 @@ class Elections:
         elif self._is_vote_rejected(role.votes) or state.now_ms >= role.election_deadline_ms:
             self._end_pre_vote(role)
         else:
-            self._ask_for_votes(role.votes, is_pre_vote=True)
+            self._send_vote_requests(role.votes, is_pre_vote=True)
 
     def _end_pre_vote(self, role: Prospective) -> None:
-        """Go back to the leader that it knew of; else wait for one, or for the next try."""
+        """Follow the last known leader again; without one become unattached."""
         state = self._state
         if role.leader_id is not None and role.leader_id != state.node_id:
             state.become_follower(role.epoch, role.leader_id, role.leader_endpoints)
@@ -92,16 +92,16 @@ class Elections:
             state.become_prospective()
             self.poll()
         else:
-            self._ask_for_votes(role.votes, is_pre_vote=False)
+            self._send_vote_requests(role.votes, is_pre_vote=False)
 
     def poll_resigned(self) -> None:
-        """Tell the voters, those at once who resigned in this very step."""
+        """Send EndQuorumEpoch to the voters, in the step of the resignation too."""
         state, role = self._state, self._state.role
         if not isinstance(role, Resigned):
             return
         if state.now_ms >= role.election_deadline_ms and not state.is_shutting_down:
             state.become_unattached(state.next_epoch)
-            self.poll()  # an only voter stands at once
+            self.poll()  # the election timeout of a single voter is zero
             return
         for voter in state.other_voters:
             node_id = voter.key.node_id
@@ -120,7 +120,7 @@ class Elections:
         voters = self._state.voter_set
         return len(voters) - len(votes.rejected) < voters.majority_count
 
-    def _ask_for_votes(self, votes: Votes, *, is_pre_vote: bool) -> None:
+    def _send_vote_requests(self, votes: Votes, *, is_pre_vote: bool) -> None:
         state = self._state
         for voter in state.other_voters:
             node_id = voter.key.node_id
@@ -137,7 +137,7 @@ class Elections:
                 state.send(node_id, request)
 
     def deadline_ms(self) -> int | None:
-        """When time changes this role by itself."""
+        """Return when the timeout of the current role expires; None if it has none."""
         state, role = self._state, self._state.role
         match role:
             case Prospective() | Candidate():
@@ -187,16 +187,16 @@ class Elections:
         state = self._state
         is_credible = state.is_credible(epoch)
         if not is_credible:
-            reason = f"a request of epoch {epoch} is not believed: the epoch is {state.epoch} here"
-            state.emit(LogMessage(f"incredible epoch: {reason}"))
+            reason = f"rejected a request with epoch {epoch}: too far ahead of epoch {state.epoch}"
+            state.emit(LogMessage(f"invalid epoch: {reason}"))
         return is_credible
 
     def _is_ignored(self, is_known: bool) -> bool:
-        """Return whether a later epoch of a replica changes nothing while a leader is in office."""
+        """Return whether a replica's later epoch is ignored because there is an active leader."""
         return not is_known and self._state.has_active_leader
 
     def _is_addressed(self, voter: ReplicaKey | None) -> bool:
-        """Return whether a request for this voter is for this replica (``isValidVoterKey``)."""
+        """Return whether a request to this voter is for this replica (``isValidVoterKey``)."""
         return voter is None or voter.matches(self._state.key)
 
     def on_begin_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
@@ -230,7 +230,7 @@ class Elections:
         )
 
     def _handle_leader_claim(self, claimed: LeaderAndEpoch, *, from_leader: bool) -> ErrorCode:
-        """Take up what somebody says of himself, who led or leads an epoch."""
+        """Apply a replica's claim to be, or to have been, the leader of an epoch."""
         state = self._state
         if claimed.leader_id is None or claimed.leader_id < 0 or claimed.epoch < 0:
             return ErrorCode.INVALID_REQUEST
@@ -247,7 +247,10 @@ class Elections:
         return ErrorCode.NONE
 
     def _campaign_delay_ms(self, request: EndQuorumEpochRequest) -> int:
-        """At once if it is the leader's first choice; the others wait, so as not to compete."""
+        """Return how long to wait before campaigning after a leader's resignation.
+
+        Zero for its first preferred successor; the others wait, so as not to split the vote.
+        """
         state = self._state
         successors = [key.node_id for key in request.preferred_successors]
         rank = successors.index(state.node_id) if state.node_id in successors else len(successors)
@@ -256,7 +259,7 @@ class Elections:
         delay_max_ms = min(state.config.retry_backoff_ms << rank, state.config.election_timeout_ms)
         return delay_max_ms + state.random_ms(delay_max_ms)
 
-    # --- answers ----------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------
 
     def on_vote_response(self, node_id: int, request: VoteRequest, response: VoteResponse) -> None:
         state, role = self._state, self._state.role
@@ -272,14 +275,14 @@ class Elections:
         elif response.error is ErrorCode.KAFKA_STORAGE_ERROR:
             state.damaged_voters.add(node_id)
             role.votes.record(node_id, is_granted=False)
-            state.emit(LogMessage(f"damaged copy: {state.election_problem}"))
+            state.emit(LogMessage(f"damaged log: {state.election_problem}"))
         elif response.error is ErrorCode.UNSUPPORTED_VERSION and isinstance(role, Prospective):
             self.on_pre_vote_unsupported()
         else:
             state.back_off(node_id)
 
     def on_pre_vote_unsupported(self) -> None:
-        """A voter is older than KIP-996: ask for real votes."""
+        """Skip the pre-vote, because a voter does not support it (KIP-996)."""
         if isinstance(self._state.role, Prospective):
             self._state.become_candidate()
 

@@ -1,10 +1,8 @@
-"""What may happen to a replica: everything that ``QuorumCore.step`` is told.
+"""Events that ``QuorumCore.step`` handles.
 
-Rules of this file:
-
-1. An event is told once, in the order in which things happened. ``TimePassed`` comes at
-   ``QuorumCore.next_deadline_ms``, or later; too early or twice is harmless.
-2. What the replica asked for by an effect is answered by one event, as ``effects`` says.
+Each event is passed once, in the order in which it occurred. ``TimePassed`` is due at
+``QuorumCore.next_deadline_ms``; an early or repeated one has no effect. The events that follow an
+effect are documented in ``effects``.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from .voters import VoterSet
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """It is ``now_ms``."""
+    """Timer event: ``now_ms`` of the step is the current time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """Somebody asks; the answer is a ``Reply`` of the same ``request_id``, now or later."""
+    """Request to this replica. Its ``Reply``, now or later, has the same ``request_id``."""
 
     request_id: int
     request: Request
@@ -33,14 +31,14 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestDropped:
-    """Whoever asked is gone: the answer would go nowhere."""
+    """The connection of a request is closed: no response can be sent."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseReceived:
-    """The answer to a ``Send`` of this ``correlation_id``."""
+    """Response to the ``Send`` with this ``correlation_id``."""
 
     correlation_id: int
     response: Response
@@ -48,7 +46,7 @@ class ResponseReceived:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """There will be no answer to a ``Send``: no connection, or it broke."""
+    """A ``Send`` gets no response: the connection failed, or has no version for the request."""
 
     correlation_id: int
     is_version_unsupported: bool = False
@@ -56,7 +54,7 @@ class SendFailed:
 
 @dataclass(frozen=True, slots=True)
 class VotersAppended:
-    """A record at ``offset`` of the log says who votes, or which kraft.version holds."""
+    """Voters record or KRaftVersion record at ``offset`` of the log."""
 
     offset: int
     voters: VoterSet | None = None
@@ -65,15 +63,17 @@ class VotersAppended:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Records are in the log, up to its end offset, and not durable yet."""
+    """Records were appended up to the log's end offset; they are not durable yet."""
 
     voters: tuple[VotersAppended, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AppendRefused:
-    """The log did not take what a leader sent, or appends itself: nothing of it, or not all, is
-    there. ``is_disk_full``: because the disk is full, which may pass."""
+    """The log refused records of a leader, or its own: none, or not all, were appended.
+
+    ``is_disk_full`` is True if the cause is a full disk, which may be temporary.
+    """
 
     reason: str
     is_disk_full: bool = False
@@ -81,17 +81,17 @@ class AppendRefused:
 
 @dataclass(frozen=True, slots=True)
 class SyncCompleted:
-    """A sync ended: the log says what is durable now."""
+    """A sync completed: ``LogView.synced_end_offset`` is up to date."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """The log was cut, durably."""
+    """The log was truncated durably."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInstalled:
-    """The log begins again behind a snapshot, durably."""
+    """The log was restarted durably at the end offset of a snapshot."""
 
     snapshot_id: SnapshotId
     voters: VoterSet | None = None
@@ -100,7 +100,7 @@ class SnapshotInstalled:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRefused:
-    """A snapshot that was fetched is not sound, or could not be stored: begin again."""
+    """A fetched snapshot is invalid or could not be stored; it must be fetched again."""
 
     snapshot_id: SnapshotId
     reason: str
@@ -109,22 +109,24 @@ class SnapshotRefused:
 
 @dataclass(frozen=True, slots=True)
 class ReadIndex:
-    """Find out whether this replica still leads: answered by ``ReadIndexConfirmed`` with the same
-    read_id, or never, if it leads no more."""
+    """Confirm that this replica is still the leader (Raft's ReadIndex).
+
+    Followed by ``ReadIndexConfirmed`` with the same ``read_id``, or by nothing if it is not.
+    """
 
     read_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Stop leading ``epoch``; nothing, if it is over already."""
+    """Resign as leader of ``epoch``; no effect if that epoch has ended."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """Hand leadership over and take no part in elections from now on."""
+    """Resign, if leader, and take no part in elections any more."""
 
 
 Event: TypeAlias = (

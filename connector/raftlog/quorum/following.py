@@ -1,14 +1,15 @@
-"""Following: what to fetch, and what to do with what comes back.
+"""Fetching from a leader: records, truncation, snapshots, the high watermark.
 
-Rules of this file:
+Invariants:
 
-1. A fetch names the durable end of the log: nothing is asked for while something that was fetched
-   is not synced.
-2. What comes back is believed only as the answer to the one request that is on its way, in the
-   epoch it was sent in (the book of requests sees to that).
-3. The log is cut only where the leader says that the logs part, and never below the high watermark.
+1. The fetch offset is the durable end of the log: no fetch is sent while fetched records are not
+   synced.
+2. A response is handled only if it belongs to the one in-flight request of its node, sent in the
+   current epoch and role (``RequestManager``).
+3. The log is truncated only to the diverging epoch that the leader returns, and never below the
+   high watermark.
 
-Kafka: ``KafkaRaftClient``.
+Kafka: the follower part of ``KafkaRaftClient``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .voters import Endpoint
 
 
 class Following:
-    """The part of a replica that follows, or looks for somebody to follow."""
+    """The part of a replica that fetches from a leader, or looks for one."""
 
     def __init__(
         self, state: ReplicaState, bootstrap: tuple[tuple[Endpoint, ...], ...] = ()
@@ -47,18 +48,18 @@ class Following:
         self._bootstrap = bootstrap
         self._next_target = 0
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def poll(self) -> None:
         state, role = self._state, self._state.role
         if state.log.synced_end_offset < state.log.end_offset:
-            return  # a sync is on its way since this replica leads no more
+            return  # syncing what it appended as leader, see ``ReplicaState._transition_to``
         if isinstance(role, Unattached) and state.must_discover_leader:
             self._discover_leader()
         elif isinstance(role, Follower) and not role.is_appending:
             if not state.can_campaign and state.now_ms >= role.fetch_deadline_ms:
-                role.has_fetched_from_leader = False  # another candidate may have its pre-vote
-                self._discover_leader()  # it may be gone, and nobody tells an observer
+                role.has_fetched_from_leader = False  # grant the pre-votes of other candidates
+                self._discover_leader()  # observers receive no BeginQuorumEpoch of a new leader
                 return
             if not state.requests.is_ready(role.leader_id, state.now_ms):
                 return
@@ -71,7 +72,7 @@ class Following:
                 state.send(role.leader_id, request, role.leader_endpoints)
 
     def _must_update_voter(self, role: Follower) -> bool:
-        """Whether the leader is to hear where this voter listens now, and what it speaks."""
+        """Return whether the voter set has outdated endpoints or versions of this voter."""
         state = self._state
         if not role.has_fetched_from_leader or state.voters.kraft_version < 1:
             return False
@@ -81,14 +82,17 @@ class Following:
         return found is not None and found.key == state.key and found != state.local_voter
 
     def _update_voter_request(self, role: Follower) -> UpdateVoterRequest:
-        """If it is refused or lost it is said again, but not before there was time to fetch."""
+        """Return the request; the next one is not sent before two fetch timeouts have passed."""
         state = self._state
         role.update_after_ms = state.now_ms + 2 * state.config.fetch_timeout_ms
         return UpdateVoterRequest(epoch=role.epoch, voter=state.local_voter)
 
     def _discover_leader(self) -> None:
-        """An observer asks one after the other; whoever it asks says who leads. The leader that it
-        misses is one of them: it may be back, and a voter that this log does not know yet."""
+        """Send a fetch to the next known node; any response names the leader.
+
+        The nodes are the voters, the leader that timed out (it may have restarted, and may be a
+        voter that is not in this log yet) and the bootstrap servers (ids -2, -3, ...).
+        """
         state, role = self._state, self._state.role
         targets = [(voter.key.node_id, voter.endpoints) for voter in state.other_voters]
         if isinstance(role, Follower) and role.leader_id not in dict(targets):
@@ -156,16 +160,18 @@ class Following:
         role.fetch_deadline_ms = self._state.now_ms + role.fetch_timeout_ms
 
     def advance_high_watermark(self) -> None:
-        """Believe the leader's, as far as the log reaches. It never goes back: everything below the
-        start of the log is committed, whatever a leader answers."""
+        """Advance to the leader's high watermark, at most to the end of the log.
+
+        It never decreases, nor is it below the log start offset: all that is below is committed.
+        """
         state, role = self._state, self._state.role
         if not isinstance(role, Follower) or role.leader_high_watermark is None:
             return
         if state.is_recovering and state.log.synced_end_offset >= role.leader_high_watermark:
-            state.is_recovering = False  # all that is committed is here again, durably
+            state.is_recovering = False  # the log has all committed records again, durably
             state.emit(RejoinElections())
             state.emit(
-                LogMessage("damaged copy: it has fetched what is committed, and votes again")
+                LogMessage("damaged log: fetched all committed records; this node votes again")
             )
         offset = min(role.leader_high_watermark, state.log.end_offset)
         if offset > (state.high_watermark or 0) and offset >= state.log.log_start_offset:
@@ -173,10 +179,10 @@ class Following:
             state.emit(AdvanceHighWatermark(offset))
 
     def on_append_refused(self, event: AppendRefused) -> None:
-        """Ask again: what came was damaged on its way, is not from here, or finds no room."""
+        """Fetch again later: the records are damaged or do not fit the log, or the disk is full."""
         state, role = self._state, self._state.role
         if isinstance(role, Follower):
-            state.emit(LogMessage(f"records of the leader were refused: {event.reason}"))
+            state.emit(LogMessage(f"refused records from the leader: {event.reason}"))
             state.back_off(role.leader_id, is_disk_full=event.is_disk_full)
 
     def on_sync_completed(self) -> None:
@@ -194,7 +200,7 @@ class Following:
     # --- snapshots --------------------------------------------------------------------------------
 
     def _begin_snapshot(self, role: Follower, response: FetchResponse) -> None:
-        """Take the snapshot that the leader names, unless this log is further than it."""
+        """Start to fetch the leader's snapshot, unless it ends below this log's committed end."""
         state, snapshot_id = self._state, response.snapshot_id
         assert snapshot_id is not None
         committed = max(state.high_watermark or 0, state.log.log_start_offset)

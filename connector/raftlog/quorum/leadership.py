@@ -1,11 +1,13 @@
-"""Leading: fetches that are answered or delayed, what they commit, and when to stop.
+"""Leading: fetches, delayed fetches, the high watermark, check quorum.
 
-Rules of this file:
+Invariants:
 
-1. A fetch from an offset says that everything below it is durable there, if the logs agree up to
-   it; only then does it count. Whether the one who asks is who it says is the caller's to prove.
-2. The leader counts itself as far as it is synced, and sends what is not synced yet: both at once.
-3. A delayed fetch ends by records, a new high watermark, time, or the end of the leadership.
+1. A fetch from an offset acknowledges everything below it, but only if the logs agree up to that
+   offset. The caller authenticates the replica that sends it.
+2. The leader counts its own log up to the synced end, and replicates records before they are
+   synced, so that its disk and its followers' work in parallel.
+3. A delayed fetch completes with records, a new high watermark, its maximum wait, or the end of
+   the leadership.
 
 Kafka: ``KafkaRaftClient`` and ``LeaderState``.
 """
@@ -38,12 +40,12 @@ from .state import ReplicaState
 
 
 class Leadership:
-    """The part of a replica that leads."""
+    """The part of a replica that is the leader."""
 
     def __init__(self, state: ReplicaState) -> None:
         self._state = state
 
-    # --- what time asks for -----------------------------------------------------------------------
+    # --- timers -----------------------------------------------------------------------------------
 
     def poll(self) -> None:
         state, role = self._state, self._state.role
@@ -60,26 +62,28 @@ class Leadership:
         self._send_begin_quorum_epoch(role)
 
     def _is_check_quorum_expired(self, role: Leader) -> bool:
-        """Whether no majority fetched for too long: another may have been elected."""
+        """Return whether no majority has fetched for too long: there may be a newer leader."""
         state = self._state
         if not self._other_majority_count():
             return False
         return state.now_ms >= role.check_quorum_deadline_ms
 
     def _other_majority_count(self) -> int:
-        """How many voters besides itself make a majority."""
+        """Return how many other voters complete a majority."""
         state = self._state
         return state.voter_set.majority_count - (1 if state.is_voter else 0)
 
     def _complete_expired(self, role: Leader) -> None:
         expired = [
-            at for at, one in role.delayed_fetches.items() if self._state.now_ms >= one.deadline_ms
+            request_id
+            for request_id, delayed in role.delayed_fetches.items()
+            if self._state.now_ms >= delayed.deadline_ms
         ]
         for request_id in expired:
             self._complete(role, request_id, role.delayed_fetches.pop(request_id).request)
 
     def _send_begin_quorum_epoch(self, role: Leader) -> None:
-        """Tell those who do not fetch that this is the leader."""
+        """Send BeginQuorumEpoch to voters that do not fetch, or that must confirm a read id."""
         state = self._state
         if state.now_ms >= role.begin_epoch_deadline_ms:
             interval_ms = state.config.begin_epoch_interval_ms
@@ -109,7 +113,7 @@ class Leadership:
         role = self._state.role
         if not isinstance(role, Leader):
             return None
-        times = [one.deadline_ms for one in role.delayed_fetches.values()]
+        times = [delayed.deadline_ms for delayed in role.delayed_fetches.values()]
         if self._other_majority_count():
             times.append(role.check_quorum_deadline_ms)
         if self._state.other_voters:
@@ -119,7 +123,7 @@ class Leadership:
     def on_begin_epoch_response(
         self, node_id: int, request: BeginQuorumEpochRequest, response: BeginQuorumEpochResponse
     ) -> None:
-        """Success is the answer of the voter that was addressed, by node id and directory id."""
+        """Record the acknowledgement of the addressed voter, by node id and directory id."""
         role, key = self._state.role, request.voter
         if not isinstance(role, Leader) or key is None:
             return
@@ -130,27 +134,30 @@ class Leadership:
         else:
             self._state.back_off(node_id)
 
-    # --- whether it still leads -------------------------------------------------------------------
+    # --- read index -------------------------------------------------------------------------------
 
     def on_read_index(self, read_id: int) -> None:
-        """Ask the voters; read ids rise. What they answered before says nothing of now."""
+        """Start to confirm the leadership; read ids increase.
+
+        Only acknowledgements of requests sent from now on count for this read id.
+        """
         role = self._state.role
         if isinstance(role, Leader):
-            assert not role.pending_reads or read_id > role.pending_reads[-1], "read ids rise"
+            assert not role.pending_reads or read_id > role.pending_reads[-1], "read ids increase"
             role.pending_reads.append(read_id)
             self._advance_reads(role)
 
     def _advance_reads(self, role: Leader) -> None:
-        """Answer the reads that a majority has answered."""
-        answered = sorted(
+        """Confirm the read ids that a majority has acknowledged."""
+        acknowledged = sorted(
             (role.acknowledged_reads.get(voter.key, 0) for voter in self._state.other_voters),
             reverse=True,
         )
         needed = self._other_majority_count()
         newest = role.pending_reads[-1] if role.pending_reads and not needed else 0
         if needed:
-            newest = answered[needed - 1] if needed <= len(answered) else 0
-        for read_id in [one for one in role.pending_reads if one <= newest]:
+            newest = acknowledged[needed - 1] if needed <= len(acknowledged) else 0
+        for read_id in [pending for pending in role.pending_reads if pending <= newest]:
             role.pending_reads.remove(read_id)
             self._state.emit(ReadIndexConfirmed(read_id))
 
@@ -185,7 +192,7 @@ class Leadership:
 
     def _fetch_error(self, request: FetchRequest) -> ErrorCode:
         is_invalid = (
-            request.replica.node_id < 0  # who is no replica asks the node, not the quorum
+            request.replica.node_id < 0  # fetches of consumers do not reach the quorum
             or request.max_wait_ms < 0
             or request.fetch_offset < 0
             or request.last_fetched_epoch < 0
@@ -194,7 +201,7 @@ class Leadership:
         return ErrorCode.INVALID_REQUEST if is_invalid else ErrorCode.NONE
 
     def _leader_error(self, epoch: int) -> ErrorCode:
-        """Why a request of this epoch is not this replica's to answer."""
+        """Return why a request with this epoch is refused (``validateLeaderOnlyRequest``)."""
         state = self._state
         if epoch < state.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -205,7 +212,7 @@ class Leadership:
         return ErrorCode.BROKER_NOT_AVAILABLE if state.is_shutting_down else ErrorCode.NONE
 
     def _record_fetch(self, role: Leader, request: FetchRequest) -> None:
-        """Count the fetch: what is durable there, and that the leader is not deserted."""
+        """Record what is durable on the replica, and its contact for check quorum."""
         state, config = self._state, self._state.config
         role.progress.record_fetch(
             request.replica,
@@ -236,7 +243,7 @@ class Leadership:
     def _complete_or_delay(self, role: Leader, request_id: int, request: FetchRequest) -> None:
         state = self._state
         for delayed_id, delayed in list(role.delayed_fetches.items()):
-            if delayed.request.replica == request.replica:  # it has asked again: the first is moot
+            if delayed.request.replica == request.replica:  # superseded by its newer fetch
                 del role.delayed_fetches[delayed_id]
                 state.emit(Reply(delayed_id, self._response(role)))
         if self._is_completable(role, request) or request.max_wait_ms == 0:
@@ -246,7 +253,7 @@ class Leadership:
             role.delayed_fetches[request_id] = DelayedFetch(request, deadline_ms)
 
     def _is_completable(self, role: Leader, request: FetchRequest) -> bool:
-        """Whether there is something that this replica does not know."""
+        """Return whether there are records or a high watermark that the replica lacks."""
         state = self._state
         if request.fetch_offset < state.log.end_offset:
             return True
@@ -254,7 +261,10 @@ class Leadership:
         return role.has_committed_in_epoch and known < (state.high_watermark or 0)
 
     def _complete(self, role: Leader, request_id: int, request: FetchRequest) -> None:
-        """Answer with what there is; the logs are known to agree, since this one only grows."""
+        """Respond with the records that there are.
+
+        The logs still agree up to the fetch offset: a leader's log is append-only.
+        """
         self._state.emit(
             ReplyWithRecords(
                 request_id,
@@ -303,13 +313,13 @@ class Leadership:
         byte_count_max = min(request.max_bytes, BATCH_BYTES_MAX)
         state.emit(ReplyWithSnapshot(request_id, response, byte_count_max))
 
-    # --- what is committed ------------------------------------------------------------------------
+    # --- high watermark ---------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Raise the high watermark to what a majority holds, and tell those who wait.
+        """Advance the high watermark to the durable end of a majority; complete delayed fetches.
 
-        Only behind the first record of this epoch: one of an older epoch that a majority holds may
-        still be lost (Raft's figure 8).
+        Only past the first record of this epoch: a record of an older epoch can be lost although
+        a majority has it (Raft, figure 8).
         """
         state, role = self._state, self._state.role
         if not isinstance(role, Leader):
@@ -324,16 +334,16 @@ class Leadership:
             self._complete_ready(role)
 
     def on_appended(self) -> None:
-        """The log has grown: those who wait get it, before it is durable here."""
+        """Complete delayed fetches with the appended records, before these are durable here."""
         role = self._state.role
         if isinstance(role, Leader):
             self._complete_ready(role)
 
     def _complete_ready(self, role: Leader) -> None:
         ready = [
-            at
-            for at, one in role.delayed_fetches.items()
-            if self._is_completable(role, one.request)
+            request_id
+            for request_id, delayed in role.delayed_fetches.items()
+            if self._is_completable(role, delayed.request)
         ]
         for request_id in ready:
             self._complete(role, request_id, role.delayed_fetches.pop(request_id).request)

@@ -1,4 +1,4 @@
-"""What a replica may ask its log: facts in memory, never a file, and never a change."""
+"""Read-only view of a replica's log; it answers from memory, without I/O."""
 
 from __future__ import annotations
 
@@ -8,35 +8,41 @@ from raftlog.types import SnapshotId, ValidOffsetAndEpoch
 
 
 class LogView(Protocol):
-    """A log as the replica sees it. It changes by the replica's effects, and by its appends."""
+    """Log of a replica. It changes by the replica's effects and by the leader's appends.
+
+    Invariant: ``log_start_offset <= synced_end_offset <= end_offset``.
+    """
 
     @property
     def log_start_offset(self) -> int: ...
 
     @property
     def end_offset(self) -> int:
-        """Where the next record goes."""
+        """Offset of the next record to append."""
         ...
 
     @property
     def synced_end_offset(self) -> int:
-        """Everything below is durable."""
+        """End offset (exclusive) of the durable records."""
         ...
 
     @property
     def last_fetched_epoch(self) -> int:
-        """The epoch of the last record, or of the snapshot that the log begins behind; else 0."""
+        """Epoch of the last record, else of the snapshot that the log starts after, else 0."""
         ...
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """The snapshots that others may fetch, ascending."""
+        """Snapshots that replicas may fetch, ascending."""
         ...
 
     def snapshot_byte_count(self, snapshot_id: SnapshotId) -> int | None:
-        """How long a snapshot's file is; None if there is none."""
+        """Return the size of a snapshot file in bytes; None if there is no such snapshot."""
         ...
 
     def validate_offset_and_epoch(self, offset: int, epoch: int) -> ValidOffsetAndEpoch:
-        """Whether a follower may fetch from ``offset``, its last record being of ``epoch``."""
+        """Return whether a follower with last epoch ``epoch`` may fetch from ``offset``.
+
+        Kafka: ``ReplicatedLog.validateOffsetAndEpoch``.
+        """
         ...

@@ -1,14 +1,15 @@
-"""Changing the voters, one at a time, while the quorum works (KIP-853).
+"""Changes of the voter set, one voter at a time (KIP-853).
 
-Rules of this file:
+Invariants:
 
-1. A change begins only when this leader has committed something in its epoch, and the last change
-   is committed: so any two sets that may decide at one time differ by one voter, and every majority
-   of one meets every majority of the other.
-2. A set holds from where it is appended. Who asked is answered when it is committed, or told that
-   nobody knows yet.
-3. Who joins is asked first which versions of KRaft it speaks, and has caught up. Who leaves may be
-   the leader: it leads until that is committed, without counting itself, and resigns.
+1. A change starts only after this leader has committed a record of its epoch and the previous
+   change is committed. So any two sets in use at the same time differ by one voter, and every
+   majority of one set overlaps every majority of the other.
+2. A voter set takes effect when it is appended. The response follows when it is committed, or
+   reports that the outcome is unknown.
+3. A new voter is added after it has reported a supported range of kraft.version and has caught up.
+   A leader that is removed leads until its removal is committed, without counting itself, and
+   then resigns.
 
 Kafka: ``AddVoterHandler``, ``RemoveVoterHandler``, ``UpdateVoterHandler``.
 """
@@ -33,25 +34,25 @@ from .state import ReplicaState
 from .voters import Voter, VoterSet
 
 CAUGHT_UP_WITHIN_MS: Final = 3_600_000
-"""How long ago a replica may have had everything, to be let in (Kafka: an hour)."""
+"""A new voter must have caught up within this time (Kafka: an hour)."""
 UPDATE_TIMEOUT_MS: Final = 30_000
-"""How long who updates or removes a voter waits, since Kafka's requests name no time."""
+"""Timeout of UpdateRaftVoter and RemoveRaftVoter, whose requests have no timeout field."""
 
 
 class Membership:
-    """The part of a leader that changes who votes."""
+    """The part of a leader that changes the voter set."""
 
     def __init__(self, state: ReplicaState) -> None:
         self._state = state
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def on_add(self, request_id: int, request: AddVoterRequest) -> None:
         voter = request.voter
         if self._reject_unready(request_id):
             return
         if self._state.voter_set.find(voter.key.node_id) is not None:
-            reason = f"{voter.key.node_id} is a voter already"
+            reason = f"node {voter.key.node_id} is already a voter"
             self._reply(request_id, ErrorCode.DUPLICATE_VOTER, reason)
             return
         role = self._leader()
@@ -69,11 +70,11 @@ class Membership:
         voters = self._state.voter_set
         found = voters.find(request.voter.node_id)
         if found is None or found.key != request.voter:
-            reason = f"{request.voter.node_id} with this directory id is not a voter"
+            reason = f"node {request.voter.node_id} with this directory id is not a voter"
             self._reply(request_id, ErrorCode.VOTER_NOT_FOUND, reason)
             return
         if len(voters) == 1:
-            reason = f"{request.voter.node_id} is the only voter"
+            reason = f"node {request.voter.node_id} is the only voter: add another voter first"
             self._reply(request_id, ErrorCode.VOTER_NOT_FOUND, reason)
             return
         self._start_change(request_id, voters.without(request.voter.node_id))
@@ -84,42 +85,43 @@ class Membership:
             error = ErrorCode.FENCED_LEADER_EPOCH
             if request.epoch > state.epoch:
                 error = ErrorCode.UNKNOWN_LEADER_EPOCH
-            self._reply(request_id, error, f"the epoch is {state.epoch}")
+            self._reply(request_id, error, f"the current epoch is {state.epoch}")
             return
         if self._reject_unready(request_id):
             return
         found = state.voter_set.find(voter.key.node_id)
         if found is None or found.key != voter.key:
-            reason = f"{voter.key.node_id} with this directory id is not a voter"
+            reason = f"node {voter.key.node_id} with this directory id is not a voter"
             self._reply(request_id, ErrorCode.VOTER_NOT_FOUND, reason)
         elif not self._supports_kraft_version(voter):
             self._reply(request_id, ErrorCode.INVALID_REQUEST, self._kraft_version_reason())
-        elif voter.key == state.key:  # a leader writes its own entry when its epoch begins
-            reason = f"{voter.key.node_id} leads: its listeners change when it starts with others"
+        elif voter.key == state.key:  # a leader updates its own entry when its epoch begins
+            reason = f"node {voter.key.node_id} is the leader: restart it to change its listeners"
             self._reply(request_id, ErrorCode.INVALID_REQUEST, reason)
         elif found == voter:
             self._reply(request_id, ErrorCode.NONE, None)
-        else:  # answered at once: who is asked to wait cannot fetch what it waits for
+        else:  # respond on append: the voter cannot fetch the record while it waits
             self._start_change(request_id, state.voter_set.with_voter(voter), ack_on_append=True)
 
     def _reject_unready(self, request_id: int) -> bool:
-        """Answer a change that cannot begin now; whether it was."""
+        """Refuse a change that cannot start now; return whether it was refused."""
         state, role = self._state, self._state.role
         if not isinstance(role, Leader):
-            error, reason = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node does not lead"
+            error, reason = ErrorCode.NOT_LEADER_OR_FOLLOWER, "this node is not the leader"
         elif not role.has_committed_in_epoch:
-            error, reason = ErrorCode.REQUEST_TIMED_OUT, "nothing is committed in this epoch yet"
+            error = ErrorCode.REQUEST_TIMED_OUT
+            reason = "the leader has not committed a record of its epoch yet: try again"
         elif state.voters.kraft_version < 1:
             error = ErrorCode.UNSUPPORTED_VERSION
-            reason = "the voters are configured (kraft.version 0), not kept in the log"
+            reason = "the voter set is static (kraft.version 0): change it in the configuration"
         elif role.voter_change is not None or state.is_voter_set_uncommitted:
-            error, reason = ErrorCode.REQUEST_TIMED_OUT, "another change of voters is under way"
+            error, reason = ErrorCode.REQUEST_TIMED_OUT, "another voter change is pending"
         else:
             return False
         self._reply(request_id, error, reason)
         return True
 
-    # --- what time and others bring ---------------------------------------------------------------
+    # --- progress of a change ---------------------------------------------------------------------
 
     def poll(self) -> None:
         state, role = self._state, self._state.role
@@ -130,14 +132,16 @@ class Membership:
             if change.offset is not None and change.offset < (state.high_watermark or 0):
                 self._complete_change(role, ErrorCode.NONE, None)
             elif state.now_ms >= change.deadline_ms:
-                self._complete_change(role, ErrorCode.REQUEST_TIMED_OUT, "it took too long")
+                self._complete_change(
+                    role, ErrorCode.REQUEST_TIMED_OUT, "the voter change timed out"
+                )
             elif change.new_voter is not None and change.offset is None:
                 self._advance_new_voter(change, change.new_voter)
         if not state.is_voter and not state.is_voter_set_uncommitted:
             role.is_resign_requested = True
 
     def _advance_new_voter(self, change: PendingVoterChange, voter: Voter) -> None:
-        """Go on with a voter that joins: ask what it speaks, wait until it has caught up."""
+        """Probe the versions of a new voter; append the change when the voter has caught up."""
         state, node_id = self._state, voter.key.node_id
         if not change.is_probed:
             if state.requests.is_ready(node_id, state.now_ms):
@@ -167,7 +171,7 @@ class Membership:
             self._complete_change(role, ErrorCode.INVALID_REQUEST, self._kraft_version_reason())
 
     def on_append_refused(self, event: AppendRefused) -> None:
-        """There was no room for the record of the change."""
+        """Fail the pending change if its record was not appended because the disk is full."""
         role = self._state.role
         change = role.voter_change if isinstance(role, Leader) else None
         if change is None or change.offset is None:
@@ -182,7 +186,7 @@ class Membership:
             return role.voter_change.deadline_ms
         return None
 
-    # --- doing ------------------------------------------------------------------------------------
+    # --- start and completion ---------------------------------------------------------------------
 
     def _start_change(
         self, request_id: int, voters: VoterSet, *, ack_on_append: bool = False
@@ -208,7 +212,7 @@ class Membership:
             self._complete_change(role, ErrorCode.NONE, None)
 
     def _complete_change(self, role: Leader, error: ErrorCode, reason: str | None) -> None:
-        assert role.voter_change is not None, "it was pending"
+        assert role.voter_change is not None, "no voter change is pending"
         request_id, role.voter_change = role.voter_change.request_id, None
         self._reply(request_id, error, reason)
 
@@ -228,4 +232,4 @@ class Membership:
         return voter.kraft_version_min <= version <= voter.kraft_version_max
 
     def _kraft_version_reason(self) -> str:
-        return f"the log needs kraft.version {self._state.voters.kraft_version}"
+        return f"the voter must support kraft.version {self._state.voters.kraft_version}"

@@ -1,11 +1,9 @@
-"""What replicas say to each other: Kafka's requests and answers, without topic and cluster.
+"""Requests and responses between replicas: Kafka's, without topic, partition and cluster id.
 
-Rules of this file:
+``raftlog.wire`` checks topic, partition and cluster id before a request reaches a replica. An
+unknown value is None, never -1. End offsets are exclusive.
 
-1. Values only. The topic, the partition and the cluster id are the wire's to check, before
-   anything of a request is believed.
-2. What is not known is None, never -1. Offsets of ends are exclusive.
-3. Kafka: ``VoteRequest`` ... ``UpdateRaftVoterResponse`` (KIP-595, KIP-630, KIP-853, KIP-996).
+Kafka: ``VoteRequest`` ... ``UpdateRaftVoterResponse`` (KIP-595, KIP-630, KIP-853, KIP-996).
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from .voters import Endpoint, Voter
 
 
 class ErrorCode(enum.IntEnum):
-    """Kafka's numbers for what a replica answers."""
+    """Kafka's error codes that a replica returns."""
 
     NONE = 0
     NOT_LEADER_OR_FOLLOWER = 6
@@ -40,7 +38,7 @@ class ErrorCode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAndEpoch:
-    """What every answer says besides: the epoch of whoever answers, and who leads it if known."""
+    """Epoch of the responding replica, and that epoch's leader if known; in every response."""
 
     epoch: int
     leader_id: int | None = None
@@ -52,13 +50,13 @@ class LeaderAndEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
-    """Vote for me in this epoch; or would you (``is_pre_vote``), my epoch being this one."""
+    """Request for a vote in ``epoch``, or for a pre-vote by a replica whose epoch it is."""
 
     epoch: int
     candidate: ReplicaKey
     voter: ReplicaKey | None
     last_offset: int
-    """The log end offset of the candidate (exclusive)."""
+    """Log end offset (exclusive) of the candidate."""
     last_epoch: int
     is_pre_vote: bool = False
 
@@ -72,7 +70,7 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochRequest:
-    """I lead this epoch."""
+    """Announcement of a new leader to a voter."""
 
     epoch: int
     leader_id: int
@@ -88,7 +86,7 @@ class BeginQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """I no longer lead this epoch; ``preferred_successors`` should stand, the best first."""
+    """Announcement that the leader of ``epoch`` resigned; the best successor is first."""
 
     epoch: int
     leader_id: int
@@ -107,7 +105,7 @@ class EndQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """Give me what follows ``fetch_offset``: everything below it is durable here."""
+    """Request for records from ``fetch_offset``; acknowledges everything below as durable."""
 
     replica: ReplicaKey
     epoch: int
@@ -120,8 +118,10 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """``records`` are whole batches, or cut off within the last; or where the logs part, or which
-    snapshot to take."""
+    """Records, or the diverging epoch to truncate to, or the snapshot to fetch instead.
+
+    The last batch of ``records`` may be incomplete.
+    """
 
     leader_and_epoch: LeaderAndEpoch
     error: ErrorCode = ErrorCode.NONE
@@ -143,7 +143,7 @@ class FetchSnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotResponse:
-    """Bytes of a checkpoint's file from ``position``; ``byte_count`` is the whole file's."""
+    """Bytes of a snapshot file from ``position``; ``byte_count`` is the size of the file."""
 
     leader_and_epoch: LeaderAndEpoch
     snapshot_id: SnapshotId
@@ -176,7 +176,7 @@ class UpdateVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterChangeResponse:
-    """The answer to all three."""
+    """Response to AddVoter, RemoveVoter and UpdateVoter requests."""
 
     leader_and_epoch: LeaderAndEpoch
     error: ErrorCode = ErrorCode.NONE
@@ -185,12 +185,12 @@ class VoterChangeResponse:
 
 @dataclass(frozen=True, slots=True)
 class VersionsRequest:
-    """Which versions do you speak (Kafka: ApiVersions)? Whoever runs a node answers, not a role."""
+    """Request for the supported versions (Kafka: ApiVersions); served in every role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionsResponse:
-    """The versions of KRaft that a node speaks, both inclusive."""
+    """Range of kraft.version that a node supports, both ends inclusive."""
 
     kraft_version_min: int
     kraft_version_max: int

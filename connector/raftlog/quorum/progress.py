@@ -1,12 +1,10 @@
-"""A leader's view of the others: how far each replica's log is durable, and what that commits.
+"""A leader's view of the other replicas: their durable end offsets, and what is committed.
 
-Rules of this file:
+A replica's end offset is that of its last fetch, not the maximum: a replica that lost its disk
+returns with less. Only voters, by node id and directory id, count for the high watermark;
+observers are tracked for DescribeQuorum.
 
-1. A replica's end offset is what it said last, not the most that it ever said: one that lost its
-   disk comes back behind.
-2. Only voters commit, each by its node id and directory id; observers are looked at for people.
-
-Kafka: ``LeaderState``.
+Kafka: ``LeaderState``; etcd: ``tracker.Progress``.
 """
 
 from __future__ import annotations
@@ -20,9 +18,10 @@ from .voters import VoterSet
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaProgress:
-    """One replica. Times are those of the steps in which it fetched; None before the first.
+    """Progress of one replica. Times are those of its fetches; None before the first.
 
-    ``caught_up_ms``: when it had everything that the leader had at an earlier fetch, or now.
+    ``caught_up_ms`` is the time up to which it has had every record (Kafka:
+    ``lastCaughtUpTimestamp``).
     """
 
     key: ReplicaKey
@@ -30,11 +29,11 @@ class ReplicaProgress:
     fetched_ms: int | None = None
     caught_up_ms: int | None = None
     leader_end_offset: int = 0
-    """The leader's end offset at its last fetch."""
+    """The leader's end offset at the replica's last fetch."""
 
 
 class Progress:
-    """All replicas but the leader itself."""
+    """Progress of all replicas except the leader itself."""
 
     def __init__(self) -> None:
         self._replicas: dict[ReplicaKey, ReplicaProgress] = {}
@@ -42,7 +41,7 @@ class Progress:
     def record_fetch(
         self, key: ReplicaKey, end_offset: int, *, leader_end_offset: int, now_ms: int
     ) -> None:
-        """A replica fetched from ``end_offset``: everything below it is durable there."""
+        """Record a fetch from ``end_offset``: everything below it is durable on the replica."""
         replica = self._replicas.setdefault(key, ReplicaProgress(key=key))
         if end_offset >= leader_end_offset:
             replica.caught_up_ms = now_ms
@@ -53,14 +52,14 @@ class Progress:
 
     @property
     def replicas(self) -> tuple[ReplicaProgress, ...]:
-        """Everybody who has fetched and is remembered, voters and observers."""
+        """All voters and observers that have fetched, except cleared observers."""
         return tuple(self._replicas.values())
 
     def find(self, key: ReplicaKey) -> ReplicaProgress | None:
         return self._replicas.get(key)
 
     def voter(self, voters: VoterSet, node_id: int) -> ReplicaProgress | None:
-        """What is known of a voter: the newest of what came under its name."""
+        """Return the progress of a voter; the most recent if several directory ids match it."""
         found = [
             replica
             for key, replica in self._replicas.items()
@@ -72,15 +71,18 @@ class Progress:
         return [replica for key, replica in self._replicas.items() if not voters.has(key)]
 
     def clear_inactive_observers(self, voters: VoterSet, *, before_ms: int, count_max: int) -> None:
-        """Forget who has not fetched since ``before_ms``, and the longest silent of too many."""
-        observers = sorted(self.observers(voters), key=lambda one: one.fetched_ms or 0)
+        """Remove observers without a fetch since ``before_ms``, and the oldest over the limit."""
+        observers = sorted(self.observers(voters), key=lambda replica: replica.fetched_ms or 0)
         excess = max(len(observers) - count_max, 0)
-        for at, replica in enumerate(observers):
-            if at < excess or (replica.fetched_ms or 0) < before_ms:
+        for index, replica in enumerate(observers):
+            if index < excess or (replica.fetched_ms or 0) < before_ms:
                 del self._replicas[replica.key]
 
     def majority_end_offset(self, voters: VoterSet, own: ReplicaKey, own_end_offset: int) -> int:
-        """Below this a majority of the voters holds everything durably; 0 if there is none."""
+        """Return the end offset below which a majority of the voters has every record durably.
+
+        Example: durable ends 9, 7, 4 of three voters give 7. Zero without voters.
+        """
         ends = []
         for voter in voters:
             if voter.key.node_id == own.node_id and voters.has(own):

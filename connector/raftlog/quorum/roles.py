@@ -1,16 +1,14 @@
-"""What a replica is at a time, and how it becomes something else.
+"""Roles of a replica, and the transitions between them.
 
-Rules of this file:
+A role holds the data that last as long as the role. Log, voters and high watermark outlast it and
+are in ``ReplicaState``, which allows no transition that is not in ``TRANSITIONS``; the diagram in
+ARCHITECTURE.md is generated from that table.
 
-1. A role is data: what is remembered only as long as it lasts. What outlasts it (log, voters, high
-   watermark) is elsewhere.
-2. ``TRANSITIONS`` is the whole truth: ``ReplicaState`` refuses every other change, and the diagram
-   in ARCHITECTURE.md is drawn from it.
-3. Being a voter or an observer is not a role: an observer is unattached or follows, but one whose
-   removal is not committed yet (``ReplicaState.is_leaving``).
+Voter and observer are not roles: an observer is unattached or a follower, except a removed voter
+whose removal is not committed yet (``ReplicaState.is_leaving``).
 
-Kafka: ``QuorumState``, with KIP-996's ``ProspectiveState``. There is no role for having voted: the
-vote is kept beside the role, as long as the epoch lasts.
+Kafka: ``QuorumState``, with KIP-996's ``ProspectiveState``. There is no voted state: the vote is
+kept in ``ReplicaState`` for as long as the epoch lasts.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ from .voters import Endpoint, Voter, VoterSet
 
 @dataclass(slots=True)
 class Votes:
-    """Who said what to a candidate. Both sets are of node ids."""
+    """Votes that a candidate received, as node ids."""
 
     granted: set[int] = field(default_factory=set)
     rejected: set[int] = field(default_factory=set)
 
     def record(self, node_id: int, *, is_granted: bool) -> None:
-        """Note an answer. One that was granted is never taken back."""
+        """Record a vote. A granted vote cannot be withdrawn."""
         if is_granted:
             self.granted.add(node_id)
             self.rejected.discard(node_id)
@@ -44,7 +42,7 @@ class Votes:
 
 @dataclass(slots=True, kw_only=True)
 class Unattached:
-    """It knows of no leader that it could follow."""
+    """Role without a leader to fetch from."""
 
     epoch: int
     election_deadline_ms: int
@@ -53,7 +51,7 @@ class Unattached:
 
 @dataclass(slots=True, kw_only=True)
 class Prospective:
-    """It asks whether it would be voted for, before it raises the epoch (KIP-996)."""
+    """Role of a replica that requests pre-votes before it raises the epoch (KIP-996)."""
 
     epoch: int
     election_deadline_ms: int
@@ -64,7 +62,7 @@ class Prospective:
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """It stands for election in its epoch, having voted for itself."""
+    """Role of a replica that requests votes in its epoch, and has voted for itself."""
 
     epoch: int
     election_deadline_ms: int
@@ -74,7 +72,7 @@ class Candidate:
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotFetch:
-    """A snapshot that is on its way; the next bytes are those at ``position``."""
+    """Snapshot that is being fetched; ``position`` is that of the next bytes."""
 
     snapshot_id: SnapshotId
     position: int = 0
@@ -83,20 +81,20 @@ class SnapshotFetch:
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
-    """It fetches from the leader of its epoch.
+    """Role of a replica that fetches from the leader of its epoch.
 
-    ``is_appending``: what was fetched last is not durable yet, so nothing is asked for.
+    While ``is_appending`` the last fetched records are not durable yet, and no fetch is sent.
     """
 
     epoch: int
     leader_id: int
     leader_endpoints: tuple[Endpoint, ...]
     fetch_timeout_ms: int
-    """With the jitter of this replica in this epoch."""
+    """Includes the jitter, drawn once per epoch."""
     fetch_deadline_ms: int
     has_fetched_from_leader: bool = False
     update_after_ms: int = 0
-    """When the leader may be told (again) where this replica listens and what it speaks."""
+    """No UpdateRaftVoter request is sent before this time."""
     is_appending: bool = False
     leader_high_watermark: int | None = None
     snapshot: SnapshotFetch | None = None
@@ -104,7 +102,7 @@ class Follower:
 
 @dataclass(slots=True)
 class DelayedFetch:
-    """A fetch that waits for records or for a new high watermark."""
+    """Fetch request that waits for records or a new high watermark."""
 
     request: FetchRequest
     deadline_ms: int
@@ -112,7 +110,7 @@ class DelayedFetch:
 
 @dataclass(slots=True, kw_only=True)
 class PendingVoterChange:
-    """A change of voters that was asked for. ``offset``: where its record is, once appended."""
+    """Requested voter change. ``offset`` is that of its record; None until it is appended."""
 
     request_id: int
     deadline_ms: int
@@ -125,11 +123,11 @@ class PendingVoterChange:
 
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """It gives the log its order in its epoch.
+    """Role of the replica that appends to the log in its epoch.
 
-    1. ``epoch_start_offset`` is that of its leader change: nothing is committed by this leader
-       before that record is (Raft's figure 8).
-    2. ``delayed_fetches`` holds one fetch of each replica at most, by request id.
+    1. ``epoch_start_offset`` is the offset of its LeaderChange record. This leader commits nothing
+       before that record is committed (Raft, figure 8).
+    2. ``delayed_fetches`` has at most one fetch per replica, by request id.
     """
 
     epoch: int
@@ -142,21 +140,21 @@ class Leader:
     is_resign_requested: bool = False
     voter_change: PendingVoterChange | None = None
     fetched_voters: set[ReplicaKey] = field(default_factory=set)
-    """The voters that fetched since the deadline of the check was set."""
+    """Voters that fetched since the check quorum timer was last reset."""
     delayed_fetches: dict[int, DelayedFetch] = field(default_factory=dict)
     acknowledged_voters: set[ReplicaKey] = field(default_factory=set)
-    """The voters that know of this epoch."""
+    """Voters that know this leader, and need no BeginQuorumEpoch request."""
     pending_reads: list[int] = field(default_factory=list)
-    """What asks whether this is still the leader, the oldest first."""
+    """Unconfirmed read ids, ascending."""
     sent_reads: dict[ReplicaKey, int] = field(default_factory=dict)
-    """Of each voter that was told of this epoch and did not answer yet: the newest read id then."""
+    """By voter: the newest read id when the last BeginQuorumEpoch request was sent to it."""
     acknowledged_reads: dict[ReplicaKey, int] = field(default_factory=dict)
-    """Of each voter: the newest read id that it has answered."""
+    """By voter: the newest read id that it acknowledged."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Resigned:
-    """It led its epoch, and does no more: it tells the voters, then moves on."""
+    """Role of a former leader that sends EndQuorumEpoch until its election timeout."""
 
     epoch: int
     election_deadline_ms: int
@@ -170,19 +168,19 @@ RoleType: TypeAlias = type[Role]
 
 
 class Trigger(enum.Enum):
-    """Why a replica changes its role, in the words of the diagram."""
+    """Cause of a role transition, with its text in the diagram."""
 
-    LATER_EPOCH = "a later epoch is seen"
-    LATER_LEADER = "the leader of a later epoch is known"
-    LEADER_KNOWN = "the leader of its epoch is known"
-    ELECTION_TIMEOUT = "no leader for an election timeout"
-    FETCH_TIMEOUT = "no answer from the leader for a fetch timeout"
-    PRE_VOTE_WON = "a majority would vote for it"
-    PRE_VOTE_FAILED = "lost or timed out"
-    ELECTION_WON = "a majority voted for it"
-    ELECTION_FAILED = "timed out"
-    RESIGNED = "no majority fetches, it is asked to, or it votes no more"
-    RESIGNATION_ENDED = "told the voters; epoch + 1"
+    LATER_EPOCH = "discovers a later epoch"
+    LATER_LEADER = "discovers the leader of a later epoch"
+    LEADER_KNOWN = "discovers the leader of its epoch"
+    ELECTION_TIMEOUT = "election timeout"
+    FETCH_TIMEOUT = "fetch timeout"
+    PRE_VOTE_WON = "receives pre-votes from a majority"
+    PRE_VOTE_FAILED = "pre-vote rejected or timed out"
+    ELECTION_WON = "receives votes from a majority"
+    ELECTION_FAILED = "election timed out"
+    RESIGNED = "check quorum timeout, resign request, shutdown, or removed voter"
+    RESIGNATION_ENDED = "election timeout; epoch + 1"
 
 
 TRANSITIONS: Final[dict[tuple[RoleType, RoleType], tuple[Trigger, ...]]] = {
@@ -205,4 +203,4 @@ TRANSITIONS: Final[dict[tuple[RoleType, RoleType], tuple[Trigger, ...]]] = {
     (Candidate, Prospective): (Trigger.ELECTION_FAILED,),
     (Leader, Resigned): (Trigger.RESIGNED,),
 }
-"""From, to, and why. Whoever is not named here cannot happen."""
+"""All possible transitions: (from, to), and their causes."""

@@ -1,11 +1,13 @@
-"""What a replica knows, and how it changes its role: the one place that does.
+"""State of a replica, and all of its role transitions.
 
-Rules of this file:
+Invariants:
 
-1. Epochs never fall. A vote lasts as long as its epoch, whatever the role. Both are asked to be
-   written down before anything is said that follows from them.
-2. A change of role forgets what the old one had sent, and answers what it had delayed.
-3. Effects are collected in the order in which they are to happen.
+1. Epochs never decrease. A vote lasts as long as its epoch, whatever the role. ``PersistElection``
+   precedes every message that depends on the epoch or the vote.
+2. A transition resets the in-flight requests of the old role and completes its delayed ones.
+3. Effects are emitted in the order in which they must be carried out.
+
+Kafka: ``QuorumState``.
 """
 
 from __future__ import annotations
@@ -51,11 +53,12 @@ from .voters import NO_OFFSET, Endpoint, Voter, VoterSet, VoterSetHistory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialState:
-    """What a replica begins with: what it is, what was written down, and what it is given.
+    """Initial state of a replica: its identity, its durable state and its configuration.
 
-    ``jitter_ms(n)`` draws a number from ``[0, n)``. ``bootstrap``: where an observer asks for the
-    leader, besides at the voters that it knows. ``is_recovering``: its log was damaged where it was
-    durable, and it must not vote until it has fetched everything again.
+    ``jitter_ms(n)`` returns a random number from ``[0, n)``. ``bootstrap`` has the endpoints of the
+    bootstrap servers, from which an observer learns the leader if no known voter responds.
+    ``is_recovering`` is True if durable records of the log were lost: the replica must not vote
+    until it has fetched them again.
     """
 
     local_voter: Voter
@@ -69,7 +72,7 @@ class InitialState:
 
 
 class ReplicaState:
-    """One replica between two steps."""
+    """State of a replica, and the effects emitted so far in the current step."""
 
     def __init__(self, initial_state: InitialState, *, now_ms: int) -> None:
         self.local_voter: Final = initial_state.local_voter
@@ -81,10 +84,9 @@ class ReplicaState:
         self.high_watermark: int | None = None
         self.is_shutting_down = False
         self.is_recovering = initial_state.is_recovering
-        """It has lost what it vouched for, and neither votes nor stands until it has caught up."""
+        """It lost records that it acknowledged; it does not vote or campaign until caught up."""
         self.damaged_voters: set[int] = set()
-        """The other voters that answered last that their copy is damaged, so that they do not
-        vote; until a leader is known."""
+        """Other voters whose last vote response reported a damaged log, until a leader is known."""
         self.voted_key: ReplicaKey | None = initial_state.election.voted_key
         self._jitter_ms = initial_state.jitter_ms
         self._persisted = initial_state.election
@@ -95,10 +97,15 @@ class ReplicaState:
         self._persist()
         self._emit_leader_changed()
         if self.is_recovering:
-            self.emit(LogMessage(f"damaged copy: {self.election_problem}"))
+            self.emit(LogMessage(f"damaged log: {self.election_problem}"))
 
     def _first_role(self, election: ElectionState) -> Role:
-        """Who led before does not lead its epoch again; who voted for itself stands again."""
+        """Return the role after a start (Kafka: ``QuorumState.initialize``).
+
+        A former leader starts resigned: if unsynced records are lost, leading the same epoch again
+        would append other records with the same offset and epoch. A replica that voted for itself
+        is a candidate again.
+        """
         if election.epoch < self.log.last_fetched_epoch:
             self.voted_key = None
             return self._unattached(self.log.last_fetched_epoch)
@@ -119,7 +126,7 @@ class ReplicaState:
             return self._follower(epoch, leader.key.node_id, leader.endpoints)
         return self._unattached(epoch, leader_id)
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     def key(self) -> ReplicaKey:
@@ -143,15 +150,15 @@ class ReplicaState:
 
     @property
     def is_voter_set_uncommitted(self) -> bool:
-        """Whether the latest set may still be lost, as far as this replica knows."""
+        """Whether the latest voter set is not known to be committed."""
         return self.voters.latest_offset >= (self.high_watermark or 0)
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it voted until the latest set, which is not committed as far as it knows.
+        """Whether the latest voter set, not known to be committed, removes this replica.
 
-        It may be the only one that has that set, and the others need its vote or its log: it stands
-        although its own vote does not count (Raft's dissertation, 4.2.2 and figure 4.6).
+        It may be the only replica with that set, and the others may need its vote or its log. So
+        it campaigns, although its own vote does not count (Raft's dissertation, 4.2.2, figure 4.6).
         """
         if self.is_voter or not self.is_voter_set_uncommitted:
             return False
@@ -160,9 +167,9 @@ class ReplicaState:
 
     @property
     def can_campaign(self) -> bool:
-        """Whether it takes part in elections as a replica that could be elected.
+        """Whether this replica may become prospective and candidate.
 
-        A replica in ``EPOCH_MAX`` cannot: no batch holds a later epoch.
+        Not in epoch ``EPOCH_MAX``: a batch cannot have a later one.
         """
         is_eligible = self.is_voter or self.is_leaving
         has_epochs = self._persisted.epoch < EPOCH_MAX
@@ -170,12 +177,15 @@ class ReplicaState:
 
     @property
     def must_discover_leader(self) -> bool:
-        """Whether nobody may tell it who leads, so that it asks around."""
+        """Whether this replica must send fetches to other nodes to learn the leader.
+
+        Observers receive no BeginQuorumEpoch; voters that cannot campaign have no election timeout.
+        """
         return not self.is_voter or not self.can_campaign
 
     @property
     def leader_and_epoch(self) -> LeaderAndEpoch:
-        """The epoch and its leader, as far as others may be told of them."""
+        """Epoch and leader, as every response reports them."""
         leader_id = self.role.leader_id
         return LeaderAndEpoch(
             epoch=self.epoch,
@@ -185,31 +195,31 @@ class ReplicaState:
 
     @property
     def election_problem(self) -> str | None:
-        """What keeps voters from voting, as far as this replica knows, for the operator.
-
-        None if no copy is known to be damaged.
-        """
-        damaged = {one for one in self.damaged_voters if self.voter_set.find(one) is not None}
+        """Description, for the operator, of damaged voters; None if no voter is damaged."""
+        damaged = {
+            node_id for node_id in self.damaged_voters if self.voter_set.find(node_id) is not None
+        }
         if self.is_recovering:
             damaged.add(self.node_id)
         if not damaged:
             return None
         nodes, voters = ", ".join(map(str, sorted(damaged))), self.voter_set
         text = (
-            f"the log of node {nodes} was damaged: it does not vote until it has fetched from a "
-            "leader what is committed"
+            f"the log of node {nodes} was damaged: it does not vote until it has fetched all "
+            "committed records from a leader"
         )
         needed = voters.majority_count
         if len(voters) - len(damaged) >= needed:
             return text
         return (
             f"{text}. No leader can be elected: {needed} votes of {len(voters)} are needed, and "
-            f"{len(voters) - len(damaged)} can be given. Restore a damaged node from a backup, or "
-            "stop it and have it vote with what is left: `raftlog node recover --allow-data-loss`"
+            f"{len(voters) - len(damaged)} can be granted. Restore a damaged node from a backup, "
+            "or stop it and run `raftlog node recover --allow-data-loss`, so that it votes with "
+            "the records that it still has"
         )
 
     def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
-        """Where a node listens, as far as it is known."""
+        """Return the known endpoints of a node; empty if unknown."""
         if node_id == self.node_id:
             return self.local_voter.endpoints
         role = self.role
@@ -222,42 +232,44 @@ class ReplicaState:
     def other_voters(self) -> list[Voter]:
         return [voter for voter in self.voter_set if voter.key.node_id != self.node_id]
 
-    # --- which epochs it believes -----------------------------------------------------------------
+    # --- credible epochs --------------------------------------------------------------------------
 
     @property
     def next_epoch(self) -> int:
-        """The epoch after this one, as far as a batch can hold it."""
+        """The current epoch + 1, at most ``EPOCH_MAX``."""
         return min(self.epoch + 1, EPOCH_MAX)
 
-    def is_credible(self, epoch: int, *, is_answer: bool = False) -> bool:
-        """Return whether a message may raise the epoch to this one.
+    def is_credible(self, epoch: int, *, is_response: bool = False) -> bool:
+        """Return whether a message may raise this replica's epoch to ``epoch``.
 
-        An epoch never falls, so one message with a made-up or damaged epoch must not use up all
-        epochs. A request (Vote, BeginQuorumEpoch, EndQuorumEpoch) may be ``EPOCH_STEP_MAX`` ahead
-        of the newest epoch whose leader is proven: by the log, by this replica's election, or by an
-        answer. What a voter answers to a request of this replica may be any epoch that is not
-        reserved: a replica that was away for longer learns the epoch from the answers to its
-        pre-votes and fetches. One step ahead is always credible: that is the next election.
+        An epoch never decreases, so one message with a forged or corrupt epoch must not exhaust
+        the epochs. The highest credible epoch of
+
+        - a request (Vote, BeginQuorumEpoch, EndQuorumEpoch) is the newest proven epoch +
+          ``EPOCH_STEP_MAX``. Proven are the epochs of the log, of the stored election state, of
+          this replica's own leadership, and of responses;
+        - a response is ``EPOCH_RESERVED_FROM`` - 1: a replica that missed many elections learns
+          the epoch from the responses to its pre-votes and fetches;
+        - either is at least this replica's epoch + 1, for the next election.
         """
-        reach = EPOCH_RESERVED_FROM - 1
-        if not is_answer:
-            reach = min(reach, self._proven_epoch + EPOCH_STEP_MAX)
-        return epoch <= max(reach, self.next_epoch)
+        limit = EPOCH_RESERVED_FROM - 1
+        if not is_response:
+            limit = min(limit, self._proven_epoch + EPOCH_STEP_MAX)
+        return epoch <= max(limit, self.next_epoch)
 
     def prove_epoch(self, epoch: int) -> None:
-        """Note that a leader of this epoch, or a voter in it, answered."""
+        """Record that this replica leads in ``epoch``, or that a replica in it responded."""
         self._proven_epoch = max(self._proven_epoch, epoch)
 
     @property
     def has_active_leader(self) -> bool:
-        """Whether it leads, or follows a leader that answered within the fetch timeout.
+        """Whether it is the leader, or a follower within the fetch timeout of its leader.
 
-        Then a later epoch of a replica that is in no set of voters of this log is ignored for now.
-        Such a replica may be a voter all the same: one that was added while this log lags, and
-        whose election needs this vote (KIP-853: with two of three voters left, the added one alone
-        may have the committed log). So its epoch counts as soon as the leader is missed. Until then
-        it is a replica that was removed or never was a voter, or the leader is deposed, which its
-        followers notice within their timeouts (Raft's dissertation, 4.2.3).
+        While there is an active leader, a later epoch from a replica in no voter set of this log
+        is ignored. Usually that replica was removed or never was a voter (Raft's dissertation,
+        4.2.3). But it may be a voter that was added after the end of this log, and that needs this
+        replica's vote: with two of three voters left, the added one alone may have all committed
+        records (KIP-853). So its epoch is accepted as soon as the fetch timeout expires.
         """
         role = self.role
         if isinstance(role, Follower):
@@ -274,18 +286,18 @@ class ReplicaState:
         return taken
 
     def send(self, node_id: int, request: Request, endpoints: tuple[Endpoint, ...] = ()) -> None:
-        """Ask a node, which must be ready to be asked."""
+        """Send a request to a node without an in-flight request."""
         deadline_ms = self.now_ms + self.config.request_timeout_ms
         correlation_id = self.requests.start(node_id, request, deadline_ms=deadline_ms)
         self.emit(Send(correlation_id, node_id, endpoints or self.endpoints_of(node_id), request))
 
     def back_off(self, node_id: int, *, is_disk_full: bool = False) -> None:
-        """Ask this node nothing for a while; for longer if there is no room for its answer."""
+        """Send no request to this node for a while; longer if the disk is full."""
         config = self.config
-        span_ms = config.disk_full_backoff_ms if is_disk_full else config.retry_backoff_ms
-        self.requests.back_off(node_id, self.now_ms + span_ms)
+        backoff_ms = config.disk_full_backoff_ms if is_disk_full else config.retry_backoff_ms
+        self.requests.back_off(node_id, self.now_ms + backoff_ms)
 
-    # --- changes of role --------------------------------------------------------------------------
+    # --- transitions ------------------------------------------------------------------------------
 
     def become_unattached(self, epoch: int, leader_id: int | None = None) -> None:
         self._transition_to(self._unattached(epoch, leader_id))
@@ -293,7 +305,7 @@ class ReplicaState:
     def become_follower(
         self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...] = ()
     ) -> None:
-        assert leader_id != self.node_id, "nobody follows itself"
+        assert leader_id != self.node_id, "a replica cannot follow itself"
         self._transition_to(
             self._follower(epoch, leader_id, endpoints or self.endpoints_of(leader_id))
         )
@@ -317,7 +329,7 @@ class ReplicaState:
 
     def become_leader(self) -> None:
         role = self.role
-        assert isinstance(role, Candidate), "only who stood is elected"
+        assert isinstance(role, Candidate), "only a candidate becomes leader"
         self.prove_epoch(role.epoch)
         granting = tuple(
             voter.key for voter in self.voter_set if voter.key.node_id in role.votes.granted
@@ -346,8 +358,10 @@ class ReplicaState:
         self.emit(StartSync())
 
     def _initial_voters(self) -> tuple[VoterSet, bool]:
-        """The voters that an epoch of this leader begins with, and whether to write them down: if
-        no log holds any yet, or if this node's own entry is not as it is now."""
+        """Return the voter set at the start of this leader's epoch, and whether to append it.
+
+        It is appended if the log has no voter set yet, or an outdated entry of this node.
+        """
         voters = self.voter_set
         if self.voters.kraft_version < 1:
             return voters, False
@@ -359,21 +373,21 @@ class ReplicaState:
     def become_resigned(self) -> None:
         role = self.role
         assert isinstance(role, Leader), "only a leader resigns"
-        ends = []
+        successors = []
         for voter in self.other_voters:
             progress = role.progress.voter(self.voter_set, voter.key.node_id)
-            ends.append((-(progress.end_offset or 0) if progress else 1, voter.key))
-        ends.sort(key=lambda found: (found[0], found[1].node_id))
-        self._transition_to(self._resigned(role.epoch, tuple(key for _, key in ends)))
+            successors.append((-(progress.end_offset or 0) if progress else 1, voter.key))
+        successors.sort(key=lambda successor: (successor[0], successor[1].node_id))
+        self._transition_to(self._resigned(role.epoch, tuple(key for _, key in successors)))
 
     def vote_for(self, candidate: ReplicaKey) -> None:
-        """Vote in this epoch, once and for all.
+        """Vote for a candidate of this epoch; the vote cannot change until the next epoch.
 
-        A stored vote without a directory id becomes the vote for the first replica that it names.
+        A stored vote without a directory id becomes a vote for the first candidate that matches.
         """
-        assert self.voted_key is None or self.voted_key.matches(candidate), "one vote an epoch"
+        assert self.voted_key is None or self.voted_key.matches(candidate), "one vote per epoch"
         role = self.role
-        assert isinstance(role, Unattached | Prospective), "only who is free votes"
+        assert isinstance(role, Unattached | Prospective), "only unattached and prospective vote"
         self.voted_key = candidate
         if isinstance(role, Unattached):
             role.election_deadline_ms = self.election_deadline_ms()
@@ -382,10 +396,10 @@ class ReplicaState:
     def maybe_transition(
         self, leader_and_epoch: LeaderAndEpoch, *, from_leader: bool = False
     ) -> bool:
-        """Believe what another says of epoch and leader; whether the role changed by it.
+        """Apply epoch and leader of a message; return whether the role changed.
 
-        That a voter still names the leader that a prospective misses is no news, but from that
-        leader itself (``from_leader``).
+        A prospective replica does not return to its timed out leader because another voter still
+        names it, only on a message from that leader itself (``from_leader``).
         """
         epoch, leader_id = leader_and_epoch.epoch, leader_and_epoch.leader_id
         if epoch < self.epoch:
@@ -400,7 +414,7 @@ class ReplicaState:
             return True
         role = self.role
         if role.leader_id not in (None, leader_id):
-            return False  # an epoch has one leader
+            return False  # an epoch has at most one leader
         if isinstance(role, Prospective) and role.leader_id == leader_id and not from_leader:
             return False
         if names_leader and isinstance(role, Unattached | Prospective | Candidate):
@@ -410,15 +424,14 @@ class ReplicaState:
         return False
 
     def election_deadline_ms(self) -> int:
-        """When it stands for election unless it hears of a leader. The only voter has nobody to
-        wait for."""
+        """Return the deadline of a new, random election timeout; now for a single voter."""
         if self.is_voter and len(self.voter_set) == 1:
             return self.now_ms
         timeout_ms = self.config.election_timeout_ms
         return self.now_ms + timeout_ms + self._jitter_ms(timeout_ms)
 
     def random_ms(self, bound_ms: int) -> int:
-        """A number from ``[0, bound_ms)``."""
+        """Return a random number from ``[0, bound_ms)``."""
         return self._jitter_ms(bound_ms)
 
     def _transition_to(self, role: Role, voted_key: ReplicaKey | None = None) -> None:
@@ -427,7 +440,7 @@ class ReplicaState:
         assert is_same_role or (type(old), type(role)) in TRANSITIONS, (
             f"{type(old).__name__} does not become {type(role).__name__}"
         )
-        assert role.epoch >= old.epoch, "epochs never fall"
+        assert role.epoch >= old.epoch, "epochs never decrease"
         if role.epoch > old.epoch:
             self.voted_key = None
         if voted_key is not None:
@@ -442,7 +455,7 @@ class ReplicaState:
             self._fail_pending_requests(old)
         is_fetching = isinstance(role, Unattached | Follower)
         if is_fetching and self.log.synced_end_offset < self.log.end_offset:
-            self.emit(StartSync())  # a fetch vouches for what is in the log
+            self.emit(StartSync())  # a fetch acknowledges the log up to its end as durable
         if (old.epoch, old.leader_id) != (role.epoch, role.leader_id):
             self._emit_leader_changed()
 
@@ -455,14 +468,17 @@ class ReplicaState:
                 )
             )
         if old.voter_change is not None:
-            reason = "this node leads no more: whether the voters have changed is not known yet"
+            reason = "this node is no longer the leader; the voter change may still be committed"
             response = VoterChangeResponse(
                 leader_and_epoch=self.leader_and_epoch, error=error, reason=reason
             )
             self.emit(Reply(old.voter_change.request_id, response))
 
     def _persist(self) -> None:
-        """Write epoch, vote and leader down unless they are. Some roles are memory only."""
+        """Persist epoch, vote and leader if they changed.
+
+        Prospective and resigned are not persisted: they keep the leader that is stored.
+        """
         role = self.role
         if isinstance(role, Prospective | Resigned):
             state = ElectionState(
@@ -486,7 +502,7 @@ class ReplicaState:
         role = self.role
         self.emit(RoleChanged(old=old, new=type(role), epoch=role.epoch, leader_id=role.leader_id))
 
-    # --- roles as they begin ----------------------------------------------------------------------
+    # --- new roles --------------------------------------------------------------------------------
 
     def _unattached(self, epoch: int, leader_id: int | None = None) -> Unattached:
         return Unattached(
@@ -501,7 +517,7 @@ class ReplicaState:
         )
 
     def _first_votes(self) -> Votes:
-        """Its own, if that counts."""
+        """Return its own vote, which counts only if it is a voter."""
         return Votes(granted={self.node_id} if self.is_voter else set())
 
     def _follower(self, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...]) -> Follower:

@@ -1,11 +1,4 @@
-"""Whether to vote for somebody: the rules of Raft, KIP-853 and KIP-996 in one function.
-
-Rules of this file:
-
-1. Pure: a request and facts go in, an answer comes out; the caller has taken up the request's epoch
-   already and has looked at its fields.
-2. "Up to date": the candidate's (epoch of the last record, end offset) is not below this log's.
-"""
+"""Rules of granting votes and pre-votes (Raft, KIP-853, KIP-996), as pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +9,7 @@ from .roles import Candidate, Follower, Leader, Resigned, Role
 
 
 def check_vote_request(request: VoteRequest, *, epoch: int) -> ErrorCode:
-    """What is wrong with a request for a vote, the epoch of this replica being ``epoch``."""
+    """Return the error of a vote request, or NONE, for a replica in ``epoch``."""
     is_invalid = (
         request.last_offset < 0
         or request.last_epoch < 0
@@ -34,7 +27,11 @@ def check_vote_request(request: VoteRequest, *, epoch: int) -> ErrorCode:
 def can_grant_vote(
     request: VoteRequest, *, role: Role, voted_key: ReplicaKey | None, log_end: OffsetAndEpoch
 ) -> bool:
-    """Whether a replica of this role, vote and log says yes, the epochs being equal."""
+    """Return whether a replica with this role, vote and log end grants a valid request.
+
+    The caller has moved the replica to the request's epoch. A candidate's log is up to date if its
+    (epoch of the last record, end offset) is not less than this replica's.
+    """
     candidate_end = OffsetAndEpoch(epoch=request.last_epoch, offset=request.last_offset)
     is_up_to_date = candidate_end >= log_end
     if isinstance(role, Leader):
