@@ -86,7 +86,7 @@ def test_a_voter_that_speaks_no_common_version_refuses() -> None:
 
 def test_levels_that_are_no_range_are_malformed() -> None:
     data = encode_versions_response(4, Listener.VOTERS, kraft_versions=VersionRange(3, 2))
-    with pytest.raises(MalformedMessageError, match=r"kraft\.version are no range"):
+    with pytest.raises(MalformedMessageError, match=r"kraft\.version are not a range"):
         decode_response(ApiKey.API_VERSIONS, 4, data, IDENTITY)
 
 

@@ -149,7 +149,7 @@ def test_the_most_elements_that_are_allowed_take_little() -> None:
     head = struct.pack(">iiiib", -1, 1, 1, 1, 0)
     data = head + struct.pack(">i", WIRE_ELEMENTS_MAX) + topic * WIRE_ELEMENTS_MAX + b"\xff"
     peak, reason = measured(latest_schemas.FetchRequest, 4, data)
-    assert "behind the message" in reason
+    assert "after the message" in reason
     assert peak < 4 * MIB
 
 
@@ -212,13 +212,13 @@ def test_an_error_says_where_and_never_what() -> None:
         decode(VoteRequest, 2, b"\x0f" + secret + b"\x00\x00\x00")
     error = caught.value
     assert (error.api, error.version) == ("VoteRequest", 2)
-    assert "voter_id takes 4 bytes, and 3 are left" in str(error)
+    assert "voter_id takes 4 bytes, but 3 remain" in str(error)
     assert "hunter" not in repr(error)
     assert error.__cause__ is None
 
 
 def test_the_bytes_behind_a_message_are_an_error() -> None:
-    with pytest.raises(MalformedMessageError, match="1 bytes stand behind the message"):
+    with pytest.raises(MalformedMessageError, match="1 bytes remain after the message"):
         decode(VoteRequest, 2, message_vector("Vote", 2) + b"\x00")
 
 

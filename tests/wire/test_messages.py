@@ -96,7 +96,7 @@ def test_a_name_that_an_old_version_needs_must_be_said() -> None:
     narrow = type(request).__mro__[1]
     assert narrow.__name__ == "FetchRequest"
     old = decode(narrow, 18, message_vector("Fetch", 18))
-    with pytest.raises(UnsupportedFieldError, match="topic: the message does not say it"):
+    with pytest.raises(UnsupportedFieldError, match="topic: the message class lacks it"):
         encode(old, 12)
 
 

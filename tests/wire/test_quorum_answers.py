@@ -215,8 +215,8 @@ def _fetched(**changes: Any) -> bytes:
     ("changes", "words"),
     [
         ({"partition_index": 1}, "another log"),
-        ({"diverging_epoch": fetched.EpochEndOffset(epoch=3)}, "epoch stands without an offset"),  # type: ignore[arg-type]
-        ({"snapshot_id": fetched.SnapshotId(end_offset=3)}, "an offset without an epoch"),  # type: ignore[arg-type]
+        ({"diverging_epoch": fetched.EpochEndOffset(epoch=3)}, "epoch without end offset"),  # type: ignore[arg-type]
+        ({"snapshot_id": fetched.SnapshotId(end_offset=3)}, "end offset without epoch"),  # type: ignore[arg-type]
     ],
 )
 def test_an_answer_that_contradicts_itself_is_malformed(

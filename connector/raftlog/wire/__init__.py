@@ -1,7 +1,7 @@
-"""Kafka's protocol <-> values: frames, headers, messages. Pure: bytes in, values out.
+"""Kafka's wire protocol: frames, headers, requests and responses. Pure functions, no I/O.
 
-``latest_schemas`` holds the messages whose old versions have fields of their own; the others are
-kio's.
+The message classes are kio's, except those in ``latest_schemas``, which also have fields of older
+versions.
 """
 
 from __future__ import annotations

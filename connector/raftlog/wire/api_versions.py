@@ -1,13 +1,11 @@
-"""ApiVersions both ways: what a listener serves, and what a peer says that it serves.
+"""ApiVersions requests and responses: the APIs and features that a node supports.
 
-Rules of this file:
-
-1. A feature whose lowest level is 0 is named from version 4 on: older clients refuse an answer
-   that holds one (KAFKA-17011).
-2. Before a voter is added its leader asks it for the levels of ``kraft.version`` that it knows. One
-   that says nothing of it knows level 0 alone (KIP-853).
-3. A peer that does not speak the version of the question answers in version 0 with code 35, and
-   says which versions it speaks: ask again in one of those.
+1. A feature with minimum level 0 is sent from version 4 on, because older clients reject a response
+   that has one (KAFKA-17011).
+2. Before a leader adds a voter it requests the voter's range of ``kraft.version``. A node that does
+   not return the feature supports level 0 only (KIP-853).
+3. A node that does not support the version of the request responds in version 0 with error 35 and
+   its supported versions; the client repeats the request in one of those (KIP-511).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from .log_identity import duration, int16, int64
 
 KRAFT_VERSION: Final = "kraft.version"
 KRAFT_VERSIONS: Final = VersionRange(0, 1)
-"""The levels of ``kraft.version`` that this software knows."""
+"""Supported levels of ``kraft.version``."""
 _LEVEL_ZERO: Final = VersionRange(0, 0)
 _ZERO_LEVELS_FROM: Final = 4
 _NO_THROTTLE: Final = duration(0)
@@ -35,8 +33,11 @@ _NO_THROTTLE: Final = duration(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeApiVersions:
-    """What a peer says. ``error`` is Kafka's code; ``kraft_versions`` are the levels of
-    ``kraft.version`` that it knows, ``kraft_version`` the one that holds there, if it says."""
+    """APIs and features that a node supports. ``error`` is Kafka's error code.
+
+    ``kraft_versions`` is the supported range of ``kraft.version``, ``kraft_version`` the finalized
+    level; None if the node does not return it.
+    """
 
     versions: Mapping[int, VersionRange] = field(default_factory=dict)
     kraft_versions: VersionRange = _LEVEL_ZERO
@@ -45,12 +46,12 @@ class NodeApiVersions:
 
     @property
     def is_version_unsupported(self) -> bool:
-        """Whether the question must be asked again, in a version of ``versions``."""
+        """Whether the request must be repeated in a version of ``versions``."""
         return self.error == ErrorCode.unsupported_version
 
 
 def encode_versions_request(version: int, *, software: str, software_version: str) -> bytes:
-    """The question, to a voter to be as to anybody."""
+    """Return the body of an ApiVersions request."""
     request = ApiVersionsRequest(
         client_software_name=software, client_software_version=software_version
     )
@@ -65,10 +66,10 @@ def encode_versions_response(
     kraft_version: int | None = None,
     features_epoch: int | None = None,
 ) -> bytes:
-    """What this listener serves, and which levels of ``kraft.version`` this node knows.
+    """Return the body of an ApiVersions response, with the APIs of ``listener``.
 
-    ``kraft_version`` is the level that holds, as of ``features_epoch`` (an offset of the log); None
-    if it is not known yet.
+    ``kraft_version`` is the finalized level as of ``features_epoch`` (an offset of the log); None
+    while it is unknown.
     """
     served = (
         (api, versions) for api in APIS.values() if (versions := api.on(listener)) is not None
@@ -102,7 +103,7 @@ def encode_versions_response(
 
 
 def encode_unsupported_version_response() -> bytes:
-    """The answer, in version 0, to ApiVersions in a version that we do not speak (KIP-511)."""
+    """Return the version 0 response to an ApiVersions request of an unsupported version."""
     versions = APIS[ApiKey.API_VERSIONS].versions
     key = api_versions_response.ApiVersion(
         api_key=int16(ApiKey.API_VERSIONS),
@@ -116,25 +117,25 @@ def encode_unsupported_version_response() -> bytes:
 
 
 def decode_versions_request(version: int, data: bytes, *, start: int = 0) -> ApiVersionsRequest:
-    """Who asks. Raises ``MalformedMessageError``."""
+    """Decode the body that begins at ``start``. Raises ``MalformedMessageError``."""
     return decode(ApiVersionsRequest, version, data, start=start)
 
 
 def decode_versions_response(version: int, data: bytes, *, start: int = 0) -> NodeApiVersions:
-    """What a peer serves, by a body that begins at ``start``. Raises ``MalformedMessageError``."""
+    """Decode the body that begins at ``start``. Raises ``MalformedMessageError``."""
     code = int.from_bytes(data[start : start + 2], "big", signed=True)
     is_refused = code == ErrorCode.unsupported_version
     response = decode(
         api_versions_response.ApiVersionsResponse, 0 if is_refused else version, data, start=start
     )
     supported = {
-        one.name: VersionRange(one.min_version, one.max_version)
-        for one in response.supported_features
+        feature.name: VersionRange(feature.min_version, feature.max_version)
+        for feature in response.supported_features
     }
-    finalized = {one.name: one.max_version_level for one in response.finalized_features}
+    finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
     return NodeApiVersions(
         versions={
-            one.api_key: VersionRange(one.min_version, one.max_version) for one in response.api_keys
+            api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys
         },
         kraft_versions=supported.get(KRAFT_VERSION, _LEVEL_ZERO),
         kraft_version=finalized.get(KRAFT_VERSION),

@@ -1,15 +1,13 @@
-"""Which requests a node serves, in which versions, on which listener: one table.
+"""Table of the APIs that a node serves, their versions and listeners.
 
-Rules of this file:
-
-1. A version is in the table if kio has it and Apache Kafka 4.3 counts it as stable; a test compares
-   with both. Group membership is not served: consumers assign partitions themselves.
-2. On the listener for voters Fetch begins at version 13: older ones name no topic id, and Kafka's
-   controllers refuse them.
-3. FindCoordinator is there because librdkafka takes version 0 of it as the sign that a broker knows
-   LZ4, and because stock clients ask it where OffsetFetch goes to. Produce is announced from
-   version 0, as Kafka does, though served from 3: librdkafka looks for old versions to learn what
-   compressions a broker knows (KAFKA-18659).
+1. The table has the versions that kio has and that are stable in Apache Kafka 4.3; a test compares
+   it with both. Group membership is not served: consumers assign partitions themselves.
+2. The voters' listener serves Fetch from version 13 on: older versions have no topic id, and
+   Kafka's controllers reject them.
+3. FindCoordinator is served because clients use it to find the node for OffsetFetch, and because
+   librdkafka infers LZ4 support from its version 0. ApiVersions returns Produce from version 0, as
+   Kafka does, although it is served from 3: librdkafka infers the supported compressions from the
+   old versions (KAFKA-18659).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from raftlog.errors import NoCommonVersionError, UnsupportedApiError
 
 
 class ApiKey(enum.IntEnum):
-    """Kafka's numbers of the requests that we speak."""
+    """Kafka's keys of the supported APIs."""
 
     PRODUCE = 0
     FETCH = 1
@@ -48,18 +46,18 @@ class ApiKey(enum.IntEnum):
 
 
 class Listener(enum.Flag):
-    """Whom a listener is for. One for both serves what either serves."""
+    """Purpose of a listener. One with both flags serves the APIs of either."""
 
     CLIENTS = enum.auto()
     VOTERS = enum.auto()
 
     def __str__(self) -> str:
-        return " and ".join(one.name.lower() for one in self if one.name is not None)
+        return " and ".join(flag.name.lower() for flag in self if flag.name is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """Versions of a request, or levels of a feature; both ends are inside."""
+    """Range of API versions or of feature levels, both ends inclusive."""
 
     first: int
     last: int
@@ -70,32 +68,37 @@ class VersionRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One kind of request. ``flexible_from`` is the first version with tagged fields."""
+    """One API. ``flexible_from`` is the first version with tagged fields (KIP-482)."""
 
     key: ApiKey
     flexible_from: int
     clients: VersionRange | None = None
     voters: VersionRange | None = None
     announced_first: int | None = None
-    """What ApiVersions says instead of the first version."""
+    """Minimum version in ApiVersions responses, if it differs from the first version."""
 
     @property
     def versions(self) -> VersionRange:
-        """Of either listener: what our own client speaks."""
+        """Versions served on any listener; those that raftlog's own client supports."""
         both = self.on(Listener.CLIENTS | Listener.VOTERS)
-        assert both is not None, "an entry is served somewhere"
+        assert both is not None, "an entry is served on at least one listener"
         return both
 
     def on(self, listener: Listener) -> VersionRange | None:
-        """What is served there; None for nothing."""
-        found = [
-            one
-            for whom, one in ((Listener.CLIENTS, self.clients), (Listener.VOTERS, self.voters))
-            if one is not None and whom in listener
+        """Return the versions served on a listener; None if the API is not served there."""
+        served = [
+            versions
+            for flag, versions in (
+                (Listener.CLIENTS, self.clients),
+                (Listener.VOTERS, self.voters),
+            )
+            if versions is not None and flag in listener
         ]
-        if not found:
+        if not served:
             return None
-        return VersionRange(min(one.first for one in found), max(one.last for one in found))
+        return VersionRange(
+            min(versions.first for versions in served), max(versions.last for versions in served)
+        )
 
     def is_flexible(self, version: int) -> bool:
         return version >= self.flexible_from
@@ -145,7 +148,10 @@ APIS: Final[Mapping[int, Api]] = {api.key: api for api in _TABLE}
 
 
 def served_api(api_key: int, version: int, listener: Listener) -> Api:
-    """The entry of a request that arrived; ``UnsupportedApiError`` if it is not served there."""
+    """Return the API of a received request.
+
+    Raises ``UnsupportedApiError`` if the listener does not serve the API or the version.
+    """
     api = APIS.get(api_key)
     versions = None if api is None else api.on(listener)
     if api is None or versions is None or version not in versions:
@@ -154,7 +160,7 @@ def served_api(api_key: int, version: int, listener: Listener) -> Api:
 
 
 def common_version(key: ApiKey, node_versions: Mapping[int, VersionRange]) -> int:
-    """The highest version of a request that we and a peer speak, by what the peer announced.
+    """Return the highest version that both raftlog and a node with these versions support.
 
     Raises ``NoCommonVersionError``.
     """

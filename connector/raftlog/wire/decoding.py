@@ -1,15 +1,15 @@
-"""Bytes of a request or an answer -> kio's values, or ``MalformedMessageError``: nothing else.
+"""Decoder of requests and responses: bytes to kio's classes, or ``MalformedMessageError``.
 
-Rules of this file:
+Invariants:
 
-1. No length is believed: a string, an array or a tagged field must fit into what is left, and an
-   array into what its elements take at least, before anything is made of it. All arrays and unknown
-   tags of a message together have a limit, for one element of three bytes becomes an object of
+1. No length is trusted: before anything is allocated, a string, an array or a tagged field must fit
+   into the remaining bytes, an array by the minimum size of its elements. The number of array
+   elements and tags of a message is limited, because an element of three bytes becomes an object of
    hundreds.
-2. Strict where Kafka's writers are: varints within their five bytes, tags ascending, a tagged field
-   exactly as long as it says, nothing behind the message. Error codes that we do not know are
-   ``unknown_server_error``, tags that we do not know are skipped (Kafka: ``Errors.forCode``).
-3. Readers are made once for each version of a message and kept.
+2. As strict as Kafka's encoders: varints of at most five bytes, tags ascending, tagged fields of
+   exactly their length, no trailing bytes. An unknown error code becomes ``unknown_server_error``
+   (Kafka: ``Errors.forCode``); an unknown tag is skipped.
+3. The readers of a message version are built once and cached.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Cursor:
-    """A place in the bytes of one message."""
+    """Read position in the bytes of one message, with the bounds of what may be read."""
 
     __slots__ = ("_api", "_version", "data", "elements_left", "end", "position")
 
@@ -63,13 +63,15 @@ class Cursor:
     def take(self, byte_count: int, name: str) -> bytes:
         after = self.position + byte_count
         if after > self.end:
-            self.fail(f"{name} claims {byte_count} bytes, and {self.end - self.position} are left")
+            self.fail(
+                f"{name} has length {byte_count}, but {self.end - self.position} bytes remain"
+            )
         taken = self.data[self.position : after]
         self.position = after
         return taken
 
     def unsigned(self, name: str) -> int:
-        """An unsigned varint."""
+        """Read an unsigned varint."""
         position = self.position
         if position < self.end and (value := self.data[position]) < 0x80:
             self.position = position + 1
@@ -77,16 +79,16 @@ class Cursor:
         try:
             value, after = read_unsigned_varint(self.data, self.position)
         except MalformedVarintError as error:
-            self.fail(f"{name}: a varint is malformed: {error.reason}")
+            self.fail(f"{name}: malformed varint: {error.reason}")
         if after > self.end:
-            self.fail(f"{name}: a varint ends behind its field")
+            self.fail(f"{name}: varint extends past the end of its field")
         self.position = after
         return value
 
     def spend(self, count: int, name: str) -> None:
-        """Count elements of arrays and tags against what a message may hold."""
+        """Count array elements and tags towards the limit of the message."""
         if count > self.elements_left:
-            self.fail(f"{name} claims {count} elements, and {self.elements_left} more are allowed")
+            self.fail(f"{name} has {count} elements, but {self.elements_left} more are allowed")
         self.elements_left -= count
 
 
@@ -103,16 +105,15 @@ def decode(
     elements_max: int = WIRE_ELEMENTS_MAX,
     may_trail: bool = False,
 ) -> T:
-    """The message of this version as a ``target`` (kio's newest class of it, or one of
-    ``latest_schemas``).
+    """Decode a message of this version as ``target``, kio's newest class or a latest schema.
 
-    The body begins at ``start``, where the header ends; bytes behind the body are an error, unless
-    they ``may_trail``.
+    The body begins at ``start``, the end of the header. Trailing bytes are an error unless
+    ``may_trail``. Raises ``MalformedMessageError``.
     """
     cursor = Cursor(data, target.__name__, version, start=start, elements_max=elements_max)
     value: T = _reader(target, version)(cursor)
     if cursor.position != cursor.end and not may_trail:
-        cursor.fail(f"{cursor.end - cursor.position} bytes stand behind the message")
+        cursor.fail(f"{cursor.end - cursor.position} bytes remain after the message")
     return value
 
 
@@ -154,7 +155,7 @@ def _read_tagged(
     for _ in range(count):
         tag = cursor.unsigned("a tag")
         if tag <= last_tag:
-            cursor.fail(f"tag {tag} stands behind tag {last_tag}")
+            cursor.fail(f"tag {tag} follows tag {last_tag}: tags must ascend")
         last_tag = tag
         byte_count = cursor.unsigned("the length of a tagged field")
         known = tagged.get(tag)
@@ -168,28 +169,28 @@ def _read_tagged(
 
 
 def _read_bounded(cursor: Cursor, reader: Reader, byte_count: int, name: str) -> Any:
-    """A field that must take exactly so many bytes."""
+    """Read a tagged field, which must take exactly ``byte_count`` bytes."""
     outer, inner = cursor.end, cursor.position + byte_count
     if inner > outer:
-        cursor.fail(f"{name} claims {byte_count} bytes, and {outer - cursor.position} are left")
+        cursor.fail(f"{name} has length {byte_count}, but {outer - cursor.position} bytes remain")
     cursor.end = inner
     value = reader(cursor)
     if cursor.position != inner:
-        cursor.fail(f"{name} leaves {inner - cursor.position} of its {byte_count} bytes")
+        cursor.fail(f"{name}: {inner - cursor.position} of its {byte_count} bytes are unread")
     cursor.end = outer
     return value
 
 
 def skip_tagged(cursor: Cursor) -> None:
-    """Tagged fields of a structure that knows none."""
+    """Skip the tagged fields of a structure that defines none."""
     _read_tagged(cursor, {}, {})
 
 
 def _skip(cursor: Cursor, byte_count: int) -> None:
     if byte_count > cursor.end - cursor.position:
         cursor.fail(
-            f"an unknown tagged field claims {byte_count} bytes, and "
-            f"{cursor.end - cursor.position} are left"
+            f"an unknown tagged field has length {byte_count}, but "
+            f"{cursor.end - cursor.position} bytes remain"
         )
     cursor.position += byte_count
 
@@ -222,7 +223,7 @@ def _array_reader(field: FieldPlan, parent: StructPlan) -> Reader:
             return None if is_nullable else cursor.fail(f"{name} must not be null")
         if count * byte_count_min > cursor.end - cursor.position:
             cursor.fail(
-                f"{name} claims {count} elements, and {cursor.end - cursor.position} bytes are left"
+                f"{name} has {count} elements, but {cursor.end - cursor.position} bytes remain"
             )
         cursor.spend(count, name)
         return tuple([element(cursor) for _ in range(count)])
@@ -253,7 +254,9 @@ def _string_reader(name: str, is_compact: bool, *, is_nullable: bool) -> Reader:
         if byte_count < 0:
             return None if is_nullable else cursor.fail(f"{name} must not be null")
         if byte_count > STRING_BYTES_MAX:
-            cursor.fail(f"{name} claims {byte_count} bytes, and {STRING_BYTES_MAX} are allowed")
+            cursor.fail(
+                f"{name} has length {byte_count}, but at most {STRING_BYTES_MAX} is allowed"
+            )
         try:
             return cursor.take(byte_count, name).decode()
         except UnicodeDecodeError:
@@ -263,14 +266,14 @@ def _string_reader(name: str, is_compact: bool, *, is_nullable: bool) -> Reader:
 
 
 def _length_reader(name: str, width: int, *, is_compact: bool) -> Callable[[Cursor], int]:
-    """The length of a string or the count of an array; below zero for null."""
+    """Return a reader of the length of a string or array; negative for null."""
     if is_compact:
         return lambda cursor: cursor.unsigned(name) - 1
     return lambda cursor: int.from_bytes(cursor.take(width, name), "big", signed=True)
 
 
 def _nullable_struct(reader: Reader) -> Reader:
-    """KIP-893: a byte below zero stands for null."""
+    """Return a reader of a nullable structure: a negative first byte is null (KIP-893)."""
 
     def read(cursor: Cursor) -> Any:
         is_null = cursor.take(1, "a structure")[0] >= 0x80
@@ -303,7 +306,7 @@ def _fixed_reader(kind: str, name: str) -> Reader:
         position = cursor.position
         after = position + byte_count
         if after > cursor.end:
-            cursor.fail(f"{name} takes {byte_count} bytes, and {cursor.end - position} are left")
+            cursor.fail(f"{name} takes {byte_count} bytes, but {cursor.end - position} remain")
         cursor.position = after
         value = unpack_from(cursor.data, position)[0]
         return value if convert is None else convert(value, cursor)
@@ -317,7 +320,7 @@ def _time(milliseconds: int, cursor: Cursor) -> datetime | None:
     try:
         return _EPOCH + milliseconds * _MILLISECOND
     except OverflowError:
-        cursor.fail(f"{milliseconds} ms is no time of a calendar")
+        cursor.fail(f"timestamp {milliseconds} ms is out of range")
 
 
 _CONVERSIONS: Final[dict[str, Callable[[Any, Cursor], Any]]] = {

@@ -1,13 +1,11 @@
-"""kio's values -> bytes of a request or an answer, in the version that the peer speaks.
+"""Encoder of requests and responses: kio's classes to bytes of a given version.
 
-Rules of this file:
-
-1. A value may be of any class that has the fields: the newest of kio's, or one of
-   ``latest_schemas``. A field that the class does not have takes its default, if Kafka's
-   definition says one.
-2. A tagged field is written if its bytes are not those of its default (KIP-482), tags ascending.
-3. What the version cannot say is ``UnsupportedFieldError``. Fields that the version lacks are
-   left out: whoever makes a message for an old version knows what that means.
+1. A message is of kio's newest class or of one of ``latest_schemas``. A field that its class lacks
+   takes the default of Kafka's schema, if there is one.
+2. A tagged field is written if its bytes differ from those of its default, tags ascending
+   (KIP-482).
+3. A value that a field cannot have raises ``UnsupportedFieldError``. A field that the version lacks
+   is omitted; the caller must make sure that the message still means the same.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _ZERO_UUID: Final = bytes(16)
 
 
 class _UnwritableError(Exception):
-    """A field does not take its value; the message that it belongs to is not known here."""
+    """A field cannot have its value; ``encode`` adds the message and version."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(reason)
@@ -43,9 +41,9 @@ class _UnwritableError(Exception):
 
 
 def encode(message: Any, version: int) -> bytes:
-    """The bytes of a request or an answer, without its header.
+    """Return the bytes of a request or response body, without its header.
 
-    ``message`` is of kio's newest class of it, or of one of ``latest_schemas``. Raises
+    ``message`` is of kio's newest class, or of one of ``latest_schemas``. Raises
     ``UnsupportedFieldError``.
     """
     out: list[bytes] = []
@@ -66,7 +64,7 @@ def _writer(kind: type[Any], version: int) -> Writer:
 
 
 def _attribute_writers(plan: StructPlan) -> list[Writer]:
-    """What writes the fields without tags: those of fixed width that follow each other at once."""
+    """Return the writers of untagged fields, one for each run of fixed-width fields."""
     writers: list[Writer] = []
     for is_plain, group in groupby(plan.fields, key=_is_plain):
         fields = list(group)
@@ -86,7 +84,7 @@ def _run_writer(fields: list[FieldPlan], singles: list[Writer]) -> Writer:
     def write(out: list[bytes], value: Any) -> None:
         try:
             out.append(pack(*find(value)))
-        except (AttributeError, struct.error):  # one of them says why, or has a default
+        except (AttributeError, struct.error):  # write one by one, for defaults and exact errors
             for writer in singles:
                 writer(out, value)
 
@@ -115,7 +113,7 @@ def _attribute_writer(field: FieldPlan, parent: StructPlan) -> Writer:
     def write(out: list[bytes], value: Any) -> None:
         found = getattr(value, name, default)
         if found is _MISSING:
-            raise _UnwritableError(name, "the message does not say it, and it has no default")
+            raise _UnwritableError(name, "the message class lacks it, and it has no default")
         writer(out, found)
 
     return write
@@ -130,7 +128,7 @@ def _tagged_writer(field: FieldPlan, parent: StructPlan) -> Callable[[Any], byte
         writer(parts, value)
         return b"".join(parts)
 
-    # What is null by default is written only if it is not: its writer takes no null.
+    # A field that is null by default is written only if it is not null: its writer takes no null.
     default_data = None if default is None and not field.is_nullable else plain(default)
 
     def write(value: Any) -> bytes:
@@ -186,9 +184,12 @@ def _sized_writer(field: FieldPlan, is_compact: bool, *, is_nullable: bool) -> W
         try:
             data = value.encode() if is_text else value
         except UnicodeEncodeError:
-            raise _UnwritableError(name, "it cannot be written as UTF-8") from None
+            raise _UnwritableError(name, "the string cannot be encoded as UTF-8") from None
         if is_text and len(data) > STRING_BYTES_MAX:
-            raise _UnwritableError(name, f"it has {len(data)} bytes, {STRING_BYTES_MAX} at most")
+            raise _UnwritableError(
+                name,
+                f"the string has {len(data)} bytes, but at most {STRING_BYTES_MAX} are allowed",
+            )
         out.append(length(len(data)))
         out.append(data)
 
@@ -197,12 +198,12 @@ def _sized_writer(field: FieldPlan, is_compact: bool, *, is_nullable: bool) -> W
 
 def _null(name: str, is_nullable: bool, length: Callable[[int], bytes]) -> bytes:
     if not is_nullable:
-        raise _UnwritableError(name, "it must not be null")
+        raise _UnwritableError(name, "must not be null")
     return length(-1)
 
 
 def _length_bytes(width: int, is_compact: bool) -> Callable[[int], bytes]:
-    """What writes a length: one more as varint, or in its width; -1 is null."""
+    """Return an encoder of lengths, as varint of length + 1 or with a fixed width; -1 is null."""
     if is_compact:
         return lambda count: unsigned_varint(count + 1)
     return lambda count: count.to_bytes(width, "big", signed=True)
@@ -229,7 +230,7 @@ def _fixed_writer(kind: str, name: str) -> Writer:
         try:
             out.append(pack(convert(value)))
         except struct.error:
-            raise _UnwritableError(name, f"it is no {kind}") from None
+            raise _UnwritableError(name, f"the value is not a valid {kind}") from None
 
     return write
 

@@ -1,12 +1,11 @@
-"""Whole frames out of a stream of bytes, and frames of our own: a length of four bytes, then that
-many.
+"""Frames of Kafka's protocol: a length of four bytes, then as many bytes.
 
-Rules of this file:
+Invariants:
 
-1. A length is judged as soon as its four bytes are there, before a byte behind them is kept. The
-   caller says what is allowed, and may say another limit later (when a peer has shown who it is).
-2. What is kept is never more than the limit and the four bytes.
-3. After an error the rest of the stream means nothing: the same error is raised again.
+1. A length is checked as soon as its four bytes are received, before later bytes are buffered. The
+   caller may change the limit during the connection (after authentication).
+2. At most the limit and four bytes are buffered.
+3. An error is final: the position in the stream is lost, and each further call raises it again.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _HTTP_STARTS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"OPTI", b"C
 
 
 class FrameDecoder:
-    """Takes bytes as they arrive and gives the frames that are whole, without their lengths.
+    """Splits a stream of bytes into frames.
 
-    ``byte_count_max`` bounds one frame; ``where`` names the peer in errors.
+    ``byte_count_max`` limits one frame, without its length; ``where`` names the peer in errors.
     """
 
     def __init__(self, byte_count_max: int, where: str) -> None:
@@ -37,19 +36,19 @@ class FrameDecoder:
 
     @property
     def buffered_byte_count(self) -> int:
-        """How many bytes wait for the rest of their frame."""
+        """Number of buffered bytes of an incomplete frame."""
         return len(self._kept)
 
     @property
     def expected_byte_count(self) -> int:
-        """How long the frame is, with its length, of which only a part is there; 0 without one."""
+        """Size of the incomplete frame, including its length; 0 if there is no such frame."""
         return self._awaited_byte_count
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
-        """The frames that these bytes complete, in order.
+        """Return the frames that these bytes complete, in order, without their lengths.
 
-        Raises ``FrameLengthError`` for a length that is negative or beyond the limit, also if it
-        stands behind whole frames: those are lost with the connection.
+        Raises ``FrameLengthError`` for a length that is negative or above the limit, even after
+        complete frames in ``data``: those are lost with the connection.
         """
         if self._error is not None:
             raise self._error
@@ -61,7 +60,7 @@ class FrameDecoder:
         return frames
 
     def _take(self, fed: memoryview, position: int, frames: list[bytes]) -> int:
-        """Keep what the frame that is under way lacks, or what there is of it."""
+        """Take the bytes that the current frame lacks; return the position after them."""
         kept = len(self._kept)
         first = bytes(self._kept[:LENGTH_BYTES])
         first += bytes(fed[position : position + LENGTH_BYTES - len(first)])
@@ -77,7 +76,7 @@ class FrameDecoder:
         return position + len(taken)
 
     def _whole(self, taken: memoryview) -> bytes:
-        """The frame that these bytes complete; one that came in one piece is copied once."""
+        """Return the frame that these bytes complete; a frame in one piece is copied once."""
         if not self._kept:
             return bytes(taken[LENGTH_BYTES:])
         self._kept += taken
@@ -87,7 +86,7 @@ class FrameDecoder:
         return data
 
     def _whole_byte_count(self, first: bytes) -> int:
-        """Of a frame that begins so, with its length: of the length alone until that is known."""
+        """Return the size of the frame including its length; 4 until the length is complete."""
         if len(first) < LENGTH_BYTES:
             return LENGTH_BYTES
         byte_count = int.from_bytes(first, "big", signed=True)
@@ -104,16 +103,16 @@ class FrameDecoder:
 
 
 def frame(*parts: bytes) -> bytes:
-    """One frame: the length of all parts, then the parts."""
+    """Return a frame of these parts."""
     byte_count = sum(len(part) for part in parts)
-    assert byte_count <= _LENGTH_MAX, "limits of what is sent lie far below"
+    assert byte_count <= _LENGTH_MAX, "messages are limited to far less"
     return b"".join((byte_count.to_bytes(LENGTH_BYTES, "big"), *parts))
 
 
 def _hint(first: bytes) -> str | None:
-    """What else than a length the first four bytes of a stream look like (KIP-498)."""
+    """Return a remedy if the first four bytes of a stream are of another protocol (KIP-498)."""
     if first[0] in _TLS_CONTENT and first[1] == 3:
-        return "they look like TLS: this side speaks plain text, let both agree"
+        return "the bytes look like TLS: enable TLS on both sides or on neither"
     if first in _HTTP_STARTS:
-        return "they look like HTTP: this is a port of Kafka's protocol, use another one"
+        return "the bytes look like HTTP: this port serves Kafka's protocol, check the port"
     return None

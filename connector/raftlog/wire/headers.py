@@ -1,13 +1,11 @@
-"""The headers before a request and before an answer, and which version of them a message wants.
+"""Headers of requests and responses, and their versions.
 
-Rules of this file:
-
-1. A request of a flexible version has header 2, others have header 1; header 0, without a client
-   id, is read and written for completeness (Kafka: ``ApiKeys.requestHeaderVersion``).
-2. The client id is never compact. The answer to ApiVersions has header 0 whatever its version, as
-   the asker does not know yet what we speak (KIP-511).
-3. ApiVersions in a version that we do not speak is not an error: its body is not read, and it is
-   answered in version 0 with code 35.
+1. A request of a flexible version has header version 2, any other version 1; version 0, without a
+   client id, is supported for completeness (Kafka: ``ApiKeys.requestHeaderVersion``).
+2. The client id is never compact. An ApiVersions response has header version 0 in every version,
+   because the client does not know the supported versions yet (KIP-511).
+3. ApiVersions in an unsupported version is not an error: its body is ignored, and the response has
+   version 0 and error 35.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _NO_TAGS: Final = b"\x00"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """Which request, in which version; its answer carries the same ``correlation_id``."""
+    """Request header; the response header has the same ``correlation_id``."""
 
     api_key: int
     api_version: int
@@ -40,7 +38,7 @@ class RequestHeader:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request that is served; its body begins at ``body_start`` of the frame."""
+    """Request of a served API and version; its body begins at ``body_start`` of the frame."""
 
     header: RequestHeader
     body_start: int
@@ -48,7 +46,7 @@ class ReceivedRequest:
 
 @dataclass(frozen=True, slots=True)
 class UnknownApiVersions:
-    """ApiVersions in a version that we do not speak: answer as rule 3 says."""
+    """ApiVersions request of an unsupported version; the response has version 0 and error 35."""
 
     correlation_id: int
 
@@ -57,20 +55,20 @@ Received: TypeAlias = ReceivedRequest | UnknownApiVersions
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """Of a request in the table."""
+    """Return the header version of a request of an API in ``APIS``."""
     return 2 if APIS[api_key].is_flexible(version) else 1
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """Of the answer to a request in the table."""
+    """Return the header version of a response of an API in ``APIS``."""
     return int(api_key != ApiKey.API_VERSIONS and APIS[api_key].is_flexible(version))
 
 
 def receive_request(frame: bytes, listener: Listener) -> Received:
-    """Read the header of a request, if this listener serves it.
+    """Decode the header of a request that this listener serves.
 
-    Raises ``MalformedMessageError`` for bytes that are no header and ``UnsupportedApiError`` for a
-    request that is not served: close the connection after either.
+    Raises ``MalformedMessageError`` for an invalid header and ``UnsupportedApiError`` for an API or
+    version that is not served. The connection must be closed after either.
     """
     cursor = Cursor(frame, "RequestHeader", None)
     api_key, version, correlation_id = _NUMBERS.unpack(cursor.take(_NUMBERS.size, "the header"))
@@ -85,7 +83,7 @@ def receive_request(frame: bytes, listener: Listener) -> Received:
 
 
 def decode_request_header(data: bytes, header_version: int) -> tuple[RequestHeader, int]:
-    """A header of this version at the beginning of the bytes, and where the body begins."""
+    """Return the header, of the given version, and the position of the body."""
     cursor = Cursor(data, "RequestHeader", header_version)
     api_key, version, correlation_id = _NUMBERS.unpack(cursor.take(_NUMBERS.size, "the header"))
     client_id = _client_id(cursor) if header_version > 0 else None
@@ -98,7 +96,7 @@ def decode_request_header(data: bytes, header_version: int) -> tuple[RequestHead
 
 
 def encode_request_header(header: RequestHeader, header_version: int | None = None) -> bytes:
-    """The bytes of a header, in the version that its request wants or in the given one."""
+    """Return the bytes of a header, by default in the header version of its request."""
     if header_version is None:
         header_version = request_header_version(header.api_key, header.api_version)
     out = _NUMBERS.pack(header.api_key, header.api_version, header.correlation_id)
@@ -109,14 +107,15 @@ def encode_request_header(header: RequestHeader, header_version: int | None = No
                 api="RequestHeader",
                 version=header_version,
                 field="client_id",
-                reason=f"it has {len(client_id)} bytes, {STRING_BYTES_MAX} at most",
+                reason=f"the client id has {len(client_id)} bytes, but at most "
+                f"{STRING_BYTES_MAX} are allowed",
             )
         out += _INT16.pack(-1 if client_id is None else len(client_id)) + (client_id or b"")
     return out + _NO_TAGS if header_version > 1 else out
 
 
 def decode_response_header(data: bytes, api_key: int, version: int) -> tuple[int, int]:
-    """The correlation id of an answer to this request, and where its body begins."""
+    """Return the correlation id of a response of this API, and the position of its body."""
     header_version = response_header_version(api_key, version)
     cursor = Cursor(data, "ResponseHeader", header_version)
     (correlation_id,) = _CORRELATION.unpack(cursor.take(_CORRELATION.size, "the header"))

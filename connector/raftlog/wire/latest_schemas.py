@@ -1,10 +1,8 @@
-"""Messages that hold the fields of old versions too: kio's newest classes, and what they dropped.
+"""Message classes with the fields of all served versions, based on kio's newest classes.
 
-Rules of this file:
-
-1. A class here adds what newer versions no longer have, with a default, to the newest class of the
-   same name; nothing else. Decode into these where old versions are served, and fill both.
-2. Names of fields are kio's, types too.
+A class adds to kio's newest class the fields that newer versions dropped, with kio's names and
+types and a default. It is the target of ``decode`` where old versions are served; a message to
+encode has both the old and the new fields set.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _STRING = {"kafka_type": "string"}
 _ERROR = {"kafka_type": "error_code"}
 _BOOL = {"kafka_type": "bool"}
 
-# --- EndQuorumEpoch: ids without directories until version 0 --------------------------------------
+# --- EndQuorumEpoch: successors without directory ids until version 0 -----------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +47,7 @@ class EndQuorumEpochRequest(end_quorum_epoch.EndQuorumEpochRequest):
     topics: tuple[EndedTopic, ...]
 
 
-# --- Fetch: names of topics until version 12, the replica's id outside its state until 14 ---------
+# --- Fetch: topic names until version 12, replica_id outside of replica_state until 14 ------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,7 @@ class FetchResponse(fetch_response.FetchResponse):
     responses: tuple[FetchedTopic, ...]
 
 
-# --- Produce: names of topics until version 12 ----------------------------------------------------
+# --- Produce: topic names until version 12 --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,7 @@ class ProduceResponse(produce_response.ProduceResponse):
     responses: tuple[ProducedTopic, ...]
 
 
-# --- Metadata: what a client may do with the cluster, versions 8 to 10 ----------------------------
+# --- Metadata: authorized operations of the cluster in versions 8 to 10 ---------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +130,7 @@ class FindCoordinatorResponse(find_coordinator_response.FindCoordinatorResponse)
     port: i32 = field(metadata=_INT32, default=i32(-1))
 
 
-# --- OffsetFetch: one group until version 7, names of topics until 9 ------------------------------
+# --- OffsetFetch: one group until version 7, topic names until 9 ----------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,8 @@
-"""Which log a message is about, and what is answered if it is not ours or makes no sense.
+"""Identity of the node's log in Kafka's messages, and conversions between values and kio's types.
 
-Rules of this file:
-
-1. A node keeps one log: one topic, partition 0, one cluster. Kafka's messages name all three, and
-   ``raftlog.quorum`` none of them: they are written and checked here.
-2. Helpers turn values of ``raftlog`` into kio's types without looking at them: whether a field
-   takes its value is checked once, by ``encoding``, which can say which field it is.
+A node has one log: partition 0 of one topic of one cluster. Kafka's messages have all three,
+``raftlog.quorum`` has none of them. The conversions do not check values: ``encoding`` checks
+whether a field can have its value, and reports the field.
 """
 
 from __future__ import annotations
@@ -34,10 +31,10 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogIdentity:
-    """What names this log in Kafka's messages. Ids are Kafka's base64 text.
+    """Topic, topic id and cluster id of the log. Ids are Kafka's base64 text.
 
-    ``listener_name`` is that of the listener for voters: answers tell where a leader listens
-    without a name, as they go out on the listener that was asked.
+    ``listener_name`` is that of the voters' listener, to which the leader endpoints in responses
+    belong; they have no listener name.
     """
 
     topic: str
@@ -48,10 +45,11 @@ class LogIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestError:
-    """A request that is not for this log, or makes no sense; or an answer that says so.
+    """Error of a request that is invalid or for another log; or such an error in a response.
 
-    ``error`` is Kafka's code. At the top level nothing else is answered; else the answer also says
-    who leads, about ``topic`` and ``partition`` of the request if they are not ours.
+    ``error`` is Kafka's error code. With ``is_top_level`` the response has no other content;
+    otherwise it also has epoch and leader, for ``topic`` and ``partition`` of the request if they
+    are not this log's.
     """
 
     api_key: ApiKey
@@ -64,7 +62,7 @@ class RequestError:
 
 @functools.lru_cache(maxsize=_UUID_CACHE_SIZE)
 def uuid_or_none(text: str) -> uuid.UUID | None:
-    """kio's value of Kafka's text; None for zero."""
+    """Return kio's value of an id in Kafka's base64 text; None for the zero id."""
     if text == ZERO_UUID:
         return None
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
@@ -82,7 +80,7 @@ def replica_key(node_id: int, directory_id: uuid.UUID | None) -> ReplicaKey:
 
 
 def replica_key_or_none(node_id: int, directory_id: uuid.UUID | None) -> ReplicaKey | None:
-    """None for an id below zero: nobody is named."""
+    """Return the replica key; None for a negative node id, which means no replica."""
     return None if node_id < 0 else replica_key(node_id, directory_id)
 
 
@@ -91,17 +89,21 @@ def directory_of(key: ReplicaKey | None) -> uuid.UUID | None:
 
 
 def leader_endpoint(leader_and_epoch: LeaderAndEpoch, identity: LogIdentity) -> Endpoint | None:
-    """Where the leader listens on the listener that was asked; None if it is not known."""
+    """Return the leader's endpoint of the voters' listener; None if unknown."""
     if leader_and_epoch.leader_id is None:
         return None
     return next(
-        (one for one in leader_and_epoch.leader_endpoints if one.name == identity.listener_name),
+        (
+            endpoint
+            for endpoint in leader_and_epoch.leader_endpoints
+            if endpoint.name == identity.listener_name
+        ),
         None,
     )
 
 
 def or_minus_one(value: int | None) -> int:
-    """What Kafka writes for what is not known."""
+    """Return the value, or -1, which Kafka's messages have for unknown values."""
     return -1 if value is None else value
 
 
@@ -118,7 +120,7 @@ def duration(value_ms: int) -> i32Timedelta:
 
 
 def node(value: int | None) -> BrokerId:
-    """A node id; -1 for none."""
+    """Return a node id as kio's type; -1 for None."""
     return cast("BrokerId", or_minus_one(value))
 
 

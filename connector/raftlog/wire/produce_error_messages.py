@@ -1,16 +1,14 @@
-"""What became of an append, in the one place of an answer to Produce that holds text; both ways.
+"""Outcome of an append as text in the error_message field of a Produce response; both directions.
 
-The text is what a person reads, a space, and the same facts as JSON without spaces:
+The text is a sentence, a space, and the same facts as JSON without spaces:
 ``[RAFTLOG_NOT_LEADER] Append failed because ... {"current_epoch":5,"epoch":4}``. The word in
 brackets is the code of an error of ``raftlog.errors``, or ``RAFTLOG_APPENDED``.
 
-Rules of this file:
-
-1. Stock clients go by Kafka's code, so it is one that they treat rightly: what may be tried again
-   is retriable there, what may not is not. Ours tells apart by the text what shares a code.
-2. No path of a node leaves it: of a path the last name is told.
-3. Whoever reads believes nothing: text that is not as ours is no refusal of ours, and is left to
-   Kafka's code. Facts that a later release adds are passed over.
+1. Stock clients use Kafka's error code, which is retriable if and only if the append may be
+   retried. raftlog's client distinguishes errors with the same code by the text.
+2. A path is reduced to its last name, so that a client does not learn a node's directories.
+3. Text that does not match is ignored, and Kafka's error code decides; so are unknown facts, which
+   a later release may add.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from raftlog.limits import STRING_BYTES_MAX
 
 NOT_LEADER_OR_FOLLOWER: Final = 6
 NOT_ENOUGH_REPLICAS: Final = 19
-"""Retriable in every client, and understood as "nothing was appended"."""
+"""Retriable in every client, and means that nothing was appended."""
 FENCED_LEADER_EPOCH: Final = 74
 PRODUCER_FENCED: Final = 90
 UNKNOWN_SERVER_ERROR: Final = -1
@@ -82,28 +80,30 @@ _NUMBER_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an answer without an error cannot say elsewhere: the epoch of the records, whether the
-    log had them already, and the offset of the last of them: of a commit that is named again, that
-    of the one which was appended then."""
+    """Facts of a successful append for which a Produce response has no fields.
+
+    ``epoch`` is that of the records, ``last_offset`` the offset of the last one. With
+    ``was_duplicate`` both are those of the earlier append or commit.
+    """
 
     epoch: int
     was_duplicate: bool
     last_offset: int
 
 
-# --- a node writes --------------------------------------------------------------------------------
+# --- node: encode ---------------------------------------------------------------------------------
 
 
 def produce_error_code(error: RaftlogError) -> int:
-    """Kafka's code for an append that was refused, or whose outcome is not known."""
+    """Return Kafka's error code for an append that failed, or whose outcome is unknown."""
     if isinstance(error, NotLeaderError) and error.epoch < error.current_epoch:
-        return FENCED_LEADER_EPOCH  # this node does lead: the writer's epoch is over
+        return FENCED_LEADER_EPOCH  # this node is the leader, in a later epoch than the writer's
     code = _CODES.get(type(error), error.kafka_code)
     return UNKNOWN_SERVER_ERROR if code is None else code
 
 
 def produce_error_message(error: RaftlogError) -> str:
-    """The text beside that code. Of an error that is not of an append, without facts."""
+    """Return the error_message text; without facts for errors that are not about an append."""
     facts = {field.name: getattr(error, field.name) for field in _fields(type(error))}
     if isinstance(facts.get("path"), str):
         facts["path"] = re.split(r"[/\\]", facts["path"].rstrip("/\\"))[-1]
@@ -112,16 +112,16 @@ def produce_error_message(error: RaftlogError) -> str:
 
 
 def appended_message(appended: Appended) -> str:
-    """The text of an answer to an append that is done."""
+    """Return the error_message text of a successful append."""
     what, known = (
-        ("The log had this already", "true")
+        ("Already appended", "true")
         if appended.was_duplicate
         else (
             "Appended",
             "false",
         )
     )
-    # Every append is answered so: the JSON of three facts is written by hand.
+    # On the hot path of every append: the JSON is formatted by hand.
     return (
         f'[{_APPENDED}] {what} {{"epoch":{appended.epoch},"last_offset":{appended.last_offset},'
         f'"was_duplicate":{known}}}'
@@ -130,17 +130,17 @@ def appended_message(appended: Appended) -> str:
 
 def _with_facts(sentence: str, facts: dict[str, Any]) -> str:
     plain = json.dumps(facts, separators=(",", ":"), sort_keys=True)
-    encoded = plain.replace(" ", "\\u0020")  # spaces stand inside strings only
+    encoded = plain.replace(" ", "\\u0020")  # spaces occur inside strings only
     room = STRING_BYTES_MAX - len(encoded) - 1
     shortened = sentence.encode(errors="replace")[: max(room, 0)].decode(errors="ignore")
     return f"{shortened} {encoded}" if room > 0 else sentence[:STRING_BYTES_MAX]
 
 
-# --- a client reads -------------------------------------------------------------------------------
+# --- client: decode -------------------------------------------------------------------------------
 
 
 def parse_error_message(text: str | None) -> RaftlogError | None:
-    """The error that ``produce_error_message`` was given; None if the text is not from there."""
+    """Return the error of a ``produce_error_message`` text; None for any other text."""
     found = _parsed(text)
     kind = None if found is None else _KINDS.get(found[0])
     if found is None or kind is None:
@@ -159,7 +159,7 @@ def parse_error_message(text: str | None) -> RaftlogError | None:
 
 
 def parse_appended_message(text: str | None) -> Appended | None:
-    """What ``appended_message`` was given; None if the text is not from there."""
+    """Return the facts of an ``appended_message`` text; None for any other text."""
     match _parsed(text):
         case (
             code,
@@ -171,7 +171,7 @@ def parse_appended_message(text: str | None) -> Appended | None:
 
 
 def _parsed(text: str | None) -> tuple[str, dict[str, Any]] | None:
-    """The code in brackets, and the facts."""
+    """Return the code in brackets and the facts; None if the text does not have this form."""
     if text is None:
         return None
     head, _, facts = text.rpartition(" ")
@@ -186,7 +186,7 @@ def _parsed(text: str | None) -> tuple[str, dict[str, Any]] | None:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a fact is of its field's type, and a number of 64 bits."""
+    """Return whether a fact has its field's type, and a number fits 64 bits."""
     if not isinstance(value, hint):
         return False
     if isinstance(value, bool):

@@ -1,14 +1,11 @@
-"""Bytes of Kafka's requests -> what a replica is asked, or why it is not asked at all.
+"""Decoder of the quorum's requests: bytes to ``raftlog.quorum.messages`` or ``RequestError``.
 
-Rules of this file:
-
-1. A request is checked in Kafka's order: the cluster, the topic and its one partition, then numbers
-   that make no sense whatever the replica knows. What fails is a ``RequestError``, not an error: it
-   has an answer. The rest is for the core to check (Kafka: ``KafkaRaftClient``).
-2. A cluster id may be left out, never be another one.
-3. -1 and the id of zeros are read as None where nobody may be named. A fetch that says nothing of a
-   high watermark (before version 18) reads as 2^63-1, which no other is above: it waits for records
-   alone.
+1. The checks are in Kafka's order (``KafkaRaftClient``): cluster id, topic, partition, then values
+   that are invalid in any state of the replica. A failed check is a ``RequestError``, which has a
+   response, and not an exception. The quorum core checks the rest.
+2. A missing cluster id is accepted, a different one is not.
+3. -1 and the zero id are decoded as None where a replica is optional. A fetch without a high
+   watermark (before version 18) has the schema's default 2^63-1, so it waits for records only.
 """
 
 from __future__ import annotations
@@ -67,10 +64,10 @@ def decode_request(
     start: int = 0,
     decoded: latest_schemas.FetchRequest | None = None,
 ) -> DecodedRequest:
-    """What a body says that begins at ``start``. ``decoded`` is that body, if it was read before.
+    """Decode and check the body that begins at ``start``, or use ``decoded`` if it is given.
 
-    The api must be one of the quorum's, or ApiVersions. Raises ``MalformedMessageError`` for bytes
-    that are no such request, and nothing else.
+    The API must be in ``QUORUM_APIS`` or ApiVersions. Raises ``MalformedMessageError`` for invalid
+    bytes, and nothing else.
     """
     key = ApiKey(api_key)
     if key is ApiKey.API_VERSIONS:
@@ -82,10 +79,10 @@ def decode_request(
         return RequestError(
             api_key=key,
             error=ErrorCode.inconsistent_cluster_id,
-            reason="it is meant for another cluster",
+            reason="the request has the cluster id of another cluster",
         )
-    asked: DecodedRequest = reader(request, version, identity)
-    return asked
+    checked: DecodedRequest = reader(request, version, identity)
+    return checked
 
 
 # --- elections ------------------------------------------------------------------------------------
@@ -160,7 +157,7 @@ def _end_epoch(
 
 
 def fetching_replica_id(request: latest_schemas.FetchRequest, version: int) -> int:
-    """Who fetches; -1 for a consumer."""
+    """Return the replica id of a fetch; -1 for a consumer."""
     has_state = version >= _REPLICA_STATE_FROM
     return request.replica_state.replica_id if has_state else request.replica_id
 
@@ -201,7 +198,7 @@ def _fetch_snapshot(
         return RequestError(
             api_key=ApiKey.FETCH_SNAPSHOT,
             error=ErrorCode.unknown_topic_or_partition,
-            reason="it is about another log",
+            reason="unknown topic or partition",
             is_top_level=False,
             topic=topics[0].name,
             partition=partition.partition,
@@ -256,32 +253,32 @@ def _update_voter(request: UpdateRaftVoterRequest, _: int, identity: LogIdentity
         kraft_version_max=highest,
     )
     if min(request.current_leader_epoch, lowest) < 0 or lowest > highest:
-        return _invalid(ApiKey.UPDATE_RAFT_VOTER, "the epoch or the range of versions is wrong")
+        return _invalid(ApiKey.UPDATE_RAFT_VOTER, "invalid epoch or range of kraft.version")
     if (problem := _voter_problem(voter, identity)) is not None:
         return _invalid(ApiKey.UPDATE_RAFT_VOTER, problem)
     return UpdateVoterRequest(epoch=request.current_leader_epoch, voter=voter)
 
 
 def _key_problem(key: ReplicaKey) -> str | None:
-    """Return why a key names no voter of a set in the log (Kafka: ``KafkaRaftClient``)."""
+    """Return why a key cannot be that of a voter in the log (Kafka: ``KafkaRaftClient``)."""
     if key.node_id < 0:
-        return "the voter's node id is below zero"
+        return "the voter's node id is negative"
     return "the voter's directory id is missing" if key.directory_id == ZERO_UUID else None
 
 
 def _voter_problem(voter: Voter, identity: LogIdentity) -> str | None:
-    """Return why a voter cannot be in a set in the log: others must know and reach it."""
+    """Return why a voter cannot be in the log: the others must be able to connect to it."""
     problem = _key_problem(voter.key) or endpoints_problem(voter.endpoints)
     if problem is None and all(one.name != identity.listener_name for one in voter.endpoints):
         return f"the endpoint of the voters' listener {identity.listener_name} is missing"
     return problem
 
 
-# --- what they share ------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def _is_this_log(topics: Sequence[Any], identity: LogIdentity) -> bool:
-    """Whether exactly our topic and its one partition are named."""
+    """Return whether the topics are exactly this log's topic and partition."""
     return (
         len(topics) == 1
         and topics[0].topic_name == identity.topic
@@ -292,12 +289,14 @@ def _is_this_log(topics: Sequence[Any], identity: LogIdentity) -> bool:
 
 def _other_log(key: ApiKey) -> RequestError:
     return RequestError(
-        api_key=key, error=ErrorCode.invalid_request, reason="it is not about this log alone"
+        api_key=key,
+        error=ErrorCode.invalid_request,
+        reason="the request is not for exactly this log",
     )
 
 
 def _invalid_value(key: ApiKey, error: ErrorCode = ErrorCode.invalid_request) -> RequestError:
-    reason = "an offset, an epoch, an id or a time makes no sense"
+    reason = "invalid offset, epoch, id or time"
     return RequestError(api_key=key, error=error, reason=reason, is_top_level=False)
 
 
@@ -323,4 +322,4 @@ _READERS: Final[
     ApiKey.UPDATE_RAFT_VOTER: (UpdateRaftVoterRequest, _update_voter),
 }
 QUORUM_APIS: Final = frozenset(_READERS)
-"""What replicas ask each other."""
+"""APIs of the requests between replicas."""

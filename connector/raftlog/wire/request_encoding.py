@@ -1,11 +1,10 @@
-"""What a replica asks -> bytes of Kafka's requests.
+"""Encoder of the quorum's requests: ``raftlog.quorum.messages`` to bytes.
 
-Rules of this file:
-
-1. None is written as -1, or as the id of zeros.
-2. A question that the version cannot ask is ``UnsupportedFieldError``: a vote before the vote
-   needs version 2, an answer before the commit version 1. What an old version leaves out besides
-   (directory ids, endpoints) it could never say, and Kafka leaves it out too.
+1. None is encoded as -1 or as the zero id.
+2. A request whose meaning would change in a version raises ``UnsupportedFieldError``: a pre-vote
+   needs version 2 of Vote, a response before the commit version 1 of AddRaftVoter, a voter's
+   directory id version 1 of Vote and BeginQuorumEpoch. Other fields that a version lacks are
+   omitted, as in Kafka.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ from .log_identity import (
 
 SOFTWARE: Final = "raftlog"
 SOFTWARE_VERSION: Final = "unknown"
-"""Kafka's word for a version of software that nobody told."""
+"""Kafka's value of an unknown software version."""
 VOTER_KEY_FROM: Final = 1
-"""The first version of Vote and BeginQuorumEpoch that holds the voter's directory id."""
+"""First version of Vote and BeginQuorumEpoch with the voter's directory id."""
 PRE_VOTE_FROM: Final = 2
 ACK_WHEN_COMMITTED_FROM: Final = 1
 _API_KEYS: Final[dict[type[Any], ApiKey]] = {
@@ -77,12 +76,12 @@ _API_KEYS: Final[dict[type[Any], ApiKey]] = {
 
 
 def request_api_key(request: Request) -> ApiKey:
-    """Kafka's number of what is asked."""
+    """Return the API key of a request."""
     return _API_KEYS[type(request)]
 
 
 def encode_request(request: Request, version: int, identity: LogIdentity) -> bytes:
-    """The body of a request in this version of its api, without a header.
+    """Return the body of a request in this version of its API, without a header.
 
     Raises ``UnsupportedFieldError``.
     """
@@ -95,7 +94,8 @@ def encode_request(request: Request, version: int, identity: LogIdentity) -> byt
 
 def _vote(request: VoteRequest, version: int, identity: LogIdentity) -> object:
     if request.is_pre_vote and version < PRE_VOTE_FROM:
-        raise _unsupported_field("VoteRequest", version, "pre_vote", "it would read as a real vote")
+        reason = "the peer would handle it as a vote request"
+        raise _unsupported_field("VoteRequest", version, "pre_vote", reason)
     _check_voter_key("VoteRequest", version, request.voter)
     partition = vote.PartitionData(
         partition_index=int32(PARTITION),
@@ -115,9 +115,12 @@ def _vote(request: VoteRequest, version: int, identity: LogIdentity) -> object:
 
 
 def _check_voter_key(api: str, version: int, voter: ReplicaKey | None) -> None:
-    """Another replica of the same node id must not answer for a voter with a directory id."""
+    """Raise if the request would lose the voter's directory id.
+
+    Another replica with the same node id must not respond in place of that voter.
+    """
     if version < VOTER_KEY_FROM and voter is not None and voter.directory_id != ZERO_UUID:
-        reason = "a voter of another directory would answer it"
+        reason = "a voter with another directory id would accept it"
         raise _unsupported_field(api, version, "voter_directory_id", reason)
 
 
@@ -209,7 +212,10 @@ def _fetch_snapshot(request: FetchSnapshotRequest, _: int, identity: LogIdentity
 def _add_voter(request: AddVoterRequest, version: int, identity: LogIdentity) -> object:
     if not request.ack_when_committed and version < ACK_WHEN_COMMITTED_FROM:
         raise _unsupported_field(
-            "AddRaftVoterRequest", version, "ack_when_committed", "it would wait for the commit"
+            "AddRaftVoterRequest",
+            version,
+            "ack_when_committed",
+            "the response would wait for the commit",
         )
     return add_voter.AddRaftVoterRequest(
         cluster_id=identity.cluster_id,

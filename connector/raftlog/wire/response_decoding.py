@@ -1,13 +1,10 @@
-"""Bytes of Kafka's answers -> what another replica answers, or that it refused.
+"""Decoder of the quorum's responses: bytes to ``raftlog.quorum.messages`` or ``RequestError``.
 
-Rules of this file:
-
-1. An error that a replica has no name for (``raftlog.quorum.messages.ErrorCode``), or one at the
-   top level, is a ``RequestError``. An answer about another log, or one whose numbers contradict
-   each other, is malformed: whoever sent it cannot be trusted.
-2. Answers to AddRaftVoter and RemoveRaftVoter do not say who leads: epoch 0 and nobody stand there,
-   which tell nobody anything. A leader's endpoint has no name in an answer: it is that of the
-   listener that was asked.
+1. A top-level error, or an error that ``raftlog.quorum.messages.ErrorCode`` lacks, is a
+   ``RequestError``. A response for another log, or with inconsistent values, is malformed.
+2. Responses to AddRaftVoter and RemoveRaftVoter have no epoch and leader; they are decoded as epoch
+   0 without a leader, which the quorum ignores. Leader endpoints in responses have no listener
+   name; they are decoded with that of the voters' listener.
 """
 
 from __future__ import annotations
@@ -60,7 +57,7 @@ _CODES: Final = {int(one): one for one in ErrorCode}
 
 @dataclass(frozen=True, slots=True)
 class _ResponseContext:
-    """Where we are: what was asked, in which version, of which log."""
+    """API, version and log of the response that is decoded; ``end`` is its size in bytes."""
 
     api_key: ApiKey
     version: int
@@ -69,31 +66,33 @@ class _ResponseContext:
 
     def fail(self, reason: str) -> NoReturn:
         raise MalformedMessageError(
-            api=f"{self.api_key.name} answer",
+            api=f"{self.api_key.name} response",
             version=self.version,
             position=self.end,
             reason=reason,
         )
 
     def request_error(
-        self, code: int, reason: str = "the answer says so", *, is_top_level: bool = False
+        self, code: int, reason: str = "error in the response", *, is_top_level: bool = False
     ) -> RequestError:
         return RequestError(
             api_key=self.api_key, error=code, reason=reason, is_top_level=is_top_level
         )
 
     def only(self, topics: Sequence[Any], topic: str, index: str) -> Any:
-        """The partition that an answer about our log is about. ``topic`` and ``index`` name the
-        fields that say so."""
+        """Return the only partition of a response, which must be this log's.
+
+        ``topic`` and ``index`` are the names of the fields with topic and partition.
+        """
         if len(topics) != 1 or len(topics[0].partitions) != 1:
-            self.fail("it is not about one partition")
-        named = getattr(topics[0], topic)
-        wanted = self.identity.topic
+            self.fail("the response is not about exactly one partition")
+        actual = getattr(topics[0], topic)
+        expected = self.identity.topic
         if topic == "topic_id":
-            named, wanted = uuid_text(named), self.identity.topic_id
+            actual, expected = uuid_text(actual), self.identity.topic_id
         partition = topics[0].partitions[0]
-        if named != wanted or getattr(partition, index) != PARTITION:
-            self.fail("it is about another log")
+        if actual != expected or getattr(partition, index) != PARTITION:
+            self.fail("the response is about another log")
         return partition
 
     def leader_and_epoch(
@@ -108,23 +107,23 @@ class _ResponseContext:
         )
 
     def endpoints(self, host: str, port: int) -> tuple[Endpoint, ...]:
-        """Where a leader listens; nowhere if no host is named."""
+        """Return a leader's endpoint; empty if the host is empty."""
         if not host:
             return ()
         if not 0 <= port <= PORT_MAX:
-            self.fail("a port is out of range")
+            self.fail("the leader's port is out of range")
         if not is_host(host):
-            self.fail("a leader's host is not a host name or an IP address")
+            self.fail("the leader's host is not a host name or an IP address")
         return (Endpoint(self.identity.listener_name, host, port),)
 
 
 def decode_response(
     api_key: int, version: int, data: bytes, identity: LogIdentity, *, start: int = 0
 ) -> DecodedResponse:
-    """What a body says that begins at ``start``, the answer to a request of this api and version.
+    """Decode the body, at ``start``, of the response to a request of this API and version.
 
-    The api must be one of the quorum's, or ApiVersions. Raises ``MalformedMessageError`` for bytes
-    that are no such answer, and nothing else.
+    The API must be in ``QUORUM_APIS`` or ApiVersions. Raises ``MalformedMessageError`` for invalid
+    bytes, and nothing else.
     """
     key = ApiKey(api_key)
     context = _ResponseContext(key, version, identity, len(data))
@@ -209,12 +208,12 @@ def _fetch(response: fetch_response.FetchResponse, context: _ResponseContext) ->
 
 
 def _pair(context: _ResponseContext, pair: Any) -> tuple[int, int] | None:
-    """An epoch and the offset where it ends, or None if neither is said."""
+    """Return epoch and end offset; None if both are unset."""
     epoch, end_offset = pair.epoch, pair.end_offset
     if epoch < 0 and end_offset < 0:
         return None
     if epoch < 0 or end_offset < 0:
-        context.fail("an epoch stands without an offset, or an offset without an epoch")
+        context.fail("epoch without end offset, or end offset without epoch")
     return epoch, end_offset
 
 
@@ -230,7 +229,7 @@ def _fetch_snapshot(
     snapshot_id = SnapshotId(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
     numbers = (snapshot_id.epoch, snapshot_id.end_offset, partition.size, partition.position)
     if error is ErrorCode.NONE and min(numbers) < 0:
-        context.fail("a number of a snapshot is below zero")
+        context.fail("negative epoch, offset, size or position of a snapshot")
     leader = partition.current_leader
     return FetchSnapshotResponse(
         leader_and_epoch=context.leader_and_epoch(
@@ -249,7 +248,7 @@ def _change_voter(
 ) -> DecodedResponse:
     error = _CODES.get(response.error_code)
     if error is None:
-        reason = response.error_message or "the answer says so"
+        reason = response.error_message or "error in the response"
         return context.request_error(response.error_code, reason, is_top_level=True)
     return VoterChangeResponse(
         leader_and_epoch=LeaderAndEpoch(epoch=0), error=error, reason=response.error_message
@@ -277,7 +276,7 @@ def _versions(node_versions: NodeApiVersions, context: _ResponseContext) -> Deco
         return context.request_error(node_versions.error, is_top_level=True)
     levels = node_versions.kraft_versions
     if not 0 <= levels.first <= levels.last:
-        context.fail("the levels of kraft.version are no range")
+        context.fail("the levels of kraft.version are not a range")
     return VersionsResponse(kraft_version_min=levels.first, kraft_version_max=levels.last)
 
 

@@ -1,12 +1,10 @@
-"""What a replica answers, or why it does not -> bytes of Kafka's answers.
+"""Encoder of the quorum's responses and errors: ``raftlog.quorum.messages`` to bytes.
 
-Rules of this file:
-
-1. Who leads is said with every answer that has a place for it, on errors too. Where the leader
-   listens is said from the version on that has the place (Fetch: from 17, as KRaft does).
-2. Records are null where there is nothing to say of them: an error, a place where logs part, a
-   snapshot to take; and empty where there are none yet (Kafka: ``RaftUtil``).
-3. The port is an int32 in answers to Fetch and UpdateRaftVoter, and a uint16 elsewhere.
+1. Epoch and leader are set in every response that has the fields, error responses included. The
+   leader's endpoint is set from the version on that has it (Fetch: from 17, as KRaft does).
+2. Records of a fetch response are null with an error, a diverging epoch or a snapshot id, and empty
+   if there are no records yet (Kafka: ``RaftUtil``).
+3. The port is an int32 in responses to Fetch and UpdateRaftVoter, and a uint16 elsewhere.
 """
 
 from __future__ import annotations
@@ -60,11 +58,11 @@ _NO_THROTTLE: Final = duration(0)
 
 
 def encode_response(api_key: int, version: int, response: Response, identity: LogIdentity) -> bytes:
-    """The body of the answer to a request of this api and version, without a header.
+    """Return the body of the response to a request of this API and version, without a header.
 
-    ApiVersions is answered by ``encode_versions_response``, which is told of the listener.
+    For ApiVersions see ``encode_versions_response``, which depends on the listener.
     """
-    assert not isinstance(response, VersionsResponse), "a listener answers, not a replica"
+    assert not isinstance(response, VersionsResponse), "use encode_versions_response"
     error = ErrorCode(int(response.error))
     return encode(_BUILDERS[ApiKey(api_key)](response, error, version, identity), version)
 
@@ -75,7 +73,7 @@ def encode_error_response(
     leader_and_epoch: LeaderAndEpoch,
     identity: LogIdentity,
 ) -> bytes:
-    """The body of the answer to a request that was refused before any replica saw it."""
+    """Return the body of the error response to a request that did not reach the replica."""
     error = ErrorCode(request_error.error)
     if request_error.is_top_level:
         return encode(_TOP_LEVEL[request_error.api_key](error, request_error.reason), version)
@@ -98,7 +96,7 @@ def encode_error_response(
             )
             return encode(message, version)
         case key:
-            raise AssertionError(f"{key.name} has errors at the top level alone")
+            raise AssertionError(f"{key.name} has only top-level errors")
     return encode(_BUILDERS[request_error.api_key](response, error, version, identity), version)
 
 
@@ -192,13 +190,13 @@ def _fetch(
     topic = fetch_response.FetchableTopicResponse(
         topic_id=uuid_or_none(identity.topic_id), partitions=(partition,)
     )
-    says_endpoints = version >= _FETCH_ENDPOINTS_FROM
+    has_endpoints = version >= _FETCH_ENDPOINTS_FROM
     return fetch_response.FetchResponse(
         throttle_time=_NO_THROTTLE,
         error_code=ErrorCode.none,
         responses=(topic,),
         node_endpoints=_endpoints(fetch_response.NodeEndpoint, leader_and_epoch, identity)
-        if says_endpoints
+        if has_endpoints
         else (),
     )
 
@@ -211,7 +209,7 @@ def _fetch_snapshot(
     topic: str | None = None,
     partition: int = PARTITION,
 ) -> object:
-    answer = fetch_snapshot_response.PartitionSnapshot(
+    snapshot = fetch_snapshot_response.PartitionSnapshot(
         index=int32(partition),
         error_code=error,
         snapshot_id=fetch_snapshot_response.SnapshotId(
@@ -226,11 +224,11 @@ def _fetch_snapshot(
         position=int64(response.position),
         unaligned_records=data_bytes(response.data),
     )
-    asked = name(identity.topic if topic is None else topic)
+    topic_name = name(identity.topic if topic is None else topic)
     return fetch_snapshot_response.FetchSnapshotResponse(
         throttle_time=_NO_THROTTLE,
         error_code=ErrorCode.none,
-        topics=(fetch_snapshot_response.TopicSnapshot(name=asked, partitions=(answer,)),),
+        topics=(fetch_snapshot_response.TopicSnapshot(name=topic_name, partitions=(snapshot,)),),
         node_endpoints=_endpoints(
             fetch_snapshot_response.NodeEndpoint, response.leader_and_epoch, identity
         ),

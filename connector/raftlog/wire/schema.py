@@ -1,14 +1,11 @@
-"""How the fields of a message lie in its bytes, as kio's classes say it: a plan for each version.
+"""Layout of each version of a message, derived from kio's classes.
 
-Rules of this file:
+1. kio has one class per version. Here one class, kio's newest or one of ``latest_schemas``, is used
+   for all versions, as in Kafka's generated classes: a field that a version lacks has its default.
+2. Only kio's classes are used, not its decoder, which allocates the size that a length field has
+   and aborts the process if that fails (0.6.5: five bytes suffice). ``decoding`` replaces it.
 
-1. kio gives one class for each version. Here the newest one stands for all (or one of
-   ``latest_schemas``, which adds what only old versions have), as in Kafka's own generated classes:
-   what a version does not have takes its default.
-2. kio is asked for classes alone. Its native reader allocates what a length claims and ends the
-   process if that fails (0.6.5: five bytes are enough), so that bytes are read by ``decoding``.
-3. Kafka: ``MessageDataGenerator``; KIP-482 for tagged fields, KIP-893 for structures that may be
-   null.
+Kafka: ``MessageDataGenerator``; KIP-482 for tagged fields, KIP-893 for nullable structures.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from kio.static.constants import EntityType
 
 STRUCT: Final = "struct"
 SIZED: Final = ("string", "bytes", "records")
-"""What begins with its length."""
+"""Types with a length prefix."""
 _WIDTHS: Final = {
     "bool": 1,
     "int8": 1,
@@ -55,8 +52,10 @@ _ZEROS: Final[dict[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """One field of one version. ``kind`` is Kafka's word for its type, or ``STRUCT``; ``default``
-    is what it is where nothing else is said. ``is_kept`` is False if the target has no such field.
+    """One field in one version. ``kind`` is Kafka's name of its type, or ``STRUCT``.
+
+    ``default`` is the schema's default, else that of the type; ``has_default`` is True if the
+    schema has one or the field is tagged. ``is_kept`` is False if the target lacks the field.
     """
 
     name: str
@@ -71,7 +70,7 @@ class FieldPlan:
 
     @property
     def byte_count_min(self) -> int:
-        """How many bytes it takes at least (fewer in flexible versions than in others)."""
+        """Minimum size in bytes, of the flexible encoding, which is the smaller one."""
         if self.is_array or self.kind in SIZED:
             return 1
         if self.struct is not None:
@@ -81,14 +80,14 @@ class FieldPlan:
 
 @dataclass(frozen=True, slots=True)
 class StructPlan:
-    """One structure of one version, and the class whose values it becomes."""
+    """One structure in one version, and the class that it is decoded to."""
 
     target: type[Any]
     is_flexible: bool
     fields: tuple[FieldPlan, ...]
     tagged: tuple[FieldPlan, ...]
     absent: dict[str, object]
-    """What the target has and this version does not, with its default."""
+    """Fields of the target that this version lacks, with their defaults."""
 
     @property
     def byte_count_min(self) -> int:
@@ -99,9 +98,9 @@ _PLANS: Final[dict[tuple[type[Any], int], StructPlan]] = {}
 
 
 def message_plan(target: type[Any], version: int) -> StructPlan:
-    """The plan of a request or an answer, in this version, that becomes a ``target``.
+    """Return the layout of a version of a request or response, cached.
 
-    ``target`` is kio's class of that message in its newest version, or one derived from it.
+    ``target`` is kio's class of the newest version, or a class derived from it.
     """
     plan = _PLANS.get((target, version))
     if plan is None:
@@ -111,7 +110,7 @@ def message_plan(target: type[Any], version: int) -> StructPlan:
 
 def _plan(target: type[Any], version: int) -> StructPlan:
     kind = target.__type__
-    assert kind in (EntityType.request, EntityType.response), "a whole message"
+    assert kind in (EntityType.request, EntityType.response), "not a request or response"
     load = (
         kio_index.load_request_schema
         if kind is EntityType.request
@@ -146,7 +145,10 @@ def _field_plan(
     hint: Any,
     wanted: tuple[dataclasses.Field[Any], Any] | None,
 ) -> FieldPlan:
-    """``wanted`` is the target's field of the same name: defaults are of its classes."""
+    """Return the plan of a field; ``wanted`` is the target's field of the same name, if any.
+
+    The default has the types of the target's field.
+    """
     inner, is_array, is_nullable = _shape(hint)
     is_struct = isinstance(inner, type) and dataclasses.is_dataclass(inner)
     target = inner if wanted is None else _shape(wanted[1])[0]
@@ -165,10 +167,10 @@ def _field_plan(
 
 
 def _shape(hint: Any) -> tuple[Any, bool, bool]:
-    """What stands inside a type, whether in an array, whether it may be null."""
+    """Return the element type of a type hint, whether it is an array, whether it is nullable."""
     is_nullable = False
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+        (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
         is_nullable = True
     if typing.get_origin(hint) is tuple:
         element = typing.get_args(hint)[0]
@@ -177,7 +179,7 @@ def _shape(hint: Any) -> tuple[Any, bool, bool]:
 
 
 def _default(field: dataclasses.Field[Any], hint: Any) -> tuple[object, bool]:
-    """The default that Kafka's definition says, or the one of the type; and which it is."""
+    """Return a field's default, and whether it is from Kafka's schema rather than of the type."""
     if field.default is not dataclasses.MISSING:
         return field.default, True
     inner, is_array, is_nullable = _shape(hint)
