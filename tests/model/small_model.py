@@ -1,14 +1,13 @@
-"""Every history of a small quorum: three replicas, few elections, appends and restarts.
+"""Model checker of a small quorum: three replicas, few elections, appends and restarts.
 
-Rules of this file:
-
-1. The core is the real one; logs are lists in memory, and durable at once. Time stands still but
-   where an action lets a timeout pass, so that what a state can do depends on nothing else: nothing
-   is waited for after a failure.
-2. An action is a whole exchange between two replicas, or something that one does alone; what is
-   lost on the way is an exchange that never happens. What was sent stays on its way until it
-   arrives or something else is sent there. Two states with one ``key`` (``state_key``) are one.
-3. A history ends where the bounds say. Within them nothing is left out.
+1. The core is the real one; logs are lists in memory, durable on append. Time advances only when an
+   action expires a timeout, so that the successors of a state depend on the state alone; there is
+   no backoff after a failure.
+2. An action is a request and its response between two replicas, or a local action of one replica;
+   a lost message is an exchange that does not happen. A request stays in flight until it is
+   delivered or replaced by another one to the same node. States with equal ``key`` (``state_key``)
+   are one state.
+3. The search is exhaustive within the bounds.
 """
 
 from __future__ import annotations
@@ -68,11 +67,11 @@ def no_jitter_ms(_bound_ms: int) -> int:
 
 
 Record: TypeAlias = tuple[int, int]
-"""Its epoch, and its value: above 0 a user's, else a leader change, -1 less the leader's id."""
+"""Epoch and value; above 0 a user's, else a leader change, -1 minus the leader's id."""
 
 
 class ModelLog:
-    """A log of one-record batches."""
+    """Log of one-record batches."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -113,7 +112,7 @@ class ModelLog:
 
 
 class ModelNode:
-    """One replica, and what it wrote down."""
+    """Replica with its durable state."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -126,7 +125,7 @@ class ModelNode:
         self.start()
 
     def start(self) -> None:
-        """Begin with what was written down, and nothing else."""
+        """Restart from the durable state."""
         self.sent, self.replies, self.committed = {}, [], 0
         initial_state = InitialState(
             local_voter=Voter(key=ReplicaKey(self.node_id)),
@@ -140,7 +139,7 @@ class ModelNode:
         self.tell(TimePassed())
 
     def tell(self, event: Event) -> None:
-        """Take an event, and all that follows from it in this replica."""
+        """Handle an event, and the events that follow from its effects in this replica."""
         events = deque([event])
         while events:
             for effect in self.core.step(events.popleft(), now_ms=self.now_ms):
@@ -187,7 +186,7 @@ class ModelNode:
         self.tell(SyncCompleted())
 
     def key(self, names: Names) -> Key:
-        """All that decides what this replica may do, with other names for the replicas."""
+        """Return all state that affects this replica's behaviour, with replicas renamed."""
         reader = Reader(names, self.now_ms)
         return (
             reader.core(self.core),
@@ -206,7 +205,7 @@ def _renamed(records: Iterable[Record], names: Names) -> tuple[Record, ...]:
 
 @dataclass(slots=True)
 class ModelState:
-    """The quorum at a moment. ``history`` is what anybody ever called committed."""
+    """State of the quorum. ``history`` has the records that any replica considered committed."""
 
     nodes: tuple[ModelNode, ...]
     history: tuple[Record, ...] = ()
@@ -215,7 +214,7 @@ class ModelState:
     path: tuple[str, ...] = field(default=())
 
     def key(self) -> bytes:
-        """The same for states that differ in the names of the replicas only, and for no others."""
+        """Key that is equal if and only if states differ in the names of replicas only."""
         found = least_key(
             lambda one, names: self.nodes[one].key(names),
             lambda names: _renamed(self.history, names),
@@ -225,7 +224,7 @@ class ModelState:
         return blake2b(text.encode(), digest_size=16).digest()
 
     def changed(self, action: str, *node_ids: int) -> ModelState:
-        """The same, of which these nodes may be changed."""
+        """Return a copy in which these nodes may be modified."""
         nodes = tuple(
             pickle.loads(pickle.dumps(node)) if node.node_id in node_ids else node
             for node in self.nodes
@@ -243,11 +242,11 @@ class Bounds:
 
 
 class BrokenModelError(AssertionError):
-    """A history in which something that was committed is not."""
+    """A history that loses a committed record."""
 
 
 def next_states(state: ModelState, bounds: Bounds) -> Iterator[ModelState]:
-    """Everything that may happen next."""
+    """Return all possible actions and their successor states."""
     for node in state.nodes:
         me = node.node_id
         role = node.core.role
@@ -275,7 +274,7 @@ def next_states(state: ModelState, bounds: Bounds) -> Iterator[ModelState]:
 
 
 def _elect(me: ModelNode, other: ModelNode) -> None:
-    """An election timeout passes, and one other replica is reached."""
+    """Expire a replica's election timeout, with one other replica reachable."""
     deadline_ms = me.core.next_deadline_ms
     me.now_ms = max(me.now_ms, deadline_ms or 0) + 2 * CONFIG.election_timeout_ms
     me.now_ms += 2 * CONFIG.fetch_timeout_ms
@@ -288,7 +287,7 @@ def _elect(me: ModelNode, other: ModelNode) -> None:
 
 
 def _exchange(me: ModelNode, other: ModelNode) -> None:
-    """A request goes over and its answer comes back."""
+    """Deliver a request and its response."""
     send = me.sent.pop(other.node_id)
     response = _asked(other, send.request)
     if response is None:
@@ -299,7 +298,7 @@ def _exchange(me: ModelNode, other: ModelNode) -> None:
 
 
 def _asked(node: ModelNode, request: Request) -> Response | None:
-    """What a replica answers now; None if it would wait."""
+    """Return a replica's immediate response; None if it is delayed."""
     request_id = 1 + len(node.replies)
     node.replies = []
     node.tell(RequestReceived(request_id, request))
@@ -312,7 +311,7 @@ def _asked(node: ModelNode, request: Request) -> Response | None:
 
 
 def check(state: ModelState) -> None:
-    """Committed is for ever, and one leads an epoch."""
+    """Check that committed records are kept, and that a leader has all of them."""
     history = list(state.history)
     for node in state.nodes:
         records = node.log.records[: node.committed]
@@ -329,12 +328,12 @@ def check(state: ModelState) -> None:
 
 
 def beginning() -> ModelState:
-    """Nobody has done anything yet."""
+    """Return the initial state."""
     return ModelState(tuple(ModelNode(node_id) for node_id in NODES))
 
 
 def after_actions(*actions: str) -> ModelState:
-    """Where these actions lead, one after the other."""
+    """Return the state after these actions."""
     state = beginning()
     bounds = Bounds()
     for action in actions:
@@ -346,9 +345,9 @@ def after_actions(*actions: str) -> ModelState:
 
 
 def explore(first: ModelState, bounds: Bounds, state_count_max: int | None = None) -> int:
-    """Look at every state that comes after one, within the bounds; how many there are.
+    """Check every state reachable from one, within the bounds; return their number.
 
-    Raises ``BrokenModelError`` with the shortest history that breaks a promise.
+    Raises ``BrokenModelError`` with the shortest history that violates an invariant.
     """
     seen = {first.key()}
     waiting = deque([first])

@@ -1,13 +1,11 @@
-"""The key of a state of the small model: everything that decides what may happen next.
+"""Key of a state of the small model: everything that determines its successors.
 
-Rules of this file:
-
-1. Two states have one key only if they are the same up to the names of the replicas: nothing that a
-   replica remembers is left out but what says the same in other words (rule 3).
-2. Every field is declared here with what it is. One that is not declared is an error: a core that
-   remembers something new must not make states one that differ in it.
-3. Numbers that only tell one request from another are not in a key; whether an answer would still
-   be awaited is. Times are relative to the replica's clock.
+1. Two states have the same key only if they are equal up to the names of the replicas. Only
+   redundant fields are omitted (3).
+2. Every field is declared here with its kind. An undeclared field is an error: a new field of the
+   core must not merge states that differ in it.
+3. A key has no correlation ids, but whether a request is still in flight. Times are relative to the
+   replica's clock.
 """
 
 from __future__ import annotations
@@ -24,25 +22,25 @@ from raftlog.quorum.effects import Send
 from raftlog.types import ReplicaKey
 
 Names: TypeAlias = tuple[int, ...]
-"""Of each replica: what it is called in a key."""
+"""By replica: its name in a key."""
 Key: TypeAlias = tuple[Any, ...]
 ANONYMOUS: Final = -7
-"""What replicas are called where their names do not matter."""
+"""One name for all replicas."""
 
 
 class Kind(enum.Enum):
-    """What a field is."""
+    """Kind of a field."""
 
     VALUE = enum.auto()
     NAME = enum.auto()
-    """The id of a replica, or None."""
+    """Id of a replica, or None."""
     NAMES = enum.auto()
-    """A set of ids or keys of replicas."""
+    """Set of ids or keys of replicas."""
     BY_NAME = enum.auto()
-    """A dictionary by ids or keys."""
+    """Dictionary by id or key."""
     TIME = enum.auto()
     IGNORED = enum.auto()
-    """It never changes, or rule 3."""
+    """Constant or redundant (3)."""
 
 
 _KINDS: Final[dict[Kind, frozenset[str]]] = {
@@ -150,21 +148,21 @@ def _field_names(kind: type[Any]) -> tuple[str, ...]:
 
 
 class Reader:
-    """Makes keys of what one replica remembers, with other names for the replicas."""
+    """Builder of the keys of one replica's state, with replicas renamed."""
 
     def __init__(self, names: Names, now_ms: int) -> None:
         self._names = names
         self._now_ms = now_ms
 
     def core(self, core: QuorumCore) -> Key:
-        """Return the key of all that a core remembers; its parts but the state have nothing."""
+        """Return the key of a core; of its parts only ``ReplicaState`` and ``Following`` count."""
         following = self._object(core._following)
         for part in (core._elections, core._leadership, core._membership):
             assert not self._object(part)[1:], "a part that remembers something"
         return (self._object(core._state), following)
 
     def sent(self, sent: Mapping[int, Send], core: QuorumCore) -> Key:
-        """Return the key of what is on its way, and of whether its answer is awaited."""
+        """Return the key of the messages in flight, and whether their responses are accepted."""
         awaited = {one.correlation_id for one in core._state.requests._in_flight.values()}
         return tuple(
             sorted(
@@ -230,10 +228,10 @@ class Reader:
 def least_key(
     keys_of: Callable[[int, Names], Any], shared: Callable[[Names], Any], count: int
 ) -> tuple[Any, ...]:
-    """Return the same key for all states that differ in the names of ``count`` replicas alone.
+    """Return a key that is equal for states that differ in the names of ``count`` replicas only.
 
     ``keys_of(replica, names)`` is the key of one replica, ``shared(names)`` that of the rest. Only
-    replicas that are alike without any names may change places.
+    replicas with equal keys without names are permuted.
     """
     anonymous = (ANONYMOUS,) * count
     alike = {one: repr(keys_of(one, anonymous)) for one in range(count)}

@@ -1,10 +1,9 @@
-"""Nothing that was committed is lost in any history of a small quorum.
+"""No committed record is lost in any history of a small quorum.
 
-Within its bounds ``explore`` leaves nothing out: the key of a state is complete (``state_key``).
-That has its price: a state costs two or three milliseconds, and a second epoch or a restart makes
-many times as many. So what is exhaustive is one election with two records; what two elections do is
-looked at up to a number of states, the shortest histories first.
-``RAFTLOG_MODEL_STATES=100000`` looks at more of them.
+``explore`` is exhaustive within its bounds, because the key of a state is complete (``state_key``).
+A state takes two or three milliseconds, and a second epoch or a restart multiplies the states. So
+one election with two records is explored exhaustively; two elections are explored breadth-first up
+to a number of states, which ``RAFTLOG_MODEL_STATES=100000`` raises.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ def test_in_the_shortest_histories_of_two_elections_what_is_committed_stays(rest
 
 
 FIGURE_8 = ("elect 0 by 1", "append 0", "restart 0", "elect 1 by 2", "append 1", "restart 1")
-"""Two leaders, each with a record that nobody else has."""
+"""Two leaders, each with a record that no other replica has."""
 
 
 def test_after_two_leaders_that_replicated_nothing_what_is_committed_stays() -> None:
-    """Raft's figure 8: a majority may hold a record of an older epoch and lose it all the same."""
+    """A record of an older epoch can be lost although a majority has it (Raft, figure 8)."""
     assert explore(after_actions(*FIGURE_8), Bounds(), state_count_max=600) == 600
 
 
@@ -65,7 +64,7 @@ def test_in_more_that_may_follow_two_such_leaders_what_is_committed_stays() -> N
 
 
 def test_every_field_that_a_role_remembers_is_declared_in_the_key() -> None:
-    """A field that is new must be looked at: one that is missing raises where it is met, too."""
+    """Every field is declared; an undeclared one also raises when a key is built."""
     kinds = (roles.Unattached, roles.Prospective, Candidate, Follower, Leader, roles.Resigned)
     named = {one.name for kind in kinds for one in fields(kind)}
     assert named <= set(KIND_OF) | set(SPECIAL)
@@ -109,7 +108,7 @@ def test_states_that_differ_in_names_alone_are_one() -> None:
 
 
 def test_states_of_one_key_have_next_states_of_the_same_keys() -> None:
-    """What a key leaves out decides nothing."""
+    """Fields that a key omits do not affect the successors."""
     bounds = Bounds(epoch_max=2, value_count_max=1, restart_count_max=1)
     one = after_actions("elect 0 by 1", "append 0", "exchange 0 with 1")
     other = after_actions("elect 1 by 2", "append 1", "exchange 1 with 2")

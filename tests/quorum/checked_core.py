@@ -1,10 +1,7 @@
-"""A core whose every step is looked at: what simulated and scripted nodes run.
+"""Quorum core that checks the effects of every step; simulated and scripted nodes run it.
 
-Rules of this file:
-
-1. Nothing is said before what it vouches for is asked to be written down: a vote, an epoch, a
-   durable end of the log.
-2. A step leaves nothing undone that was due.
+1. A vote, an epoch or a truncation is made durable before a message that depends on it is sent.
+2. No timer is overdue after a step.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from raftlog.quorum.state import InitialState
 
 
 class ObservedSteps:
-    """What happened in all steps while ``recording`` lasted."""
+    """Role transitions and counts of all steps while ``recording`` is active."""
 
     def __init__(self) -> None:
         self.changes: set[tuple[RoleType, RoleType]] = set()
@@ -46,7 +43,7 @@ class ObservedSteps:
 
 
 class CheckedCore(QuorumCore):
-    """The core, with an eye on it."""
+    """Quorum core that asserts the module's invariants."""
 
     seen: ClassVar[ObservedSteps] = ObservedSteps()
 
@@ -123,14 +120,14 @@ class CheckedCore(QuorumCore):
 
 
 class CheckedReplica(Replica):
-    """A replica with such a core."""
+    """Replica with a ``CheckedCore``."""
 
     core_type = CheckedCore
 
 
 @contextmanager
 def recording() -> Iterator[ObservedSteps]:
-    """What all cores do from now on."""
+    """Record the steps of all cores."""
     before, CheckedCore.seen = CheckedCore.seen, ObservedSteps()
     try:
         yield CheckedCore.seen

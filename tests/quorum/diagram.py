@@ -1,4 +1,4 @@
-"""The roles of a replica and how one becomes another, drawn from ``TRANSITIONS``.
+"""Diagram of a replica's roles and transitions, generated from ``TRANSITIONS``.
 
 ``python -m tests.quorum.diagram`` (``make diagram``) writes it into ARCHITECTURE.md.
 """
@@ -31,13 +31,13 @@ ROLES: Final[tuple[RoleType, ...]] = (
     Resigned,
     Follower,
 )
-"""In the order in which a leader comes and goes."""
+"""In the order of the diagram."""
 ANY: Final = "any role"
 WIDTH: Final = 13
 
 
 def diagram() -> str:
-    """One arrow a line: from, to, why. What happens in every role is said once."""
+    """Return one transition per line: from, to, causes. Those of every role are listed once."""
     everywhere = [
         (trigger, target)
         for trigger in Trigger
@@ -62,12 +62,12 @@ def diagram() -> str:
 
 
 def section() -> str:
-    """What stands between the markers, with them."""
+    """Return the diagram between its markers, including these."""
     return f"{BEGIN}\n```text\n{diagram()}\n```\n{END}"
 
 
 def written(page: str) -> str:
-    """The page with the diagram as it is now."""
+    """Return the page with the diagram replaced."""
     before, _, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert end, f"{BEGIN} and {END} are not in the page"

@@ -1,4 +1,4 @@
-"""One core without a log and without peers: a test is its driver, and answers what it asks."""
+"""Quorum core without log and peers: the test drives it and responds to its requests."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SECOND: Final = ReplicaKey(2, "b")
 THIRD: Final = ReplicaKey(3, "c")
 VOTERS: Final = (ME, SECOND, THIRD)
 STRANGER: Final = ReplicaKey(9, "i")
-"""A replica that is in no set of voters."""
+"""Replica in no voter set."""
 
 EffectType = TypeVar("EffectType")
 
 
 @dataclass
 class LogEnds:
-    """The log as the core sees it: offsets and the last epoch, without records."""
+    """``LogView`` with offsets and the last epoch, without records."""
 
     log_start_offset: int = 0
     end_offset: int = 0
@@ -67,7 +67,7 @@ def found(effects: list[Effect], kind: type[EffectType]) -> list[EffectType]:
 
 
 class OneCore:
-    """The core of replica 1. No jitter: a timeout is the shortest that the configuration allows."""
+    """Core of replica 1. Without jitter, so that timeouts have their minimum."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class OneCore:
         )
         self.core = QuorumCore(initial_state, now_ms=0)
         self.sent: dict[int, Send] = {}
-        """What each node was asked last."""
+        """Last request sent to each node."""
 
     def step(self, event: Event) -> list[Effect]:
         effects = self.core.step(event, now_ms=self.now_ms)
@@ -101,23 +101,23 @@ class OneCore:
         return reply.response
 
     def answer(self, node_id: int, response: Response) -> list[Effect]:
-        """Answer what this node was asked last."""
+        """Respond to the last request sent to this node."""
         return self.step(ResponseReceived(self.sent.pop(node_id).correlation_id, response))
 
     def asked(self, node_id: int) -> Request | None:
-        """Return what this node was asked and has not answered."""
+        """Return the in-flight request to this node."""
         sent = self.sent.get(node_id)
         return None if sent is None else sent.request
 
     def reach_deadline(self) -> list[Effect]:
-        """Let time pass until something is due."""
+        """Advance the time to the next deadline."""
         deadline_ms = self.core.next_deadline_ms
         assert deadline_ms is not None, "something is due"
         self.now_ms = max(deadline_ms, self.now_ms)
         return self.step(TimePassed())
 
     def elect(self, *granting: int) -> AppendLeaderChange:
-        """Let time pass and these voters grant every vote, until the replica leads."""
+        """Advance the time, with every vote of these voters granted, until the replica leads."""
         for _ in range(10):
             effects = self.reach_deadline()
             while True:
@@ -130,7 +130,7 @@ class OneCore:
         raise AssertionError("it is not elected")
 
     def grant(self, node_id: int) -> list[Effect]:
-        """Let a voter grant the vote that it was asked for."""
+        """Respond to the vote request to this voter with a granted vote."""
         request = self.asked(node_id)
         assert isinstance(request, VoteRequest), "it was asked for its vote"
         leader_and_epoch = LeaderAndEpoch(epoch=request.epoch)
@@ -139,7 +139,7 @@ class OneCore:
         )
 
     def append(self, record_count: int = 1, *, is_synced: bool = True) -> list[Effect]:
-        """Append records in the epoch that the replica leads."""
+        """Append records as leader."""
         self.log.end_offset += record_count
         self.log.last_fetched_epoch = self.core.epoch
         effects = self.step(Appended())
@@ -150,7 +150,7 @@ class OneCore:
         return self.step(SyncCompleted())
 
     def follow(self, leader_id: int, epoch: int) -> None:
-        """Become a follower that the leader has just answered."""
+        """Become a follower that has just received a fetch response."""
         self.step(
             RequestReceived(
                 7, BeginQuorumEpochRequest(epoch=epoch, leader_id=leader_id, voter=None)
@@ -159,7 +159,7 @@ class OneCore:
         self.fetched(leader_id)
 
     def fetched(self, leader_id: int, high_watermark: int | None = None) -> list[Effect]:
-        """Let the leader answer the fetch that it was sent, with a high watermark at most."""
+        """Respond to the last fetch, without records."""
         request = self.asked(leader_id)
         assert isinstance(request, FetchRequest), "it was fetched from"
         leader_and_epoch = LeaderAndEpoch(epoch=request.epoch, leader_id=leader_id)
@@ -175,7 +175,7 @@ def vote_request(
     last_epoch: int = 0,
     last_offset: int = 0,
 ) -> VoteRequest:
-    """Build a request for a vote, of a candidate whose log is empty unless it is given."""
+    """Build a vote request; the candidate's log is empty by default."""
     return VoteRequest(
         epoch=epoch,
         candidate=candidate,

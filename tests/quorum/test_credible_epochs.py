@@ -1,4 +1,4 @@
-"""Which later epochs a replica takes up: of requests, of responses, and of unknown replicas."""
+"""Credible epochs of requests, of responses, and of unknown replicas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_request_raises_the_epoch_by_a_bounded_step(kind: int) -> None:
 
 
 def test_an_epoch_without_a_leader_does_not_extend_the_reach_of_requests() -> None:
-    """Or a few requests would use up all epochs, a step each."""
+    """Otherwise a few requests, a step each, would exhaust the epochs."""
     one = OneCore()
     one.ask(vote_request(SECOND, EPOCH_STEP_MAX))
     one.ask(vote_request(SECOND, EPOCH_STEP_MAX + 2))
@@ -99,7 +99,7 @@ def test_an_unknown_replica_does_not_raise_the_epoch_while_a_leader_is_in_office
 
 
 def test_an_unknown_replica_is_voted_for_when_the_leader_is_missed() -> None:
-    """It may be a voter that was added while this log lagged, and alone have what is committed."""
+    """It may be a voter added after the end of this log, with the only complete log."""
     without_leader, missing_it = OneCore(), follower()
     missing_it.reach_deadline()
     for one in (without_leader, missing_it):

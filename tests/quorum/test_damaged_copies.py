@@ -1,4 +1,4 @@
-"""Voters whose logs were damaged: who knows of them, and what it takes to have a leader again."""
+"""Voters with damaged logs: how they are reported, and how a leader is elected again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(handler: Handler, *commands: str) -> None:
 
 
 def damaged(*node_ids: int) -> Handler:
-    """Three voters that are started again, these with a damaged log."""
+    """Restart three voters, these with a damaged log."""
     handler = Handler()
     run(handler, *BEGINNING)
     for node_id in node_ids:

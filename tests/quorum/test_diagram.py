@@ -1,4 +1,4 @@
-"""The diagram of the roles in ARCHITECTURE.md is that of the code."""
+"""The diagram of roles in ARCHITECTURE.md is up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replica does about votes and leaders, one step after the other."""
+"""Elections of a single core, step by step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_vote_is_written_down_before_it_is_granted() -> None:
 
 
 def test_a_leader_that_restarts_does_not_lead_its_epoch_again() -> None:
-    """What it appended there may not have been durable, and others may have it."""
+    """Its unsynced records may be lost here although other replicas have them."""
     led = ElectionState(epoch=3, leader_id=1, voted_key=ME)
     one = OneCore(
         log=LogEnds(end_offset=5, synced_end_offset=5, last_fetched_epoch=3), election=led
@@ -55,7 +55,7 @@ def votes_asked(effects: list[Effect]) -> list[VoteRequest]:
 
 
 def missing_its_leader() -> OneCore:
-    """A replica that has followed 2 in epoch 1, and asks for pre-votes."""
+    """Return a prospective replica that followed 2 in epoch 1."""
     one = OneCore()
     one.follow(2, 1)
     one.reach_deadline()
@@ -77,7 +77,7 @@ def test_the_missed_leader_itself_is_followed_again() -> None:
 
 
 def leaving() -> OneCore:
-    """A replica that removed itself from the voters: not committed, and 2 may not have it."""
+    """Return a replica that appended its own removal, which is not committed."""
     history = VoterSetHistory(voter_set(ME, SECOND), kraft_version=1)
     history.add_voters(4, voter_set(SECOND))
     log = LogEnds(end_offset=5, synced_end_offset=5, last_fetched_epoch=1)
@@ -85,7 +85,7 @@ def leaving() -> OneCore:
 
 
 def test_a_voter_whose_removal_is_not_committed_stands_for_election() -> None:
-    """Raft's dissertation, 4.2.2: the other voter needs its log."""
+    """The other voter needs its log (Raft's dissertation, 4.2.2)."""
     one = leaving()
     (pre_vote,) = votes_asked(one.reach_deadline())
     assert pre_vote.is_pre_vote
@@ -95,7 +95,7 @@ def test_a_voter_whose_removal_is_not_committed_stands_for_election() -> None:
 
 
 def test_a_replica_that_is_no_voter_does_not_count_its_own_vote() -> None:
-    """The one voter that is left must grant both; its own vote would be a majority of one."""
+    """The remaining voter must grant both votes; its own vote would be a majority of one."""
     one = leaving()
     effects = one.reach_deadline()
     assert not found(effects, AppendLeaderChange)

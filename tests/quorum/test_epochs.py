@@ -1,4 +1,4 @@
-"""The last epochs: nobody stands for one that no batch holds, and a file with one is damaged."""
+"""``EPOCH_MAX``: no candidate exceeds it, and a quorum-state file with a later epoch is damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which high watermark a replica takes: the leader's own, and what a follower is told."""
+"""High watermark of a leader and of a follower."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_only_voter_commits_what_is_synced() -> None:
 
 
 def test_a_high_watermark_below_the_start_of_the_log_is_ignored() -> None:
-    """Everything below the start of the log is committed, whatever a leader says."""
+    """All records below the log start offset are committed, whatever the leader returns."""
     log = LogEnds(log_start_offset=4, end_offset=6, synced_end_offset=6, last_fetched_epoch=1)
     one = OneCore(log=log)
     one.follow(2, 1)

@@ -1,4 +1,4 @@
-"""What a leader says about the end of the log only when a majority has confirmed that it leads."""
+"""ReadIndex: a leader returns the end of the log only after a majority has confirmed it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.scenarios.commands import Handler
 
 
 def run(handler: Handler, *commands: str) -> list[str]:
-    """Run commands; return the answers that users get meanwhile."""
+    """Run commands; return the results of appends."""
     for command in commands:
         handler.run(command)
     return [line for line in handler.take_lines() if line.startswith("user")]
@@ -25,7 +25,7 @@ def test_an_empty_append_is_answered_when_a_majority_has_confirmed_the_leader() 
 
 
 def test_a_deposed_leader_does_not_confirm_the_end_of_its_log() -> None:
-    """The new leader's log may be longer already."""
+    """The new leader's log may already be longer."""
     handler = leader_of_three()
     run(handler, "partition 1", "elect 3", "deliver", 'append 3 "b"', "deliver")
     assert run(handler, "append 1", "deliver", "tick 1 ms=20", "deliver") == []

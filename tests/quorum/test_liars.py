@@ -1,7 +1,7 @@
-"""A node among others that say whatever they like: it keeps the rules for itself.
+"""A node among byzantine nodes keeps the invariants of its own steps, and never fails.
 
-The others' messages have the right form and any content. What is lost by believing them is theirs
-to answer for; a node never breaks its own word, and never falls over.
+The messages of the others are well-formed with arbitrary values. Committed records may be lost;
+only the steps of the correct node are checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.simulation.invariants import Witness
 
 
 class NullWitness(Witness):
-    """Where others lie, what is committed may change: only steps are looked at."""
+    """Witness that ignores changes of committed records: only steps are checked."""
 
     def saw_leader(self, node_id: int, life: int, epoch: int, log: QuorumLog) -> None:
         pass
@@ -30,7 +30,7 @@ class NullWitness(Witness):
 
 others = st.sampled_from((2, 3))
 epochs = st.sampled_from(("E+0", "E+0", "E+0", "E+0", "E+1", "E+1", "E-1", "E+3"))
-"""``E`` is the node's epoch when the message comes, ``L`` the end of its log."""
+"""``E`` is the node's epoch when it receives the message, ``L`` the end of its log."""
 offsets = st.sampled_from(("L+0", "L+0", "L+0", "L-1", "L-2", "L+1", "L+5", "L-9"))
 places = st.builds("{}@{}".format, offsets, epochs)
 
@@ -58,8 +58,10 @@ def requests(draw: st.DrawFn) -> str:
 
 @st.composite
 def answers(draw: st.DrawFn) -> str:
-    """An answer to whatever was asked last: ``*`` is its kind, and the words behind it that kind's
-    (``check_script`` takes those)."""
+    """Draw a response to the last request: ``*`` is its kind.
+
+    The words after ``|`` are per kind; ``check_script`` chooses those of the request.
+    """
     who, epoch = draw(others), draw(epochs)
     leader = draw(st.sampled_from(("", "", " leader=1", " leader=2", " leader=3")))
     error = draw(st.sampled_from([ErrorCode.NONE] * 24 + list(ErrorCode))).name
@@ -128,7 +130,7 @@ def check_script(script: list[str]) -> None:
 
 
 def fill_in(handler: Handler, command: str) -> str:
-    """Epochs and offsets as numbers, and an answer to what was asked."""
+    """Return the command with numbers for ``E`` and ``L``, and the kind of the last request."""
     node = handler.node(1)
     command, *by_kind = command.split("|")
     if by_kind:

@@ -1,4 +1,4 @@
-"""What a leader knows of the others, and what that commits."""
+"""Progress of replicas on a leader, and the majority's end offset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def filled(history: list[tuple[ReplicaKey, int]]) -> Progress:
 
 
 def brute_force(voters: VoterSet, ends: dict[int, int]) -> int:
-    """The greatest offset that more than half of the voters have reached."""
+    """Return the greatest offset that more than half of the voters have reached."""
     reached = 0
     for offset in range(20):
         holders = sum(1 for voter in voters if ends.get(voter.key.node_id, 0) >= offset)
@@ -41,7 +41,7 @@ def brute_force(voters: VoterSet, ends: dict[int, int]) -> int:
 def test_a_majority_of_dynamic_voters_commits(
     found: list[ReplicaKey], history: list[tuple[ReplicaKey, int]], own: ReplicaKey, end: int
 ) -> None:
-    """A voter is node id and directory id together: what another disk holds says nothing."""
+    """A voter is identified by node id and directory id: another disk does not count."""
     voters = set_of(found)
     members = {voter.key for voter in voters}
     others = [(key, offset) for key, offset in history if key.node_id != own.node_id]
@@ -56,7 +56,7 @@ def test_a_majority_of_dynamic_voters_commits(
 def test_a_majority_of_static_voters_commits(
     found: list[ReplicaKey], history: list[tuple[ReplicaKey, int]], own: ReplicaKey, end: int
 ) -> None:
-    """Configured voters have no directory id: what a node id said last counts."""
+    """Static voters have no directory id: the last fetch of the node id counts."""
     voters = set_of(found)
     others = [(key, offset) for key, offset in history if key.node_id != own.node_id]
     ends = {key.node_id: offset for key, offset in others}

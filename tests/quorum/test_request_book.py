@@ -1,4 +1,4 @@
-"""One request to a node at a time, each answered once, and a pause after a failure."""
+"""RequestManager: one in-flight request per node, one response each, backoff after a failure."""
 
 from __future__ import annotations
 

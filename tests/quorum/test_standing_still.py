@@ -1,4 +1,4 @@
-"""A replica that finds no room for what it must write down before it may go on."""
+"""Replica that is stalled because the disk is full and an effect must be durable first."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.quorum.checked_core import CheckedReplica
 from tests.simulation.driven_node import DIRECTORY, TIME_MS, TOPIC_ID, new_disk
 
 FAR = Endpoint("PEERS", "x" * 3_000, 1)
-"""So long a name that the first batch of an epoch takes more room than what is written of votes."""
+"""A host so long that the first batch of an epoch is larger than the quorum-state file."""
 
 
 class OnlyVoter:
-    """The only voter of a dynamic quorum, with room for elections and for nothing else."""
+    """Single voter of a dynamic quorum, with disk space for elections only."""
 
     def __init__(self) -> None:
         me = Voter(key=ReplicaKey(1, "AAAAAAAAAAAAAAAAAAAAAQ"), endpoints=(FAR,))

@@ -1,4 +1,4 @@
-"""Every change of roles happens somewhere, and none that is not in the table; random scripts."""
+"""Every transition of ``TRANSITIONS`` occurs and no other; random scripts elect a leader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = (5,)
 
 @pytest.fixture(scope="module")
 def seen() -> ObservedSteps:
-    """The transcripts of elections and a simulated cluster."""
+    """Record the transitions of the election transcripts and of simulated clusters."""
     with recording() as found:
         for path in transcripts():
             if path.parent.name == "elections":
@@ -118,8 +118,10 @@ def test_none_of_many_scripts_does(script: list[str]) -> None:
 
 
 def check_script(script: list[str]) -> None:
-    """Run a script in the transcripts' words, so that what is found can be kept as one. The cluster
-    has a leader at first, and must have one in the end."""
+    """Run a random script of transcript commands, which can be kept as a transcript.
+
+    The cluster has a leader at first and must have one at the end.
+    """
     handler = Handler()
     for command in ("quiet", "cluster voters=1,2,3", "elect 1", 'append 1 "first"', "deliver"):
         handler.run(command)

@@ -1,4 +1,4 @@
-"""Which voters hold at which offset, against a list that is looked through from its start."""
+"""VoterSetHistory against a model that searches a list from its start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def voters(*node_ids: int) -> VoterSet:
 
 @dataclass
 class Model:
-    """Records as a log holds them: (offset, set or version), the first before any log."""
+    """Entries (offset, voter set or version) in order, the first at offset -1."""
 
     sets: list[tuple[int, VoterSet]] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)

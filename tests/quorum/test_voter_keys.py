@@ -1,4 +1,4 @@
-"""Requests that name a voter by node id and directory id: which replica they are for."""
+"""Requests addressed to a voter by node id and directory id."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ADDRESSED = (
 def test_a_voter_confirms_a_leader_only_under_its_own_directory_id(
     voter: ReplicaKey | None, error: ErrorCode
 ) -> None:
-    """Or a voter that was formatted again would confirm a leader that is deposed."""
+    """Otherwise a voter that was reformatted would confirm a deposed leader."""
     request = BeginQuorumEpochRequest(epoch=1, leader_id=2, voter=voter)
     response = OneCore().ask(request)
     assert isinstance(response, BeginQuorumEpochResponse)

@@ -1,4 +1,4 @@
-"""Who is voted for: every role, both kinds of question, and what each may have heard before."""
+"""Granting votes and pre-votes in every role, with and without vote and leader."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def resigned() -> Role:
 
 YES, NO, IF_GOOD = "yes", "no", "if its log is as good"
 
-# role, voted for, answer to a vote, answer to a question
+# role, voted for, response to a vote request, response to a pre-vote request
 TABLE: list[tuple[str, Callable[[], Role], ReplicaKey | None, str, str]] = [
     ("unattached", unattached, None, IF_GOOD, IF_GOOD),
     ("unattached, voted for it", unattached, CANDIDATE, YES, IF_GOOD),
@@ -132,7 +132,7 @@ def test_a_vote_is_given_as_the_table_says(
 
 
 def test_two_candidates_of_one_epoch_never_both_get_a_vote() -> None:
-    """Whatever the role: who has voted for one does not vote for the other."""
+    """At most one vote per epoch in every role."""
     for _, role, voted, _, _ in TABLE:
         for end, other_end in itertools.product(GOOD_ENDS + BAD_ENDS, repeat=2):
             first = request(end, is_pre_vote=False)
@@ -152,12 +152,12 @@ def test_two_candidates_of_one_epoch_never_both_get_a_vote() -> None:
         (5, -1, 0, 2, False, ErrorCode.INVALID_REQUEST),
         (5, 0, -1, 2, False, ErrorCode.INVALID_REQUEST),
         (5, 0, 0, -1, False, ErrorCode.INVALID_REQUEST),
-        (5, 9, 5, 2, False, ErrorCode.INVALID_REQUEST),  # it would have voted in its own past
-        (5, 9, 5, 2, True, ErrorCode.NONE),  # who asks is still in that epoch
+        (5, 9, 5, 2, False, ErrorCode.INVALID_REQUEST),  # a candidate has no record of its epoch
+        (5, 9, 5, 2, True, ErrorCode.NONE),  # a prospective replica has not raised its epoch
         (5, 9, 6, 2, True, ErrorCode.INVALID_REQUEST),
         (4, 9, 3, 2, False, ErrorCode.FENCED_LEADER_EPOCH),
         (4, 9, 3, 2, True, ErrorCode.FENCED_LEADER_EPOCH),
-        (4, -1, 3, 2, False, ErrorCode.INVALID_REQUEST),  # looked at first
+        (4, -1, 3, 2, False, ErrorCode.INVALID_REQUEST),  # checked before the epoch
     ],
 )
 def test_a_senseless_request_is_refused_before_anything_is_believed(
@@ -180,7 +180,7 @@ def test_a_senseless_request_is_refused_before_anything_is_believed(
 
 
 DIRECTORY, ANOTHER = "a", "b"
-# the directory ids of the stored vote and of the candidate, and whether the vote is given again
+# directory ids of the stored vote and of the candidate, and whether the vote is granted again
 STORED_VOTES = (
     (ZERO_UUID, ZERO_UUID, True),
     (ZERO_UUID, DIRECTORY, True),
@@ -194,7 +194,7 @@ STORED_VOTES = (
 def test_only_a_vote_without_a_directory_id_is_any_directory_s(
     stored: str, asking: str, is_granted: bool
 ) -> None:
-    """Kafka: UnattachedStateTest, canGrantVote with and without a voted directory id."""
+    """Kafka: ``UnattachedStateTest``, canGrantVote with and without a voted directory id."""
     asked = replace(request((0, 0), is_pre_vote=False), candidate=ReplicaKey(2, asking))
     voted = ReplicaKey(2, stored)
     assert can_grant_vote(asked, role=unattached(), voted_key=voted, log_end=LOG_END) is is_granted

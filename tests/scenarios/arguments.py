@@ -1,10 +1,10 @@
-"""What stands behind a command: words in their places, and ``name=value`` options."""
+"""Arguments of a command: positional words and ``name=value`` options."""
 
 from __future__ import annotations
 
 
 class Arguments:
-    """The arguments of one command."""
+    """Arguments of one command."""
 
     def __init__(self, words: list[str]) -> None:
         self._options: dict[str, str] = {}

@@ -1,9 +1,7 @@
-"""The commands of scenarios, on a cluster whose every step the script decides.
+"""Commands of scenarios, on a cluster in which the script controls every step.
 
-Rules of this file:
-
-1. A command is a method ``do_<name>``; ``Handler`` lists them all with an example each.
-2. What a command causes is told by the nodes. Only ``status``, ``log`` and ``equal`` tell more.
+A command is a method ``do_<name>``; ``Handler`` lists them with examples. The nodes write the
+output of a command; only ``status``, ``log`` and ``equal`` write their own.
 """
 
 from __future__ import annotations
@@ -35,53 +33,53 @@ from .request_commands import RequestCommands
 from .scripted_responses import scripted_response
 
 MESSAGES_MAX = 1_000
-"""So many messages after one command are a quarrel without an end."""
+"""More messages than this after one command are an endless loop."""
 ELECTION_ROUNDS_MAX = 5
 
 
 class Handler(RequestCommands):
-    """Runs commands, and collects what they make observable.
+    """Runs commands, and collects their output.
 
-    The cluster, its time and its network (``N`` is a node, ``WHICH`` is nothing for everything that
-    is under way, or ``1 -> 2`` for requests of 1 to 2, ``1 <- 2`` for answers of 2 to 1, both with
-    a kind of message if need be: ``1 <- 2 Fetch``):
+    Cluster, time and network. ``WHICH`` is empty for all messages in flight, ``1 -> 2`` for
+    requests of 1 to 2, or ``1 <- 2`` for responses of 2 to 1, both optionally with a kind of
+    message: ``1 <- 2 Fetch``:
 
     ==================  ========================================================================
     cluster             ``cluster voters=1,2,3 observers=4 kraft_version=1 snapshot_bytes=60``
-    elect               ``elect 1``: all that it reaches miss their leader, and 1 asks first
-    timeout             ``timeout 2``: the time of node 2 passes until its role is over
-    tick                ``tick 2 ms=500``; without a node, of all
-    jitter              ``jitter 2 ms=300``: what is added to its election timeouts, 0 at first
-    deliver             ``deliver``: until nothing is under way; ``deliver once``; ``deliver WHICH``
-    drop, delay         ``drop 1 -> 2 Vote``; ``delay`` keeps it back until ``release``
-    duplicate           ``duplicate 1 -> 2``: the oldest one is under way twice
-    release             ``release``: what was kept back is under way again, behind the rest
-    partition           ``partition 1``: 1 and the others no longer hear each other
-    cut                 ``cut 1 2``: nor do these two
-    heal                ``heal``: everybody hears everybody
-    corrupt             ``corrupt 2 <- 1 Fetch at=70``: a bit of the records flips under way
-    answer              ``answer 2 -> 1 Fetch epoch=1 leader=1 snapshot=5@1``: the newest one, by
-                        hand instead of by 1
+    elect               ``elect 1``: the fetch timeouts of its peers expire, and 1 campaigns first
+    timeout             ``timeout 2``: advance the clock of node 2 until its role times out
+    tick                ``tick 2 ms=500``: advance the clock of a node, or of all nodes
+    jitter              ``jitter 2 ms=300``: added to its election timeouts, initially 0
+    deliver             ``deliver``: until no message is left; ``deliver once``; ``deliver WHICH``
+    drop, delay         ``drop 1 -> 2 Vote``; ``delay`` holds it until ``release``
+    duplicate           ``duplicate 1 -> 2``: the oldest message is delivered twice
+    release             ``release``: put the delayed messages after all others
+    partition           ``partition 1``: cut the network between 1 and the others
+    cut                 ``cut 1 2``: cut the network between these two
+    heal                ``heal``: connect all nodes
+    corrupt             ``corrupt 2 <- 1 Fetch at=70``: flip a bit of the records
+    answer              ``answer 2 -> 1 Fetch epoch=1 leader=1 snapshot=5@1``: respond to the
+                        newest request by hand, in place of 1
     ==================  ========================================================================
 
     Nodes:
 
     ==================  ========================================================================
-    crash               ``crash 1``; ``crash 1 power`` forgets what was not synced; ``crash 1 wipe``
-                        empties its disk; ``directory=``: and formats it with this directory id
+    crash               ``crash 1``; ``crash 1 power`` loses unsynced data; ``crash 1 wipe`` erases
+                        the disk, and formats it if ``directory=`` is given
     start               ``start 1``
-    damage              ``damage 1 quorum-state``: a bit of a file is flipped
-    fill, empty         ``fill 1 room=60``: so many bytes more find room on its disk (0), until
-                        ``empty 1``
-    forget              ``forget 1 quorum-state``: a file is gone
-    hold-sync           ``hold-sync 1``: its syncs end only at ``sync 1``; until ``free-sync 1``
-    sync, free-sync     ``sync 1``: the oldest sync under way ends
+    damage              ``damage 1 quorum-state``: flip a bit of a file
+    fill, empty         ``fill 1 room=60``: limit the free space of its disk to so many bytes
+                        (default 0) until ``empty 1``
+    forget              ``forget 1 quorum-state``: delete a file
+    hold-sync           ``hold-sync 1``: syncs complete by ``sync 1`` only, until ``free-sync 1``
+    sync, free-sync     ``sync 1``: complete the oldest running sync
     resign, shut-down   ``resign 1``
-    snapshot            ``snapshot 1``, of all that is committed; ``snapshot 1 at=5@1``;
-                        ``snapshot 1 abort`` gives it up before it is frozen
+    snapshot            ``snapshot 1``, of all committed records; ``snapshot 1 at=5@1``;
+                        ``snapshot 1 abort`` deletes it before it is frozen
     ==================  ========================================================================
 
-    Users and requests by hand (answers are told and go nowhere):
+    Users and requests by hand (responses are written and not delivered):
 
     ==================  ========================================================================
     append              ``append 1 "a" "b" required_base_offset=3 commit=app/query/7 epoch=2``;
@@ -93,22 +91,22 @@ class Handler(RequestCommands):
     fetch-snapshot      ``fetch-snapshot 1 from=2 epoch=3 id=5@2 position=0``
     add-voter           ``add-voter 1 node=4 timeout=500``, of its directory or of ``directory=``
     remove-voter        ``remove-voter 1 node=2``
-    update-voter        ``update-voter 1 node=2 epoch=3 port=9999 speaks=0``: where it listens now,
-                        and the newest kraft.version that it speaks
+    update-voter        ``update-voter 1 node=2 epoch=3 port=9999 speaks=0``: its new port, and
+                        the newest kraft.version that it supports
     ==================  ========================================================================
 
-    What is told besides:
+    Output:
 
     ==================  ========================================================================
     status              ``status 1 2``; without a node, of all
-    log                 ``log 1``: batches, ``offsets what @epoch``
-    equal               ``equal 1 2``: whether their logs are the same bytes, from where all begin
-    quiet, aloud        ``quiet``: what follows is not told, until ``aloud``
+    log                 ``log 1``: batches, ``offsets content @epoch``
+    equal               ``equal 1 2``: compare the bytes of their logs, from the latest log start
+    quiet, aloud        ``quiet``: suppress the output until ``aloud``
     ==================  ========================================================================
     """
 
     def run(self, command: str) -> None:
-        """Run one line."""
+        """Run one command."""
         name, *words = shlex.split(command)
         method = getattr(self, f"do_{name.replace('-', '_')}", None)
         assert method is not None, f"no such command: {name}"
@@ -117,7 +115,7 @@ class Handler(RequestCommands):
         arguments.check_all_used()
 
     def can_run(self, command: str) -> bool:
-        """Whether a command finds what it needs: a node that is alive, or dead, or messages."""
+        """Return whether a command applies: its node is running, or stopped, or has messages."""
         name, *words = shlex.split(command)
         if name in ("deliver", "drop", "delay", "duplicate"):
             which = MessageFilter() if words == ["once"] else MessageFilter.parse(words)
@@ -136,7 +134,7 @@ class Handler(RequestCommands):
         return node.is_alive != (name == "start")
 
     def asked(self, asker: int, asked: int) -> str | None:
-        """The kind of the newest request that is under way between two nodes."""
+        """Return the kind of the newest request in flight between two nodes."""
         found = self._post.of(MessageFilter(asker, asked, is_response=False))
         return found[-1].kind if found else None
 

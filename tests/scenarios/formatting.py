@@ -1,6 +1,6 @@
-"""What happens in a scenario, in short lines that stay as they are.
+"""Stable one-line formats of the events of a scenario.
 
-A request is told as ``asker -> asked Kind fields``, its answer as ``asker <- asked Kind fields``.
+A request is ``sender -> receiver Kind fields``, its response ``sender <- receiver Kind fields``.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _fetched(response: FetchResponse) -> str:
 
 
 def format_records(data: bytes) -> str:
-    """``0 leader-change @1, 1-2 "a" "b" @1``: offsets, what is there, and the epoch."""
+    """``0 leader-change @1, 1-2 "a" "b" @1``: offsets, records, epoch."""
     try:
         return ", ".join(format_batch(batch) for batch in batches_of(data))
     except CorruptBatchError:
@@ -173,7 +173,7 @@ def format_snapshot_id(snapshot_id: SnapshotId) -> str:
 
 
 def parse_snapshot_id(words: str) -> SnapshotId:
-    """``5@1``: everything below offset 5, the last record being of epoch 1."""
+    """``5@1``: end offset 5, epoch 1 of the last record."""
     end_offset, epoch = words.split("@")
     return SnapshotId(epoch=int(epoch), end_offset=int(end_offset))
 
@@ -185,7 +185,7 @@ def parse_replica_key(words: str) -> ReplicaKey:
 
 
 def format_append(request: AppendRequest) -> str:
-    """The records that somebody wants appended; empty if it is none."""
+    """Return the records of an append request; empty if there are no records."""
     return " ".join(
         quoted(record if isinstance(record, bytes) else record.value or b"")
         for record in request.records
@@ -193,7 +193,7 @@ def format_append(request: AppendRequest) -> str:
 
 
 def format_append_result(records: str, answer: RequestResult) -> str:
-    """What is said to an append of ``format_append``."""
+    """Return the result of an append, after the text of ``format_append``."""
     who = f"user {records}".rstrip()
     if isinstance(answer, Done):
         result = answer.value

@@ -1,4 +1,4 @@
-"""Messages under way between the nodes of a scenario: they arrive when the script says so."""
+"""Messages in flight between the nodes of a scenario; the script delivers them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from raftlog.quorum.messages import Request, Response
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A request on its way from ``asker`` to ``asked``, or the answer on its way back.
+    """Request in flight from ``asker`` to ``asked``, or its response.
 
-    ``life`` is that of the asker's process, to which alone the answer means something.
+    ``life`` is the incarnation of the asker's process; no other one accepts the response.
     """
 
     asker: int
@@ -29,7 +29,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages a command means: ``1 -> 2 Fetch``, ``1 <- 2``, or all of them."""
+    """Selection of messages: ``1 -> 2 Fetch``, ``1 <- 2``, or all."""
 
     asker: int | None = None
     asked: int | None = None
@@ -57,7 +57,7 @@ class MessageFilter:
 
 
 class MessageQueue:
-    """What is under way, the oldest first, and which nodes cannot hear each other."""
+    """Messages in flight, oldest first, and the cut connections."""
 
     def __init__(self, write_line: Callable[[str], None]) -> None:
         self._write_line = write_line
@@ -65,10 +65,10 @@ class MessageQueue:
         self._late: list[Message] = []
         self._cut: set[frozenset[int]] = set()
         self.muted: int | None = None
-        """Whose requests are lost."""
+        """Nodes whose requests are lost."""
 
     def send(self, message: Message, words: str) -> None:
-        """Put a message on its way; ``words`` tell it."""
+        """Send a message and write it as ``words``."""
         is_muted = message.asker == self.muted and not message.is_response
         if is_muted or self.is_cut(message.asker, message.asked):
             self._write_line(f"{words} (lost)")
@@ -77,7 +77,7 @@ class MessageQueue:
         self._under_way.append(message)
 
     def cut(self, one: int, other: int) -> None:
-        """From now on nothing passes between the two, and what was under way is lost."""
+        """Cut the connection between two nodes; messages in flight are lost."""
         self._cut.add(frozenset((one, other)))
         self._drop(lambda message: {message.asker, message.asked} == {one, other})
 
@@ -96,7 +96,7 @@ class MessageQueue:
         return found[0]
 
     def take(self, message: Message) -> bool:
-        """Whether it is still under way; then it is no more."""
+        """Remove a message; return whether it was in flight."""
         if message not in self._under_way:
             return False
         self._under_way.remove(message)
@@ -119,7 +119,7 @@ class MessageQueue:
         self._under_way.append(copy)
 
     def delay(self, which: MessageFilter) -> None:
-        """Keep messages back until ``release``; what is sent later overtakes them."""
+        """Hold messages until ``release``; later messages overtake them."""
         self._late += self.drop(which)
 
     def release(self) -> None:

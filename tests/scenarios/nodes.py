@@ -1,11 +1,8 @@
-"""Nodes of a scenario: the real replica on a simulated disk, each with a clock of its own.
+"""Nodes of a scenario: the real replica on a simulated disk, each with its own clock.
 
-Rules of this file:
-
-1. Nothing happens by itself: time passes, messages arrive and (if asked for) syncs end when the
-   script says so. Everything that can be observed is told to ``write_line``, in the
-   order it happens.
-2. What must hold always is checked here too, by the witness of the simulated clusters.
+The script alone advances clocks, delivers messages and, on request, completes syncs. Every
+observable event is written to ``write_line``, in order. The witness of the simulated clusters
+checks the invariants here too.
 """
 
 from __future__ import annotations
@@ -49,11 +46,11 @@ from .formatting import (
 from .message_queue import Message, MessageQueue
 
 BY_HAND: Final = -1
-"""The life of an asker who is the script: answers are told, and go nowhere."""
+"""Incarnation of the script as sender: responses are written and not delivered."""
 
 
 class LoggedReplica(CheckedReplica):
-    """A replica whose changes of role and work on its files are told."""
+    """Replica that writes its role transitions and changes of its files."""
 
     write_line: Callable[[str], None]
 
@@ -70,7 +67,7 @@ class LoggedReplica(CheckedReplica):
             self.tell_end(before)
 
     def tell_end(self, before: int) -> None:
-        """Tell what was appended behind ``before``, or what was cut."""
+        """Write what was appended after ``before``, or truncated."""
         end = self.log.end_offset
         if end > before:
             self.write_line(f"appends {format_records(self.log.read_bytes(before, 1 << 30))}")
@@ -80,7 +77,7 @@ class LoggedReplica(CheckedReplica):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioContext:
-    """What all nodes of a scenario share."""
+    """Context shared by the nodes of a scenario."""
 
     setting: Setting
     write_line: Callable[[str], None]
@@ -88,7 +85,7 @@ class ScenarioContext:
 
 
 class ScriptedNode(DrivenNode):
-    """One node, with a clock that goes on when it is dead, too."""
+    """Node with its own clock, which also runs while the node is down."""
 
     replica_type = LoggedReplica
 
@@ -101,7 +98,7 @@ class ScriptedNode(DrivenNode):
         self._context = context
         self._messages: dict[int, Message] = {}
         self._appends_asked: dict[AppendRequest, str] = {}
-        """What users want appended, in words."""
+        """Texts of pending append requests."""
 
     @property
     def replica(self) -> Replica:
@@ -130,17 +127,17 @@ class ScriptedNode(DrivenNode):
         self.step(TimePassed())
 
     def kill(self) -> None:
-        """The process ends, the machine goes on."""
+        """Stop the process; unsynced data is kept by the operating system."""
         self._die()
         self.disk.kill()
 
     def lose_power(self) -> None:
-        """The machine ends: what was not synced is gone."""
+        """Cut the power: unsynced data is lost."""
         self._die()
         self.disk.crash(Survival.NOTHING)
 
     def wipe(self, directory_id: str | None = None) -> None:
-        """Replace the disk by an empty one, formatted with ``directory_id`` if one is given."""
+        """Replace the disk by an empty one, formatted with ``directory_id`` if it is given."""
         self._die()
         self.disk = new_disk(self.node_id)
         if directory_id is not None:
@@ -203,7 +200,7 @@ class ScriptedNode(DrivenNode):
         self._context.post.send(answer, words)
 
     def receive(self, message: Message) -> None:
-        """A message arrives."""
+        """Deliver a message to this node."""
         body = message.body
         if not message.is_response:
             if self.is_alive:
@@ -232,7 +229,7 @@ class ScriptedNode(DrivenNode):
         self.complete_sync(sync)
 
     def pass_time(self, span_ms: int) -> None:
-        """Let the clock go on, and wake the replica whenever it wants to be woken."""
+        """Advance the clock, and step the replica at each of its deadlines."""
         target_ms = self.now_ms + span_ms
         while self._running is not None:
             deadline_ms = self._running.next_deadline_ms
@@ -248,7 +245,7 @@ class ScriptedNode(DrivenNode):
 
     @property
     def role_ends_in_ms(self) -> int:
-        """How long until this role ends by time alone."""
+        """Return the time until the current role times out."""
         role = self.role
         if isinstance(role, Leader):
             deadline_ms = role.check_quorum_deadline_ms
@@ -261,7 +258,7 @@ class ScriptedNode(DrivenNode):
     # --- users ------------------------------------------------------------------------------------
 
     def append(self, request: AppendRequest) -> None:
-        """A user's append reaches this node."""
+        """Submit a user's append to this node."""
         appends = self.appends
         assert appends is not None, "it is dead"
         self._appends_asked[request] = format_append(request)

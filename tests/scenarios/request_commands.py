@@ -1,4 +1,4 @@
-"""Commands that ask a node something: a user's append, and requests by hand."""
+"""Commands that send a request to a node: a user's append, and requests by hand."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from .nodes import BY_HAND, ScriptedNode
 
 
 class ScenarioNodes:
-    """The nodes of a scenario, what is under way between them, and what was told."""
+    """Nodes of a scenario, messages in flight, and output."""
 
     def __init__(self, witness: Witness | None = None) -> None:
-        """``witness``: who sees all, and complains. Messages by hand may be lies: then no other."""
+        """``witness`` checks the invariants; messages by hand may need one that ignores some."""
         self.lines: list[str] = []
         self._witness = witness
         self._is_quiet = False
@@ -43,7 +43,7 @@ class ScenarioNodes:
         return self._nodes[node_id]
 
     def take_lines(self) -> list[str]:
-        """What was told since the last time."""
+        """Return the output since the last call."""
         lines, self.lines = self.lines, []
         return lines
 
@@ -60,7 +60,7 @@ class ScenarioNodes:
 
 
 class RequestCommands(ScenarioNodes):
-    """What is asked from outside."""
+    """Commands that send requests."""
 
     def do_append(self, words: Arguments) -> None:
         commit, producer = words.text("commit"), words.text("producer")
@@ -166,7 +166,7 @@ class RequestCommands(ScenarioNodes):
         self._ask(words, UpdateVoterRequest(epoch=words.number("epoch", 0), voter=voter))
 
     def _voter(self, words: Arguments) -> Voter:
-        """The one that is named, of its own directory or of ``directory=``."""
+        """Return the key of a named replica, with its own directory id or ``directory=``."""
         node_id = words.number("node", 0)
         known = self._nodes.get(node_id)
         voter = Voter(key=ReplicaKey(node_id)) if known is None else known.voter

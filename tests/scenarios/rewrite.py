@@ -1,6 +1,6 @@
-"""Write what happens now below the commands of every transcript, or of those that are named.
+"""Replace the output in all transcripts, or in the given ones, by the present output.
 
-``python -m tests.scenarios.rewrite [FILE ...]``. Read the difference before you keep it.
+``python -m tests.scenarios.rewrite [FILE ...]``. Review the diff before committing it.
 """
 
 from __future__ import annotations

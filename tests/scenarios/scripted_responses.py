@@ -1,4 +1,4 @@
-"""Answers that a scenario writes by hand, in the place of the node that was asked."""
+"""Responses that a scenario writes by hand, in place of the receiving node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .message_queue import Message
 
 
 def scripted_response(request: Message, words: Arguments) -> Message:
-    """The answer that a command describes, to a request that is under way."""
+    """Return the response that a command describes, to a request in flight."""
     return Message(
         request.asker,
         request.asked,
@@ -97,7 +97,7 @@ def _batches(named: str | None) -> bytes:
 
 
 def _voters_record(ids: str) -> NewRecord:
-    """A set of the voters ``1+2``, without a look at whether it is one."""
+    """Return a voter set of the voters ``1+2``, which may be invalid."""
     voters = tuple(
         Voter(
             voter_id=int(one),

@@ -1,6 +1,6 @@
-"""Transcripts of quorums: each is prose, commands and everything that they made observable.
+"""Transcripts of quorums: prose, commands and their output.
 
-``make rewrite`` writes down what happens now; keep a difference only if you can explain it.
+``make rewrite`` replaces the output; commit a difference only if you can explain it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Transcripts: prose, commands, ``----``, and what could be observed, up to an empty line.
+"""Transcripts: blocks of prose, commands, ``----`` and output, up to an empty line.
 
-Rules of this file:
-
-1. A file is blocks; one handler runs them all in order. Lines that begin with ``#`` are prose.
-2. A block of commands that expects nothing at all fails; ``nothing`` is what to write then.
-3. ``rewritten`` keeps prose and commands as they are and puts what happened below them.
+1. One handler runs all blocks of a file in order. Lines that begin with ``#`` are prose.
+2. A block of commands must have an expectation; that of no output is ``nothing``.
+3. ``rewritten`` keeps prose and commands, and replaces the output.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ NOTHING: Final = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """``script`` are prose and commands; ``expected`` what stands below the line."""
+    """Block: ``script`` has prose and commands, ``expected`` the output after the line."""
 
     first_line: int
     script: tuple[str, ...]
@@ -30,7 +28,7 @@ class Block:
 
     @property
     def is_prose(self) -> bool:
-        """Whether nothing is done in it."""
+        """Whether the block has no command."""
         return all(line.startswith("#") for line in self.script if line)
 
 
@@ -39,7 +37,7 @@ def transcripts() -> list[Path]:
 
 
 def parse(text: str) -> list[Block]:
-    """The blocks of a file. Prose behind the last one is a block without commands."""
+    """Return the blocks of a file. Prose after the last one is a block without commands."""
     blocks: list[Block] = []
     script: list[str] = []
     expected: list[str] | None = None
@@ -62,7 +60,7 @@ def parse(text: str) -> list[Block]:
 
 
 def run(blocks: list[Block]) -> list[tuple[str, ...]]:
-    """What can be observed of each block."""
+    """Return the output of each block."""
     handler = Handler()
     found: list[tuple[str, ...]] = []
     for block in blocks:
@@ -79,7 +77,7 @@ def run(blocks: list[Block]) -> list[tuple[str, ...]]:
 
 
 def compare(blocks: list[Block], found: list[tuple[str, ...]]) -> None:
-    """Check what happened of each block: an empty expectation is one that nobody has read."""
+    """Check the output of each block; an empty expectation fails."""
     for block, lines in zip(blocks, found, strict=True):
         if block.is_prose and not block.expected:
             continue
@@ -88,7 +86,7 @@ def compare(blocks: list[Block], found: list[tuple[str, ...]]) -> None:
 
 
 def rewritten(text: str) -> str:
-    """The same file with what happens now."""
+    """Return the file with the present output."""
     blocks = parse(text)
     parts = []
     for block, lines in zip(blocks, run(blocks), strict=True):
