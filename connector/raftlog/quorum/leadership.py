@@ -5,7 +5,7 @@ Invariants:
 1. A fetch from an offset acknowledges everything below it, but only if the logs agree up to that
    offset. The caller authenticates the replica that sends it.
 2. The leader counts its own log up to the synced end, and replicates records before they are
-   synced, so that its disk and its followers' work in parallel.
+   synced: the local sync and the replication run in parallel.
 3. A delayed fetch completes with records, a new high watermark, its maximum wait, or the end of
    the leadership.
 

@@ -29,20 +29,20 @@ class FrameDecoder:
     def __init__(self, byte_count_max: int, where: str) -> None:
         self.byte_count_max = byte_count_max
         self._where = where
-        self._kept = bytearray()
-        self._awaited_byte_count = 0
+        self._buffer = bytearray()
+        self._expected_byte_count = 0
         self._is_first = True
         self._error: FrameLengthError | None = None
 
     @property
     def buffered_byte_count(self) -> int:
         """Number of buffered bytes of an incomplete frame."""
-        return len(self._kept)
+        return len(self._buffer)
 
     @property
     def expected_byte_count(self) -> int:
         """Size of the incomplete frame, including its length; 0 if there is no such frame."""
-        return self._awaited_byte_count
+        return self._expected_byte_count
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """Return the frames that these bytes complete, in order, without their lengths.
@@ -61,31 +61,31 @@ class FrameDecoder:
 
     def _take(self, fed: memoryview, position: int, frames: list[bytes]) -> int:
         """Take the bytes that the current frame lacks; return the position after them."""
-        kept = len(self._kept)
-        first = bytes(self._kept[:LENGTH_BYTES])
+        buffered = len(self._buffer)
+        first = bytes(self._buffer[:LENGTH_BYTES])
         first += bytes(fed[position : position + LENGTH_BYTES - len(first)])
-        wanted = self._whole_byte_count(first)
-        taken = fed[position : position + wanted - kept]
-        if len(first) == LENGTH_BYTES and kept + len(taken) == wanted:
-            frames.append(self._whole(taken))
+        wanted = self._frame_byte_count(first)
+        taken = fed[position : position + wanted - buffered]
+        if len(first) == LENGTH_BYTES and buffered + len(taken) == wanted:
+            frames.append(self._complete(taken))
             self._is_first = False
-            self._awaited_byte_count = 0
+            self._expected_byte_count = 0
         else:
-            self._kept += taken
-            self._awaited_byte_count = wanted
+            self._buffer += taken
+            self._expected_byte_count = wanted
         return position + len(taken)
 
-    def _whole(self, taken: memoryview) -> bytes:
+    def _complete(self, taken: memoryview) -> bytes:
         """Return the frame that these bytes complete; a frame in one piece is copied once."""
-        if not self._kept:
+        if not self._buffer:
             return bytes(taken[LENGTH_BYTES:])
-        self._kept += taken
-        with memoryview(self._kept) as whole:
+        self._buffer += taken
+        with memoryview(self._buffer) as whole:
             data = bytes(whole[LENGTH_BYTES:])
-        self._kept = bytearray()
+        self._buffer = bytearray()
         return data
 
-    def _whole_byte_count(self, first: bytes) -> int:
+    def _frame_byte_count(self, first: bytes) -> int:
         """Return the size of the frame including its length; 4 until the length is complete."""
         if len(first) < LENGTH_BYTES:
             return LENGTH_BYTES
@@ -97,7 +97,7 @@ class FrameDecoder:
                 byte_count_max=self.byte_count_max,
                 hint=_hint(first) if self._is_first else None,
             )
-            self._kept = bytearray()
+            self._buffer = bytearray()
             raise self._error
         return LENGTH_BYTES + byte_count
 
