@@ -136,9 +136,9 @@ class ModelNode:
             jitter_ms=no_jitter_ms,
         )
         self.core = QuorumCore(initial_state, now_ms=self.now_ms)
-        self.tell(TimePassed())
+        self.handle(TimePassed())
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Handle an event, and the events that follow from its effects in this replica."""
         events = deque([event])
         while events:
@@ -182,8 +182,8 @@ class ModelNode:
         role = self.core.role
         assert isinstance(role, Leader)
         self.log.records.append((role.epoch, value))
-        self.tell(Appended())
-        self.tell(SyncCompleted())
+        self.handle(Appended())
+        self.handle(SyncCompleted())
 
     def key(self, names: Names) -> Key:
         """Return all state that affects this replica's behaviour, with replicas renamed."""
@@ -279,7 +279,7 @@ def _elect(me: ModelNode, other: ModelNode) -> None:
     me.now_ms = max(me.now_ms, deadline_ms or 0) + 2 * CONFIG.election_timeout_ms
     me.now_ms += 2 * CONFIG.fetch_timeout_ms
     me.sent = {}
-    me.tell(TimePassed())
+    me.handle(TimePassed())
     for _ in range(EXCHANGES_MAX):
         if me.core.is_leader or other.node_id not in me.sent:
             break
@@ -291,21 +291,21 @@ def _exchange(me: ModelNode, other: ModelNode) -> None:
     send = me.sent.pop(other.node_id)
     response = _asked(other, send.request)
     if response is None:
-        me.tell(SendFailed(send.correlation_id))
+        me.handle(SendFailed(send.correlation_id))
     else:
-        me.tell(ResponseReceived(send.correlation_id, response))
-    me.tell(TimePassed())
+        me.handle(ResponseReceived(send.correlation_id, response))
+    me.handle(TimePassed())
 
 
 def _asked(node: ModelNode, request: Request) -> Response | None:
     """Return a replica's immediate response; None if it is delayed."""
     request_id = 1 + len(node.replies)
     node.replies = []
-    node.tell(RequestReceived(request_id, request))
+    node.handle(RequestReceived(request_id, request))
     found = [reply.response for reply in node.replies if reply.request_id == request_id]
     node.replies = []
     if not found:
-        node.tell(RequestDropped(request_id))
+        node.handle(RequestDropped(request_id))
         return None
     return found[0]
 

@@ -219,9 +219,9 @@ class Reader:
         if name == "_replicas":
             return tuple(sorted((self._who(key), self.value(one)) for key, one in value.items()))
         if name == "_not_before_ms":
-            assert all(at <= self._now_ms for at in value.values()), "nothing is waited for"
+            assert all(at <= self._now_ms for at in value.values()), "no backoff is running"
             return None
-        assert not value, "a fetch that waits is dropped at once"
+        assert not value, "delayed fetches are dropped immediately"
         return None
 
 

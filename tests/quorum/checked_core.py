@@ -1,6 +1,6 @@
 """Quorum core that checks the effects of every step; simulated and scripted nodes run it.
 
-1. A vote, an epoch or a truncation is made durable before a message that depends on it is sent.
+1. Votes, epochs and truncations are durable before messages that depend on them are sent.
 2. No timer is overdue after a step.
 """
 
@@ -60,7 +60,7 @@ class CheckedCore(QuorumCore):
         for at, effect in enumerate(effects):
             self._look(effect, effects[:at] if isinstance(effect, Send) else ())
         marks = [effect.offset for effect in effects if isinstance(effect, AdvanceHighWatermark)]
-        assert marks == sorted(set(marks)), "high watermarks rise"
+        assert marks == sorted(set(marks)), "high watermarks increase"
         deadline_ms = self.next_deadline_ms
         assert deadline_ms is None or deadline_ms > now_ms, f"due since {deadline_ms}: {self.role}"
         return effects
@@ -80,42 +80,42 @@ class CheckedCore(QuorumCore):
 
     def _check_written(self, state: ElectionState) -> None:
         before = self._written
-        assert state.epoch >= before.epoch, "epochs never fall"
+        assert state.epoch >= before.epoch, "epochs never decrease"
         if state.epoch == before.epoch:
             if before.voted_key is not None:
-                assert state.voted_key is not None, "a vote is not taken back"
-                assert before.voted_key.matches(state.voted_key), "nor given to another replica"
-            assert before.leader_id in (None, state.leader_id), "nor is a leader"
+                assert state.voted_key is not None, "a vote is not withdrawn"
+                assert before.voted_key.matches(state.voted_key), "one vote per epoch"
+            assert before.leader_id in (None, state.leader_id), "one leader per epoch"
         self._written = state
 
     def _check_sent(self, sent: Send, before: Sequence[Effect]) -> None:
         request, log, written = sent.request, self._state.log, self._written
         if isinstance(request, FetchRequest):
             self.seen.fetch_count += 1
-            assert request.fetch_offset <= log.synced_end_offset, "durable before it is told"
+            assert request.fetch_offset <= log.synced_end_offset, "fetch offsets are durable"
             changed = [one for one in before if isinstance(one, TruncateToEndOfEpoch)]
-            assert not changed, "the log is asked for again when it is cut"
+            assert not changed, "no fetch before a truncation has completed"
             assert not [one for one in before if isinstance(one, InstallSnapshot)]
         if isinstance(request, VoteRequest) and not request.is_pre_vote:
             assert (written.epoch, written.voted_key) == (request.epoch, request.candidate), (
                 "written"
             )
         epoch = getattr(request, "epoch", 0)
-        assert epoch <= max(written.epoch, log.last_fetched_epoch), "an epoch is written down first"
+        assert epoch <= max(written.epoch, log.last_fetched_epoch), "epochs are durable when sent"
 
     def _check_response(self, request_id: int, response: Response) -> None:
         written = self._written
         leader_and_epoch = getattr(response, "leader_and_epoch", None)
         if leader_and_epoch is not None:
             assert leader_and_epoch.epoch <= written.epoch, (
-                "an epoch is written down before it is told"
+                "epochs are durable when sent"
             )
         asked = self._votes_asked.pop(request_id, None)
         if asked is None or not isinstance(response, VoteResponse):
             return
         if response.is_granted and not asked.is_pre_vote:
             self.seen.vote_count += 1
-            assert written.epoch == asked.epoch, "written down before it is given"
+            assert written.epoch == asked.epoch, "votes are durable when sent"
             assert written.voted_key == asked.candidate
 
 

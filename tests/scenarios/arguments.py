@@ -34,4 +34,4 @@ class Arguments:
         return tuple(int(word) for word in text.split(",")) if text else ()
 
     def check_all_used(self) -> None:
-        assert not self._unused, f"options that nobody asked for: {sorted(self._unused)}"
+        assert not self._unused, f"unknown options: {sorted(self._unused)}"

@@ -62,7 +62,7 @@ class LoggedReplica(CheckedReplica):
         if isinstance(effect, PersistElection):
             self.write_line(f"writes {format_election(effect.state)}")
         if self.log.snapshots != snapshots:
-            self.write_line(f"begins its log anew at {self.log.end_offset}")
+            self.write_line(f"restarts its log at {self.log.end_offset}")
         elif self.log.end_offset != before:
             self.tell_end(before)
 
