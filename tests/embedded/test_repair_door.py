@@ -74,7 +74,7 @@ def test_a_log_that_was_made_in_place_of_another_is_not_written_by_who_had_that_
     shutil.rmtree(directory)
     with raftlog.open(directory) as new:
         new.append([b"new"])
-        with pytest.raises(LogClosedError, match="another log was made in its place"):
+        with pytest.raises(LogClosedError, match="replaced by another log"):
             old.append([b"old"])
         old.close()
         assert new.append([b"on"]).base_offset == 2

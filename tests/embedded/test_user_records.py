@@ -74,18 +74,18 @@ def test_any_iterable_will_do() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ("text", "as a list, not as str"),
-        (7, "as a list, not as int"),
-        (["text"], "record 0 of those given cannot be appended: its value is str"),
-        ([b"v", 7], "record 1 of those given"),
+        ("text", "must be a list, not str"),
+        (7, "must be a list, not int"),
+        (["text"], "the record at index 0 is invalid: its value is str"),
+        ([b"v", 7], "the record at index 1 is invalid"),
         ([("k", b"v")], "its key is str, not bytes; encode it"),
         ([(b"k", b"v", b"x")], "its value is tuple"),
         ([Consumed(b"v", headers=[("raftlog.commit", b"")])], "'raftlog.'"),
-        ([Consumed(b"v", headers=[(7, b"")])], "name is not text"),
-        ([Consumed(b"v", headers=[("\udcff", b"")])], "name is not text"),
+        ([Consumed(b"v", headers=[(7, b"")])], "name must be valid Unicode"),
+        ([Consumed(b"v", headers=[("\udcff", b"")])], "name must be valid Unicode"),
         ([Consumed(b"v", headers=[("h", "text")])], "header's value is str"),
-        ([Consumed(b"v", headers=["h"])], "not a name and a value"),
-        ([NewRecord(None, b"v", offset_delta=3)], "names its own offset"),
+        ([Consumed(b"v", headers=["h"])], "must be a (name, value) pair"),
+        ([NewRecord(None, b"v", offset_delta=3)], "offset_delta"),
         ([NewRecord(None, b"v", timestamp_ms=-1)], "timestamp_ms"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_kraft_log_refuses_what_kraft_could_not_read(record: Any) -> None:
 def test_nobody_names_a_transaction_as_a_commit_by_hand() -> None:
     name = CommitName("app", "query", 3)
     begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
-    with pytest.raises(InvalidAppendError, match=r"record 1 .* name it by commit"):
+    with pytest.raises(InvalidAppendError, match=r"index 1 .* pass commit=\.\.\. instead"):
         new_records([NO_OP, begin], KRAFT)
     for text in ("bootstrap records", "[1, 2, 3]", None):
         assert new_records([marker_value(Marker.BEGIN, text)], KRAFT)
@@ -177,5 +177,5 @@ def test_a_record_has_no_more_headers_than_readers_decode() -> None:
 @pytest.mark.parametrize("key", [b"\x90", b"\x80"], ids=["array", "map"])
 def test_a_map_whose_key_cannot_be_one_is_refused(key: bytes) -> None:
     value = b"\x93\x01\x01\x81" + key + b"\x01"
-    with pytest.raises(InvalidAppendError, match=r"record 1 .*key that is an array or a map"):
+    with pytest.raises(InvalidAppendError, match=r"index 1 .*key that is an array or a map"):
         new_records([b"\x93\x01\x01\x80", value], MSGPACK)

@@ -424,7 +424,7 @@ def test_a_log_takes_the_values_that_it_declares(
         assert (await put(leader, batch(good, good))).error_code is ErrorCode.none
         answer = await put(leader, batch(good, bad))
         assert answer.error_code is ErrorCode.invalid_record
-        assert "record 1 of those given" in str(refusal(answer))
+        assert "the record at index 1 is invalid" in str(refusal(answer))
         assert [record.value for record in stored(leader)] == [good, good]
 
     run(work())
@@ -488,7 +488,7 @@ def test_among_many_too_times_and_values_are_looked_at() -> None:
         good = [NewRecord(None, b"\x93\x01\x02\xa1x", TIME_MS)] * 100
         assert (await put(msgpack_log, batch(*good))).error_code is ErrorCode.none
         bad = await put(msgpack_log, batch(*good, b"\x01"))
-        assert "record 100 of those given" in str(refusal(bad))
+        assert "the record at index 100 is invalid" in str(refusal(bad))
         assert len(stored(msgpack_log)) == 100
 
     run(work())

@@ -44,7 +44,7 @@ def test_nodes_are_named_as_kafka_s_clients_do(prefix: str) -> None:
         ({}, "path: is missing"),
         ({"path": " "}, "path: is missing"),
         ({"path": "/logs", "bootstrap.servers": "a:1"}, "give one of them"),
-        ({"ssl.ca.location": "ca.pem", "path": "/logs"}, "is missing beside ssl"),
+        ({"ssl.ca.location": "ca.pem", "path": "/logs"}, "is required with ssl"),
         ({"bootstrap.servers": "a"}, "is not host:port"),
         ({"bootstrap.servers": "a:1", "ssl.key.location": "k"}, "tls_ca"),
         ({"bootstrap.servers": "a:1", "ssl.endpoint.identification.algorithm": "x"}, "https"),

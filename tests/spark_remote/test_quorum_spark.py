@@ -136,7 +136,7 @@ def test_what_cannot_be_reached_or_meant_is_told(
     spark: SparkSession, quorum: QuorumProcesses
 ) -> None:
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
-    with pytest.raises(PySparkException, match="says where the log is, and so does path"):
+    with pytest.raises(PySparkException, match="cannot be given together with path"):
         save(frame, quorum, path="/somewhere")
     with pytest.raises(PySparkException) as caught:
         save(frame, quorum, requiredEpoch=7)

@@ -219,10 +219,10 @@ def test_a_binary_field_of_a_struct_is_bytes_in_kafka_s_record_too() -> None:
 @pytest.mark.parametrize(
     ("values", "column", "given", "words"),
     [
-        (MSGPACK, "value", None, "msgpack log takes [type, version, fields]"),
+        (MSGPACK, "value", None, "msgpack log must be [type, version, fields]"),
         (MSGPACK, "value", b"\xc1", "is not MessagePack"),
-        (MSGPACK, "value", msgpack.packb([1, 2]), "takes [type, version, fields]"),
-        (MSGPACK, "value", msgpack.packb(["", 1, 2]), "type is not a number"),
+        (MSGPACK, "value", msgpack.packb([1, 2]), "must be [type, version, fields]"),
+        (MSGPACK, "value", msgpack.packb(["", 1, 2]), "type must be a non-negative integer"),
         (KRAFT, "value", None, "is null"),
         (KRAFT, "value", b"", "is no metadata record"),
         (KRAFT, "value", encode(TOPIC)[:-1], "is no metadata record"),

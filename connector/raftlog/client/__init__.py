@@ -1,6 +1,6 @@
-"""The doors to a log: what Spark, the tables and the command line import, and nothing below it.
+"""Entry points to a log, for the Spark source, the tables and the command line.
 
-Each name is imported when it is first asked for: who only appends (``embedded``) does not pay for
+Names are imported when first accessed: a program that only appends (``embedded``) does not import
 what reading needs, numpy above all.
 """
 

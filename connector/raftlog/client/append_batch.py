@@ -1,11 +1,12 @@
-"""Requests on their way into one log: conditions are checked, offsets given, batches written.
+"""Appends of one group: conditions are checked, offsets assigned, batches written.
 
-Rules of this file:
+Invariants:
 
-1. Of each append first the epoch is looked at, then its identity (commit or producer), then the
-   token, in the same step that gives the offsets. A refusal changes nothing and stops nobody else.
-2. No lock, sync or thread: who may write, and when it is durable or committed, is the caller's. An
-   embedded log's writer (``group_committer``) and a quorum's leader go through here.
+1. For each append the epoch is checked first, then its identity (commit or producer), then its
+   required offset, in the same step that assigns the offsets. A refused append changes nothing, and
+   the others of the group continue.
+2. No lock, sync or thread: the caller excludes other writers, and decides when records are durable
+   or committed. Used by an embedded log's writer (``group_committer``) and by a quorum's leader.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from .requests import (
 
 
 class AppendBatch:
-    """One group of requests to one log. Nobody else appends to it meanwhile."""
+    """One group of requests to one log, to which nothing else is appended meanwhile."""
 
     def __init__(self, log: ReplicatedLog, now_ms: int) -> None:
         self._log = log
@@ -60,7 +61,7 @@ class AppendBatch:
         self._being_written: AppendResult | None = None
 
     def process(self, request: Request) -> RequestResult:
-        """Do what a request asks, up to the sync. Raises what fails for the whole group."""
+        """Execute a request, up to the sync. Raises errors that fail the whole group."""
         if isinstance(request, Operation):
             return self._run(request)
         try:
@@ -81,7 +82,7 @@ class AppendBatch:
 
     def _append(self, request: AppendRequest) -> AppendResult:
         if self._log.is_read_only:
-            self._log.flush()  # raises why
+            self._log.flush()  # raises the reason
         epoch = self._epoch(request)
         duplicate = self._duplicate(request)
         if duplicate is not None:
@@ -104,7 +105,7 @@ class AppendBatch:
         result = AppendResult(last_offset - len(records) + 1, last_offset, epoch)
         if has_markers or request.commit is not None or request.producer is not None:
             self._being_written = result
-            self.write()  # so that the log knows of it before the next request is looked at
+            self.write()  # the next request is checked against producer state that includes it
             self._being_written = None
         return result
 
@@ -133,7 +134,10 @@ class AppendBatch:
         return epoch
 
     def _duplicate(self, request: AppendRequest) -> Duplicate | None:
-        """Where the log has the same append already. All named ones before it are in its memory."""
+        """Return the offsets of the same append, if the log has it already.
+
+        Earlier appends with an identity are written, and so part of the producer state.
+        """
         producer_state = self._log.producer_state
         if request.commit is not None:
             return producer_state.check_commit(
@@ -147,10 +151,10 @@ class AppendBatch:
         )
 
     def _check_markers(self, request: AppendRequest) -> bool:
-        """Whether markers of metadata transactions are among the records. All before are written.
+        """Return whether the append has markers of metadata transactions. Writes earlier appends.
 
-        Raises ``InvalidAppendError`` if they would contradict what is open: one transaction is open
-        at a time, and a named commit is one itself (KIP-868).
+        Raises ``InvalidAppendError`` if the markers do not fit the open transaction: at most one is
+        open at a time, and a named commit is one itself (KIP-868).
         """
         found = [
             marker
@@ -163,12 +167,12 @@ class AppendBatch:
         is_open = self._log.producer_state.open_transaction is not None
         reason = None
         if request.commit is not None and found:
-            reason = "a named commit is a transaction itself, and cannot hold another one's markers"
+            reason = "a named commit is a transaction itself, and cannot contain any markers"
         elif request.commit is not None and is_open:
             reason = "a transaction is open; end it, or claim the log, which aborts it"
         for marker in found:
             if (marker is Marker.BEGIN) is is_open:
-                what = "begins inside another" if is_open else "ends where none is open"
+                what = "begins while another is open" if is_open else "ends, but none is open"
                 reason = reason or f"a transaction {what}"
             is_open = marker is Marker.BEGIN
         if reason is not None:
@@ -176,15 +180,15 @@ class AppendBatch:
         return True
 
     def write(self) -> None:
-        """Write what waits in the accumulator."""
+        """Write the accumulated batches."""
         batches = self._accumulator.drain()
         if batches:
             self._log.append_as_leader(batches)
 
     def interrupted(self) -> list[RequestResult]:
-        """Return the answer of the append that ``process`` was writing when it raised, if any.
+        """Return the result of the append that ``process`` was writing when it raised, if any.
 
-        It is the answer for an append that was written whole. Part of it may be in the log.
+        It is the result of a complete append, of which only a part may be in the log.
         """
         return [] if self._being_written is None else [Done(self._being_written)]
 
@@ -201,7 +205,7 @@ class AppendBatch:
 def named_records(
     records: Sequence[RecordToAppend], name: CommitName, values: ValueKind
 ) -> Sequence[RecordToAppend]:
-    """The records of a batch that names its commit."""
+    """Return records with the commit's name: a header, or a begin and an end marker (kraft)."""
     if values is ValueKind.KRAFT:
         begin = marker_value(Marker.BEGIN, commit_transaction_name(name))
         return (begin, *records, marker_value(Marker.END))
@@ -218,13 +222,13 @@ def named_records(
 
 
 def fail_if_unwritten(answer: RequestResult, end_offset: int, full: DiskFullError) -> RequestResult:
-    """An answer as it is if the disk was full behind ``end_offset``: what was written stands."""
+    """Return the result of a request, given that only ``end_offset`` was reached on a full disk."""
     if isinstance(answer, Failed):
         error = answer.error
-        is_about_what_is_not_there = (
+        depends_on_unwritten_records = (
             isinstance(error, UnexpectedEndOffsetError) and error.next_available_offset > end_offset
         )
-        return failed(full) if is_about_what_is_not_there else answer
+        return failed(full) if depends_on_unwritten_records else answer
     if not isinstance(answer.value, AppendResult):
         return answer
     result = answer.value

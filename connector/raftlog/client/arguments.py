@@ -1,10 +1,8 @@
-"""Arguments as people give them, checked before anything is done with them.
+"""Validation of arguments of the public API.
 
-Rules of this file:
-
-1. What cannot be meant is ``OptionError``, which names the argument: nothing of it may reach the
-   thread that writes, where it would stop everybody.
-2. Whatever Python takes for a whole number is one (numpy's too); True and 1.0 are none.
+An invalid argument raises ``OptionError`` with its name in the caller's thread: on the writer
+thread it would fail the requests of other threads, too. Integers are all that ``operator.index``
+accepts, numpy's included, but not ``True`` or ``1.0``.
 """
 
 from __future__ import annotations
@@ -21,14 +19,14 @@ from raftlog.records.header import INT32_MAX, INT64_MAX
 
 _INT16_MAX: Final = 2**15 - 1
 _WAIT_MS_MAX: Final = 2**40
-"""More than thirty years: Python's locks wait no longer than three hundred."""
+"""More than 30 years; Python's locks accept about 290."""
 
 _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _DURATION: Final = re.compile(r"\s*(\d{1,18})\s*([a-z]*)\s*", re.ASCII)
 
 
 def whole_number(value: Any, name: str, *, at_least: int = 0, at_most: int = INT64_MAX) -> int:
-    """A number from ``at_least`` to ``at_most``."""
+    """Return an integer from ``at_least`` to ``at_most``."""
     try:
         number = None if isinstance(value, bool) else int(operator.index(value))
     except TypeError:
@@ -43,12 +41,12 @@ def whole_number(value: Any, name: str, *, at_least: int = 0, at_most: int = INT
 
 
 def offset_or_none(value: Any, name: str) -> int | None:
-    """An offset or an epoch, if one is given. Whether it may be negative is looked at elsewhere."""
+    """Return an offset or epoch, or None. The caller checks whether it may be negative."""
     return None if value is None else whole_number(value, name, at_least=-INT64_MAX)
 
 
 def milliseconds(value: Any, name: str) -> float:
-    """How long somebody waits."""
+    """Return a timeout in milliseconds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise OptionError(option=name, reason=f"it must be a number, not {type(value).__name__}")
     if not 0 <= value <= _WAIT_MS_MAX:
@@ -57,7 +55,7 @@ def milliseconds(value: Any, name: str) -> float:
 
 
 def duration_ms(name: str, value: str) -> int:
-    """Milliseconds of a text: a number alone, or with a unit."""
+    """Return the milliseconds in a text: a number alone, or with a unit."""
     match = _DURATION.fullmatch(value.lower())
     if match is None or match[2] not in _UNITS_MS:
         raise OptionError(
@@ -67,7 +65,7 @@ def duration_ms(name: str, value: str) -> int:
 
 
 def commit_name(value: Any) -> CommitName | None:
-    """A commit's name, or its three parts."""
+    """Return a commit's name, given as such or as its three parts."""
     if value is None or isinstance(value, CommitName):
         return value
     application_id, query_id, version = _parts(
@@ -81,24 +79,24 @@ def commit_name(value: Any) -> CommitName | None:
 
 
 def text(value: Any, name: str) -> str:
-    """A text."""
+    """Return a text."""
     if not isinstance(value, str):
         raise OptionError(option=name, reason=f"it must be text, not {type(value).__name__}")
     return value
 
 
 def text_or_none(value: Any, name: str) -> str | None:
-    """A text, if one is given."""
+    """Return a text, or None."""
     return None if value is None else text(value, name)
 
 
 def producer_stamp(value: Any) -> ProducerStamp | None:
-    """A producer's stamp, or its three parts."""
+    """Return a producer's stamp, given as such or as its three parts."""
     if value is None:
         return None
     if isinstance(value, ProducerStamp):
         if value.is_transactional:
-            reason = "a transaction that it began could not be ended here"
+            reason = "a transactional producer is not supported: its transaction could not be ended"
             raise OptionError(option="producer", reason=reason)
         numbers = value.producer_id, value.producer_epoch, value.base_sequence
     else:
@@ -111,7 +109,7 @@ def producer_stamp(value: Any) -> ProducerStamp | None:
 
 
 def isolation_of(value: Any) -> Isolation:
-    """What may be read, by itself or by name: also by Kafka's own, ``read_uncommitted``."""
+    """Return an isolation level, given as such or by name, Kafka's ``read_uncommitted`` too."""
     if value == READ_UNCOMMITTED_NAME:
         return Isolation.READ_UNCOMMITTED
     try:

@@ -1,9 +1,6 @@
-"""The one place of the client that looks at a clock or sleeps.
+"""Clock of the client, an argument so that tests control time.
 
-Rules of this file:
-
-1. Time of day is for what lies in the log; how long somebody waits is of a clock that never goes
-   back.
+Timestamps in the log are wall-clock time; timeouts and deadlines use the monotonic clock.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What writers know of time. ``wall_ms``: since 1970; ``now_ms`` never goes back."""
+    """Time source. ``wall_ms``: since 1970; ``now_ms``: monotonic; ``pause`` takes seconds."""
 
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     now_ms: Callable[[], float] = lambda: time.monotonic_ns() / 1_000_000

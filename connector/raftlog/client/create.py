@@ -1,10 +1,8 @@
-"""Find an embedded log in a directory, or make one there.
+"""Lookup and creation of an embedded log in a directory.
 
-Rules of this file:
-
-1. A log is made under the lock of its writers: of several processes that come at once one makes it,
-   and the others find it. What a making that was cut short left is gone over.
-2. Nothing is written into a directory that holds anything else: Kafka's log, or somebody's files.
+A log is created under the lock of its writers, so that of concurrent processes one creates it and
+the others open it. An interrupted creation is completed. Nothing is written to a directory that
+contains anything else: Kafka's log, or a user's files.
 """
 
 from __future__ import annotations
@@ -38,18 +36,18 @@ _OWN_NAMES: Final = {
     PARTITION_METADATA_NAME,
     RAFTLOG_PROPERTIES_NAME,
 }
-"""What a log that is being made may consist of before it says that it is one."""
+"""Files of a log whose creation was interrupted."""
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def find_or_create(
     storage: WritableStorage, path: str, config: LogConfig | None, clock: Clock
 ) -> LogConfig | None:
-    """How the log in ``path`` is kept, made as ``config`` says if it is not there.
+    """Return the configuration of the embedded log in ``path``, created if it does not exist.
 
-    None if what is there is not ours: to be read, if it is a log. ``config`` None: make nothing.
-    The directory above must be there.
-    Raises ``LogNotFoundError`` (nothing there and nothing to be made, or no directory above),
+    None for anything else in ``path``, which may still be a log to read. ``config`` is that of a
+    new log; None: create nothing. The parent directory must exist.
+    Raises ``LogNotFoundError`` (nothing there and nothing to create, or no parent directory),
     ``LogLockedError``, ``CorruptFileError``, ``LogAccessError``, ``DiskFullError``.
     """
     try:
@@ -71,7 +69,7 @@ def find_or_create(
 
 
 def read_properties(storage: WritableStorage, path: str) -> LogProperties | None:
-    """What the log in a directory says it is; None if that is no log of ours.
+    """Return the properties of an embedded log; None if the directory has none.
 
     Raises ``CorruptFileError``.
     """
@@ -79,31 +77,31 @@ def read_properties(storage: WritableStorage, path: str) -> LogProperties | None
     try:
         data = read_checked(storage, file_path)
     except CorruptFileError as error:
-        way_out = "restore it, or look at it and change a setting with `raftlog configure`"
-        raise CorruptFileError(path=error.path, reason=f"{error.reason}; {way_out}") from None
+        remedy = "restore it, or check it and accept it by a change with `raftlog configure`"
+        raise CorruptFileError(path=error.path, reason=f"{error.reason}; {remedy}") from None
     return None if data is None else parse_log_properties(data, file_path)
 
 
 def embedded_properties(storage: WritableStorage, path: str) -> LogProperties:
-    """What the log of ours in a directory says it is.
+    """Return the properties of the embedded log in a directory.
 
-    Raises ``LogNotFoundError``, ``NotALogError`` if it is no log of ours, ``CorruptFileError``.
+    Raises ``LogNotFoundError``, ``NotALogError`` if it is anything else, ``CorruptFileError``.
     """
-    storage.is_directory(path)  # raises if nothing is there
+    storage.is_directory(path)  # raises if it does not exist
     properties = read_properties(storage, path)
     if properties is None:
         raise NotALogError(
             path=path,
-            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is no log of raftlog's own",
+            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is not an embedded log of raftlog",
         )
     return properties
 
 
 def topic_id_for(name: str) -> str:
-    """The topic id of a new log in a directory of that name.
+    """Return the topic id of a new log in a directory of that name.
 
-    Cluster metadata has the id that Kafka looks for; any other log has a random one, as Kafka gives
-    it (Kafka: ``Uuid.randomUuid``): never with a dash in front.
+    Cluster metadata has Kafka's fixed id; any other log has a random one, which as in Kafka never
+    begins with a dash (Kafka: ``Uuid.randomUuid``).
     """
     partition = parse_partition_name(name)
     if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
@@ -117,10 +115,10 @@ def topic_id_for(name: str) -> str:
 def _create(
     storage: WritableStorage, path: str, config: LogConfig, clock: Clock
 ) -> LogConfig | None:
-    above, name = storage.split(path)
-    storage.is_directory(above)  # raises if there is none, and names it
+    parent, name = storage.split(path)
+    storage.is_directory(parent)  # raises with its name if it does not exist
     if storage.make_directory(path):
-        storage.sync_directory(above)
+        storage.sync_directory(parent)
     fair_lock = FairLock(storage, path, pause=clock.pause)
     with fair_lock.acquire_within(LOCK_WAIT_MS, clock.now_ms):
         found = read_properties(storage, path)
@@ -129,7 +127,7 @@ def _create(
             log = ReplicatedLog.create(
                 storage, path, config=config, topic_id=topic_id_for(name), now_ms=now_ms
             )
-        else:  # made meanwhile, or by somebody who did not come to the end of it
+        else:  # created meanwhile, or only in part by a process that died
             log = ReplicatedLog.open(storage, path, now_ms=now_ms)
         config = log.config
         log.close()

@@ -1,10 +1,7 @@
-"""The door to files: paths as people write them, wired to real storage.
+"""Opening of log files for reading, by paths as users give them.
 
-Rules of this file:
-
-1. A path that exists is itself, whatever letters it has. Otherwise commas separate paths and
-   ``*``, ``?``, ``[...]`` make a pattern.
-2. Several paths are copies of one log, of different nodes.
+A path that exists is taken literally. Otherwise commas separate paths, and ``*``, ``?`` and
+``[...]`` form a pattern. Several paths are copies of one log on different nodes.
 """
 
 from __future__ import annotations
@@ -33,18 +30,27 @@ def open_path(
     storage: Storage | None = None,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> LogReader:
-    """Open what lies at ``path`` for reading, without disturbing the node that writes it.
+    """Open log files for reading, without disturbing the node that writes them.
 
-    A metadata directory; a node's log directory (its ``__cluster_metadata-0``); an ordinary
-    partition's directory; one ``.log`` segment; one ``.checkpoint``; or the directories of several
-    copies of one log, as its voters or replicas have them, separated by commas or matched by a
-    pattern.
+    Args:
+        path: a metadata directory; a node's log directory (of which ``__cluster_metadata-0`` is
+            read); a partition's directory; a ``.log`` segment; a ``.checkpoint`` snapshot; or the
+            directories of several copies of one log, of its voters or replicas, separated by commas
+            or matched by a pattern.
+        kind: the kind of records; None: detect it.
+        storage: the file system; None: the local one.
+        decompressed_bytes_max: largest size in bytes of a decompressed batch, at most
+            ``DECOMPRESSED_BYTES_OPTION_MAX``; a larger one raises ``DecompressionLimitError`` when
+            it is read.
 
-    ``kind`` declares what the records are; None: find out. A compressed batch that expands to more
-    than ``decompressed_bytes_max`` bytes is not read (``DecompressionLimitError``). Raises
-    ``LogNotFoundError``, ``LogAccessError``, ``NotALogError``, ``UnknownRecordKindError``;
-    ``OptionError`` for a limit that is too large, and if the log of ``__cluster_metadata`` is
-    declared to be another; for several voters also ``WrongClusterError`` and ``CorruptFileError``.
+    Raises:
+        LogNotFoundError, LogAccessError, NotALogError: ``path`` does not exist, cannot be read, or
+            is not a log.
+        UnknownRecordKindError: the kind of records cannot be detected.
+        OptionError: the limit is out of range, or ``kind`` is not ``METADATA`` for the log of
+            ``__cluster_metadata``.
+        WrongClusterError, CorruptFileError: the copies are not of one log, or their files are
+            damaged.
     """
     limit = whole_number(
         decompressed_bytes_max,
@@ -55,8 +61,8 @@ def open_path(
     log = _open(path, kind, storage, limit)
     if kind is LogKind.PARTITION and log.topic == CLUSTER_METADATA_TOPIC:
         reason = (
-            f"{path} is the log of {CLUSTER_METADATA_TOPIC} and only read as metadata; its secrets "
-            "are shown by --reveal or redact=false"
+            f"{path} is the log of {CLUSTER_METADATA_TOPIC}, which is only read as metadata; to "
+            "see its secrets use --reveal or redact=false"
         )
         raise OptionError(option="values", reason=reason)
     return log
@@ -65,7 +71,7 @@ def open_path(
 def _open(
     path: str, kind: LogKind | None, storage: Storage | None, decompressed_bytes_max: int
 ) -> LogReader:
-    # Reading needs the boot's name, which only storage that can be written has; nothing is written.
+    # Readers need the boot id, which only writable storage has; nothing is written.
     storage = storage if storage is not None else WritableLocalStorage()
     path = without_scheme(path)
 
@@ -89,7 +95,7 @@ def _open(
 def _matching(
     storage: Storage, pattern: str, opened: Callable[[str], DirectoryLog]
 ) -> list[DirectoryLog]:
-    """The logs that a pattern matches; what is no log among its matches is passed over."""
+    """Open the logs that a pattern matches, and skip matches that are not logs."""
     logs = []
     problem: NotALogError | None = None
     for path in storage.expand(pattern):

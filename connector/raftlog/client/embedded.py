@@ -1,12 +1,11 @@
-"""The door to a log of one's own: a directory, no server, any number of threads and processes.
+"""Embedded log: a directory without a server, used by any number of threads and processes.
 
-Rules of this file:
+Reads take no lock and return what is synced. Appends go through one writer thread per handle, which
+holds the log's lock for one group of appends (``group_committer``). Any other directory, such as
+Kafka's, is read and never written, not even by a lock file.
 
-1. Reading takes no lock and sees what is synced. Appending goes through one thread of the handle,
-   which takes the log's lock for one group of appends (``group_committer``).
-2. A directory that is not ours, as Kafka's, is read and never written, not even by a lock.
-3. A handle may be shared by threads, and belongs to its process: after a fork it only refuses.
-4. The calls that every door to a log has are in ``log_handle``.
+A handle is thread-safe. In a forked child it reads, and refuses appends. The calls that embedded
+and remote logs have in common are in ``log_handle``.
 """
 
 from __future__ import annotations
@@ -69,21 +68,32 @@ def open_embedded(
     storage: WritableStorage | None = None,
     clock: Clock | None = None,
 ) -> EmbeddedLog:
-    """Open the log in the directory ``path``, and make it if ``create`` and it is not there.
+    """Open the embedded log in a directory, and create it if it does not exist.
 
-    ``path`` may be a ``file:`` address. The directory above it must be there.
-    ``values`` (``bytes``, the default; ``msgpack``; ``kraft``) says what values are, ``config`` how
-    a new log is kept; a log that is there has its own, and only its values are compared. The
-    directory's name names the log if it is as Kafka's are, ``<topic>-<partition>``.
+    A log of Kafka's is opened for reading only. The directory's name is the name of the log if it
+    has Kafka's form, ``<topic>-<partition>``.
 
-    ``directory_mode`` is the mode of the directory of a new log, whose files have no right that
-    the directory does not have: 0o750 lets its group read, 0o770 write too. The default is 0o700
-    for ``kraft`` values, which hold credentials; else the umask decides. A log of ``kraft`` values
-    that other users may read is warned of.
+    Args:
+        path: the directory of the log, or a ``file:`` URL. Its parent directory must exist.
+        create: whether to create a log that does not exist.
+        values: the kind of values, ``bytes`` (default), ``msgpack`` or ``kraft``. An existing log
+            must have the same, if given.
+        config: settings of a new log. An existing log has its own.
+        directory_mode: mode of a new log's directory, from 0o700 to 0o777; its files have no right
+            that the directory does not have. 0o750 lets the group read, 0o770 also write. Default:
+            0o700 for ``kraft`` values, which contain credentials; otherwise that of the umask.
+        storage: the file system; None: the local one.
+        clock: the time source; None: the system's.
 
-    A directory of Kafka's is opened for reading. Raises ``LogNotFoundError`` (also if the directory
-    above is missing), ``NotALogError`` (other files lie there), ``OptionError`` (the log holds
-    values of another kind), ``LogAccessError``, ``CorruptFileError``.
+    Raises:
+        LogNotFoundError: the log does not exist and ``create`` is False, or its parent directory
+            does not exist.
+        NotALogError: the directory contains other files.
+        OptionError: an argument is invalid, or the log has values of another kind.
+        LogLockedError: another process held the lock of the new log for 30 s.
+        LogAccessError, CorruptFileError, DiskFullError: the files cannot be used.
+
+    Warns of a log with ``kraft`` values that other users may read (``UserWarning``).
     """
     path = without_scheme(os.fspath(path))
     if not path:
@@ -99,7 +109,8 @@ def open_embedded(
     is_declared = values is not None or wanted.values is not ValueKind.BYTES
     if found is not None and is_declared and found.values is not wanted.values:
         raise OptionError(
-            option="values", reason=f"the log in {path} was made for {found.values.value}"
+            option="values",
+            reason=f"the log in {path} has {found.values.value} values, which cannot be changed",
         )
     if storage is None and found is not None and found.values is ValueKind.KRAFT:
         _warn_of_readers(path)
@@ -108,12 +119,12 @@ def open_embedded(
     except NotALogError as error:
         if not create or not files.is_directory(path):
             raise
-        reason = f"{error.reason}, and a new one is made in an empty directory only"
+        reason = f"{error.reason}, and a new log is only created in an empty directory"
         raise NotALogError(path=path, reason=reason) from None
 
 
 class EmbeddedLog(LogHandle):
-    """An open log. ``raftlog.open`` makes it; close it, or use it in a ``with`` statement."""
+    """Open embedded log, from ``raftlog.open``. Close it, or use it in a ``with`` statement."""
 
     def __init__(
         self, storage: WritableStorage, path: str, config: LogConfig | None, clock: Clock
@@ -128,7 +139,7 @@ class EmbeddedLog(LogHandle):
         self._committer: GroupCommitter | None = None
         self._writer_thread: WriterThread | None = None
         if config is None:
-            self._reader = self._new_reader()  # raises if it is no log at all
+            self._reader = self._new_reader()  # raises if it is not a log
         else:
             self._committer = GroupCommitter(storage, path, clock)
             self._writer_thread = WriterThread(
@@ -142,11 +153,11 @@ class EmbeddedLog(LogHandle):
             weakref.finalize(self, self._writer_thread.close, 0).atexit = False
 
     def close(self) -> None:
-        """Write what waits, and close the log in order. Closing twice is allowed."""
+        """Write queued appends and close the log cleanly. It may be called twice."""
         if self._writer_thread is not None:
             self._writer_thread.close()
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
@@ -160,17 +171,17 @@ class EmbeddedLog(LogHandle):
 
     @property
     def values(self) -> ValueKind:
-        """What its values are; ``BYTES`` for a directory that is not ours."""
+        """The kind of values; ``BYTES`` for a log of Kafka's."""
         return ValueKind.BYTES if self._config is None else self._config.values
 
     @property
     def recovery_report(self) -> RecoveryReport | None:
-        """What was found when this handle opened the log for its first append; None before."""
+        """What recovery found when this handle opened the log to append; None before that."""
         return None if self._committer is None else self._committer.report
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """One thread at a time uses the reader; a fork begins with one of its own."""
+        """Hold the lock of the reader. A forked child replaces the lock and the reader."""
         if os.getpid() != self._process_id:
             self._process_id = os.getpid()
             self._reader, self._reader_lock = None, threading.Lock()
@@ -187,7 +198,7 @@ class EmbeddedLog(LogHandle):
         return _open_reader(self._storage, self.path, values)
 
     def _log(self, *, refresh: bool = False) -> LogReader:
-        """The log as a reader sees it now. To be called, and used, under the reader's lock."""
+        """Return the reader. Requires its lock, also while it is used."""
         if self._reader is None:
             self._reader = self._new_reader()
         elif refresh:
@@ -197,18 +208,18 @@ class EmbeddedLog(LogHandle):
     # --- reading ----------------------------------------------------------------------------------
 
     def read_snapshot(self, snapshot_id: SnapshotId | None = None) -> Iterator[Record]:
-        """The state in one of ``snapshots``, record by record; in the newest, if none is named.
+        """Return the records of one of ``snapshots``, by default of the newest.
 
-        The log goes on with the record at the snapshot's ``end_offset``. Offsets of the records
-        themselves count from 0 and mean nothing. Raises ``OptionError`` if there is no such
-        snapshot, and ``CorruptSnapshotError`` behind what is whole of it.
+        The log continues at the snapshot's ``end_offset``. Offsets of the returned records count
+        from 0 and are not offsets of the log. Raises ``OptionError`` if there is no such snapshot;
+        iteration raises ``CorruptSnapshotError`` after the valid records.
         """
         with self._refreshed_log() as log:
             found = log.snapshots[-1:] if snapshot_id is None else (snapshot_id,)
             if not found or found[0] not in log.snapshots:
                 known = ", ".join(map(str, log.snapshots)) or "none"
                 raise OptionError(
-                    option="snapshot_id", reason=f"no such snapshot; there are {known}"
+                    option="snapshot_id", reason=f"no such snapshot; existing ones: {known}"
                 )
             snapshot = log.read_snapshot(found[0])
         from .log_records import snapshot_records
@@ -220,17 +231,22 @@ class EmbeddedLog(LogHandle):
     def last_commit(
         self, application_id: str, *, timeout_ms: int = TIMEOUT_MS_DEFAULT
     ) -> LastCommit | None:
-        """The last named commit of an application id, if the log remembers one."""
+        """Return the last named commit of an application id, or None.
+
+        Raises ``OptionError``, ``LogLockedError``, ``LogReadOnlyError`` and ``LogClosedError``.
+        """
         if not isinstance(application_id, str):
             raise OptionError(option="application_id", reason="it must be text")
         return self.run(lambda log, _: log.producer_state.last_commit(application_id), timeout_ms)
 
     def claim(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> int:
-        """Begin a new epoch, and return it: whoever appends under an older one is refused."""
+        """Begin a new epoch and return it. Later appends with an older ``epoch`` are refused.
 
+        Raises ``LogLockedError``, ``LogReadOnlyError`` and ``LogClosedError``.
+        """
         return self.run(lambda log, now_ms: log.claim(now_ms=now_ms), timeout_ms)
 
-    # --- keeping ----------------------------------------------------------------------------------
+    # --- snapshots and retention ------------------------------------------------------------------
 
     def snapshot(
         self,
@@ -240,17 +256,22 @@ class EmbeddedLog(LogHandle):
         delete_before: bool = False,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> SnapshotId | None:
-        """Write a checkpoint of the state below ``end_offset`` (the log's end), and give its id.
+        """Write a snapshot of the state below an offset, and return its id.
 
-        ``records`` are that state, in the order in which a reader shall get them; a log without a
-        state machine (``bytes``) has none, and its checkpoint remembers producers and commits.
-        ``delete_before`` lets the log begin behind it. None if there is such a checkpoint already,
-        or if the log begins behind it. Others append meanwhile only after it: give states of a size
-        that may hold them up.
+        Returns None if that snapshot exists, or if the log starts after it. Appends wait while the
+        snapshot is written.
 
-        Raises ``SnapshotRefusedError`` (``end_offset`` lies inside a batch, or beyond the end),
-        ``InvalidAppendError``, ``RecordBatchTooLargeError``, ``LogLockedError``,
-        ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``.
+        Args:
+            records: the state, in the order in which it is read. A ``bytes`` log has none; its
+                snapshot contains only producers and commits.
+            end_offset: the exclusive end of the state, at a batch boundary; None: the log's end.
+            delete_before: whether to delete the log below ``end_offset``.
+            timeout_ms: as in ``append``.
+
+        Raises:
+            SnapshotRefusedError: ``end_offset`` is inside a batch, or beyond the log's end.
+            InvalidAppendError, RecordBatchTooLargeError: a record is invalid or too large.
+            LogLockedError, LogReadOnlyError, LogClosedError, DiskFullError: as in ``append``.
         """
         state = new_records(records, self.values)
         if state and self.values is ValueKind.BYTES:
@@ -275,9 +296,9 @@ class EmbeddedLog(LogHandle):
         return self.run(write, timeout_ms)
 
     def clean(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> bool:
-        """Delete what retention does not keep, now; whether there was anything.
+        """Apply retention now, and return whether anything was deleted.
 
-        A log that is appended to does it by itself every few minutes.
+        Appends apply it every few minutes.
         """
         return self.run(lambda log, now_ms: log.clean(now_ms=now_ms), timeout_ms)
 
@@ -286,7 +307,10 @@ class EmbeddedLog(LogHandle):
         operation: Callable[[ReplicatedLog, int], T],
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> T:
-        """Do something to the log while its lock is held: for tools."""
+        """Run ``operation`` on the log while its lock is held. For tools.
+
+        It takes the log and the wall-clock time in milliseconds.
+        """
         deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
         request = Operation(run=operation, deadline_ms=deadline_ms)
         self._require_writer_thread().submit(request)
@@ -299,8 +323,8 @@ class EmbeddedLog(LogHandle):
         if self._writer_thread is None:
             raise LogReadOnlyError(
                 path=self.path,
-                reason="it is not a log of raftlog's own",
-                remedy="make one with raftlog.open in an empty directory",
+                reason="it was not created by raftlog",
+                remedy="create a log with raftlog.open in an empty directory",
             )
         return self._writer_thread
 
@@ -316,13 +340,13 @@ class EmbeddedLog(LogHandle):
             raise LogLockedError(path=self.path, waited_ms=timeout_ms) from None
 
     def _wait(self, future: Future[T], timeout_ms: int) -> T:
-        """Wait for an answer: ``timeout_ms`` for its turn, and as long again for its sync."""
+        """Wait ``timeout_ms`` for a request to start, and then at least 30 s for its sync."""
         try:
             return future.result(timeout_ms / 1000)
         except FutureTimeoutError:
             if future.cancel():
                 raise LogLockedError(path=self.path, waited_ms=timeout_ms) from None
-        except BaseException:  # Ctrl-C, say: what has not begun shall not happen
+        except BaseException:  # such as Ctrl-C: cancel it unless it has started
             future.cancel()
             raise
         try:
@@ -333,7 +357,7 @@ class EmbeddedLog(LogHandle):
 
 
 def _open_reader(storage: WritableStorage, path: str, values: ValueKind | None) -> LogReader:
-    """The log as its own ``values`` say that it is read; None: it is not one of ours."""
+    """Open a log for reading; ``values`` is None if it is not an embedded log."""
     from raftlog.log.opening import open_log
     from raftlog.log.reads import LogKind
 
@@ -352,21 +376,21 @@ def _value_kind(values: ValueKind | str) -> ValueKind:
 
 
 def _directory_mode(mode: int | None, values: ValueKind) -> int | None:
-    """The mode of the directory of a new log; None leaves it to the umask."""
+    """Return the mode of the directory of a new log; None: that of the umask."""
     if mode is None:
         return _PRIVATE_MODE if values is ValueKind.KRAFT else None
     if isinstance(mode, bool) or not isinstance(mode, int) or mode & ~0o777 or mode >> 6 != 7:
-        reason = "it must be an octal number from 0o700 to 0o777: the owner needs every right"
+        reason = "it must be from 0o700 to 0o777, octal: the owner needs all rights"
         raise OptionError(option="directory_mode", reason=reason)
     return mode
 
 
 def _warn_of_readers(path: str) -> None:
-    """Warn of a log of cluster metadata, which holds credentials, that other users may read."""
+    """Warn of cluster metadata, which contains credentials, that other users may read."""
     modes = [os.stat(one).st_mode for one in (path, os.path.join(path, RAFTLOG_PROPERTIES_NAME))]
     if all(mode & stat.S_IROTH for mode in modes):
         warnings.warn(
-            f"other users may read {path}, and cluster metadata holds credentials: "
-            f"chmod -R o-rwx {path}",
+            f"other users may read {path}, and cluster metadata contains credentials; "
+            f"run chmod -R o-rwx {path}",
             stacklevel=3,
         )

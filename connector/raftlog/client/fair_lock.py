@@ -1,13 +1,13 @@
-"""Whose turn it is to append: the lock that writers of an embedded log take for one group.
+"""Fair file lock that the writers of an embedded log take for each group of appends.
 
-Rules of this file:
+``.append.lock`` is held while one group is written. It is polled, with pauses that grow to a few
+milliseconds, rather than waited for in the kernel, so that a waiter can give up at its deadline.
 
-1. ``.append.lock`` is held for one group. Nobody waits in the kernel: a lock is tried, then tried
-   again, with pauses that grow up to a few milliseconds, for as long as anybody still wants it.
-2. Who gives the lock back and wants it again would nearly always be first. So a second file,
-   ``.append.turn``, is a turnstile: it is taken before the lock is tried and given back as soon as
-   the lock is held. Who waits for the lock holds the turnstile, and who comes back waits behind.
-3. Locks end with their process, however it ends.
+A writer that releases the lock and takes it again would nearly always win. So ``.append.turn`` is a
+turnstile: it is taken before the lock is tried, and released once the lock is held. The next writer
+holds the turnstile while it waits for the lock, and the one that returns waits for the turnstile.
+
+The operating system releases both locks when their process ends.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LOCK_NAME: Final = ".append.lock"
 TURNSTILE_NAME: Final = ".append.turn"
 
 LOCK_WAIT_MS: Final = 30_000
-"""How long whoever makes, configures or repairs a log waits for its writers."""
+"""Wait for the lock by creation, configuration and repair of a log."""
 _PAUSE_FIRST_S: Final = 0.000_1
 _PAUSE_LONGEST_S: Final = 0.005
 
 
 class FairLock:
-    """The turns of one log. ``pause`` is given seconds."""
+    """Lock of one log. ``pause`` takes seconds."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class FairLock:
         self._pause = pause
 
     def acquire(self, is_wanted: Callable[[], bool]) -> FileLock | None:
-        """Wait for the lock; None as soon as ``is_wanted`` says no more.
+        """Wait for the lock. Returns None once ``is_wanted``, called after each try, is false.
 
-        It is asked after each try. Raises ``LogAccessError`` if the files cannot be made.
+        Raises ``LogAccessError`` if the lock files cannot be created.
         """
         turn = self._wait_for(self._turnstile_path, is_wanted)
         if turn is None:
@@ -56,8 +56,10 @@ class FairLock:
             return self._wait_for(self._lock_path, is_wanted)
 
     def acquire_within(self, wait_ms: float, now_ms: Callable[[], float]) -> FileLock:
-        """Wait for the lock, for so long by a clock that never goes back. Raises as
-        ``acquire``, and ``LogLockedError``."""
+        """Wait for the lock for ``wait_ms`` of the monotonic clock ``now_ms``.
+
+        Raises as ``acquire``, and ``LogLockedError``.
+        """
         until_ms = now_ms() + wait_ms
         lock = self.acquire(lambda: now_ms() < until_ms)
         if lock is None:

@@ -1,14 +1,14 @@
-"""One group of requests, done to an embedded log while its lock is held.
+"""Group commit of an embedded log: one group of requests, written while its lock is held.
 
-Rules of this file:
+Invariants:
 
-1. Lock, take up what other processes appended, give offsets, write, sync, publish, unlock, answer:
-   in this order. Nobody is answered before his records are durable and published.
-2. On a full disk what was written whole is synced and answered, the rest was not appended, and the
-   log goes on. Any other failure while writing is the group's: nobody knows what will be found on
-   the disk (``AppendUnknownError``). After a failed sync the log is closed and stays closed; else
-   the next group opens it anew, which cuts off what nobody was promised.
-3. One thread. Clocks and pauses are arguments.
+1. The order is: lock, read what other processes appended, assign offsets, write, sync, publish,
+   unlock, answer. No request is answered before its records are durable and published.
+2. On a full disk the complete batches are synced and answered, the rest is not appended, and the
+   log stays open. After any other write failure the content of the disk is unknown: the appends of
+   the group fail with ``AppendUnknownError``. After a failed sync the log stays closed; otherwise
+   the next group opens it again, and recovery truncates what was not acknowledged.
+3. Single-threaded. Clocks and pauses are arguments.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from .fair_lock import FairLock
 from .requests import Done, Request, RequestResult, failed
 
 CLOSE_WAIT_MS: Final = 10_000
-"""How long closing waits for the lock; without it the next open looks at the tail again."""
+"""Wait of ``close`` for the lock. Without it the next open validates the tail again."""
 CLEAN_INTERVAL_MS: Final = 5 * 60 * 1000
-"""How often retention is looked at (Kafka: ``log.retention.check.interval.ms``)."""
+"""Interval of retention checks (Kafka: ``log.retention.check.interval.ms``)."""
 
 
 class GroupCommitter:
-    """An embedded log as its writer has it. Opened by the first group. Not shared by threads."""
+    """Embedded log of one writer thread, opened by the first group. Not thread-safe."""
 
     def __init__(self, storage: WritableStorage, directory: str, clock: Clock) -> None:
         self._storage = storage
@@ -58,19 +58,19 @@ class GroupCommitter:
         self._closed: str | None = None
         self._last_retention_ms = clock.now_ms()
         self.on_linger: Callable[[float], None] | None = None
-        """Told of ``linger.ms`` whenever the log was configured."""
+        """Called with ``linger.ms`` whenever the log is opened, also after a new configuration."""
         self.report: RecoveryReport | None = None
-        """What was found when the log was opened last."""
+        """Recovery report of the last time the log was opened."""
 
     def write(
         self, requests: Sequence[Request], answer: Callable[[Request, RequestResult], None]
     ) -> None:
-        """Do what is asked, in order, and answer each request once."""
+        """Execute requests in order, and answer each once."""
         began_ms = self._clock.now_ms()
         waiting = list(requests)
 
         def is_wanted() -> bool:
-            """Answer those that would not wait longer; whether anybody is left."""
+            """Fail requests past their deadline, and return whether any are left."""
             now_ms = self._clock.now_ms()
             for late in [one for one in waiting if one.deadline_ms <= now_ms]:
                 waiting.remove(late)
@@ -91,12 +91,12 @@ class GroupCommitter:
             answer(request, found)
 
     def close(self) -> None:
-        """Close the log in order, if it was opened and the lock can be had."""
-        self._closed = self._closed or "its owner closed it"
+        """Close the log cleanly, if it is open and the lock is free in time."""
+        self._closed = self._closed or "close() was called"
         if self._log is None:
             return
         until_ms = self._clock.now_ms() + CLOSE_WAIT_MS
-        with contextlib.suppress(RaftlogError):  # all that was answered is durable already
+        with contextlib.suppress(RaftlogError):  # acknowledged records are durable already
             lock = self._fair_lock.acquire(lambda: self._clock.now_ms() < until_ms)
             if lock is not None:
                 with lock:
@@ -142,11 +142,11 @@ class GroupCommitter:
         return answers
 
     def _current_log(self) -> ReplicatedLog:
-        """The log with all that other processes appended. Raises what opening it raises."""
+        """Return the log, with what other processes appended. Raises as ``ReplicatedLog.open``."""
         with self._storage.open_file(self._properties_path) as file:
             properties = file.read_at(0, SMALL_FILE_BYTES_MAX)
         if properties != self._properties:
-            self._drop()  # somebody has configured it
+            self._drop()  # its configuration was changed
             self._check_identity(properties)
             self._properties = properties
         now_ms = self._clock.wall_ms()
@@ -164,18 +164,17 @@ class GroupCommitter:
         return self._log
 
     def _check_identity(self, properties: bytes) -> None:
-        """Raises ``LogClosedError`` if another log was made where this one was."""
+        """Raise ``LogClosedError`` if the directory has another log, by topic id, than before."""
         topic_id = parse_log_properties(properties, self._properties_path).topic_id
         if self._topic_id not in (None, topic_id):
-            self._closed = "another log was made in its place"
+            self._closed = "the directory was replaced by another log"
             raise LogClosedError(path=self._directory, reason=self._closed)
         self._topic_id = topic_id
 
     def _apply_retention(self, log: ReplicatedLog) -> ReplicatedLog:
-        """Delete what retention no longer wants, now and then; the log to go on with.
+        """Apply retention at its interval, and return the log to continue with.
 
-        What goes wrong at it is not the matter of who appends, unless the disk failed: it is tried
-        again the next time.
+        Errors other than a failed disk do not fail the appends: the next interval retries.
         """
         now_ms = self._clock.now_ms()
         if now_ms - self._last_retention_ms < CLEAN_INTERVAL_MS or log.is_read_only:
@@ -185,7 +184,7 @@ class GroupCommitter:
             log.clean(now_ms=self._clock.wall_ms())
         except DiskFailedError:
             raise
-        except (DiskFullError, LogLockedError):  # or a snapshot is being written
+        except (DiskFullError, LogLockedError):  # locked: a snapshot is being written
             return log
         except RaftlogError:
             self._drop()
@@ -193,14 +192,14 @@ class GroupCommitter:
         return log
 
     def _fail(self, problem: RaftlogError) -> None:
-        """Give the log up: for good if its disk failed, else until the next group opens it."""
+        """Close the log: for good if its disk failed, else until the next group opens it."""
         if isinstance(problem, DiskFailedError):
             self._closed = str(problem)
         self._drop()
 
     def _drop(self) -> None:
-        """Let go of the files, in order if nothing is wrong with them. Under the lock."""
+        """Close the log's files, cleanly if they are undamaged. Requires the lock."""
         log, self._log = self._log, None
         if log is not None:
-            with contextlib.suppress(RaftlogError):  # what was answered is durable already
+            with contextlib.suppress(RaftlogError):  # acknowledged records are durable already
                 log.close()

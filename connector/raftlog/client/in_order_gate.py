@@ -1,12 +1,9 @@
-"""The order of one sender's appends where there is no room for one of them.
+"""Order of one client's appends after one of them was refused for lack of room.
 
-Rules of this file:
-
-1. A sender has several appends under way, and sends again what found no room. Whatever of his
-   comes behind it is refused too, or a small one would overtake a large one.
-2. When one that was refused comes again, its sender knows: he sends all of them again, in order,
-   and nothing of his is under way any more. So it may be placed, and those behind it.
-3. Only appends with an identity are kept in order. Others are never known to come again.
+A client has several appends in flight, and retries the refused one. Its later appends are refused
+too, or a small one would overtake a large one. The retry of a refused append shows that the client
+retries all of them in order and has no other in flight, so that it and those after it may pass.
+Only appends with an identity are kept in order: the retry of any other cannot be recognized.
 """
 
 from __future__ import annotations
@@ -17,13 +14,15 @@ from typing import Final
 from raftlog.errors import RaftlogError
 
 REFUSED_MAX: Final = 16
-"""More than a sender has under way who keeps an order (Kafka: ``max.in.flight.requests.per.
-connection``, 5 with idempotence). One who never sends again is refused no oftener."""
+"""Refusals after which a client that does not retry is accepted again. More than an ordered client
+has in flight (Kafka: ``max.in.flight.requests.per.connection``, 5 with idempotence)."""
 
 
 class InOrderGate:
-    """The appends of one connection to a leader. ``identity``: by what an append is known when it
-    comes again."""
+    """Gate for the appends of one connection to a leader.
+
+    ``identity`` of an append is what its retry is recognized by.
+    """
 
     __slots__ = ("_refusal", "_refused")
 
@@ -32,13 +31,13 @@ class InOrderGate:
         self._refused: set[Hashable] = set()
 
     def refusal_of(self, identity: Hashable | None) -> RaftlogError | None:
-        """Why an append must not be placed now, though there may be room for it."""
+        """Return why an append must be refused although there may be room, or None."""
         if identity in self._refused:
             self._clear()
         return None if identity is None else self._refusal
 
     def refuse(self, identity: Hashable | None, refusal: RaftlogError) -> None:
-        """An append found no room, or came behind one that found none."""
+        """Record an append that was refused, for lack of room or after such an append."""
         if identity is None:
             return
         self._refusal = refusal

@@ -1,7 +1,6 @@
-"""The door for tools that look into a log's own files: their parts, with nothing repaired.
+"""Readers and parsers of single log files, for diagnostic tools. Nothing is repaired.
 
-Reading a log goes through ``open_path``. This is for who wants to know what is wrong with one: it
-goes on behind damage, where a reader stops.
+``open_path`` reads a log and stops at damage; these functions continue after it.
 """
 
 from __future__ import annotations
@@ -77,16 +76,17 @@ __all__ = [
 
 
 def embedded_checkpoints(files: LogFiles) -> tuple[int, tuple[Anomaly, ...]]:
-    """What the small files of a log of ours promise, and which of them are damaged.
+    """Return the durable offset of an embedded log, and its damaged checkpoint files.
 
-    The promise is an offset (exclusive): everything below was synced once. A writer may be at work:
-    look at this before the segments. Raises ``LogAccessError``.
+    Everything below the durable offset was synced; it is 0 for any other log. As a writer may be
+    running, call this before reading the segments. Raises ``LogAccessError``.
     """
     storage = files.storage
     if not files.listing.is_embedded or not isinstance(storage, WritableStorage):
         return 0, ()
     checkpoints = read_checkpoint_files(storage, files.directory)
-    published_path = storage.join(files.directory, PUBLISHED_NAME)  # perhaps read half written
+    # Left out, since it may be read while it is written.
+    published_path = storage.join(files.directory, PUBLISHED_NAME)
     return checkpoints.durable_offset, tuple(
         one for one in checkpoints.anomalies if one.path != published_path
     )

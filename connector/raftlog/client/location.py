@@ -1,11 +1,8 @@
-"""The one place that knows how a log is reached: by its files, or by the nodes of a quorum.
+"""Location of a log, its files or the nodes of a quorum, and opening it by location.
 
-Rules of this file:
-
-1. Whoever is given options, as Spark has them, names one of the two: ``path`` or
-   ``bootstrap.servers``. Names are Kafka's, matched without case; ``kafka.`` may stand before them.
-2. What is known of a place is text, which travels: addresses, and paths of certificates that must
-   be there on every machine.
+Options, such as Spark's, have either ``path`` or ``bootstrap.servers``. Names are Kafka's, not case
+sensitive, with an optional prefix ``kafka.``. A location is text that can be sent to other
+processes: addresses, and paths of certificates, which must exist on every machine.
 """
 
 from __future__ import annotations
@@ -42,18 +39,18 @@ _FILES: Final = {
 _PASSWORD: Final = "ssl.key.password"
 _CHECK_HOST: Final = "ssl.endpoint.identification.algorithm"
 NODE_OPTIONS: Final = (BOOTSTRAP_SERVERS, *_FILES, _PASSWORD, _CHECK_HOST)
-"""What is said of nodes, by Kafka's names (those of librdkafka where they are of PEM files)."""
+"""Options for a quorum's nodes, by Kafka's names (for PEM files by librdkafka's)."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumNodes:
-    """A quorum instead of files: its addresses stand where the path would."""
+    """TLS options for the nodes of a quorum, whose addresses are the location's ``path``."""
 
     tls: TlsOptions = NO_TLS
 
 
 class HasLocation(Protocol):
-    """What says where a log is. ``path``: of its files, or addresses if there are ``nodes``."""
+    """Object with a location. ``path`` is that of files, or addresses if ``nodes`` is set."""
 
     @property
     def path(self) -> str: ...
@@ -63,29 +60,30 @@ class HasLocation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogLocation:
-    """Where a log is."""
+    """Location of a log. ``path`` is that of files, or addresses if ``nodes`` is set."""
 
     path: str
     nodes: QuorumNodes | None = None
 
 
 def parse_location(options: Mapping[str, str], *, call: str = "it names the log") -> LogLocation:
-    """The place that options name; others among them are passed over.
+    """Return the location in options; other options are ignored.
 
-    Raises ``OptionError`` if none is named, or two; ``call`` says where a path would have been.
+    ``call`` is how the user can give a path, for the error message. Raises ``OptionError`` unless
+    exactly one of ``path`` and ``bootstrap.servers`` is given, and for invalid values.
     """
     given = {name.lower().removeprefix(PREFIX): value for name, value in options.items()}
     path, servers = given.get(PATH, "").strip(), given.get(BOOTSTRAP_SERVERS, "").strip()
     if not servers:
         if any(name in given for name in NODE_OPTIONS):
-            raise OptionError(option=BOOTSTRAP_SERVERS, reason="is missing beside ssl options")
+            raise OptionError(option=BOOTSTRAP_SERVERS, reason="is required with ssl options")
         if not path:
             reason = f"is missing: {call}, or give {BOOTSTRAP_SERVERS}"
             raise OptionError(option=PATH, reason=reason)
         refuse_schemes(path)
         return LogLocation(path)
     if path:
-        reason = "says where the log is, and so does path: give one of them"
+        reason = "cannot be given together with path: give one of them"
         raise OptionError(option=BOOTSTRAP_SERVERS, reason=reason)
     parse_addresses(servers)
     files = {field: os.path.abspath(given[name]) for name, field in _FILES.items() if name in given}
@@ -101,10 +99,10 @@ def open_reader(
     *,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> LogReader:
-    """Return the log for reading.
+    """Open the log for reading.
 
-    ``kind`` declares what records in files are; nodes say it of theirs. Raises what ``open_path``
-    or ``raftlog.follow`` raise.
+    ``kind`` is the kind of records in files, None to detect it; nodes report theirs. Raises as
+    ``open_path`` or ``raftlog.follow``.
     """
     if where.nodes is None:
         return open_path(where.path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
@@ -114,7 +112,7 @@ def open_reader(
 
 
 def open_log(where: HasLocation) -> AnyLog:
-    """The log for appending; one of files must be there. Raises what opening or connecting does."""
+    """Open an existing log for appending. Raises as ``raftlog.open`` or ``raftlog.connect``."""
     if where.nodes is None:
         from .embedded import open_embedded
 

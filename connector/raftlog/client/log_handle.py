@@ -1,10 +1,7 @@
-"""What both doors to a log have in common: how it is asked, read and appended to.
+"""Base class of handles of embedded and remote logs: offsets, reads and appends.
 
-Rules of this file:
-
-1. What an argument means, and what is refused before anything is done with it, is said here alone:
-   a log of one's own and a quorum's take the same calls.
-2. Who only appends does not pay for what reading needs (numpy, pyarrow): it is imported when asked.
+Arguments are defined and validated here, so that both kinds of log take the same calls. numpy and
+pyarrow are imported by the first read, not by appends.
 """
 
 from __future__ import annotations
@@ -40,11 +37,11 @@ if TYPE_CHECKING:
     from .log_records import LogRecords
 
 TIMEOUT_MS_DEFAULT: Final = 30_000
-"""How long a call waits for others (Kafka: ``request.timeout.ms``)."""
+"""Default timeout of a call (Kafka: ``request.timeout.ms``)."""
 
 
 class LogHandle(Closeable):
-    """An open log, one's own or a quorum's: close it, or use it in a ``with`` statement."""
+    """Open log, embedded or of a quorum. Close it, or use it in a ``with`` statement."""
 
     path: str
     _clock: Clock
@@ -52,47 +49,47 @@ class LogHandle(Closeable):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
     def values(self) -> ValueKind:
-        """What its values are."""
+        """The kind of values."""
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that is kept."""
+        """The first retained offset."""
         with self._refreshed_log() as log:
             return log.log_start_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record that can be read: where the next one goes.
+        """The offset after the last readable record, exclusive: the base offset of a next append.
 
-        In a log of one's own the last durable one (Kafka's log end), in a quorum's the last
-        committed one. A quorum's is that of the node that the client takes for the leader, which
-        asks no majority, as in Kafka: a leader that was deposed and does not know it yet answers
-        with an older end. ``append([], required_base_offset=end)`` asks a majority: it returns if
-        the log ends there, and else raises ``UnexpectedEndOffsetError``, whose ``log_end_offset``
-        is the confirmed end.
+        Readable records are the durable ones of an embedded log (Kafka's log end offset), and the
+        committed ones of a quorum (its high watermark). A quorum's is that of the node that the
+        client takes for the leader, which as in Kafka asks no majority: a deposed leader that has
+        not noticed returns an older end. ``append([], required_base_offset=end)`` asks a majority:
+        it returns if the log ends there, and otherwise raises ``UnexpectedEndOffsetError``, whose
+        ``log_end_offset`` is the confirmed end.
         """
         with self._refreshed_log() as log:
             return log.log_end_offset
 
     @property
     def high_watermark(self) -> int:
-        """The same: what is not committed cannot be seen, and in a log of one's own all is."""
+        """Same as ``end_offset``: records that are not committed are not readable."""
         return self.end_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset up to which every transaction is decided."""
+        """The offset below which every transaction is committed or aborted."""
         with self._refreshed_log() as log:
             return log.read_end(isolation=Isolation.READ_COMMITTED).offset
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """The finished snapshots that can be read, oldest first. A quorum shows a client none."""
+        """Ids of the complete snapshots, oldest first. Empty for a quorum."""
         with self._refreshed_log() as log:
             return log.snapshots
 
@@ -105,21 +102,29 @@ class LogHandle(Closeable):
         *,
         isolation: Isolation | str = Isolation.READ_COMMITTED,
     ) -> LogRecords:
-        """The records from an offset on (the log's first), up to where the log ends now.
+        """Return the records from an offset up to the current end of the log.
 
-        ``isolation`` is ``read_committed``, or ``high_watermark`` (Kafka: ``read_uncommitted``)
-        for all, whatever becomes of its transaction. Every record that is read is committed; of a
-        quorum the newest may be missing, as ``end_offset`` explains.
+        Iterate over the result for ``Record`` objects, or call ``to_arrow()`` for columns; it is
+        empty if ``from_offset`` is the end. All records are replicated by a majority or, in an
+        embedded log, durable. A quorum's newest ones may be missing (see ``end_offset``).
 
-        Iterate it for records, or take ``to_arrow()`` for columns. At the end of the log there are
-        none yet. Raises ``OffsetOutOfRangeError`` for a ``from_offset`` beyond it.
+        Args:
+            from_offset: the first offset to read; None: the first retained one.
+            end_offset: the exclusive end, 0 or more; None, or beyond the log's end: the log's end.
+            isolation: ``read_committed`` returns the records of committed transactions, up to the
+                last stable offset; ``high_watermark`` (Kafka: ``read_uncommitted``) returns all.
+
+        Raises:
+            OffsetOutOfRangeError: ``from_offset`` is beyond the end of the log.
+            OptionError: an argument is invalid.
+            DataLossError: ``from_offset`` is before the first retained one; raised by iteration.
         """
         isolation = isolation_of(isolation)
         first, last = offset_or_none(from_offset, "from_offset"), end_offset
         with self._refreshed_log() as log:
             start_offset = log.log_start_offset if first is None else first
             end = log.read_end(isolation=isolation).offset
-            if start_offset > end:  # beyond what is decided, or beyond all that there is
+            if start_offset > end:  # after the last stable offset, or beyond the log's end
                 log.check_offset(start_offset)
         if last is not None:
             end = min(end, whole_number(last, "end_offset"))
@@ -142,29 +147,50 @@ class LogHandle(Closeable):
         producer: ProducerStamp | tuple[int, int, int] | None = None,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> AppendResult:
-        """Append records and return when they are durable; in a quorum, when they are committed.
+        """Append records; return when they are durable or, in a quorum, committed.
 
-        A token makes it conditional and atomic: ``required_base_offset`` is the end offset that the
-        caller has read, ``required_end_offset`` the offset that the last record must get; without
-        records a token is only checked. ``epoch`` refuses if another writer has claimed the log
-        since, or another leader was elected. ``commit`` names the append (application id, query id,
-        version): appended again, it gets the offsets that it has; without records nothing is named.
-        ``take_over_from`` is the query id under whose application id this one goes on, if the last
-        commit is still that one's. ``producer`` (id, epoch, sequence) names it as Kafka's
-        idempotent producers do. Without any of these, records may be spread over several batches,
-        unless ``atomic``; in a quorum others may append between them, and the result tells the
-        first and the last offset. ``timeout_ms`` bounds all of it in a quorum; in a log of one's
-        own the wait for its turn, and it is as long again for its sync.
+        With a required offset, ``commit``, ``producer`` or ``atomic`` the append is one batch,
+        appended completely or not at all. Otherwise it may be split into several; in a quorum
+        other appends may be between them, and the result has the first and the last offset.
 
-        Raises, with nothing changed: ``UnexpectedEndOffsetError``, ``NotLeaderError``,
-        ``FutureEpochError``, ``InvalidAppendError``, ``OptionError`` (an argument of a wrong type
-        or size), ``InvalidTimestampError`` (a time over an hour ahead of the clock of the log's
-        writer), ``RecordBatchTooLargeError``, ``StaleCommitError``, ``ForeignCommitError``,
-        ``OutOfOrderSequenceError``, ``InvalidProducerEpochError``, ``BufferAllocationError``,
-        ``LogLockedError``, ``LogReadOnlyError``, ``LogClosedError``, ``DiskFullError``; in a quorum
-        also ``QuorumUnavailableError``, ``AccessDeniedError``, ``NodeRefusedError``. And
-        ``AppendUnknownError`` if nobody knows: with a commit's name it may simply be appended
-        again. An append without records, which only checks, never gets that one.
+        Args:
+            records: an iterable of records, or a single one: its value (bytes), a pair (key,
+                value), or an object with ``value`` and optionally ``key``, ``headers`` and
+                ``timestamp_ms``. Without records the offset or epoch is only checked.
+            epoch: the leader epoch to append under. It is stale once another leader was elected or,
+                in an embedded log, another writer has called ``claim``.
+            required_end_offset: the offset that the last record must get.
+            required_base_offset: the offset that the first record must get: the ``end_offset`` that
+                the caller has read.
+            atomic: whether all records must be in one batch.
+            commit: the name of the append, (application id, query id, version). If it is the
+                application's last commit, nothing is appended and its offsets are returned.
+            take_over_from: the query id that this one replaces under the same application id, if
+                the last commit is that query's.
+            producer: (id, epoch, sequence) of a Kafka idempotent producer, for the same purpose.
+            timeout_ms: in a quorum the bound on the call; in an embedded log the bound on the wait
+                for the lock, to which at least 30 s for the write and the sync are added.
+
+        Raises:
+            UnexpectedEndOffsetError: the log does not end where a required offset needs it.
+            NotLeaderError, FutureEpochError: ``epoch`` is stale, or has not begun.
+            InvalidAppendError: the records, or the arguments together, can never be appended.
+            OptionError: an argument has a wrong type or is out of range.
+            InvalidTimestampError: a timestamp is over an hour ahead of the clock of the writer.
+            RecordBatchTooLargeError: the batch, or one record, exceeds ``max.message.bytes``.
+            StaleCommitError, ForeignCommitError: the application's last commit is a later version,
+                or another query's.
+            OutOfOrderSequenceError: the sequence of ``producer`` does not follow its last one.
+            InvalidProducerEpochError: a later epoch of ``producer`` has appended.
+            BufferAllocationError: too many bytes of other appends were queued until the timeout.
+            LogLockedError: another process held the embedded log's lock until the timeout.
+            LogReadOnlyError, LogClosedError, DiskFullError: the log takes no appends.
+            QuorumUnavailableError: no leader answered until the timeout.
+            AccessDeniedError, NodeRefusedError: the quorum refuses this client, or the request.
+            AppendUnknownError: the records may or may not be appended. With ``commit`` or
+                ``producer`` the call can be repeated safely. Never raised without records.
+
+        After any other error nothing is appended.
         """
         request = self._queue_append(
             records,
@@ -192,10 +218,11 @@ class LogHandle(Closeable):
         producer: ProducerStamp | tuple[int, int, int] | None = None,
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
     ) -> Future[AppendResult]:
-        """Append as ``append`` does, and return at once with a future that ends as it would.
+        """Queue an append and return a future with the result, or the exception, of ``append``.
 
-        Appends of one thread are made in its order. What cannot be meant is raised here, and so is
-        a log that is closed, or has no room for what waits (``BufferAllocationError``).
+        Appends of one thread are written in its order. Invalid arguments, ``LogReadOnlyError``,
+        ``LogClosedError`` and ``BufferAllocationError`` (no room in the queue for ``timeout_ms``)
+        are raised by this call.
         """
         return self._queue_append(
             records,
@@ -222,7 +249,7 @@ class LogHandle(Closeable):
         producer: ProducerStamp | tuple[int, int, int] | None,
         timeout_ms: int,
     ) -> AppendRequest:
-        """Check and queue an append."""
+        """Validate and queue an append."""
         submit = self._open_for_appends()
         request = AppendRequest(
             records=new_records(records, self.values),
@@ -239,20 +266,20 @@ class LogHandle(Closeable):
         submit(request)
         return request
 
-    # --- what a door brings -----------------------------------------------------------------------
+    # --- implemented by subclasses ----------------------------------------------------------------
 
     @abc.abstractmethod
     def _refreshed_log(self) -> AbstractContextManager[LogReader]:
-        """The log as it is now, for this thread alone."""
+        """Return the log, refreshed, for the exclusive use of this thread."""
 
     @abc.abstractmethod
     def _new_reader(self) -> LogReader:
-        """A reader that a reading may keep."""
+        """Return a new reader, for the exclusive use of one iteration."""
 
     @abc.abstractmethod
     def _open_for_appends(self) -> Callable[[AppendRequest], None]:
-        """What takes a request that is complete. Raises why the log takes none at all."""
+        """Return the function that queues appends. Raises if the log takes none."""
 
     @abc.abstractmethod
     def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
-        """Wait for an answer."""
+        """Wait for the result of a request."""

@@ -1,11 +1,8 @@
-"""Records of an embedded log as people want them: one after the other, or as Arrow columns.
+"""Result of a read: the records of an offset range, as objects or as Arrow columns.
 
-Rules of this file:
-
-1. A reading is a range of offsets, fixed when it was asked for: reading it twice gives the same.
-2. Control records take offsets and are no records. With READ_COMMITTED the range ends before the
-   first transaction that is not decided, and records of aborted ones are left out.
-3. Headers whose names begin with ``raftlog.`` are ours, and are not shown.
+Control records occupy offsets and are not returned. With READ_COMMITTED the range ends at the last
+stable offset, and records of aborted transactions are left out. Headers whose names begin with
+``raftlog.`` are internal and are removed.
 """
 
 from __future__ import annotations
@@ -37,15 +34,15 @@ ARROW_SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE),
     ]
 )
-"""What ``to_arrow`` gives."""
+"""Schema of ``LogRecords.to_arrow``."""
 
 
 class LogRecords:
-    """The records from ``start_offset`` up to ``end_offset`` (exclusive), to be read at leisure.
+    """Records with offsets in [``start_offset``, ``end_offset``), read when iterated.
 
-    Every pass opens the files anew, holds none between records and may run in a thread of its own.
-    It raises what a ``LogReader`` raises, behind what was whole: ``DataLossError`` also if the
-    records were deleted meanwhile.
+    The range is fixed: every iteration yields the same records. Each one opens the log again, keeps
+    no file open between records and may run in any thread. Errors are those of ``LogReader``,
+    raised after the valid records; ``DataLossError`` if records were deleted in the meantime.
     """
 
     def __init__(
@@ -75,11 +72,11 @@ class LogRecords:
                     yield _without_internal_headers(record)
 
     def to_arrow(self) -> pa.Table:
-        """All of them in one table of ``ARROW_SCHEMA``: the range has to fit into memory."""
+        """Return all records in one table with ``ARROW_SCHEMA``. They must fit into memory."""
         return pa.Table.from_batches(self.to_batches(), schema=ARROW_SCHEMA)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of bounded size, in order."""
+        """Yield Arrow batches of bounded size, in offset order."""
         log = self._open_log()
         hidden = self._hidden_spans(log)
         for scan in log.scan(self.start_offset, self.end_offset, columns=Column.ALL):
@@ -101,7 +98,7 @@ class LogRecords:
     def _shown(
         self, scan: Scan, hidden: list[TransactionSpan], kind: LogKind
     ) -> npt.NDArray[np.bool_]:
-        assert scan.records.offset is not None, "it was asked for"
+        assert scan.records.offset is not None, "requested in to_batches"
         offset = scan.records.offset.to_numpy()
         shown = ~scan.records.is_control
         shown &= (offset >= self.start_offset) & (offset < self.end_offset)
@@ -119,13 +116,13 @@ class LogRecords:
 
 
 def snapshot_records(snapshot: SnapshotReader) -> Iterator[Record]:
-    """What a checkpoint holds between its header and its footer."""
+    """Yield the records of a snapshot between its header and its footer."""
     for batch in snapshot.batches():
         if not batch.is_control:
             yield from batch.records()
 
 
-# --- what a transaction hides ---------------------------------------------------------------------
+# --- transactions that are not committed ----------------------------------------------------------
 
 
 def _marker_offset(span: TransactionSpan) -> int:
@@ -133,7 +130,7 @@ def _marker_offset(span: TransactionSpan) -> int:
 
 
 def _hides_batch(hidden: list[TransactionSpan], batch: RecordBatch, kind: LogKind) -> bool:
-    """Whether an ordinary partition's batch belongs to a transaction that is not committed."""
+    """Return whether a batch of a partition is in a transaction that is not committed."""
     if kind is LogKind.METADATA or not batch.is_transactional:
         return False
     return any(
@@ -144,13 +141,13 @@ def _hides_batch(hidden: list[TransactionSpan], batch: RecordBatch, kind: LogKin
 
 
 def _hides_record(hidden: list[TransactionSpan], offset: int, kind: LogKind) -> bool:
-    """Whether a record lies in a metadata transaction that is not committed, markers included."""
+    """Return whether a record, or marker, is in a metadata transaction that is not committed."""
     return kind is LogKind.METADATA and any(
         span.first_offset <= offset <= _marker_offset(span) for span in hidden
     )
 
 
-# --- what is ours ---------------------------------------------------------------------------------
+# --- internal headers -----------------------------------------------------------------------------
 
 
 def _without_internal_headers(record: Record) -> Record:
@@ -179,7 +176,7 @@ def _arrow_batch(scan: Scan, shown: npt.NDArray[np.bool_]) -> pa.RecordBatch:
         records.value,
         records.headers,
     ]
-    assert all(column is not None for column in columns), "all columns were asked for"
+    assert all(column is not None for column in columns), "all columns were requested"
     batch = pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
     if not shown.all():
         batch = batch.filter(pa.array(shown))

@@ -1,13 +1,11 @@
-"""Look at an embedded log's settings, and change them.
+"""Settings of an embedded log: reading and changing them.
 
-Rules of this file:
+Settings have Kafka's names and are text, as in ``raftlog.properties``. The topic id and the kind of
+values never change. Changes are written under the lock of the writers, each of which reads the file
+again before its next group: no restart is needed.
 
-1. Settings have Kafka's names and are text, as in ``raftlog.properties``. What values are and which
-   topic it is never change.
-2. Changes are made under the lock of the writers, and each of them sees the file again before its
-   next group: nothing has to be restarted.
-3. A file that was edited by hand is refused by everybody, since it may as well be damaged. Who
-   changes a setting here has looked at it: what it says is taken, if it is of this log.
+A ``raftlog.properties`` that was edited by hand fails its checksum and is refused as damaged. Only
+``configure`` accepts it, if it is valid and of this log, and writes it with a new checksum.
 """
 
 from __future__ import annotations
@@ -38,8 +36,10 @@ _FIXED: Final = ("version", "topic.id", "values")
 
 
 def read_settings(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The settings of the log in ``path``. Raises ``LogNotFoundError``, ``NotALogError`` and
-    ``CorruptFileError``."""
+    """Return the settings of the embedded log in ``path``.
+
+    Raises ``LogNotFoundError``, ``NotALogError`` and ``CorruptFileError``.
+    """
     return _settings(WritableLocalStorage(), without_scheme(os.fspath(path)))
 
 
@@ -50,17 +50,30 @@ def configure(
     storage: WritableStorage | None = None,
     clock: Clock | None = None,
 ) -> dict[str, str]:
-    """Change settings of the log in ``path``; all of them as they are then.
+    """Change settings of the embedded log in ``path``, and return all of its settings.
 
-    Raises ``OptionError`` for a setting that is not known, does not change, or cannot have that
-    value: then nothing is changed. Also ``NotALogError``, ``LogLockedError``, ``LogAccessError``,
-    and ``CorruptFileError`` for settings that make no sense or are of another log.
+    Running writers use the new settings from their next group of appends on. If an argument is
+    refused, nothing is changed.
+
+    Args:
+        path: the directory of the log.
+        changes: values by setting, both as in ``raftlog.properties``, such as
+            ``{"retention.ms": "604800000"}``; ``"-1"`` is no limit.
+        storage: the file system; None: the local one.
+        clock: the time source; None: the system's.
+
+    Raises:
+        OptionError: a setting is unknown, cannot change, or cannot have this value.
+        LogNotFoundError, NotALogError: ``path`` does not exist, or is not an embedded log.
+        LogLockedError: a writer held the log's lock for 30 s (``LOCK_WAIT_MS``).
+        LogAccessError: the files cannot be read or written.
+        CorruptFileError: ``raftlog.properties`` is invalid, or of another log.
     """
     directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage
     is_edited = False
     try:
-        _settings(files, directory)  # before anything is written: is it ours?
+        _settings(files, directory)  # no lock file is written to what is not an embedded log
     except CorruptFileError:
         if not changes:
             raise
@@ -73,10 +86,10 @@ def configure(
         )
         for name in changes:
             if name in _FIXED:
-                raise OptionError(option=name, reason="it is said when a log is made, for good")
+                raise OptionError(option=name, reason="it is fixed when the log is created")
             if name not in settings:
                 known = ", ".join(one for one in settings if one not in _FIXED)
-                raise OptionError(option=name, reason=f"no such setting; there are {known}")
+                raise OptionError(option=name, reason=f"no such setting; known settings: {known}")
         changed = settings | dict(changes)
         data = encode_properties(changed.items())
         try:
@@ -96,7 +109,7 @@ def _settings(files: WritableStorage, directory: str) -> dict[str, str]:
 
 
 def _settings_as_edited(files: WritableStorage, directory: str) -> dict[str, str]:
-    """The settings in a file whose checksum does not hold."""
+    """Return the settings in a file whose checksum does not match."""
     path = files.join(directory, RAFTLOG_PROPERTIES_NAME)
     with files.open_file(path) as file:
         properties = parse_log_properties(file.read_at(0, SMALL_FILE_BYTES_MAX), path)

@@ -1,10 +1,8 @@
-"""A file of one's own, a checkpoint say, made whole and durable, or not at all.
+"""Creation of a new file, such as a snapshot: complete and durable, or absent.
 
-Rules of this file:
-
-1. It is written under another name that Kafka ignores too, synced, and renamed.
-2. A file that is there is never replaced.
-3. A checkpoint holds secrets in clear: only the owner may read it, from its creation on.
+The file is written under a name that Kafka ignores, synced, and renamed. Existing files are never
+replaced. A snapshot contains secrets in clear text, so that the file is readable only by its owner
+from its creation on.
 """
 
 from __future__ import annotations
@@ -15,14 +13,15 @@ from raftlog.errors import FileExistsLogError, RaftlogError
 from raftlog.storage.local_writing import PrivateLocalStorage
 
 PART_SUFFIX: Final = ".part"
-"""Kafka deletes what has it when a node starts (Kafka: ``Snapshots``)."""
+"""Suffix of incomplete snapshots, which Kafka deletes at startup (Kafka: ``Snapshots``)."""
 
 
 def write_new_file(path: str, data: bytes) -> str:
-    """Write ``data`` to ``path``, in a directory that is there, and give the absolute path.
+    """Write ``data`` to a new file in an existing directory, and return its absolute path.
 
-    Raises ``FileExistsLogError`` if something has the name, or its first half has (a writer died,
-    or is at it), ``LogNotFoundError``, ``LogAccessError``, ``DiskFullError``, ``DiskFailedError``.
+    Raises ``FileExistsLogError`` if ``path`` or its ``.part`` file exists (another writer is
+    running, or died), ``LogNotFoundError``, ``LogAccessError``, ``DiskFullError``,
+    ``DiskFailedError``.
     """
     files = PrivateLocalStorage()
     directory, name = files.split(path)

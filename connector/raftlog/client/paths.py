@@ -1,9 +1,7 @@
-"""Paths as people write them.
+"""Log paths as users give them.
 
-Rules of this file:
-
-1. ``file:///a``, ``file:/a`` and ``/a`` are one path. Other schemes are refused, and not shown: a
-   key may be in such a URL.
+``file:///a``, ``file:/a`` and ``/a`` are the same path. URLs of other schemes are refused, and not
+shown in the error, since a URL may contain an access key.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ _OTHER_SCHEME: Final = re.compile(r"(?:^|,)\s*(?!file:)([A-Za-z][A-Za-z0-9+.-]*)
 
 
 def without_scheme(path: str) -> str:
-    """The path itself. Raises ``OptionError`` for a URL of another scheme than ``file``."""
+    """Return the path without ``file:``. Raises ``OptionError`` for a URL of another scheme."""
     refuse_schemes(path)
     if not path.startswith(_FILE_SCHEME):
         return path
@@ -27,11 +25,8 @@ def without_scheme(path: str) -> str:
 
 
 def refuse_schemes(paths: str) -> None:
-    """Check that no path, of several with commas between, is a URL of another scheme.
-
-    Raises ``OptionError``.
-    """
+    """Raise ``OptionError`` if one of several comma-separated paths is a URL, but not ``file:``."""
     found = _OTHER_SCHEME.search(paths)
     if found is not None:
-        reason = f"a log is not read from {found[1][:20]}://; give a path of a mounted file system"
+        reason = f"{found[1][:20]}:// is not supported; give a path on a mounted file system"
         raise OptionError(option="path", reason=reason)

@@ -1,9 +1,7 @@
-"""Make a log of one's own fit to be written again: by opening it, or by giving up its damaged end.
+"""Recovery and repair of an embedded log, under the lock of its writers.
 
-Rules of this file:
-
-1. All of it under the lock of the writers.
-2. Records are lost only on somebody's word, and saved aside.
+Opening a log recovers it without loss of acknowledged records. Repair truncates a damaged log at an
+offset that the caller names, and keeps a backup of what it removes.
 """
 
 from __future__ import annotations
@@ -32,11 +30,11 @@ __all__ = ["TruncatedTail", "RecoveryReport", "Repaired", "recover_log", "repair
 def recover_log(
     path: str | os.PathLike[str], *, storage: WritableStorage | None = None
 ) -> tuple[RecoveryReport, int, int]:
-    """Open the log in ``path`` as a writer does, recovering what a crash left, and close it in
-    order. Then every segment is read, and indexes that do not fit theirs are rebuilt.
+    """Open the log in ``path`` as a writer does, which recovers it, and close it cleanly.
 
-    What was found and done, the first offset, and the end offset (exclusive) of what is sound.
-    Raises ``LogNotFoundError``, ``NotALogError``, ``LogLockedError``, and what recovery raises.
+    Then every segment is read, and indexes that do not match it are rebuilt. Returns the report,
+    the log start offset and the end offset (exclusive) of the valid records. Raises
+    ``LogNotFoundError``, ``NotALogError``, ``LogLockedError``, and what recovery raises.
     """
     directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage
@@ -56,7 +54,7 @@ def recover_log(
 def _rebuild_all_indexes(
     files: WritableStorage, directory: str, interval_bytes: int
 ) -> tuple[str, ...]:
-    """Read every segment of a log that is closed, and rebuild the indexes that are not true."""
+    """Rebuild the indexes of a closed log that do not match their segments."""
     bases = read_listing(files.list_names(directory)).segments
     return tuple(
         path for base in bases for path in rebuild_indexes(files, directory, base, interval_bytes)
@@ -70,12 +68,22 @@ def repair_log(
     storage: WritableStorage | None = None,
     clock: Clock | None = None,
 ) -> Repaired:
-    """Cut the log in ``path`` before the batch that holds offset ``cut_at``, or at its end.
+    """Truncate a damaged embedded log, so that it can be written again.
 
-    What is cut is saved beside the log and named in the answer. Raises ``LogNotFoundError``,
-    ``LogReadOnlyError`` for a directory that is not a log of ours, ``LogLockedError`` if a writer
-    holds the log for longer than ``LOCK_WAIT_MS``, ``OptionError`` for an offset that the log does
-    not hold soundly.
+    The batch that contains ``cut_at`` and everything after it is removed, acknowledged records
+    included. The removed bytes are kept in the log's directory, in files that the result names.
+
+    Args:
+        path: the directory of the log.
+        cut_at: an offset, from the log's start up to the end of its valid records.
+        storage: the file system; None: the local one.
+        clock: the time source; None: the system's.
+
+    Raises:
+        LogNotFoundError: ``path`` does not exist.
+        LogReadOnlyError: ``path`` is not an embedded log, but Kafka's for instance.
+        LogLockedError: a writer held the log's lock for 30 s (``LOCK_WAIT_MS``).
+        OptionError: ``cut_at`` is out of range; the message has the bound.
     """
     directory = without_scheme(os.fspath(path))
     files = WritableLocalStorage() if storage is None else storage
@@ -86,8 +94,9 @@ def repair_log(
     except NotALogError:
         raise LogReadOnlyError(
             path=directory,
-            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it is Kafka's and not ours to write",
-            remedy="let its node recover it",
+            reason=f"it has no {RAFTLOG_PROPERTIES_NAME}, so it may be Kafka's log, which raftlog "
+            "never writes",
+            remedy="start the Kafka node, which recovers its own log",
         ) from None
     fair_lock = FairLock(files, directory, pause=clock.pause)
     with fair_lock.acquire_within(LOCK_WAIT_MS, clock.now_ms):

@@ -1,10 +1,7 @@
-"""What callers ask of an embedded log's writer, and what it answers.
+"""Requests to the writer of a log, and their results.
 
-Rules of this file:
-
-1. A request is complete and checked before it is queued: nothing of it can fail on the thread that
-   writes but what only the log can know.
-2. Times are milliseconds of a clock that never goes back.
+A request is validated before it is queued: on the writer thread it can only fail for reasons that
+depend on the state of the log. Deadlines are monotonic milliseconds.
 """
 
 from __future__ import annotations
@@ -28,15 +25,15 @@ if TYPE_CHECKING:
     from raftlog.log.writing.replicated_log import ReplicatedLog
 
 _RECORD_OVERHEAD_BYTES: Final = 24
-"""Lengths and deltas of a record, at most about this much."""
+"""Approximate upper bound of the lengths and deltas in an encoded record."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Where the records are: both offsets inclusive; without records the last is one less.
+    """Offsets of appended records, both inclusive, and the leader epoch that they have.
 
-    ``was_duplicate``: the log had them already, under the same commit name or producer's sequence;
-    nothing was appended, and the offsets are those of then.
+    Without records ``last_offset`` is ``base_offset - 1``. ``was_duplicate``: the log already had
+    this commit or producer sequence; nothing was appended, and the offsets are the existing ones.
     """
 
     base_offset: int
@@ -46,13 +43,13 @@ class AppendResult:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind them: what a next append may require as its base offset."""
+        """The offset after the records: the ``required_base_offset`` of an append that follows."""
         return self.last_offset + 1
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class AppendRequest:
-    """Records to be appended, and under which conditions. ``deadline_ms``: no lock after that."""
+    """Records to append, and the conditions. After ``deadline_ms`` the append is not begun."""
 
     records: Sequence[RecordToAppend]
     epoch: int | None = None
@@ -68,7 +65,7 @@ class AppendRequest:
 
     @property
     def identity(self) -> CommitName | ProducerStamp | None:
-        """By what it is known when it comes again, if it is."""
+        """The commit name or producer stamp by which a retry is recognized, if any."""
         return self.producer if self.commit is None else self.commit
 
     @property
@@ -82,11 +79,11 @@ class AppendRequest:
 
     @property
     def writes(self) -> bool:
-        """Whether it has records: what has none, and only asks, is never in doubt."""
+        """Whether it has records. Without any, the outcome is never unknown: it is only a check."""
         return bool(self.records)
 
     def byte_count(self) -> int:
-        """About how much memory it holds, and its batch will."""
+        """Return the approximate size of the records in memory and of their batch."""
         if isinstance(self.records, PackedRecords):
             return BATCH_HEADER_BYTES + self.records.byte_count()
         count = BATCH_HEADER_BYTES
@@ -101,31 +98,31 @@ class AppendRequest:
         return count
 
     def check(self) -> None:
-        """Raises ``InvalidAppendError`` for arguments that cannot be meant together."""
+        """Raise ``InvalidAppendError`` for arguments that are invalid in combination."""
         reason = None
         if not self.records and self.epoch is None and not self.needs_own_batch:
-            reason = "there is no record to append, and no token or epoch to check"
+            reason = "there are no records to append, and no required offset or epoch to check"
         elif self.commit is not None and self.producer is not None:
-            reason = "a batch is either a named commit's or a producer's, not both"
+            reason = "commit and producer cannot be given together"
         elif self.take_over_from is not None and self.commit is None:
-            reason = "take_over_from is for a named commit, and none was given"
+            reason = "take_over_from requires commit"
         elif self.producer is not None and not self.records:
-            reason = "a producer's batch has at least one record"
+            reason = "an append with a producer needs at least one record"
         elif any(
             number is not None and number < 0
             for number in (self.epoch, self.required_end_offset, self.required_base_offset)
         ):
-            reason = "epochs and offsets are not negative"
+            reason = "epoch and required offsets must not be negative"
         if reason is not None:
             raise InvalidAppendError(reason=reason)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Operation:
-    """Something else to be done to the log while the lock is held, between the appends around it.
+    """Operation on the log under its lock, between the appends before and after it.
 
-    ``run`` is given the log and the time of day in milliseconds. What it writes is synced with the
-    group that it is in.
+    ``run`` takes the log and the wall-clock time in milliseconds. What it writes is synced with its
+    group.
     """
 
     run: Callable[[ReplicatedLog, int], Any]
@@ -134,7 +131,7 @@ class Operation:
 
     @property
     def writes(self) -> bool:
-        """Whether it may write: what it does is not known."""
+        """Always true: ``run`` may write."""
         return True
 
     def byte_count(self) -> int:
@@ -146,14 +143,14 @@ Request: TypeAlias = AppendRequest | Operation
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The answer to a request: what its future will give."""
+    """Success of a request, with the result of its future."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request that was refused, or that failed. Each holds an error object of its own."""
+    """Refusal or failure of a request, with an error object of its own."""
 
     error: RaftlogError
 
@@ -162,5 +159,5 @@ RequestResult: TypeAlias = Done | Failed
 
 
 def failed(error: RaftlogError) -> Failed:
-    """An answer of which several callers may get one: each raises a copy, with its own trace."""
+    """Return a failure with a copy of ``error``: each caller raises one with its own traceback."""
     return Failed(copy.copy(error))

@@ -1,15 +1,14 @@
-"""What users append, turned into records: the public forms, and what each kind of log takes.
+"""Records as users give them, validated for the kind of log and converted.
 
-Rules of this file:
+A record is its value (bytes), a pair (key, value), or an object with ``value`` and optionally
+``key``, ``headers`` and ``timestamp_ms``. A single record may be given instead of a list.
 
-1. A record is given as its value (bytes), as a pair (key, value), or as an object with ``value``
-   and maybe ``key``, ``headers`` and ``timestamp_ms``. One record alone may stand for a list of it.
-2. A ``msgpack`` log takes ``[type, version, fields]`` for a value, or the same encoded. A ``kraft``
-   log takes framed values (frame version 1, api key, version, fields) and, as KRaft does, no key,
-   no header and no time of its own (Kafka: ``AbstractApiMessageSerde``, ``RecordsIterator``).
-3. Headers whose names begin with ``raftlog.`` are ours, and so are transactions that are named as
-   commits are: nobody may write them.
-4. Whatever is refused is ``InvalidAppendError``, which says which record and why, never its bytes.
+A ``msgpack`` log takes ``[type, version, fields]`` as a value, or its encoding. A ``kraft`` log
+takes framed values (frame version 1, api key, version, fields) and, as KRaft does, no keys, headers
+or timestamps (Kafka: ``AbstractApiMessageSerde``, ``RecordsIterator``). Header names that begin
+with ``raftlog.`` and transaction names in the form of a commit's are reserved.
+
+Errors name a record by its index, and never contain its bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from raftlog.records.varint import read_unsigned_varint
 
 HEADER_PREFIX: Final = "raftlog."
 USER_HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 2
-"""Headers of one record: a log's own come on top, which name a commit and what it takes over."""
+"""Headers of one record. Two more are reserved: a commit's name, and the query it replaces."""
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _MSGPACK_FIELD_COUNT: Final = 3
 
@@ -39,9 +38,9 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 @runtime_checkable
 class RecordLike(Protocol):
-    """Whatever has a value: a ``Record`` that was read, a ``NewRecord``, a consumer's record.
+    """Object with a value: a ``Record`` that was read, a ``NewRecord``, a consumer's record.
 
-    ``key``, ``headers`` and ``timestamp_ms`` are looked for too.
+    ``key``, ``headers`` and ``timestamp_ms`` are used if present.
     """
 
     @property
@@ -49,22 +48,23 @@ class RecordLike(Protocol):
 
 
 UserRecord: TypeAlias = BytesLike | tuple[Any, ...] | list[Any] | RecordLike
-"""One record, in any of its forms."""
+"""One record in any accepted form."""
 
 
 def new_records(
     records: UserRecord | Iterable[UserRecord], values: ValueKind, *, first_ordinal: int = 0
 ) -> tuple[RecordToAppend, ...]:
-    """The records that were given, checked for a log whose values are ``values``.
+    """Validate records for a log with values of this kind, and return them in its form.
 
-    A record that is nothing but its value is given as that. Errors count from ``first_ordinal``.
+    A record without key, headers and timestamp is returned as its value. Indexes in errors count
+    from ``first_ordinal``.
 
     Raises ``InvalidAppendError``.
     """
     if isinstance(records, BytesLike | RecordLike):
         return (_new_record(records, values, 0),)
     if isinstance(records, str | dict) or not isinstance(records, Iterable):
-        _refuse(None, f"records are given as a list, not as {type(records).__name__}")
+        _refuse(None, f"records must be a list, not {type(records).__name__}")
     if values is ValueKind.BYTES:
         return tuple(
             [
@@ -82,10 +82,10 @@ def new_records(
 
 def _new_record(record: object, values: ValueKind, ordinal: int) -> RecordToAppend:
     if isinstance(record, NewRecord) and record.offset_delta is not None:
-        _refuse(ordinal, "it names its own offset, which is the log's to give")
+        _refuse(ordinal, "it has an offset_delta, but the log assigns offsets")
     key, value, timestamp_ms = None, record, None
     headers: tuple[Header, ...] = ()
-    if isinstance(record, BytesLike):  # first: to ask for a protocol costs ten times as much
+    if isinstance(record, BytesLike):  # first: the check of a protocol is ten times slower
         pass
     elif isinstance(record, NewRecord) or isinstance(record, RecordLike):  # noqa: SIM101
         key, value = getattr(record, "key", None), record.value
@@ -98,7 +98,7 @@ def _new_record(record: object, values: ValueKind, ordinal: int) -> RecordToAppe
     if key is None and not headers and timestamp_ms is None and value is not None:
         return value
     if values is ValueKind.KRAFT:
-        _refuse(ordinal, "a kraft log takes no key, no header and no time of a record's own")
+        _refuse(ordinal, "a record of a kraft log has no key, headers or timestamp")
     return NewRecord(key, value, timestamp_ms, headers)
 
 
@@ -139,19 +139,19 @@ def _msgpack_value(value: object, ordinal: int) -> bytes:
     try:
         packed = cast("bytes", msgpack.packb(value))
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
-        _refuse(ordinal, "its fields hold something that MessagePack has no form for")
+        _refuse(ordinal, "its fields contain a value that MessagePack cannot encode")
     return packed
 
 
 def _check_msgpack(value: object, ordinal: int) -> None:
-    """Raises unless the value is ``[type, version, fields]``."""
+    """Raise unless the value is ``[type, version, fields]``."""
     if not isinstance(value, list | tuple) or len(value) != _MSGPACK_FIELD_COUNT:
-        _refuse(ordinal, "a msgpack log takes [type, version, fields] for a value")
+        _refuse(ordinal, "a value of a msgpack log must be [type, version, fields]")
     kind, version, _ = value
     if not (_is_number(kind) or (isinstance(kind, str) and kind)):
-        _refuse(ordinal, "its type is not a number of 0 or more, nor a name")
+        _refuse(ordinal, "its type must be a non-negative integer or a non-empty string")
     if not _is_number(version):
-        _refuse(ordinal, "its version is not a number of 0 or more")
+        _refuse(ordinal, "its version must be a non-negative integer")
 
 
 def _is_number(value: object) -> bool:
@@ -164,7 +164,7 @@ def _is_number(value: object) -> bool:
 def _kraft_value(value: object, ordinal: int) -> bytes:
     data = _bytes_or_none(value, "value", ordinal)
     if not data:
-        _refuse(ordinal, "a kraft log takes no record without a value")
+        _refuse(ordinal, "a record of a kraft log must have a value")
     try:
         frame_version, position = read_unsigned_varint(data, 0)
         _, position = read_unsigned_varint(data, position)
@@ -174,38 +174,40 @@ def _kraft_value(value: object, ordinal: int) -> bytes:
     if frame_version != FRAME_VERSION:
         _refuse(ordinal, f"its frame version is {frame_version}, not {FRAME_VERSION}")
     if marker_of(data) is Marker.BEGIN and parse_commit_transaction_name(transaction_name(data)):
-        _refuse(ordinal, "it begins a transaction under a commit's name; name it by commit=...")
+        _refuse(
+            ordinal, "it begins a transaction with the name of a commit; pass commit=... instead"
+        )
     return data
 
 
-# --- what stands beside the value -----------------------------------------------------------------
+# --- headers and timestamps -----------------------------------------------------------------------
 
 
 def _headers(headers: Any, ordinal: int) -> tuple[Header, ...]:
-    """Headers as ``Header`` objects, pairs, or a mapping."""
+    """Validate headers, given as ``Header`` objects, as pairs or as a mapping."""
     pairs = headers.items() if isinstance(headers, dict) else headers
-    made: list[Header] = []
+    checked: list[Header] = []
     for header in pairs:
         if not isinstance(header, Header):
             try:
                 name, value = header
             except (TypeError, ValueError):
-                _refuse(ordinal, "a header is not a name and a value")
+                _refuse(ordinal, "a header must be a (name, value) pair")
             header = Header(name, _bytes_or_none(value, "header's value", ordinal))
         if not _is_text(header.key):
-            _refuse(ordinal, "a header's name is not text")
-        if len(made) == USER_HEADERS_MAX:
+            _refuse(ordinal, "a header name must be valid Unicode text")
+        if len(checked) == USER_HEADERS_MAX:
             _refuse(ordinal, f"it has more than {USER_HEADERS_MAX} headers")
         if header.key.startswith(HEADER_PREFIX):
-            _refuse(ordinal, f"its header {header.key!r} begins with {HEADER_PREFIX!r}, as ours do")
-        made.append(header)
-    return tuple(made)
+            _refuse(ordinal, f"its header {header.key!r} begins with {HEADER_PREFIX!r}: reserved")
+        checked.append(header)
+    return tuple(checked)
 
 
 def _is_text(name: object) -> bool:
     try:
         return isinstance(name, str) and name.encode() is not None
-    except UnicodeEncodeError:  # half a letter
+    except UnicodeEncodeError:  # a lone surrogate
         return False
 
 
@@ -213,10 +215,10 @@ def _timestamp(timestamp_ms: object, ordinal: int) -> int | None:
     if timestamp_ms is None:
         return None
     if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms <= _TIMESTAMP_MAX:
-        _refuse(ordinal, "its timestamp_ms is not a number of milliseconds since 1970")
+        _refuse(ordinal, "its timestamp_ms must be a non-negative int (ms since 1970)")
     return int(timestamp_ms)
 
 
 def _refuse(ordinal: int | None, reason: str) -> NoReturn:
-    where = "" if ordinal is None else f"record {ordinal} of those given cannot be appended: "
+    where = "" if ordinal is None else f"the record at index {ordinal} is invalid: "
     raise InvalidAppendError(reason=f"{where}{reason}")

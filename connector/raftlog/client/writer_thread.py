@@ -1,17 +1,17 @@
-"""The thread that writes: requests of many threads become groups, and a group shares one sync.
+"""Writer thread of an embedded log: queued requests are written in groups that share one sync.
 
-Rules of this file:
+Invariants:
 
-1. Requests are answered in the order in which they were queued. While one group is written the next
-   one gathers; beyond that a group waits ``linger_ms`` from its first request on, if told to.
-2. What waits is bounded: who would exceed it waits for room, up to his deadline
-   (``BufferAllocationError``, Kafka: ``max.block.ms``).
-3. Every future is answered, whatever happens: by its answer, by ``LogClosedError`` if its turn
-   never came, by ``AppendUnknownError`` if the thread fell over while its turn was on.
-4. Whoever forgets to close loses nothing that was queued: the process waits for it at its end. A
-   fork has no thread, and is refused before it touches what its parent may have left locked.
-5. This file knows nothing of files or locks: ``write_group`` is given a group, and answers each of
-   its requests as soon as it can.
+1. Requests are answered in queue order. While one group is written the next one is collected; an
+   idle writer starts a group ``linger_ms`` after its first request.
+2. The bytes of requests without an answer are bounded. ``submit`` blocks for room until the
+   request's deadline (``BufferAllocationError``, Kafka: ``max.block.ms``).
+3. Every future completes: with its result; with ``LogClosedError`` if the request was never
+   started; with ``AppendUnknownError`` if the thread failed while the request was being written.
+4. Requests queued in a handle that is not closed are written before the process exits. A forked
+   child has no writer thread: ``submit`` raises before it takes the lock, which the parent may have
+   held during the fork.
+5. This module uses no files or file locks: ``write_group`` writes a group and answers its requests.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from raftlog.limits import MIB
 from .requests import Done, Request, RequestResult, failed
 
 WAITING_BYTES_MAX: Final = 64 * MIB
-"""How much may wait to be written, unless it is one request alone."""
+"""Bound on the bytes of requests without an answer; a single larger request is accepted."""
 GROUP_BYTES_MAX: Final = 16 * MIB
-"""A group is closed when it holds so much: other processes want their turn, too."""
+"""Bound on a group, so that other processes get the lock in between."""
 GROUP_REQUESTS_MAX: Final = 4096
 
 WriteGroup: TypeAlias = Callable[
     [Sequence[Request], Callable[[Request, RequestResult], None]], None
 ]
-"""Does what the requests ask, in order, and answers each once. Raises only its own bugs."""
+"""Executes requests in order and answers each once. An exception from it is a bug."""
 
 
 class WriterThread:
-    """A queue and its thread, which begins with the first request. Safe for threads.
+    """Request queue and the thread that writes it, started by the first request. Thread-safe.
 
-    ``on_close`` is called on the thread, behind the last group.
+    ``on_close`` is called on the thread after the last group.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class WriterThread:
         self._process_id = os.getpid()
 
     def submit(self, request: Request) -> None:
-        """Queue a request; its future will have the answer.
+        """Queue a request, whose future gets the result.
 
-        Raises ``LogClosedError``, and ``BufferAllocationError`` if there was no room until the
+        Raises ``LogClosedError``, and ``BufferAllocationError`` if there is no room until the
         request's deadline.
         """
         byte_count = request.byte_count()
         if os.getpid() != self._process_id:
-            reason = "it was opened by the process that this one was forked from"
+            reason = "it was opened before this process was forked"
             raise LogClosedError(path=self._path, reason=reason)
         with self._changed:
             self._check_open()
@@ -106,15 +106,15 @@ class WriterThread:
             self._changed.notify_all()
 
     def close(self, timeout_ms: float | None = None) -> bool:
-        """Take no more, write what is queued, and end. False if that takes longer.
+        """Refuse new requests, write the queued ones and end the thread.
 
-        Closing twice is allowed: the second waits for the first.
+        Returns False if that takes longer than ``timeout_ms``. A second call waits like the first.
         """
         if os.getpid() != self._process_id:
-            return True  # what a fork copied is the parent's to write
+            return True  # the parent writes the requests that the fork copied
         with self._changed:
             if self._closed is None:
-                self._closed = "its owner closed it"
+                self._closed = "close() was called"
                 if self._thread is None:
                     self._start()
                 self._changed.notify_all()
@@ -125,7 +125,7 @@ class WriterThread:
         return not thread.is_alive()
 
     def set_linger(self, linger_ms: float) -> None:
-        """How long the next group waits for others."""
+        """Set the linger time of the next groups."""
         with self._changed:
             self._linger_ms = linger_ms
 
@@ -147,11 +147,11 @@ class WriterThread:
                 self._answer(group)
             self._on_close()
         finally:
-            self._give_up()
+            self._fail_queued()
             _running.discard(self)
 
     def _next_group(self) -> list[tuple[Request, int]]:
-        """Wait for the next group; empty when all is done and the log is to be closed."""
+        """Wait for the next group. Empty if the queue is drained and the log is being closed."""
         with self._changed:
             while not self._is_due():
                 if not self._queue:
@@ -182,13 +182,13 @@ class WriterThread:
         )
 
     def _answer(self, group: list[tuple[Request, int]]) -> None:
-        """Write a group and tell everybody. Who has cancelled is left out."""
+        """Write a group and complete its futures. Cancelled requests are skipped."""
         taken = [request for request, _ in group if request.future.set_running_or_notify_cancel()]
         try:
             if taken:
                 self._write_group(taken, _answer)
         finally:
-            reason = "the thread that writes fell over"
+            reason = "the writer thread failed"
             for request in taken:
                 unknown = AppendUnknownError(path=self._path, reason=reason)
                 closed = LogClosedError(path=self._path, reason=reason)
@@ -197,11 +197,11 @@ class WriterThread:
                 self._held_bytes -= sum(byte_count for _, byte_count in group)
                 self._changed.notify_all()
 
-    def _give_up(self) -> None:
-        """Answer whoever is still queued: nobody writes any more."""
+    def _fail_queued(self) -> None:
+        """Fail the requests that are still queued: the thread ends."""
         with self._changed:
             if self._closed is None:
-                self._closed = "the thread that writes fell over"
+                self._closed = "the writer thread failed"
             left = [request for request, _ in self._queue]
             self._queue.clear()
             reason = self._closed
@@ -215,9 +215,9 @@ _running: Final[set[WriterThread]] = set()
 
 @atexit.register
 def _close_all() -> None:
-    """Write what is still queued when the process ends in order."""
-    for appender in list(_running):
-        appender.close()
+    """Write what is still queued when the interpreter exits."""
+    for writer in list(_running):
+        writer.close()
 
 
 def _answer(request: Request, answer: RequestResult) -> None:
