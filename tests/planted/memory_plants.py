@@ -30,8 +30,8 @@ MEMORY_PLANTS: Final = (
     Plant(
         bug="a live cluster's records are decompressed by the default limit only",
         path="connector/raftlog/client/remote/remote_log.py",
-        old="        reading = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)\n",
-        new="        reading = ColumnDecoder(columns, chunk_bytes, DECOMPRESSED_BYTES_MAX)\n",
+        old="        decoder = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)\n",
+        new="        decoder = ColumnDecoder(columns, chunk_bytes, DECOMPRESSED_BYTES_MAX)\n",
         tests=(
             "tests/cli/test_decompression_limit.py"
             "::test_a_live_cluster_s_records_have_the_same_limit",

@@ -1,1 +1,1 @@
-"""The client of a quorum: it finds the leader, appends and reads over Kafka's protocol."""
+"""Client of a quorum over Kafka's protocol: leader discovery, appends and reads."""

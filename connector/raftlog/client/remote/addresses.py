@@ -1,8 +1,7 @@
-"""Addresses of nodes as people write them: ``host:port``, separated by commas (Kafka:
-``bootstrap.servers``).
+"""Addresses of nodes: ``host:port``, separated by commas (Kafka: ``bootstrap.servers``).
 
-Rules of this file: an address of IPv6 is in brackets, and the port is always named. An address
-with a user in it is refused, and not shown: a password may be there.
+An IPv6 address is in brackets, and the port is required. An address with a user name is refused,
+and not shown in the error, since it may contain a password.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _PORT_MAX: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a node listens."""
+    """Host and port of a node."""
 
     host: str
     port: int
@@ -29,12 +28,12 @@ class Address:
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
-    """The addresses, each once, in their order. Raises ``OptionError``."""
+    """Return the distinct addresses in their order. Raises ``OptionError``."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
         raise OptionError(option=BOOTSTRAP_SERVERS, reason="it is empty; give host:port,host:port")
     if "@" in text:
-        reason = "it names a user; give host:port,host:port, and certificates by the ssl options"
+        reason = "it has a user name; give host:port,host:port, and certificates by ssl options"
         raise OptionError(option=BOOTSTRAP_SERVERS, reason=reason)
     return tuple(dict.fromkeys(map(_address, parts)))
 
@@ -44,9 +43,9 @@ def _address(text: str) -> Address:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        separator = ""  # an IPv6 address whose last part is no port
+        separator = ""  # an IPv6 address without a port
     is_number = port.isascii() and port.isdigit()
     if not separator or not host or not is_number or not 0 < int(port) <= _PORT_MAX:
-        reason = f"{text[:80]!r} is not host:port (of IPv6: [address]:port)"
+        reason = f"{text[:80]!r} is not host:port (for IPv6: [address]:port)"
         raise OptionError(option=BOOTSTRAP_SERVERS, reason=reason)
     return Address(host, int(port))

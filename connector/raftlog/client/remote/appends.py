@@ -1,9 +1,10 @@
-"""The door for appends of many threads: what waits is bounded, counted, and sent by the loop.
+"""Appends of many threads: what waits is bounded, counted, and sent by the loop.
 
 Rules of this file:
 
-1. Who would exceed the bound waits for room, up to his deadline (``BufferAllocationError``, Kafka:
-   ``max.block.ms``). Room is given back when an append has its answer.
+1. An append that would exceed the bound waits for room until its deadline
+   (``BufferAllocationError``, Kafka: ``max.block.ms``). Room is given back when
+   an append has its answer.
 2. Without ``close`` nothing that was queued is lost: the process waits for it at its end,
    at the latest until the last append's deadline (``Sender``). A fork has no thread, and is refused
    before it touches what its parent may have left locked.
@@ -54,7 +55,7 @@ class Appends:
         append's deadline.
         """
         if os.getpid() != self._network.process_id:
-            reason = "it was connected by the process that this one was forked from"
+            reason = "it was connected before this process was forked"
             raise LogClosedError(path=self._path, reason=reason)
         byte_count = request.byte_count()
         with self._changed:
@@ -122,9 +123,9 @@ class Appends:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise LogClosedError(path=self._path, reason="its owner closed it")
+            raise LogClosedError(path=self._path, reason="close() was called")
         if self._life is not None and self._life.done():
-            raise LogClosedError(path=self._path, reason="what sends has ended")
+            raise LogClosedError(path=self._path, reason="the sender has ended")
 
 
 _running: Final[set[Appends]] = set()

@@ -1,12 +1,11 @@
-"""One connection to one node: questions go out in order, answers come back in that order.
+"""Connection of a client to one node. Responses are in the order of the requests.
 
-Rules of this file:
+Invariants:
 
-1. A connection that fails fails everything that was asked on it: ``ConnectionLostError`` says
-   nothing of what the node did. One on which an answer is late is closed, for those behind it are
-   late, too.
-2. Versions are agreed on when the connection is made (KIP-35, KIP-511).
-3. Bytes of a peer are bounded by ``FrameDecoder``, and read by ``raftlog.wire``'s decoders only.
+1. When a connection fails, all requests in flight fail with ``ConnectionLostError``; the node may
+   have executed them or not. A late response closes the connection, as those after it are late too.
+2. API versions are negotiated when the connection is opened (KIP-35, KIP-511).
+3. Bytes of a peer are bounded by ``FrameDecoder``, and parsed by ``raftlog.wire``'s decoders only.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ T = TypeVar("T")
 CLIENT_ID: Final = "raftlog"
 INITIAL_API_VERSIONS_VERSION: Final = 4
 _NO_ADDRESS: Final = (ValueError, OverflowError)
-"""What Python says of a host that is no name, and of a port that is none: nodes tell both."""
+"""Python's errors for an invalid host name or port, which nodes may report."""
 _CORRELATION_MAX: Final = 2**31
 
 
 class ConnectionLostError(Exception):
-    """The connection ended. What was asked may have been done, or not."""
+    """The connection ended. Requests in flight may have been executed or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A frame that answers a question of this version; its body begins at ``body_start``."""
+    """Response frame to a request of this version; its body starts at ``body_start``."""
 
     version: int
     frame: bytes
     body_start: int
 
     def decoded(self, target: type[T]) -> T:
-        """Raises ``MalformedMessageError``."""
+        """Return the decoded body. Raises ``MalformedMessageError``."""
         return decode(target, self.version, self.frame, start=self.body_start)
 
 
@@ -71,13 +70,13 @@ class _InFlightRequest:
 
 
 class Connection(asyncio.Protocol):
-    """A connection, as its loop has it. ``Connection.open`` makes it."""
+    """Connection on one event loop, created by ``Connection.open``."""
 
     def __init__(self, address: Address) -> None:
         self.address: Final = address
         self.versions: Mapping[int, VersionRange] = {}
         self._transport: asyncio.Transport | None = None
-        self._splitter = FrameDecoder(WIRE_FRAME_BYTES_MAX, str(address))
+        self._decoder = FrameDecoder(WIRE_FRAME_BYTES_MAX, str(address))
         self._in_flight: dict[int, _InFlightRequest] = {}
         self._next_correlation_id = 0
         self._lost: str | None = None
@@ -86,10 +85,10 @@ class Connection(asyncio.Protocol):
     async def open(
         cls, address: Address, context: ssl.SSLContext | None, *, timeout_s: float
     ) -> Connection:
-        """Connect and agree on versions.
+        """Connect and negotiate API versions.
 
-        Raises ``ConnectionLostError``, and ``AccessDeniedError`` if one side does not believe the
-        other's certificate.
+        Raises ``ConnectionLostError``, and ``AccessDeniedError`` if one side rejects the other's
+        certificate.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
@@ -99,7 +98,7 @@ class Connection(asyncio.Protocol):
                     lambda: cls(address), address.host, address.port, ssl=context
                 )
         except TimeoutError:
-            raise ConnectionLostError(f"{address} did not answer in time") from None
+            raise ConnectionLostError(f"{address}: connection timed out") from None
         except ssl.SSLCertVerificationError as error:
             raise AccessDeniedError(path=str(address), reason=error.verify_message) from None
         except (OSError, EOFError, *_NO_ADDRESS) as error:
@@ -108,13 +107,13 @@ class Connection(asyncio.Protocol):
         try:
             await connection._negotiate_versions(max(until - loop.time(), 0))
         except ConnectionLostError as error:
-            connection.close("no versions were agreed on")
+            connection.close("API versions were not negotiated")
             if context is None:
                 raise
-            hint = "perhaps it wants a certificate, or one that another CA signed"
-            raise ConnectionLostError(f"{error}, before it answered anything: {hint}") from None
+            hint = "it may require a client certificate, or one of another CA"
+            raise ConnectionLostError(f"{error}, before any response: {hint}") from None
         except BaseException:
-            connection.close("no versions were agreed on")
+            connection.close("API versions were not negotiated")
             raise
         return connection
 
@@ -134,7 +133,7 @@ class Connection(asyncio.Protocol):
                 else 0
             )
         if offered.error:
-            raise ConnectionLostError(f"{self.address} answers ApiVersions with {offered.error}")
+            raise ConnectionLostError(f"{self.address}: ApiVersions failed, error {offered.error}")
         self.versions = offered.versions
 
     @property
@@ -142,7 +141,7 @@ class Connection(asyncio.Protocol):
         return self._lost is None and self._transport is not None
 
     def serves(self, api_key: ApiKey) -> bool:
-        """Whether the node serves a request in a version that we speak."""
+        """Return whether the node supports a request in a version of this client."""
         try:
             common_version(api_key, self.versions)
         except NoCommonVersionError:
@@ -150,7 +149,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def send(self, api_key: ApiKey, message: Any) -> asyncio.Future[Reply]:
-        """Ask something, now; the answer comes as the future's result.
+        """Send a request, and return a future with the response.
 
         Raises ``ConnectionLostError``, ``NoCommonVersionError``, ``UnsupportedFieldError``.
         """
@@ -160,52 +159,52 @@ class Connection(asyncio.Protocol):
     async def request(
         self, api_key: ApiKey, message: Any, target: type[T], *, timeout_s: float
     ) -> T:
-        """Ask, and wait for the answer. Raises as ``send``, and what a bad answer raises."""
+        """Send a request and wait for the response. Raises as ``send``, and ``WireError``."""
         reply = await self.wait(self.send(api_key, message), timeout_s)
         try:
             return reply.decoded(target)
         except WireError:
-            self.close("its answer could not be read")
+            self.close("its response could not be decoded")
             raise
 
     async def wait(self, reply: asyncio.Future[Reply], timeout_s: float) -> Reply:
-        """Wait for an answer; the connection is closed if it does not come in time."""
+        """Wait for a response; a timeout closes the connection."""
         done, _ = await asyncio.wait((reply,), timeout=timeout_s)
         if not done:
-            self.close(f"it did not answer within {timeout_s:.1f} s")
+            self.close(f"no response within {timeout_s:.1f} s")
         return await reply
 
     def close(self, reason: str) -> None:
-        """Close at once; whoever waits is told."""
+        """Close immediately. Requests in flight fail."""
         self._fail(reason)
         if self._transport is not None:
             self._transport.abort()
 
-    # --- what the loop calls ----------------------------------------------------------------------
+    # --- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         try:
-            for one in self._splitter.feed(data):
+            for one in self._decoder.feed(data):
                 self._receive(one)
         except WireError as error:
             self.close(error.message())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if isinstance(exc, ssl.SSLError):  # the peer did not like our certificate
+        if isinstance(exc, ssl.SSLError):  # the peer rejected this client's certificate
             denied = AccessDeniedError(
                 path=str(self.address), reason=f"TLS: {exc.reason or type(exc).__name__}"
             )
             self._fail_all(denied)
-        self._fail("it closed the connection" if exc is None else _error_text(exc))
+        self._fail("connection closed by the node" if exc is None else _error_text(exc))
 
     # --- inside -----------------------------------------------------------------------------------
 
     def _send(self, api_key: ApiKey, version: int, body: bytes) -> asyncio.Future[Reply]:
         if self._lost is not None or self._transport is None:
-            raise ConnectionLostError(f"{self.address}: {self._lost or 'it is not connected'}")
+            raise ConnectionLostError(f"{self.address}: {self._lost or 'not connected'}")
         number = self._next_correlation_id
         self._next_correlation_id = (number + 1) % _CORRELATION_MAX
         header = RequestHeader(
@@ -218,13 +217,13 @@ class Connection(asyncio.Protocol):
 
     def _receive(self, data: bytes) -> None:
         number = int.from_bytes(data[:4], "big", signed=True)
-        asked = self._in_flight.pop(number, None)
-        if asked is None:
-            self.close("it answers what was not asked")
+        request = self._in_flight.pop(number, None)
+        if request is None:
+            self.close("response with an unknown correlation id")
             return
-        _, body_start = decode_response_header(data, asked.api_key, asked.version)
-        if not asked.reply.done():
-            asked.reply.set_result(Reply(asked.version, data, body_start))
+        _, body_start = decode_response_header(data, request.api_key, request.version)
+        if not request.reply.done():
+            request.reply.set_result(Reply(request.version, data, body_start))
 
     def _fail(self, reason: str) -> None:
         if self._lost is None:
@@ -232,13 +231,13 @@ class Connection(asyncio.Protocol):
         self._fail_all(ConnectionLostError(f"{self.address}: {self._lost}"))
 
     def _fail_all(self, error: Exception) -> None:
-        asked, self._in_flight = self._in_flight, {}
-        for one in asked.values():
-            if not one.reply.done():
-                one.reply.set_exception(error)
-                one.reply.exception()  # nobody has to look at it
+        requests, self._in_flight = self._in_flight, {}
+        for request in requests.values():
+            if not request.reply.done():
+                request.reply.set_exception(error)
+                request.reply.exception()  # retrieved, or asyncio logs it
 
 
 def _error_text(error: BaseException) -> str:
-    words = getattr(error, "strerror", None) or str(error)
-    return words or type(error).__name__
+    text = getattr(error, "strerror", None) or str(error)
+    return text or type(error).__name__

@@ -1,12 +1,9 @@
-"""Read on from an offset of a quorum's log: fetch after fetch becomes pieces, as a file does.
+"""Reader of a quorum's log: consecutive Fetch responses, decoded in chunks like a file.
 
-Rules of this file:
-
-1. Memory is bounded by two fetches, or by a batch where that is larger. Nothing above the high
-   watermark is given out, whatever a leader sends: Kafka's controllers send more.
-2. What was whole is given out first; the error comes behind it. A leader's bytes are checked as a
-   file's are: a node's memory and the network lie between its disk and us.
-3. Offsets follow each other without a gap, as in every log that Raft keeps.
+Memory is bounded by two responses, or by one batch if that is larger. Records from the high
+watermark on are not returned, although Kafka's controllers send them. Received batches are
+validated like those of a file, since they passed through a node's memory and the network; valid
+batches are returned before an error is raised. Offsets have no gaps, as in every Raft log.
 """
 
 from __future__ import annotations
@@ -26,43 +23,43 @@ PAUSE_MS: Final = 50
 
 
 def read_chunks(
-    quorum: LeaderClient, reading: ChunkDecoder[P], start_offset: int, end_offset: int
+    quorum: LeaderClient, decoder: ChunkDecoder[P], start_offset: int, end_offset: int
 ) -> Iterator[P]:
-    """The batches that overlap [start_offset, end_offset), which must be committed.
+    """Yield the batches that overlap [start_offset, end_offset), which must be committed.
 
-    While a piece is used the next one is fetched. Raises ``CorruptBatchError``, ``LogGapError``,
-    ``DataLossError`` behind what was whole, and what asking a quorum raises.
+    While a chunk is used the next one is fetched. Raises ``CorruptBatchError``, ``LogGapError``
+    and ``DataLossError`` after the valid batches, and what ``LeaderClient.fetch`` raises.
     """
-    fetches = _Prefetcher(quorum, max(reading.chunk_bytes, BATCH_HEADER_BYTES), end_offset)
+    fetches = _Prefetcher(quorum, max(decoder.chunk_bytes, BATCH_HEADER_BYTES), end_offset)
     next_offset, is_first = start_offset, True
     while next_offset < end_offset:
         fetched = fetches.take(next_offset)
-        piece = reading.decode(
+        chunk = decoder.decode(
             fetched.data,
             path=quorum.path,
             file_position=0,
             start_offset=next_offset,
             end_offset=min(end_offset, fetched.high_watermark or 0),
         )
-        if not len(piece.batches):
-            if piece.error is not None:
-                raise piece.error
+        if not len(chunk.batches):
+            if chunk.error is not None:
+                raise chunk.error
             fetches.enlarge(fetched, next_offset)
             continue
-        count, gap = _check_order(piece, next_offset, quorum.path, is_first=is_first)
+        count, gap = _check_order(chunk, next_offset, quorum.path, is_first=is_first)
         if count:
-            next_offset, is_first = int(piece.batches.next_offset[count - 1]), False
-            if gap is None and piece.error is None:
+            next_offset, is_first = int(chunk.batches.next_offset[count - 1]), False
+            if gap is None and chunk.error is None:
                 fetches.begin(next_offset, fetched)
-            yield piece if gap is None else reading.first(piece, count)
+            yield chunk if gap is None else decoder.first(chunk, count)
         if gap is not None:
             raise gap
-        if piece.error is not None:
-            raise piece.error
+        if chunk.error is not None:
+            raise chunk.error
 
 
 class _Prefetcher:
-    """Fetches of one range, the next of which may be under way."""
+    """Fetches of one range, with at most one request in advance."""
 
     def __init__(self, quorum: LeaderClient, byte_count: int, end_offset: int) -> None:
         self._quorum = quorum
@@ -71,7 +68,7 @@ class _Prefetcher:
         self._ahead: Future[FetchResult] | None = None
 
     def take(self, offset: int) -> FetchResult:
-        """What lies from ``offset`` on, of which something is committed."""
+        """Return a response from ``offset`` on with at least one committed record."""
         waited_ms = 0
         while True:
             ahead, self._ahead = self._ahead, None
@@ -79,27 +76,27 @@ class _Prefetcher:
             _check_available(self._quorum, fetched, offset, self._end_offset)
             if fetched.data and (fetched.high_watermark or 0) > offset:
                 return fetched
-            # A new leader learns late what is committed: it was, or nobody would ask for it.
+            # The range is committed, but a new leader has a lower high watermark at first.
             if waited_ms >= self._quorum.timeout_ms:
                 raise QuorumUnavailableError(
                     path=self._quorum.path,
                     waited_ms=waited_ms,
-                    reason=f"offset {offset} was committed, and the leader does not know it",
+                    reason=f"the leader's high watermark is not above committed offset {offset}",
                 )
             self._quorum.pause(PAUSE_MS)
             waited_ms += PAUSE_MS
 
     def begin(self, offset: int, last: FetchResult) -> None:
-        """Fetch what follows, if there will be much of it."""
+        """Fetch what follows, if the last response was more than half full."""
         self._wanted = self._byte_count
         if offset < self._end_offset and len(last.data) * 2 > self._byte_count:
             self._ahead = self._quorum.begin_fetch(offset, byte_count_max=self._wanted)
 
     def enlarge(self, fetched: FetchResult, offset: int) -> None:
-        """Ask for more at once: the first batch is larger than what was asked for."""
+        """Increase the fetch size to that of the first batch, which did not fit."""
         larger = _first_batch_byte_count(fetched.data)
         if larger is None or larger <= self._wanted:
-            reason = "the leader sent no whole batch of what was asked for"
+            reason = "the leader sent no complete batch"
             raise CorruptBatchError(reason=reason, path=self._quorum.path, offset=offset)
         self._wanted = larger
 
@@ -124,8 +121,8 @@ def _deleted(quorum: LeaderClient, offset: int, start_offset: int) -> DataLossEr
     return DataLossError(
         path=quorum.path,
         condition="OFFSETS_DELETED",
-        reason=f"offset {offset} is gone: the log begins at {start_offset} now",
-        remedy="begin at a snapshot or at the first offset of the log",
+        reason=f"offset {offset} was deleted: the log now starts at offset {start_offset}",
+        remedy="start at a snapshot or at the log's first offset",
     )
 
 
@@ -133,17 +130,17 @@ def _truncated(quorum: LeaderClient, offset: int, end_offset: int) -> DataLossEr
     return DataLossError(
         path=quorum.path,
         condition="LOG_TRUNCATED",
-        reason=f"the log does not reach offset {offset} now, and records up to {end_offset} were "
-        "to be read",
-        remedy="what is committed is never taken back: this is another log, plan the read again",
+        reason=f"the log ends before offset {offset}, but records up to offset {end_offset} were "
+        "committed",
+        remedy="committed records are never truncated, so this is another log: start a new read",
     )
 
 
 def _check_order(
-    piece: Chunk, next_offset: int, path: str, *, is_first: bool
+    chunk: Chunk, next_offset: int, path: str, *, is_first: bool
 ) -> tuple[int, LogGapError | None]:
-    """How many leading batches follow each other, and what is wrong with the next one."""
-    batches = piece.batches
+    """Return how many leading batches have no gap, and the error of the next one."""
+    batches = chunk.batches
     begins = int(batches.base_offset[0])
     expected_first = min(begins, next_offset) if is_first else next_offset
     count = batches.in_order_count(expected_first)
@@ -159,7 +156,7 @@ def _check_order(
 
 
 def _first_batch_byte_count(data: bytes) -> int | None:
-    """How many bytes the batch claims that a fetch begins with; None if that cannot be."""
+    """Return the size in the header of the first batch; None if it is invalid."""
     if len(data) < LENGTH_POSITION + BATCH_LENGTH.size:
         return None
     (length,) = BATCH_LENGTH.unpack_from(data, LENGTH_POSITION)

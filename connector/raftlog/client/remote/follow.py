@@ -1,8 +1,6 @@
-"""``raftlog.follow``: the metadata of a Kafka cluster, read from its live controllers.
+"""``raftlog.follow``: the metadata log of a Kafka cluster, read from its live controllers.
 
-Rules of this file:
-
-1. Only reading: Kafka offers nobody a door to append to this log by.
+Reading only: Kafka has no request to append to this log.
 """
 
 from __future__ import annotations
@@ -29,13 +27,24 @@ def follow(
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> RemoteLog:
-    """Read the log of the nodes at ``host:port,host:port``: a ``LogReader`` as of a directory.
+    """Open the log of a quorum for reading, as a ``LogReader``.
 
-    Kafka's controllers (``controller.quorum.bootstrap.servers``), or the nodes of a quorum of
-    raftlog's. Options are those of ``connect``; a compressed batch that expands to more than
-    ``decompressed_bytes_max`` bytes is not read. One thread uses it; it ends with its last user.
+    The nodes are Kafka's controllers or a raftlog quorum. The reader is for one thread; its
+    connections are closed when it is garbage collected.
 
-    Raises ``OptionError``, ``QuorumUnavailableError``, ``AccessDeniedError``, ``NodeRefusedError``.
+    Args:
+        bootstrap: ``host:port`` of one or more nodes, separated by commas; of controllers those in
+            ``controller.quorum.bootstrap.servers``.
+        tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host, timeout_ms: as for
+            ``connect``.
+        decompressed_bytes_max: the largest size in bytes of a decompressed batch; a
+            larger one raises ``DecompressionLimitError`` when it is read.
+
+    Raises:
+        OptionError: an argument is invalid, or a file cannot be used.
+        QuorumUnavailableError: no leader answered within ``timeout_ms``.
+        AccessDeniedError: a certificate was not accepted, or this client has no access to the log.
+        NodeRefusedError: the nodes refuse a request, or have more than one topic.
     """
     tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
     wait_ms = milliseconds(timeout_ms, "timeout_ms")

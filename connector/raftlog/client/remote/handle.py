@@ -1,12 +1,9 @@
-"""The door to a quorum: the same calls as an embedded log's, answered by whoever leads.
+"""Handle of a quorum's log: the calls of an embedded log, answered by the leader.
 
-Rules of this file:
-
-1. A handle may be shared by threads. After a fork it reads by connections of its own, and refuses
-   to append.
-2. An append that may have been taken is asked for again until its deadline, and never written
-   twice: what has no name or producer of its own gets one of the client's.
-3. What only a node can do to its log is ``NotRemoteError``.
+A handle is thread-safe. In a forked child it reads over its own connections, and refuses appends.
+An append whose response was lost is retried until its deadline, and never written twice: without
+a commit or a producer of the caller it gets a producer id of the client. Operations that only a
+node can do to its log raise ``NotRemoteError``.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
 
     from .remote_log import RemoteLog
 
-_AT_NODES: Final = "a node of the quorum does it by its configuration; see `raftlog node --help`"
+_AT_NODES: Final = "each node does it as configured; see `raftlog node --help`"
 
 
 def connect(
@@ -55,17 +52,25 @@ def connect(
     timeout_ms: float = TIMEOUT_MS_DEFAULT,
     clock: Clock | None = None,
 ) -> ConnectedLog:
-    """Connect to the log of a quorum: ``connect("host1:9092,host2:9092")``.
+    """Connect to the log of a raftlog quorum: ``connect("host1:9092,host2:9092")``.
 
-    One address is enough to find the others, several survive a node that is down. With ``tls_ca``
-    (the CA of the nodes' certificates) connections are encrypted and nodes must prove themselves;
-    ``tls_certificate`` and ``tls_key`` prove this client. All are files in PEM form. Without
-    ``tls_check_host`` a node need not be certified for the host of its address.
+    Args:
+        bootstrap: ``host:port`` of one or more nodes, separated by commas. One is enough to find
+            the others; with several the client can start while a node is down.
+        tls_ca: PEM file of the CA of the nodes' certificates, which are then verified; None:
+            connections are plain text.
+        tls_certificate: PEM file of this client's certificate, if the nodes require one.
+        tls_key: PEM file of its private key; None: it is in ``tls_certificate``.
+        tls_key_password: the password of the key.
+        tls_check_host: whether a node's certificate must be for the host of its address.
+        timeout_ms: the bound on a request with its retries, 0 or more. Appends have their own.
+        clock: the time source; None: the system's.
 
-    ``timeout_ms`` bounds every question but appends, which have their own.
-
-    Raises ``OptionError``, ``QuorumUnavailableError``, ``AccessDeniedError``, and
-    ``NodeRefusedError`` if what answers is no quorum of raftlog's.
+    Raises:
+        OptionError: an argument is invalid, or a file cannot be used.
+        QuorumUnavailableError: no leader answered within ``timeout_ms``.
+        AccessDeniedError: a certificate was not accepted, or this client has no access to the log.
+        NodeRefusedError: the nodes are not a raftlog quorum, but Kafka's controllers for instance.
     """
     tls = tls_from_files(tls_ca, tls_certificate, tls_key, tls_key_password, tls_check_host)
     wait_ms = milliseconds(timeout_ms, "timeout_ms")
@@ -78,11 +83,11 @@ def connect(
 
 
 class ConnectedLog(LogHandle):
-    """A quorum's log. ``raftlog.connect`` makes it; close it, or use it in a ``with`` statement."""
+    """Open log of a quorum, from ``raftlog.connect``. Close it, or use it in ``with``."""
 
     def __init__(self, quorum: LeaderClient, clock: Clock) -> None:
         self.path = quorum.path
-        """The addresses that were given."""
+        """The bootstrap addresses."""
         self._quorum = quorum
         self._clock = clock
         self._settings: LogSettings = quorum.settings()
@@ -95,15 +100,14 @@ class ConnectedLog(LogHandle):
         weakref.finalize(self, _end, self._appends, quorum).atexit = False
 
     def close(self) -> None:
-        """Wait until every append has its answer, and disconnect. Closing twice is allowed.
+        """Wait for the results of all appends, and disconnect. It may be called twice.
 
-        That is at the latest when the last append's ``timeout_ms`` has passed, even if no node
-        leads.
+        It waits until the ``timeout_ms`` of the last append at most, even without a leader.
         """
         self._appends.close()
         self._quorum.close()
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
@@ -115,31 +119,31 @@ class ConnectedLog(LogHandle):
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster that the nodes were formatted for."""
+        """The cluster id that the nodes were formatted with."""
         return self._cluster_id
 
     @property
     def leader_id(self) -> int:
-        """The node that leads now, as far as this client knows."""
+        """The node id of the current leader, as far as this client knows."""
         return self._quorum.leader_id()
 
     @property
     def values(self) -> ValueKind:
-        """What its values are."""
+        """The kind of values."""
         return self._settings.values
 
     @property
     def batch_bytes_max(self) -> int:
-        """What one batch may hold, its header included."""
+        """The maximum size of a batch in bytes, its header included."""
         return self._settings.batch_bytes_max
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the log compresses its batches: then more fits into one."""
+        """Whether the log compresses its batches, so that more records fit into one."""
         return self._settings.compression is not Compression.NONE
 
     def reader(self) -> RemoteLog:
-        """The log as it is now, for one thread: a ``LogReader``, as ``raftlog.follow`` gives."""
+        """Return a ``LogReader`` of the current log, as ``raftlog.follow`` does. For one thread."""
         from .remote_log import RemoteLog
 
         return RemoteLog(self._quorum, self.values)
@@ -155,7 +159,11 @@ class ConnectedLog(LogHandle):
     def last_commit(
         self, application_id: str, *, timeout_ms: int = TIMEOUT_MS_DEFAULT
     ) -> LastCommit | None:
-        """The last named commit of an application id, if the log remembers one."""
+        """Return the last named commit of an application id, or None.
+
+        Raises ``OptionError``, ``QuorumUnavailableError``, ``AccessDeniedError`` and
+        ``LogClosedError``.
+        """
         if not isinstance(application_id, str):
             raise OptionError(option="application_id", reason="it must be text")
         deadline_ms = self._clock.now_ms() + milliseconds(timeout_ms, "timeout_ms")
@@ -177,12 +185,12 @@ class ConnectedLog(LogHandle):
     def _wait_for_append(self, request: AppendRequest, timeout_ms: int) -> AppendResult:
         try:
             return request.future.result()
-        except BaseException:  # Ctrl-C, say: what was not sent shall not be
+        except BaseException:  # such as Ctrl-C: cancel it unless it was sent
             request.future.cancel()
             raise
 
     def _submit(self, request: AppendRequest) -> None:
-        """Queue an append. One without a record has nowhere to say its commit's name."""
+        """Queue an append. A commit without records is looked up: no batch can have its name."""
         if request.commit is None or request.records:
             self._appends.submit(request)
             return
@@ -200,40 +208,40 @@ class ConnectedLog(LogHandle):
             end, epoch = self.end_offset, self._quorum.leader_epoch()
             request.future.set_result(AppendResult(end, end - 1, epoch))
 
-    # --- what a node does -------------------------------------------------------------------------
+    # --- operations of nodes ----------------------------------------------------------------------
 
     def claim(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> NoReturn:
-        """Not here: epochs of a quorum begin with an election."""
+        """Raise ``NotRemoteError``: an epoch of a quorum begins with an election."""
         del timeout_ms
         raise NotRemoteError(
             what="claiming the log",
-            remedy="a quorum begins an epoch when it elects a leader; append under an epoch that "
-            "an earlier append was answered with, to be refused after the next election",
+            remedy="a quorum begins an epoch when it elects a leader; append with the epoch of an "
+            "earlier append's result, to be refused after the next election",
         )
 
     def snapshot(self, *args: object, **kwargs: object) -> NoReturn:
-        """Not here: each node writes its own."""
+        """Raise ``NotRemoteError``: each node writes its own."""
         del args, kwargs
         raise NotRemoteError(what="writing a snapshot", remedy=_AT_NODES)
 
     def read_snapshot(self, snapshot_id: SnapshotId | None = None) -> NoReturn:
-        """Not here: nodes send theirs to replicas only."""
+        """Raise ``NotRemoteError``: nodes send snapshots to replicas only."""
         del snapshot_id
         raise NotRemoteError(
             what="reading a snapshot", remedy="read a node's directory with raftlog.open"
         )
 
     def clean(self, *, timeout_ms: int = TIMEOUT_MS_DEFAULT) -> NoReturn:
-        """Not here: each node does it by itself."""
+        """Raise ``NotRemoteError``: each node applies retention itself."""
         del timeout_ms
-        raise NotRemoteError(what="deleting what retention does not keep", remedy=_AT_NODES)
+        raise NotRemoteError(what="applying retention", remedy=_AT_NODES)
 
     def run(self, operation: Callable[..., Any], timeout_ms: int = TIMEOUT_MS_DEFAULT) -> NoReturn:
-        """Not here: the log's files are the nodes'."""
+        """Raise ``NotRemoteError``: the log's files are on the nodes."""
         del operation, timeout_ms
-        raise NotRemoteError(what="doing something to the log's files", remedy=_AT_NODES)
+        raise NotRemoteError(what="an operation on the log's files", remedy=_AT_NODES)
 
 
 def _end(appends: Appends, quorum: LeaderClient) -> None:
-    """What is done if nobody closes a handle: what was queued is still sent."""
+    """Finalize a handle that was not closed: send what is queued, then disconnect."""
     appends.close_later(quorum.close)

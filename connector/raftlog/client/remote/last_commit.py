@@ -1,12 +1,12 @@
-"""Where the last named commit of an application id lies, found out by three questions.
+"""Lookup of the last named commit of an application id, by three requests:
 
-Rules of this file:
+1. OffsetFetch returns its version and query id, but no offsets.
+2. Produce appends the same commit again, with a required offset that no log reaches. The leader
+   checks the identity first and returns the existing offsets, which it has even after retention
+   deleted the records; otherwise it refuses the offset. So nothing is ever written.
+3. Fetch returns its batch, which has the timestamp.
 
-1. OffsetFetch tells the version and the query, and nothing of offsets. So the commit is appended
-   once more, under a token that never holds: identity is looked at first, and a log that has it
-   answers with the offset of then. Nothing can be written by this.
-2. The answer has both offsets, so that they are known after retention has deleted the records;
-   the time is that of the batch, and -1 without it. A commit in between starts this again.
+If another commit was appended in between, the lookup starts again.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ def last_commit(
     submit: Callable[[AppendRequest], None],
     now_ms: Callable[[], float],
 ) -> LastCommit | None:
-    """Return the last commit of an application id, or None if the log remembers none.
+    """Return the last commit of an application id, or None if the log has none.
 
-    Its ``timestamp_ms`` is -1 if its records are deleted. Raises what asking a quorum and appending
-    to it raise.
+    Its ``timestamp_ms`` is -1 if its records are deleted. Raises as ``LeaderClient.last_commit``
+    and ``submit``.
     """
     began_ms = now_ms()
     for _ in range(ATTEMPTS_MAX):
         left_ms = max(deadline_ms - now_ms(), 0)
-        told = quorum.last_commit(application_id, timeout_ms=left_ms)
-        if told is None:
+        committed = quorum.last_commit(application_id, timeout_ms=left_ms)
+        if committed is None:
             return None
-        name = CommitName(application_id, told.query_id, told.version)
+        name = CommitName(application_id, committed.query_id, committed.version)
         try:
             appended = _appended(name, values, deadline_ms, submit)
-        except AppendUnknownError as lost:  # the token never holds: nothing can be written
+        except AppendUnknownError as lost:  # nothing was written: the required offset is impossible
             waited_ms = int(now_ms() - began_ms)
             raise QuorumUnavailableError(
                 path=quorum.path, waited_ms=waited_ms, reason=lost.reason
@@ -70,7 +70,7 @@ def last_commit(
         timestamp_ms = _timestamp_of(quorum, appended)
         return LastCommit(name, appended.base_offset, appended.last_offset, timestamp_ms)
     raise QuorumUnavailableError(
-        path=quorum.path, waited_ms=0, reason=f"{application_id!r} commits all the time"
+        path=quorum.path, waited_ms=0, reason=f"{application_id!r} committed again in every attempt"
     )
 
 
@@ -80,7 +80,7 @@ def _appended(
     deadline_ms: float,
     submit: Callable[[AppendRequest], None],
 ) -> AppendResult | None:
-    """Return the offsets that the log has for it; None if it is not the last one any more."""
+    """Return the offsets of a commit in the log; None if it is not the last one any more."""
     request = AppendRequest(
         records=(_ANY_VALUE[values],),
         required_base_offset=IMPOSSIBLE_OFFSET,
@@ -96,7 +96,7 @@ def _appended(
 
 
 def _timestamp_of(quorum: LeaderClient, appended: AppendResult) -> int:
-    """Return the time of a commit's batch; -1 if the batch is deleted."""
+    """Return the timestamp of a commit's batch; -1 if the batch is deleted."""
     byte_count_max = 1
     while True:
         fetched = quorum.fetch(appended.base_offset, byte_count_max=byte_count_max)

@@ -1,11 +1,8 @@
-"""What a client asks the leader of a quorum besides appends: bounded in time, retried, typed.
+"""Requests of a client to the leader of a quorum, except appends.
 
-Rules of this file:
-
-1. Every question may be asked twice: none of them changes anything. (A producer id is used up.)
-2. What may pass is asked again until its time is up (``QuorumUnavailableError``); what does not is
-   raised at once.
-3. Safe for threads. In a fork everything is made anew when it is first asked for.
+Retriable errors and lost connections are retried until the timeout (``QuorumUnavailableError``), so
+requests have to be safe to repeat; other errors are raised immediately. Thread-safe. A forked child
+opens connections of its own when it first uses the client.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ from .sendings import LogSettings
 from .tls import NO_TLS, TlsOptions, tls_context
 
 TIMEOUT_MS_DEFAULT: Final = 30_000
-"""How long a question is asked again (Kafka: ``default.api.timeout.ms``)."""
+"""Bound on a request with its retries (Kafka: ``default.api.timeout.ms``)."""
 RESPONSE_TIMEOUT_S: Final = 6.0
 FETCH_BYTES: Final = 1 * MIB
 PAUSE_FIRST_S: Final = 0.02
@@ -55,9 +52,9 @@ _OFFSET_OUT_OF_RANGE: Final = 1
 _RETRIABLE_ERRORS: Final = frozenset(
     (3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 41, 74, 75, 76, 78, 100, 103)
 )
-"""Kafka's codes after which another try, or another leader, may help."""
+"""Kafka's error codes after which a retry, or another leader, may help."""
 _LEADER_IS_BUSY: Final = frozenset((7, 14, 78))
-"""Codes of one that leads, and cannot tell yet what is committed."""
+"""Error codes of a leader that does not know its high watermark yet."""
 _SNAPSHOT_NOT_FOUND: Final = 98
 
 T = TypeVar("T")
@@ -65,11 +62,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """What the leader says of its log, and a piece of it. Offsets but the first are ends.
+    """Response to a Fetch: offsets of the leader's log, and batches.
 
-    ``high_watermark`` is None if the leader does not know it yet. ``is_out_of_range``: the offset
-    lies before the log's start or behind its end. ``snapshot_id``: the leader would rather send
-    this checkpoint. ``diverging``: where the epoch that was asked with ends.
+    ``high_watermark`` and ``last_stable_offset`` are exclusive, None if the leader does not know
+    them yet. ``is_out_of_range``: the offset is before the log's start or after its end.
+    ``snapshot_id``: the snapshot to read instead. ``diverging``: the end of the requested epoch.
     """
 
     log_start_offset: int
@@ -83,7 +80,7 @@ class FetchResult:
 
 
 class LeaderClient:
-    """The nodes of one quorum, as its clients see them."""
+    """Client of the leader of one quorum."""
 
     def __init__(
         self,
@@ -111,7 +108,7 @@ class LeaderClient:
 
     @property
     def network(self) -> NetworkThread:
-        """The thread of this process."""
+        """The network thread of this process."""
         if os.getpid() != self._process_id:
             self._lock = threading.Lock()
             self._begin()
@@ -122,13 +119,13 @@ class LeaderClient:
         return self._metadata
 
     def close(self) -> None:
-        """End the thread and close the connections."""
+        """Stop the network thread and close the connections."""
         self._network.stop()
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def identity(self) -> TopicIdentity:
-        """Which log this is: known since somebody led it first."""
+        """Return the identity of the log, requested once."""
         network = self.network
         if self._identity is None:
             leader: LeaderConnection = network.run(self._leader())
@@ -136,19 +133,19 @@ class LeaderClient:
         return self._identity
 
     def leader_epoch(self) -> int:
-        """The epoch of whoever leads now."""
+        """Return the epoch of the current leader."""
         leader: LeaderConnection = self.network.run(self._leader())
         return leader.epoch
 
     def leader_id(self) -> int:
-        """Which node that is."""
+        """Return the node id of the current leader."""
         leader: LeaderConnection = self.network.run(self._leader())
         return leader.node_id
 
     def settings(self) -> LogSettings:
-        """How the log takes records. Raises ``NodeRefusedError`` if it is none of raftlog's."""
+        """Return the settings for appends. Raises ``NodeRefusedError`` unless it is raftlog's."""
         if self.identity().is_controller:
-            reason = "a controller of Kafka's, whose log can only be read: use raftlog.follow"
+            reason = "it is a Kafka controller, whose log can only be read: use raftlog.follow"
             raise self._node_error(ApiKey.DESCRIBE_CONFIGS, 0, reason)
         error, settings = self.send_to_leader(
             ApiKey.DESCRIBE_CONFIGS,
@@ -159,7 +156,7 @@ class LeaderClient:
         del error
         if "raftlog.values" not in settings:
             raise NodeRefusedError(
-                path=self.path, api="DescribeConfigs", error=0, reason="it is no log of raftlog's"
+                path=self.path, api="DescribeConfigs", error=0, reason="it is not a raftlog log"
             )
         codecs = {codec.name.lower(): codec for codec in Compression}
         return LogSettings(
@@ -176,21 +173,21 @@ class LeaderClient:
         last_epoch: int | None = None,
         wait_ms: int = 0,
     ) -> FetchResult:
-        """What lies from ``offset`` on: whole batches, the last one perhaps cut off."""
+        """Fetch batches from ``offset`` on, the last of which may be incomplete."""
         network = self.network
         fetched: FetchResult = network.run(self._fetch(offset, byte_count_max, last_epoch, wait_ms))
         return fetched
 
     def begin_fetch(self, offset: int, *, byte_count_max: int) -> Future[FetchResult]:
-        """The same, to be waited for later."""
+        """Start a ``fetch`` and return its future."""
         return self.network.start(self._fetch(offset, byte_count_max, None, 0))
 
     def pause(self, duration_ms: int) -> None:
-        """Return after that time, or when this is closed (``LogClosedError``)."""
+        """Sleep. Raises ``LogClosedError`` when the client is closed."""
         self.network.run(asyncio.sleep(duration_ms / 1000))
 
     def list_offset(self, timestamp: int, *, is_committed_only: bool = False) -> int | None:
-        """The offset that ListOffsets tells of a time, or of one of Kafka's special ones."""
+        """Return the offset of a timestamp in milliseconds, or of a special one, if any."""
         _, partition = self.send_to_leader(
             ApiKey.LIST_OFFSETS,
             lambda leader: messages.offset_request(
@@ -202,16 +199,16 @@ class LeaderClient:
         return None if partition.offset < 0 else int(partition.offset)
 
     def start_offset(self, fetched: FetchResult) -> int:
-        """Where the log begins: as a fetch told, or by asking, if it was out of range."""
+        """Return the log start offset in ``fetched``, or request it if that was out of range."""
         if self.identity().is_controller or not fetched.is_out_of_range:
             return fetched.log_start_offset
         return self.list_offset(messages.EARLIEST_TIMESTAMP) or 0
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch | None:
-        """The newest epoch up to this one, and where its records end; None if there is none."""
+        """Return the newest epoch up to ``epoch`` with its end offset, if any."""
         if self.identity().is_controller:
-            told = self.fetch(messages.OFFSET_MAX, last_epoch=epoch).diverging
-            return told
+            end = self.fetch(messages.OFFSET_MAX, last_epoch=epoch).diverging
+            return end
         _, partition = self.send_to_leader(
             ApiKey.OFFSET_FOR_LEADER_EPOCH,
             lambda leader: messages.epoch_end_request(leader.log, epoch),
@@ -223,7 +220,7 @@ class LeaderClient:
         return OffsetAndEpoch(int(partition.leader_epoch), int(partition.end_offset))
 
     def last_commit(self, application_id: str, *, timeout_ms: float) -> Committed | None:
-        """What OffsetFetch tells of the last commit under an application id."""
+        """Return the last commit of an application id, from OffsetFetch."""
         committed: Committed | None
         _, committed = self.send_to_leader(
             ApiKey.OFFSET_FETCH,
@@ -237,7 +234,7 @@ class LeaderClient:
     def fetch_snapshot(
         self, snapshot_id: SnapshotId, position: int, byte_count_max: int
     ) -> tuple[bytes, int] | None:
-        """Bytes of a checkpoint from ``position`` on, and how many it has; None if it is gone."""
+        """Return bytes of a snapshot from ``position`` on, and its size; None if it was deleted."""
         error, partition = self.send_to_leader(
             ApiKey.FETCH_SNAPSHOT,
             lambda leader: messages.snapshot_request(
@@ -248,8 +245,10 @@ class LeaderClient:
                 byte_count_max=byte_count_max,
             ),
             FetchSnapshotResponse,
-            lambda answer: (
-                (int(answer.error_code), None) if answer.error_code else _parse_snapshot(answer)
+            lambda response: (
+                (int(response.error_code), None)
+                if response.error_code
+                else _parse_snapshot(response)
             ),
             allowed=(_SNAPSHOT_NOT_FOUND,),
         )
@@ -267,21 +266,22 @@ class LeaderClient:
         allowed: tuple[int, ...] = (),
         timeout_ms: float | None = None,
     ) -> tuple[int, Any]:
-        """Ask whoever leads, until there is an answer or time is up.
+        """Send a request to the leader, and retry until it is answered or the timeout.
 
-        ``parse`` gives Kafka's error and what an answer holds; what is returned is 0, or an error
-        that is allowed, and that.
+        ``parse`` returns Kafka's error code and the content of a response. The result is that, with
+        an error code of 0 or in ``allowed``. Raises ``QuorumUnavailableError``,
+        ``AccessDeniedError`` and ``NodeRefusedError``.
         """
 
         async def send() -> tuple[int, Any]:
-            error, taken, _ = await self._send_to_leader(
+            error, content, _ = await self._send_to_leader(
                 api_key, build, target, parse, allowed, timeout_ms
             )
-            return error, taken
+            return error, content
 
-        network = self.network  # first: a fork makes its own leaders
-        answer: tuple[int, Any] = network.run(send())
-        return answer
+        network = self.network  # first: in a forked child it replaces the metadata
+        result: tuple[int, Any] = network.run(send())
+        return result
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class LeaderClient:
     ) -> FetchResult:
         def build(leader: LeaderConnection) -> Any:
             epoch = last_epoch
-            if epoch is None:  # controllers take who asks for a replica, which has read some epoch
+            if epoch is None:  # controllers expect a replica's request, with an epoch
                 epoch = leader.epoch if leader.log.is_controller else -1
             return messages.fetch_request(
                 leader.log,
@@ -321,7 +321,7 @@ class LeaderClient:
         allowed: tuple[int, ...] = (),
         timeout_ms: float | None = None,
     ) -> tuple[int, Any, LeaderConnection]:
-        """Ask whoever leads until there is an answer."""
+        """Send a request to the leader, and return the leader that answered it, too."""
         loop = asyncio.get_running_loop()
         until = loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
         pause_s = PAUSE_FIRST_S
@@ -331,8 +331,8 @@ class LeaderClient:
                 reply = leader.connection.send(api_key, build(leader))
                 self._metadata.watch(leader, reply)
                 timeout_s = min(RESPONSE_TIMEOUT_S, max(until - loop.time(), 0))
-                answer = await leader.connection.wait(reply, timeout_s)
-                error, taken = parse(answer.decoded(target))
+                response = await leader.connection.wait(reply, timeout_s)
+                error, content = parse(response.decoded(target))
             except ConnectionLostError as lost:
                 self._metadata.invalidate(leader, str(lost), is_lost=True)
             except WireError as unreadable:
@@ -340,12 +340,12 @@ class LeaderClient:
             else:
                 if not error or error in allowed:
                     self._metadata.mark_healthy()
-                    return error, taken, leader
+                    return error, content, leader
                 if is_access_error(error):
-                    reason = f"{api_key.name} is not allowed to this caller (Kafka's error {error})"
+                    reason = f"client not authorized for {api_key.name} (Kafka's error {error})"
                     raise AccessDeniedError(path=self.path, reason=reason)
                 if error not in _RETRIABLE_ERRORS:
-                    raise self._node_error(api_key, error, "it says no more")
+                    raise self._node_error(api_key, error, "no details given")
                 if error not in _LEADER_IS_BUSY:
                     self._metadata.invalidate(leader, f"{api_key.name}: Kafka's error {error}")
             if loop.time() >= until:
@@ -357,20 +357,20 @@ class LeaderClient:
         return NodeRefusedError(path=self.path, api=api_key.name, error=error, reason=reason)
 
 
-def _parse_partition(answer: Any) -> tuple[int, Any]:
-    partition = messages.only_partition(answer.topics)
+def _parse_partition(response: Any) -> tuple[int, Any]:
+    partition = messages.only_partition(response.topics)
     return int(partition.error_code), partition
 
 
-def _parse_snapshot(answer: FetchSnapshotResponse) -> tuple[int, Any]:
-    partition = messages.only_partition(answer.topics)
+def _parse_snapshot(response: FetchSnapshotResponse) -> tuple[int, Any]:
+    partition = messages.only_partition(response.topics)
     return int(partition.error_code), partition
 
 
-def _parse_fetch(answer: latest_schemas.FetchResponse) -> tuple[int, Any]:
-    if answer.error_code:
-        return int(answer.error_code), None
-    partition = messages.only_partition(answer.responses)
+def _parse_fetch(response: latest_schemas.FetchResponse) -> tuple[int, Any]:
+    if response.error_code:
+        return int(response.error_code), None
+    partition = messages.only_partition(response.responses)
     return int(partition.error_code), partition
 
 

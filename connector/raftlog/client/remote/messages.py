@@ -1,11 +1,7 @@
-"""The questions of a client and the answers to them, as Kafka's messages say them: pure.
+"""Requests of a client as Kafka's messages, and parsers of the responses. Pure.
 
-Rules of this file:
-
-1. Everything is about one partition of one topic, named by name and id: which of them a version
-   writes is the codec's matter.
-2. An answer is taken apart only as far as it is needed. One that is not about what was asked is
-   ``MalformedMessageError``: who sent it cannot be trusted.
+All are about one partition of one topic. Requests have both its name and its id, of which the codec
+writes what the version has. A response about anything else raises ``MalformedMessageError``.
 """
 
 from __future__ import annotations
@@ -36,29 +32,29 @@ PARTITION: Final = 0
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 OFFSET_MAX: Final = 2**62
-"""No log ends there: a fetch from there tells where an epoch ends (KIP-595)."""
+"""Beyond the end of any log: a Fetch from it returns the end of its epoch (KIP-595)."""
 CONTROLLERS: Final = 2
-"""The endpoint type of DescribeCluster that means controllers (KIP-919)."""
+"""Endpoint type of controllers in DescribeCluster (KIP-919)."""
 _TOPIC_RESOURCE: Final = 2
 _MILLISECONDS_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class TopicIdentity:
-    """Which log it is. ``topic_id`` is kio's form of the id."""
+    """Identity of the log. ``topic_id`` is in kio's form."""
 
     topic: str
     topic_id: uuid.UUID | None
     cluster_id: str | None
     is_controller: bool
-    """Whether the nodes are Kafka's controllers, whose log this protocol can only read."""
+    """Whether the nodes are Kafka's controllers, whose log clients can only read."""
 
 
-# --- questions ------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def metadata_request() -> latest_schemas.MetadataRequest:
-    """Which nodes there are, and who leads what."""
+    """Return a request for all nodes, topics and leaders."""
     return latest_schemas.MetadataRequest(
         topics=None,
         allow_auto_topic_creation=False,
@@ -85,7 +81,7 @@ def quorum_request() -> describe_quorum.DescribeQuorumRequest:
 def produce_request(
     log: TopicIdentity, batch: bytes, timeout_ms: int
 ) -> latest_schemas.ProduceRequest:
-    """Append one batch, and answer when it is committed."""
+    """Return a request to append one batch, answered when it is committed."""
     partition = produce.PartitionProduceData(index=_any(PARTITION), records=_any(batch))
     topic = latest_schemas.ProduceTopic(
         topic_id=log.topic_id, name=_any(log.topic), partition_data=(partition,)
@@ -99,7 +95,7 @@ def produce_request(
 
 
 def producer_id_request() -> InitProducerIdRequest:
-    """A new id, with epoch 0, for a producer without transactions."""
+    """Return a request for a new producer id, with epoch 0, without transactions."""
     return InitProducerIdRequest(transactional_id=None, transaction_timeout=_duration(0))
 
 
@@ -113,7 +109,7 @@ def fetch_request(
     last_epoch: int = -1,
     wait_ms: int = 0,
 ) -> latest_schemas.FetchRequest:
-    """Batches from the one that holds ``offset`` on, as a consumer asks (KIP-227: no session)."""
+    """Return a consumer's request for batches from ``offset`` on, without session (KIP-227)."""
     partition = fetch.FetchPartition(
         partition=_any(PARTITION),
         current_leader_epoch=_any(leader_epoch),
@@ -163,7 +159,7 @@ def snapshot_request(
 def offset_request(
     log: TopicIdentity, timestamp: int, *, is_committed_only: bool
 ) -> list_offsets.ListOffsetsRequest:
-    """The offset of a time in milliseconds, or of one of the special ones."""
+    """Return a request for the offset of a timestamp in milliseconds, or of a special one."""
     partition = list_offsets.ListOffsetsPartition(
         partition_index=_any(PARTITION), timestamp=_any(timestamp)
     )
@@ -176,7 +172,7 @@ def offset_request(
 
 
 def epoch_end_request(log: TopicIdentity, epoch: int) -> epoch_ends.OffsetForLeaderEpochRequest:
-    """Where the records of an epoch end (KIP-101), as a consumer asks."""
+    """Return a consumer's request for the end offset of an epoch (KIP-101)."""
     partition = epoch_ends.OffsetForLeaderPartition(
         partition=_any(PARTITION), leader_epoch=_any(epoch)
     )
@@ -187,7 +183,7 @@ def epoch_end_request(log: TopicIdentity, epoch: int) -> epoch_ends.OffsetForLea
 
 
 def commit_request(log: TopicIdentity, application_id: str) -> latest_schemas.OffsetFetchRequest:
-    """The last version that was committed under an application id, which is a group's name."""
+    """Return a request for the last commit of an application id, which is the group id."""
     topic = latest_schemas.OffsetFetchTopic(
         topic_id=log.topic_id, name=_any(log.topic), partition_indexes=(_any(PARTITION),)
     )
@@ -204,12 +200,12 @@ def settings_request(log: TopicIdentity) -> describe_configs.DescribeConfigsRequ
     return describe_configs.DescribeConfigsRequest(resources=(resource,))
 
 
-# --- answers --------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The last commit under an application id: what OffsetFetch can say of it."""
+    """Last commit of an application id, as OffsetFetch returns it."""
 
     query_id: str
     version: int
@@ -217,16 +213,16 @@ class Committed:
 
 
 def only_partition(topics: Any, partitions: str = "partitions") -> Any:
-    """The one partition that an answer is about."""
+    """Return the only partition in a response."""
     if len(topics) != 1 or len(getattr(topics[0], partitions)) != 1:
-        raise malformed("it is not about one partition")
+        raise malformed("it does not have exactly one partition")
     return getattr(topics[0], partitions)[0]
 
 
-def parse_committed(answer: latest_schemas.OffsetFetchResponse) -> tuple[int, Committed | None]:
-    """An error of Kafka's, and the last commit if there is one."""
-    topics = answer.groups[0].topics if answer.groups else answer.topics
-    error = int(answer.groups[0].error_code if answer.groups else answer.error_code)
+def parse_committed(response: latest_schemas.OffsetFetchResponse) -> tuple[int, Committed | None]:
+    """Return Kafka's error code, and the last commit if there is one."""
+    topics = response.groups[0].topics if response.groups else response.topics
+    error = int(response.groups[0].error_code if response.groups else response.error_code)
     if error:
         return error, None
     partition = only_partition(topics)
@@ -236,30 +232,30 @@ def parse_committed(answer: latest_schemas.OffsetFetchResponse) -> tuple[int, Co
     return 0, Committed(partition.metadata or "", partition.committed_offset, epoch)
 
 
-def parse_settings(answer: DescribeConfigsResponse) -> tuple[int, dict[str, str]]:
-    """An error of Kafka's, and the settings of the topic that have a value."""
-    if len(answer.results) != 1:
-        raise malformed("it is not about one topic")
-    result = answer.results[0]
+def parse_settings(response: DescribeConfigsResponse) -> tuple[int, dict[str, str]]:
+    """Return Kafka's error code, and the settings of the topic that have a value."""
+    if len(response.results) != 1:
+        raise malformed("it does not have exactly one topic")
+    result = response.results[0]
     settings = {one.name: one.value for one in result.configs if one.value is not None}
     return int(result.error_code), settings
 
 
-def parse_quorum(answer: DescribeQuorumResponse) -> tuple[int, Any]:
-    """An error of Kafka's, and the partition of the answer if there is none at the top."""
-    if answer.error_code:
-        return int(answer.error_code), None
-    partition = only_partition(answer.topics)
+def parse_quorum(response: DescribeQuorumResponse) -> tuple[int, Any]:
+    """Return Kafka's error code, and the partition unless the error is the response's own."""
+    if response.error_code:
+        return int(response.error_code), None
+    partition = only_partition(response.topics)
     return int(partition.error_code), partition
 
 
-def parse_controllers(answer: DescribeClusterResponse) -> dict[int, tuple[str, int]]:
-    """Where each controller listens."""
-    return {int(one.broker_id): (one.host, int(one.port)) for one in answer.brokers}
+def parse_controllers(response: DescribeClusterResponse) -> dict[int, tuple[str, int]]:
+    """Return host and port by controller id."""
+    return {int(one.broker_id): (one.host, int(one.port)) for one in response.brokers}
 
 
 def malformed(reason: str) -> MalformedMessageError:
-    return MalformedMessageError(api="an answer", version=None, position=0, reason=reason)
+    return MalformedMessageError(api="a response", version=None, position=0, reason=reason)
 
 
 def _duration(value_ms: int) -> Any:
@@ -267,5 +263,5 @@ def _duration(value_ms: int) -> Any:
 
 
 def _any(value: object) -> Any:
-    """A value as kio's types: whether a field takes it is checked by the codec."""
+    """Return a value as any of kio's types: the codec checks it."""
     return cast("Any", value)

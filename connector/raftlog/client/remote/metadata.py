@@ -1,13 +1,13 @@
-"""Who leads the log now, and the connections to the nodes.
+"""Leader of the log, and the connections to the nodes.
 
-Rules of this file:
+All known addresses, bootstrap and reported ones, are asked for the leader concurrently. The first
+leader that is reported is used, unless its epoch is not newer than that of a leader that has just
+failed: then all responses are compared and the newest epoch is used, as a deposed leader may not
+know yet that it was deposed.
 
-1. All addresses that are known are asked at once, those that were given and those that nodes told:
-   the first that knows a leader is believed, unless it is one that has just been found wanting;
-   then the newest epoch wins, for an old leader may not know yet that it is one no more.
-2. Two kinds of nodes are known by what they serve: those with Metadata, and Kafka's controllers,
-   which tell by DescribeCluster and DescribeQuorum (KIP-919).
-3. Who is let in by nobody does not ask again: ``AccessDeniedError`` ends the search.
+Nodes that support Metadata are raftlog's; the others are Kafka's controllers, which are asked by
+DescribeCluster and DescribeQuorum (KIP-919). If every node denies access, the search ends with
+``AccessDeniedError``.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from .connection import Connection, ConnectionLostError
 from .messages import TopicIdentity
 
 ASK_TIMEOUT_S: Final = 5.0
-"""How long one node may take to connect, or to say who leads."""
+"""Bound on connecting to a node, and on its response about the leader."""
 GRACE_FIRST_S: Final = 0.3
-"""How long others are waited for when the first has answered, and knew nothing better: a node that
-stands still shall hold up nobody. Twice as long the next time, for they may be far away."""
+"""Wait for other nodes after one has responded without a newer leader, so that a node that hangs
+delays no client. Doubled with each attempt, as nodes may be far away."""
 GRACE_LONGEST_S: Final = 1.0
 REASON_INTERVAL_S: Final = 2.0
-"""How often a node that knows no leader is asked for the reason."""
+"""Interval at which a node that knows no leader is asked for the reason."""
 PROBE_AFTER_S: Final = 0.5
-"""How long a leader may be silent before others are asked whether it still is one."""
+"""Time without a response after which other nodes are asked whether the leader changed."""
 PAUSE_FIRST_S: Final = 0.02
 PAUSE_LONGEST_S: Final = 0.4
 _METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 _ACCESS_ERRORS: Final = frozenset((29, 30, 31, 33, 34, 53, 58))
-"""Kafka's codes for what a caller may not do: with a topic, a group, the cluster, an application id
-(as a transactional id), and for failures to authenticate."""
+"""Kafka's error codes of authorization (topic, group, cluster, transactional id, which is here the
+application id) and of authentication."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderConnection:
-    """The node that leads, as somebody told it, and a connection to it."""
+    """Leader as reported by a node, and a connection to it."""
 
     log: TopicIdentity
     node_id: int
@@ -68,7 +68,7 @@ class LeaderConnection:
 
 @dataclass(frozen=True, slots=True)
 class _LeaderInfo:
-    """What one node says."""
+    """Leader and nodes as reported by one node."""
 
     log: TopicIdentity
     leader_id: int
@@ -77,7 +77,7 @@ class _LeaderInfo:
 
 
 class Metadata:
-    """The nodes of one quorum. Lives on the loop of one thread."""
+    """Nodes of one quorum and its leader. Used on one event loop only."""
 
     def __init__(self, bootstrap: tuple[Address, ...], context: ssl.SSLContext | None) -> None:
         self.path: Final = ",".join(map(str, bootstrap))
@@ -89,22 +89,22 @@ class Metadata:
         self._leader: LeaderConnection | None = None
         self._invalidated_epoch = -1
         self._searching = asyncio.Lock()
-        self._last_problem = "nobody was asked yet"
+        self._last_problem = "no node was asked yet"
         self._problems: dict[Address, tuple[float, str | None]] = {}
-        """Of each node that knew no leader: when it was asked for the reason, and what it said."""
+        """By node without a leader: when it was asked for the reason, and its response."""
         self._unavailable_since: float | None = None
         self._probing: asyncio.Task[None] | None = None
 
     @property
     def last_problem(self) -> str:
-        """What went wrong last."""
+        """The last problem that was seen."""
         return self._last_problem
 
     async def leader(self, until: float) -> LeaderConnection:
-        """The leader; looked for until the loop's time ``until``, if it is not known.
+        """Return the leader, which if unknown is searched until ``until``, in time of the loop.
 
         Raises ``QuorumUnavailableError``, ``AccessDeniedError``, and ``NodeRefusedError`` if the
-        nodes keep no log of ours.
+        nodes are not a raftlog quorum.
         """
         pause_s, grace_s = PAUSE_FIRST_S, GRACE_FIRST_S
         if self._leader is None and self._unavailable_since is None:
@@ -123,11 +123,11 @@ class Metadata:
             raise self.unavailable() from None
 
     def mark_healthy(self) -> None:
-        """The leader has answered."""
+        """Note that the leader has responded."""
         self._unavailable_since = None
 
     def invalidate(self, leader: LeaderConnection, reason: str, *, is_lost: bool = False) -> None:
-        """Look for a leader again. Unless only the connection was lost, it is another's turn."""
+        """Search for a leader again, of a newer epoch unless only the connection was lost."""
         self._last_problem = reason
         if self._unavailable_since is None:
             self._unavailable_since = asyncio.get_running_loop().time()
@@ -136,9 +136,9 @@ class Metadata:
             self._invalidated_epoch = leader.epoch if not is_lost else leader.epoch - 1
 
     def watch(self, leader: LeaderConnection, reply: asyncio.Future[Any]) -> None:
-        """While an answer does not come, ask others whether another leads by now.
+        """While a response is outstanding, ask the other nodes whether the leader changed.
 
-        If so the connection is closed: who leads no more answers late, or never.
+        If so close the connection: a deposed leader responds late, or never.
         """
         timer: asyncio.TimerHandle
 
@@ -160,10 +160,10 @@ class Metadata:
         with contextlib.suppress(AccessDeniedError, NodeRefusedError):
             info = await self._ask_all(leader.epoch, GRACE_FIRST_S)
             if info is not None and info.epoch > leader.epoch and leader.connection.is_open:
-                leader.connection.close(f"node {info.leader_id} leads now")
+                leader.connection.close(f"node {info.leader_id} is the leader now")
 
     def unavailable(self) -> QuorumUnavailableError:
-        """What is told to who waited for nothing: for how long no leader has answered."""
+        """Return the error of a timeout, with the time since a leader last responded."""
         since, now = self._unavailable_since, asyncio.get_running_loop().time()
         waited_s = 0.0 if since is None else now - since
         return QuorumUnavailableError(
@@ -173,7 +173,7 @@ class Metadata:
     def close(self) -> None:
         """Close all connections."""
         for connection in self._connections.values():
-            connection.close("its owner closed it")
+            connection.close("close() was called")
         self._connections.clear()
 
     # --- inside -----------------------------------------------------------------------------------
@@ -185,21 +185,24 @@ class Metadata:
         self._nodes = dict(info.nodes)
         address = info.nodes.get(info.leader_id)
         if address is None:
-            self._last_problem = f"node {info.leader_id} leads, and nobody told where it listens"
+            self._last_problem = f"no node reports an address of the leader, node {info.leader_id}"
             return None
         try:
             connection = await self._connection(address)
         except ConnectionLostError as error:
-            self._last_problem = f"node {info.leader_id} leads: {error}"
+            self._last_problem = f"node {info.leader_id} is the leader: {error}"
             return None
         return LeaderConnection(info.log, info.leader_id, info.epoch, connection)
 
     async def _ask_all(self, epoch: int, grace_s: float) -> _LeaderInfo | None:
-        """The best that anybody tells: at once if it is newer than ``epoch``, else when all have
-        answered, or so long after the first one."""
+        """Return the leader that the nodes report, None if they report none.
+
+        Returns immediately for an epoch newer than ``epoch``; otherwise the newest epoch reported
+        by all nodes, or by those that responded until ``grace_s`` passed without a response.
+        """
         addresses = tuple(dict.fromkeys((*self._nodes.values(), *self._bootstrap)))
         asking = {asyncio.ensure_future(self._leader_info_from(address)) for address in addresses}
-        for one in asking:  # one may fail after the best answer was found
+        for one in asking:  # one may fail after the search has ended
             one.add_done_callback(lambda done: done.cancelled() or done.exception())
         best: _LeaderInfo | None = None
         timeout_s: float | None = None
@@ -232,7 +235,7 @@ class Metadata:
         return best
 
     async def _leader_info_from(self, address: Address) -> _LeaderInfo | None:
-        """What one node says of the leader; None if it knows none, or cannot be asked."""
+        """Return what one node reports; None if it knows no leader, or does not respond."""
         try:
             connection = await self._connection(address)
             if connection.serves(ApiKey.METADATA):
@@ -245,19 +248,19 @@ class Metadata:
         return None
 
     async def _ask_broker(self, connection: Connection) -> _LeaderInfo | None:
-        answer = await connection.request(
+        response = await connection.request(
             ApiKey.METADATA,
             messages.metadata_request(),
             latest_schemas.MetadataResponse,
             timeout_s=ASK_TIMEOUT_S,
         )
-        _check_access(connection, "Metadata", int(answer.error_code))
-        topics = [one for one in answer.topics if not one.is_internal]
+        _check_access(connection, "Metadata", int(response.error_code))
+        topics = [one for one in response.topics if not one.is_internal]
         if not topics:
-            reason = "it shows this caller no log: it is a broker, or gives no right to see it"
+            reason = "it lists no topic: it is a broker, or this client may not describe the topic"
             raise AccessDeniedError(path=str(connection.address), reason=reason)
         if len(topics) != 1 or topics[0].name is None:
-            what = f"it keeps {len(topics)} topics, and a quorum of raftlog keeps one"
+            what = f"it has {len(topics)} topics, and a raftlog quorum has one"
             raise NodeRefusedError(
                 path=str(connection.address), api="Metadata", error=0, reason=what
             )
@@ -269,25 +272,25 @@ class Metadata:
             return None
         self._problems.clear()
         return _LeaderInfo(
-            TopicIdentity(str(topic.name), topic.topic_id, answer.cluster_id, False),
+            TopicIdentity(str(topic.name), topic.topic_id, response.cluster_id, False),
             int(partition.leader_id),
             int(partition.leader_epoch),
-            {int(one.node_id): Address(one.host, int(one.port)) for one in answer.brokers},
+            {int(one.node_id): Address(one.host, int(one.port)) for one in response.brokers},
         )
 
     async def _no_leader_reason(self, connection: Connection) -> str:
-        """Return what the nodes know of why none leads; each is asked once in a while."""
+        """Return the nodes' reasons for having no leader, requested at intervals."""
         address, now_s = connection.address, asyncio.get_running_loop().time()
         asked_s, _ = self._problems.get(address, (now_s - REASON_INTERVAL_S, None))
         if connection.serves(ApiKey.DESCRIBE_QUORUM) and now_s - asked_s >= REASON_INTERVAL_S:
             self._problems[address] = now_s, None
-            answer = await connection.request(
+            response = await connection.request(
                 ApiKey.DESCRIBE_QUORUM,
                 messages.quorum_request(),
                 DescribeQuorumResponse,
                 timeout_s=ASK_TIMEOUT_S,
             )
-            self._problems[address] = now_s, answer.error_message
+            self._problems[address] = now_s, response.error_message
         known = [f"{at}: {text}" for at, (_, text) in self._problems.items() if text]
         return "; ".join((f"{address} knows no leader", *sorted(known)))
 
@@ -303,18 +306,18 @@ class Metadata:
             node_id: Address(host, port)
             for node_id, (host, port) in messages.parse_controllers(cluster).items()
         }
-        answer = await connection.request(
+        response = await connection.request(
             ApiKey.DESCRIBE_QUORUM,
             messages.quorum_request(),
             DescribeQuorumResponse,
             timeout_s=ASK_TIMEOUT_S,
         )
-        error, quorum = messages.parse_quorum(answer)
+        error, quorum = messages.parse_quorum(response)
         _check_access(connection, "DescribeQuorum", error)
         if quorum is None or quorum.leader_id < 0 or (error and not quorum.leader_epoch):
             self._last_problem = f"{connection.address} knows no leader (Kafka's error {error})"
             if int(cluster.controller_id) >= 0:
-                self._nodes = self._nodes | nodes  # ask that one the next time
+                self._nodes = self._nodes | nodes  # asked in the next attempt
             return None
         log = TopicIdentity(
             CLUSTER_METADATA_TOPIC, uuid_or_none(_METADATA_TOPIC_ID), cluster.cluster_id, True
@@ -322,7 +325,7 @@ class Metadata:
         return _LeaderInfo(log, int(quorum.leader_id), int(quorum.leader_epoch), nodes)
 
     async def _connection(self, address: Address) -> Connection:
-        """An open connection to an address. Making one goes on when nobody waits for it."""
+        """Return an open connection to an address. Opening continues if this is cancelled."""
         known = self._connections.get(address)
         if known is not None and known.is_open:
             return known
@@ -335,19 +338,19 @@ class Metadata:
 
     async def _open(self, address: Address) -> Connection:
         try:
-            made = await Connection.open(address, self._context, timeout_s=ASK_TIMEOUT_S)
-            self._connections[address] = made
-            return made
+            connection = await Connection.open(address, self._context, timeout_s=ASK_TIMEOUT_S)
+            self._connections[address] = connection
+            return connection
         finally:
             del self._opening[address]
 
 
 def is_access_error(error: int) -> bool:
-    """Whether Kafka's code says that this caller may not."""
+    """Return whether Kafka's error code denies access."""
     return error in _ACCESS_ERRORS
 
 
 def _check_access(connection: Connection, api: str, error: int) -> None:
     if is_access_error(error):
-        reason = f"{api} is not allowed to this caller (Kafka's error {error})"
+        reason = f"client not authorized for {api} (Kafka's error {error})"
         raise AccessDeniedError(path=str(connection.address), reason=reason)

@@ -1,9 +1,7 @@
-"""The one thread of a client that talks to nodes, and how other threads ask it.
+"""Network thread of a client, and calls to it from other threads.
 
-Rules of this file:
-
-1. Everything of the network happens on this thread's loop; nothing of it is touched elsewhere.
-2. It is a daemon, and belongs to its process: in a fork it does not exist.
+Connections are used on this thread's event loop only. It is a daemon thread, and does not exist in
+a forked child.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _FINAL_ITERATIONS: Final = 3
 
 
 class NetworkThread:
-    """A thread and its loop, from the first question to ``stop``. Safe for threads."""
+    """Thread with an event loop, from the first call to ``stop``. Thread-safe."""
 
     def __init__(self, path: str, on_end: Callable[[], None]) -> None:
         """``path`` names the quorum; ``on_end`` closes, on the loop, what is open."""
@@ -36,18 +34,18 @@ class NetworkThread:
         self.process_id = os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something on the loop and wait for it. Interrupted, it is given up."""
+        """Run a coroutine on the loop and wait for its result. An interrupt cancels it."""
         future = self.start(work)
         try:
             return future.result()
         except CancelledError:
             raise self._closed() from None
-        except BaseException:  # Ctrl-C, say: nobody waits for it any more
+        except BaseException:  # such as Ctrl-C: the result is not used
             future.cancel()
             raise
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin something on the loop. Raises ``LogClosedError`` if it was stopped."""
+        """Start a coroutine on the loop. Raises ``LogClosedError`` after ``stop``."""
         try:
             loop = self._running_loop()
         except LogClosedError:
@@ -56,11 +54,11 @@ class NetworkThread:
         return asyncio.run_coroutine_threadsafe(work, loop)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Call something on the loop, soon."""
+        """Call a function on the loop, without waiting for it."""
         self._running_loop().call_soon_threadsafe(function)
 
     def stop(self) -> None:
-        """Give up whatever is going on, and end. Stopping twice is allowed."""
+        """Cancel all tasks and end the thread. It may be called twice."""
         if os.getpid() != self.process_id:
             return
         with self._lock:
@@ -68,7 +66,7 @@ class NetworkThread:
             loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             return
-        with contextlib.suppress(RuntimeError):  # it ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(loop.stop)
         if thread is not threading.current_thread():
             thread.join()
@@ -93,11 +91,11 @@ class NetworkThread:
             return self._loop
 
     def _closed(self) -> LogClosedError:
-        return LogClosedError(path=self._path, reason="its owner closed it")
+        return LogClosedError(path=self._path, reason="close() was called")
 
 
 def _serve(loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
-    """Run a loop until it is stopped, then end what it left undone."""
+    """Run a loop until it is stopped, then cancel its tasks and close it."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -108,8 +106,8 @@ def _serve(loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
         if tasks:
             loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         on_end()
-        for _ in range(_FINAL_ITERATIONS):  # in which connections learn that they are closed
+        for _ in range(_FINAL_ITERATIONS):  # for the callbacks of closed connections
             loop.run_until_complete(asyncio.sleep(0))
         loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())  # which has looked up hosts
+        loop.run_until_complete(loop.shutdown_default_executor())  # used by host lookups
         loop.close()

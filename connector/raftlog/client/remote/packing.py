@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. Nothing overtakes: a batch is made of what waits longest, and of those right behind it.
+1. Nothing overtakes: a batch has what waits longest, and what follows it directly.
 2. From its packing on an append cannot be cancelled. An append is refused only after it was removed
    from its batch; one that stays in a batch may still be written (``AppendUnknownError``).
 3. A producer id serves one batch at a time. One whose batch may have been taken, and has no answer,
@@ -72,7 +72,7 @@ class Packing:
     # --- the next batch ---------------------------------------------------------------------------
 
     def packed(self) -> Sending | None:
-        """A batch that is made already, if one is still wanted."""
+        """A batch that is built already, if one is still wanted."""
         while self._packed:
             sending = self._packed.popleft()
             if sending.is_wanted:
@@ -81,7 +81,7 @@ class Packing:
         return None
 
     def needs_lane(self, leader_epoch: int) -> bool | None:
-        """Whether the next batch needs a producer id; None if there is none to be made."""
+        """Whether the next batch needs a producer id; None if there is no next batch."""
         while self._queue:
             first = self._queue[0]
             if not _take(first) or self._is_refused(first, leader_epoch):
@@ -167,7 +167,7 @@ class Packing:
             lane.advance(-sending.record_count)
             self._lanes.append(lane)
 
-    # --- nobody sends -----------------------------------------------------------------------------
+    # --- the sender has ended ---------------------------------------------------------------------
 
     def fail_all(self, error: RaftlogError) -> None:
         """Answer whatever waits."""

@@ -1,12 +1,9 @@
-"""Read a quorum's log over the network: a log like any other, which ends at its high watermark.
+"""Reader of a quorum's log over the network, up to its high watermark.
 
-Rules of this file:
-
-1. Its end is known, not guessed: the leader tells the high watermark, and what lies below is
-   committed for good. So nothing is held back, and the end never falls.
-2. Two kinds of nodes: a quorum of raftlog's, and Kafka's controllers with the cluster's metadata.
-   What the one kind does not serve is found by reading (times, transactions).
-3. A quorum of raftlog's takes no producer's transaction: in a partition everything is decided.
+Records below the high watermark are committed, so none is held back and the end never decreases.
+The nodes are a raftlog quorum or Kafka's controllers; what controllers do not serve (offsets by
+timestamp, transactions) is found by reading the log. A raftlog quorum accepts no transactional
+producers, so that every record of a partition is committed.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ _ONE_BATCH: Final = HeaderDecoder(chunk_bytes=1)
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """Where the log lies, as the leader told it at one moment."""
+    """Offsets of the log as its leader returned them."""
 
     start_offset: int
     high_watermark: int
@@ -67,10 +64,10 @@ class _Extent:
 
 
 class RemoteLog(LogReader):
-    """The log of a quorum. Shares the connections of ``quorum``.
+    """Log of a quorum, over the connections of ``quorum``.
 
-    ``values``: what they are, if that was asked before. A batch that expands to more than
-    ``decompressed_bytes_max`` bytes is not read.
+    ``values``: the kind of values, None to request it. A batch that expands to more than
+    ``decompressed_bytes_max`` bytes raises ``DecompressionLimitError``.
     """
 
     def __init__(
@@ -99,7 +96,7 @@ class RemoteLog(LogReader):
         self._history: TransactionHistory | None = None
         self._backlog: TransactionHistory | None = None
 
-    # --- what it is -------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> int:
@@ -107,7 +104,7 @@ class RemoteLog(LogReader):
 
     @property
     def log_end_offset(self) -> int:
-        """The high watermark: what lies behind it is not committed, and cannot be read."""
+        """The high watermark: later records are not committed, and cannot be read."""
         return self._extent().high_watermark
 
     @property
@@ -116,7 +113,7 @@ class RemoteLog(LogReader):
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """Of a controller the newest one; a quorum of raftlog's sends its own to replicas only."""
+        """The newest one of a controller; none of a raftlog quorum, which serves only replicas."""
         return self._extent().snapshots
 
     @property
@@ -143,7 +140,7 @@ class RemoteLog(LogReader):
     def cluster_id(self) -> str | None:
         return self._identity.cluster_id
 
-    # --- what happened meanwhile ------------------------------------------------------------------
+    # --- refresh ----------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         self._known = None
@@ -159,20 +156,20 @@ class RemoteLog(LogReader):
         return self._known
 
     def _extent_of_partition(self) -> _Extent:
-        """The stable end is asked for first: it never lies beyond the end that is told then."""
+        """Return the extent. The last stable offset is first, so as not to exceed the end."""
         last_stable_offset = None
         if self.kind is LogKind.METADATA:
             latest = messages.LATEST_TIMESTAMP
             last_stable_offset = self._quorum.list_offset(latest, is_committed_only=True)
         high_watermark = self._quorum.list_offset(messages.LATEST_TIMESTAMP)
         start_offset = self._quorum.list_offset(messages.EARLIEST_TIMESTAMP)
-        assert high_watermark is not None, "a leader tells it or says that it does not know yet"
+        assert high_watermark is not None, "without it the request is retried"
         if last_stable_offset is None:
             last_stable_offset = high_watermark
         return _Extent(start_offset or 0, high_watermark, last_stable_offset)
 
     def _extent_of_controller(self) -> _Extent:
-        """By fetches alone: the one from offset 0 is answered with the newest checkpoint."""
+        """Return the extent by a Fetch from offset 0, whose response has the newest snapshot."""
         for _ in range(_ATTEMPTS_MAX):
             first = self._quorum.fetch(0, byte_count_max=1)
             if first.high_watermark is None:
@@ -180,11 +177,11 @@ class RemoteLog(LogReader):
                 continue
             high_watermark = first.high_watermark
             snapshots = () if first.snapshot_id is None else (first.snapshot_id,)
-            # Offset 0 itself cannot be fetched beside a checkpoint; a leader's record lies there.
+            # With a snapshot offset 0 cannot be fetched; it has a leader change record only.
             start_offset = max(first.log_start_offset, 1 if snapshots else 0)
             return _Extent(start_offset, high_watermark, high_watermark, snapshots)
         raise QuorumUnavailableError(
-            path=self.path, waited_ms=0, reason="the leader does not know what is committed yet"
+            path=self.path, waited_ms=0, reason="the leader does not know its high watermark yet"
         )
 
     # --- planning ---------------------------------------------------------------------------------
@@ -197,20 +194,20 @@ class RemoteLog(LogReader):
         now_ms: int | None = None,
         previous: ReadEnd | None = None,
     ) -> ReadEnd:
-        del holdback_ms, now_ms  # nothing is held back: what is committed is known
+        del holdback_ms, now_ms  # nothing is held back: records below the end are committed
         extent = self._extent()
         offset = extent.high_watermark
-        words = [describe_end(EndBasis.HIGH_WATERMARK, None)]
+        reasons = [describe_end(EndBasis.HIGH_WATERMARK, None)]
         if isolation is Isolation.READ_COMMITTED:
             stable = min(self._last_stable_offset(extent), offset)
             if stable < offset:
-                words.append(f"the transaction that begins at offset {stable} is not decided")
+                reasons.append(f"the transaction that begins at offset {stable} is not decided")
             offset = stable
         found = ReadEnd(
-            offset, self.epoch_before(offset), EndBasis.HIGH_WATERMARK, "; ".join(words)
+            offset, self.epoch_before(offset), EndBasis.HIGH_WATERMARK, "; ".join(reasons)
         )
-        placed = LogExtent(self.path, extent.start_offset, extent.high_watermark, self.epochs)
-        return not_below_previous(found, previous, placed)
+        log_extent = LogExtent(self.path, extent.start_offset, extent.high_watermark, self.epochs)
+        return not_below_previous(found, previous, log_extent)
 
     def _last_stable_offset(self, extent: _Extent) -> int:
         if not self._identity.is_controller:
@@ -222,7 +219,7 @@ class RemoteLog(LogReader):
         if history is None or not history.covers_from(end_offset):
             history = self._history = self._begin(end_offset, kept_max=ENDED_RETAINED_MAX)
         history.follow(end_offset)
-        return max(history.book.last_stable_offset(end_offset), extent.start_offset)
+        return max(history.index.last_stable_offset(end_offset), extent.start_offset)
 
     def plan(
         self,
@@ -234,7 +231,7 @@ class RemoteLog(LogReader):
         max_records_per_split: int | None = None,
         with_producers: bool = True,
     ) -> ReadPlan:
-        del with_producers  # rule 3
+        del with_producers  # a quorum has no transactions of producers
         if start_offset >= end_offset:
             return ReadPlan(start_offset, start_offset, ())
         self.check_range(start_offset, end_offset)
@@ -269,29 +266,30 @@ class RemoteLog(LogReader):
         return self._outside_transactions(start_offset, boundary, end_offset)
 
     def _within_bytes(self, start_offset: int, end_offset: int, max_bytes: int) -> int:
+        """Return the end of the leading batches that have at most ``max_bytes`` together."""
         boundary, left = start_offset, max_bytes
-        reading = HeaderDecoder(chunk_bytes=READ_CHUNK_BYTES)
-        for piece in read_chunks(self._quorum, reading, start_offset, end_offset):
-            fits = np.cumsum(piece.batches.byte_count, dtype=np.int64) <= left
+        decoder = HeaderDecoder(chunk_bytes=READ_CHUNK_BYTES)
+        for chunk in read_chunks(self._quorum, decoder, start_offset, end_offset):
+            fits = np.cumsum(chunk.batches.byte_count, dtype=np.int64) <= left
             if fits.any():
-                boundary = int(piece.batches.next_offset[fits][-1])
+                boundary = int(chunk.batches.next_offset[fits][-1])
             if not fits.all():
                 return boundary
-            left -= int(piece.batches.byte_count.sum(dtype=np.int64))
+            left -= int(chunk.batches.byte_count.sum(dtype=np.int64))
         return end_offset
 
     def _outside_transactions(self, start_offset: int, boundary: int, end_offset: int) -> int:
-        """The last allowed end up to a boundary between batches; else the first one behind it."""
+        """Return the last offset up to ``boundary`` outside transactions, else the first after."""
         if self.kind is LogKind.PARTITION:
             return boundary
-        book = self._history_covering(start_offset, boundary).book
-        stable = book.last_stable_offset(boundary)
+        index = self._history_covering(start_offset, boundary).index
+        stable = index.last_stable_offset(boundary)
         if stable > start_offset:
             return stable
-        for span in book.spans(start_offset, boundary, with_committed=True):
+        for span in index.spans(start_offset, boundary, with_committed=True):
             if span.marker_offset is not None and span.first_offset < boundary:
                 after = self._find_batch(span.marker_offset)[1]
-                if book.last_stable_offset(after) >= after:
+                if index.last_stable_offset(after) >= after:
                     return min(after, end_offset)
         return end_offset
 
@@ -299,8 +297,8 @@ class RemoteLog(LogReader):
         if not self._identity.is_controller:
             return self._quorum.list_offset(max(timestamp_ms, 0))
         columns = Column.OFFSET | Column.TIMESTAMP
-        for piece in self.scan(self.log_start_offset, self.log_end_offset, columns=columns):
-            found = offset_for_timestamp(piece, timestamp_ms)
+        for chunk in self.scan(self.log_start_offset, self.log_end_offset, columns=columns):
+            found = offset_for_timestamp(chunk, timestamp_ms)
             if found is not None:
                 return found
         return None
@@ -315,13 +313,13 @@ class RemoteLog(LogReader):
         columns: Column = Column.ALL_BUT_HEADERS,
         chunk_bytes: int = READ_CHUNK_BYTES,
     ) -> Iterator[Scan]:
-        reading = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)
-        yield from read_chunks(self._quorum, reading, start_offset, end_offset)
+        decoder = ColumnDecoder(columns, chunk_bytes, self._decompressed_bytes_max)
+        yield from read_chunks(self._quorum, decoder, start_offset, end_offset)
 
     def batches(self, start_offset: int, end_offset: int) -> Iterator[RecordBatch]:
-        reading = BatchDecoder(READ_CHUNK_BYTES)
-        for piece in read_chunks(self._quorum, reading, start_offset, end_offset):
-            yield from piece.objects
+        decoder = BatchDecoder(READ_CHUNK_BYTES)
+        for chunk in read_chunks(self._quorum, decoder, start_offset, end_offset):
+            yield from chunk.objects
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> AbortedTransactions:
         return AbortedTransactions((), end_offset)
@@ -333,10 +331,10 @@ class RemoteLog(LogReader):
     # --- inside -----------------------------------------------------------------------------------
 
     def _find_batch(self, offset: int) -> tuple[int, int]:
-        """Base and next offset of the batch that holds ``offset``."""
+        """Return the base offset and the next offset of the batch that contains ``offset``."""
         batches: BatchColumns
-        for piece in read_chunks(self._quorum, _ONE_BATCH, offset, offset + 1):
-            batches = piece.batches
+        for chunk in read_chunks(self._quorum, _ONE_BATCH, offset, offset + 1):
+            batches = chunk.batches
             return int(batches.base_offset[0]), int(batches.next_offset[0])
         return offset, self.log_end_offset
 
@@ -345,43 +343,43 @@ class RemoteLog(LogReader):
     ) -> tuple[TransactionSpan, ...]:
         if self.kind is LogKind.PARTITION:
             return ()
-        book = self._history_covering(start_offset, end_offset).book
+        index = self._history_covering(start_offset, end_offset).index
         if isolation is Isolation.READ_COMMITTED:
-            problem = book.first_problem(start_offset, end_offset)
+            problem = index.first_problem(start_offset, end_offset)
             if problem is not None:
                 raise problem
-        return book.spans(start_offset, end_offset, with_committed=True)
+        return index.spans(start_offset, end_offset, with_committed=True)
 
     def _history_covering(self, start_offset: int, end_offset: int) -> TransactionHistory:
-        """A history that knows every transaction that touches the range."""
+        """Return a history that has every transaction that overlaps the range."""
         history = self._history
         if history is not None and history.covers_from(start_offset):
             history.settle(end_offset, self.log_end_offset)
-            if history.covers_from(start_offset):  # reading on may have dropped the oldest
+            if history.covers_from(start_offset):  # unless the oldest were dropped
                 return history
         backlog = self._backlog
         if backlog is None or not backlog.covers_from(start_offset):
             backlog = self._backlog = self._begin(start_offset, kept_max=None)
-        backlog.book.drop_ended_before(start_offset)
+        backlog.index.drop_ended_before(start_offset)
         backlog.settle(end_offset, self.log_end_offset)
         return backlog
 
     def _begin(self, before_offset: int, *, kept_max: int | None) -> TransactionHistory:
-        """Behind the newest checkpoint that ends at or below an offset, or at the log's start."""
+        """Return a history from the newest snapshot up to an offset, or from the log's start."""
         start_offset = self.log_start_offset
         for snapshot_id in reversed(self.snapshots):
             if start_offset <= snapshot_id.end_offset <= before_offset:
                 return TransactionHistory(
                     self._quorum,
                     snapshot_id.end_offset,
-                    is_gone_before=False,
+                    is_deleted_before=False,
                     kept_max=kept_max,
                     decompressed_bytes_max=self._decompressed_bytes_max,
                 )
         return TransactionHistory(
             self._quorum,
             start_offset,
-            is_gone_before=start_offset > 1,
+            is_deleted_before=start_offset > 1,
             kept_max=kept_max,
             decompressed_bytes_max=self._decompressed_bytes_max,
         )

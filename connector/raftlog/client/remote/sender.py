@@ -1,4 +1,4 @@
-"""Sends appends to whoever leads, in their order, until each has its answer.
+"""Sends appends to the leader, in their order, until each has its answer.
 
 Rules of this file:
 
@@ -62,7 +62,7 @@ PAUSE_LONGEST_S: Final = 0.4
 
 
 class Sender:
-    """The appends of one handle. ``run`` is its life; ``add`` and ``close`` are told to it."""
+    """The appends of one handle: ``run`` sends those of ``add`` until ``close``."""
 
     def __init__(self, metadata: Metadata, settings: LogSettings, clock: Clock) -> None:
         self._metadata = metadata
@@ -140,7 +140,7 @@ class Sender:
             self._search = None
 
     def _fail_all(self, error: RaftlogError) -> None:
-        """Nobody will be let in, or nobody sends any more: answer what waits."""
+        """Fail what waits: access is denied, or the sender has ended."""
         for sending in self._again:
             unknown = self._unknown(f"{sending.last_problem}; then: {error.message()}")
             sending.fail(unknown if sending.is_uncertain else error)
@@ -149,8 +149,8 @@ class Sender:
 
     def _give_up(self) -> None:
         for sending in self._in_flight:
-            sending.fail(self._unanswered(sending, "what sends has ended"))
-        self._fail_all(LogClosedError(path=self._metadata.path, reason="what sends has ended"))
+            sending.fail(self._unanswered(sending, "the sender has ended"))
+        self._fail_all(LogClosedError(path=self._metadata.path, reason="the sender has ended"))
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -229,10 +229,10 @@ class Sender:
         )
         error = int(answer.error_code)
         if is_access_error(error):
-            reason = f"appending is not allowed to this caller (Kafka's error {error})"
+            reason = f"client not authorized to append (Kafka's error {error})"
             raise AccessDeniedError(path=self._metadata.path, reason=reason)
         if error:
-            raise ConnectionLostError(f"InitProducerId was answered with Kafka's error {error}")
+            raise ConnectionLostError(f"InitProducerId failed with Kafka's error {error}")
         return Lane(int(answer.producer_id), int(answer.producer_epoch))
 
     def _send(self, leader: LeaderConnection, sending: Sending) -> None:
@@ -262,7 +262,7 @@ class Sender:
             return
         self._in_flight.append(sending)
         timer = asyncio.get_running_loop().call_later(
-            RESPONSE_TIMEOUT_S, leader.connection.close, "it did not answer in time"
+            RESPONSE_TIMEOUT_S, leader.connection.close, "no response in time"
         )
 
         def answered(done: asyncio.Future[Reply]) -> None:
@@ -283,7 +283,7 @@ class Sender:
             answer = done.result().decoded(latest_schemas.ProduceResponse)
             partition = messages.only_partition(answer.responses, "partition_responses")
         except (ConnectionLostError, AccessDeniedError, WireError) as error:
-            leader.connection.close("an answer was lost")
+            leader.connection.close("a response was lost")
             self._send_again(sending, str(error), is_uncertain=True)
             self._note_trouble(leader, str(error), is_lost=True)
             return
@@ -310,7 +310,7 @@ class Sender:
         is_known = isinstance(error, AppendUnknownError) or not sending.is_uncertain
         if len(sending.requests) > 1 and not is_known:
             # Another node may have taken it together: apart it could be written twice.
-            sending.fail(self._unknown(f"an answer was lost; then: {error.message()}"))
+            sending.fail(self._unknown(f"a response was lost; then: {error.message()}"))
         elif len(sending.requests) > 1 and not isinstance(error, AppendUnknownError):
             self._waiting.take_apart(sending.requests)
         else:
@@ -348,7 +348,7 @@ class Sender:
         now_ms, path = self._clock.now_ms(), self._metadata.path
         for sending in self._in_flight:
             for request in sending.late(now_ms):
-                fail_request(request, self._unanswered(sending, "no answer came in time"))
+                fail_request(request, self._unanswered(sending, "no response in time"))
         for sending in self._again:
             self._waiting.expire_batch(sending, now_ms, path, self._unavailable)
         self._again = self._waiting.wanted(self._again)
@@ -370,11 +370,11 @@ class Sender:
 
 
 def _result(leader: LeaderConnection, sending: Sending, partition: Any) -> AppendResult:
-    """What an answer without an error says."""
+    """Return the result in a response without an error."""
     base_offset = int(partition.base_offset)
-    told = parse_appended_message(partition.error_message)
-    if told is None:  # an older node
+    appended = parse_appended_message(partition.error_message)
+    if appended is None:  # an older node
         return AppendResult(base_offset, base_offset + sending.record_count - 1, leader.epoch)
-    # A repetition that only the client made is none to its caller, who asked once.
-    was_duplicate = told.was_duplicate and sending.is_named
-    return AppendResult(base_offset, told.last_offset, told.epoch, was_duplicate)
+    # A retry by this client is no duplicate to the caller, which appended once.
+    was_duplicate = appended.was_duplicate and sending.is_named
+    return AppendResult(base_offset, appended.last_offset, appended.epoch, was_duplicate)

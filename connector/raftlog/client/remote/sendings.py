@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-1. A sending is one batch, and is repeated as it is but for base offset and leader epoch, which lie
-   outside its CRC: so whoever gets it twice knows it by its commit's name or its producer.
+1. A sending is one batch, and is repeated as it is but for base offset and leader epoch, which are
+   outside its CRC: so a node that gets it twice recognizes its commit's name or its producer.
 2. It states the epoch of the leader that it is sent to. So of appends that follow each other none
    is taken by a later leader when the one before it was refused by an earlier one.
 3. A batch whose first answer was lost may be in the log. A refusal that a repetition gets says that
@@ -59,7 +59,7 @@ _LEADER_EPOCH_POSITION: Final = struct.calcsize(">qi")
 _RETRIABLE: Final = frozenset((3, 5, 6, 8, 9, 13, 14, 15, 16, 19, 74, 75, 76, 100, 103, 104))
 """Kafka's codes after which nothing was appended, and another try may help."""
 _UNKNOWN: Final = frozenset((7, 20))
-"""Kafka's codes after which nobody knows (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)."""
+"""Kafka's codes of an unknown outcome (REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Sending:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody still waits for it."""
+        """Whether a caller still waits for it."""
         return any(not request.future.done() for request in self.requests)
 
     def late(self, now_ms: float) -> list[AppendRequest]:
@@ -147,7 +147,7 @@ class Sending:
         return first.commit is not None or first.producer is not None
 
     def finish(self, result: AppendResult) -> None:
-        """Tell everybody where the records are."""
+        """Complete the appends with their offsets."""
         if self.split is not None:
             self.split.add(result)
             return
@@ -161,7 +161,7 @@ class Sending:
             base_offset = last_offset + 1
 
     def fail(self, error: RaftlogError) -> None:
-        """Tell everybody why not."""
+        """Fail the appends."""
         if self.split is not None:
             self.split.fail(error)
             return
@@ -200,7 +200,7 @@ def _answer(request: AppendRequest, result: AppendResult) -> None:
 
 
 def fail_request(request: AppendRequest, error: RaftlogError) -> None:
-    """Each caller gets an error of his own."""
+    """Fail an append with an error object of its own."""
     if not request.future.done():
         kind, (_, facts) = type(error), error.__reduce__()[1]
         request.future.set_exception(kind(**facts))
@@ -358,7 +358,7 @@ def _empty_batch(now_ms: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SendAgain:
-    """Nobody refused it for good. ``is_uncertain``: it may have been taken."""
+    """It was not refused for good. ``is_uncertain``: it may have been appended."""
 
     reason: str
     is_uncertain: bool = False
@@ -381,9 +381,9 @@ class AskWhether:
 
 Judged = SendAgain | Refused | AskWhether
 _PASSING: Final = (LogClosedError, BufferAllocationError, LogLockedError, DiskFullError)
-"""A leader without room on its disk steps aside: another may have some."""
+"""A leader without room on its disk resigns: another may have some."""
 _LOOKED_AT_LATER: Final = (UnexpectedEndOffsetError, InvalidAppendError)
-"""Refusals that come behind the question whether the log has the batch already, or that its first
+"""Refusals that come after the question whether the log has the batch already, or that its first
 try would have got, too. Not that it is too large: a leader's limit is its own."""
 
 
@@ -404,7 +404,7 @@ def judged(sending: Sending, code: int, text: str | None, path: str) -> Judged:
     if sending.refusal is not None and isinstance(error, UnexpectedEndOffsetError):
         return Refused(sending.refusal)
     if sending.is_uncertain and not isinstance(error, _LOOKED_AT_LATER):
-        reason = f"an answer was lost, and asked again the leader said: {error.message()}"
+        reason = f"a response was lost, and a retry failed: {error.message()}"
         return Refused(AppendUnknownError(path=path, reason=reason))
     return Refused(_as_asked(sending, error))
 
@@ -419,13 +419,13 @@ def _judged_epoch(sending: Sending, error: NotLeaderError | FutureEpochError) ->
 
 def _foreign_refusal(code: int, text: str | None, path: str) -> RaftlogError:
     if is_access_error(code):
-        reason = text or f"appending is not allowed to this caller (Kafka's error {code})"
+        reason = text or f"client not authorized to append (Kafka's error {code})"
         return AccessDeniedError(path=path, reason=reason)
-    return NodeRefusedError(path=path, api="Produce", error=code, reason=text or "it says no more")
+    return NodeRefusedError(path=path, api="Produce", error=code, reason=text or "no details given")
 
 
 def _as_asked(sending: Sending, error: RaftlogError) -> RaftlogError:
-    """A refused token in the words of who gave it: the wire knows base offsets only."""
+    """A refused token in the caller's terms: the wire has base offsets only."""
     if not isinstance(error, UnexpectedEndOffsetError):
         return error
     request, end = sending.requests[0], error.log_end_offset

@@ -1,4 +1,4 @@
-"""The checkpoints of a quorum as files: read by position, fetched piece by piece (KIP-630)."""
+"""Snapshots of a quorum as files, read by position through FetchSnapshot (KIP-630)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FETCH_BYTES: Final = 1 * MIB
 def snapshot_files(
     quorum: LeaderClient, snapshot_id: SnapshotId, decompressed_bytes_max: int
 ) -> LogFiles:
-    """The files of a log that holds this checkpoint alone."""
+    """Return the files of a log that has only this snapshot."""
     files = LogFiles(_Snapshots(quorum), quorum.path, Listing(snapshots=(snapshot_id,)))
     files.decompressed_bytes_max = decompressed_bytes_max
     return files
 
 
 class _Snapshots:
-    """A storage (``storage.protocol.Storage``) of nothing but a quorum's checkpoints."""
+    """Storage (``storage.protocol.Storage``) that has only the snapshots of a quorum."""
 
     def __init__(self, quorum: LeaderClient) -> None:
         self._quorum = quorum
@@ -55,7 +55,7 @@ class _Snapshots:
 
 
 class _SnapshotFile(Closeable):
-    """One checkpoint. What was fetched last is kept, for it is read in small steps."""
+    """One snapshot. The last response is kept, since readers take small steps."""
 
     def __init__(self, quorum: LeaderClient, path: str, snapshot_id: SnapshotId) -> None:
         self._quorum = quorum
@@ -72,7 +72,7 @@ class _SnapshotFile(Closeable):
     def byte_count(self) -> int:
         if self._size is None:
             self._fetch(0)
-        assert self._size is not None, "a fetch says it"
+        assert self._size is not None, "set by a fetch"
         return self._size
 
     def read_at(self, position: int, byte_count: int) -> bytes:

@@ -1,10 +1,8 @@
-"""How a client proves itself and whom it believes: TLS by files in PEM form.
+"""TLS of a client: the CA that it trusts and its own certificate, as PEM files.
 
-Rules of this file:
-
-1. Without a CA's file the connection is plain text. With one the node's name is checked, too,
-   unless it is said that it shall not be.
-2. Only paths are kept, for they travel to other processes; a key's password is in no ``repr``.
+Without a CA connections are plain text. With one a node's certificate is verified, and its host
+name unless that is disabled. Options hold paths, since they are sent to other processes; the
+password of the key is not in their ``repr``.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _LOGGER: Final = logging.getLogger("raftlog")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
     """Paths of PEM files: the CA that signed the nodes' certificates; this client's certificate
-    (with its chain) and key, if the nodes ask for one.
+    (with its chain) and key, if the nodes require one.
 
     ``check_host``: whether a node's certificate must name the host that is connected to (Kafka:
     ``ssl.endpoint.identification.algorithm``).
@@ -38,10 +36,10 @@ class TlsOptions:
 
     def __post_init__(self) -> None:
         if self.ca is None and any((self.certificate, self.key, self.key_password)):
-            reason = "it is missing: a certificate is shown only to nodes that a CA vouches for"
+            reason = "it is required with a client certificate: only verified nodes get that"
             raise OptionError(option="tls_ca", reason=reason)
         if self.certificate is None and (self.key or self.key_password):
-            raise OptionError(option="tls_certificate", reason="it is missing beside the key")
+            raise OptionError(option="tls_certificate", reason="it is required with tls_key")
 
 
 NO_TLS = TlsOptions()
@@ -54,7 +52,7 @@ def tls_from_files(
     key_password: str | None,
     check_host: bool,
 ) -> TlsOptions:
-    """The options of whoever connects by a call. Raises ``OptionError``."""
+    """Return the TLS options in the arguments of a call. Raises ``OptionError``."""
     return TlsOptions(
         ca=_path(ca),
         certificate=_path(certificate),
@@ -69,9 +67,9 @@ def _path(path: str | os.PathLike[str] | None) -> str | None:
 
 
 def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
-    """What connections are made with; None for plain text.
+    """Return the TLS context of connections; None for plain text.
 
-    Raises ``OptionError`` for a file that cannot be read or is not what it should be.
+    Raises ``OptionError`` for a file that cannot be read or is invalid.
     """
     if options.ca is None:
         return None
@@ -84,7 +82,7 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
     if options.certificate is not None:
         _check_rights(options.key or options.certificate)
         try:
-            password = options.key_password or ""  # never ask at the terminal
+            password = options.key_password or ""  # never prompt at the terminal
             context.load_cert_chain(options.certificate, options.key, password)
         except (OSError, ssl.SSLError) as error:
             option = "tls_certificate, tls_key"
@@ -93,8 +91,10 @@ def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
 
 
 def _check_rights(path: str) -> None:
-    """Refuse a key that other users may change, and warn of one that they may read: what Spark
-    copies to its executors they may."""
+    """Refuse a key that other users may change, and warn of one that they may read.
+
+    Keys that Spark copies to its executors are readable by others, so that is not refused.
+    """
     try:
         change, reading = change_by_others(path), read_by_others(path)
     except OSError as error:
@@ -106,5 +106,5 @@ def _check_rights(path: str) -> None:
 
 
 def _reason(error: OSError) -> str:
-    words = error.strerror or type(error).__name__
-    return f"the file cannot be used: {words}"
+    text = error.strerror or type(error).__name__
+    return f"the file cannot be used: {text}"

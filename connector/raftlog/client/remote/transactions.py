@@ -1,11 +1,8 @@
-"""The metadata transactions of a quorum's log, learned by reading it forward, and kept.
+"""Metadata transactions of a quorum's log, found by reading it forward and kept.
 
-Rules of this file:
-
-1. Reading begins where it is known that none is open: behind a checkpoint (KIP-630), or at the
-   log's start. Nothing is read twice; what is committed never changes, so nothing is looked at
-   again.
-2. Damage is raised: it hides which transactions the records behind it belong to.
+Reading starts where no transaction is open: after a snapshot (KIP-630), or at the log's start.
+Committed records never change, so none is read twice. Damage is raised, since it hides which
+transactions the later records belong to.
 """
 
 from __future__ import annotations
@@ -19,14 +16,15 @@ from .fetcher import read_chunks
 from .leader_client import LeaderClient
 
 _SETTLE_STEP = 65_536
-"""How many offsets further to look, at a time, for the end of a transaction."""
+"""Offsets to read at a time in search of the end of a transaction."""
 
 
 class TransactionHistory:
-    """One forward reading of a metadata log, from ``start_offset`` on.
+    """Transactions of a metadata log from ``start_offset`` on.
 
-    The oldest ended transactions are dropped beyond ``kept_max``: the book says from where on it
-    is complete.
+    Of the ended ones the last ``kept_max`` are retained: all from ``index.complete_from`` on.
+    ``is_deleted_before``: records before ``start_offset`` were deleted, so that
+    a transaction may be open there.
     """
 
     def __init__(
@@ -34,36 +32,38 @@ class TransactionHistory:
         quorum: LeaderClient,
         start_offset: int,
         *,
-        is_gone_before: bool,
+        is_deleted_before: bool,
         kept_max: int | None,
         decompressed_bytes_max: int,
     ) -> None:
-        self.book = TransactionIndex(quorum.path, complete_from=start_offset, retained_max=kept_max)
-        if is_gone_before:
-            self.book.assume_open_transaction_at(start_offset)
+        self.index = TransactionIndex(
+            quorum.path, complete_from=start_offset, retained_max=kept_max
+        )
+        if is_deleted_before:
+            self.index.assume_open_transaction_at(start_offset)
         self._quorum = quorum
-        self._reading = ColumnDecoder(
+        self._decoder = ColumnDecoder(
             MARKER_COLUMNS, READ_CHUNK_BYTES, decompressed_bytes_max, whole_batches=True
         )
         self._start_offset = start_offset
         self._next_offset = start_offset
 
     def covers_from(self, offset: int) -> bool:
-        """Whether it knows every transaction that ends at ``offset`` or behind it."""
-        return self.book.complete_from <= offset
+        """Return whether it has every transaction that ends at or after ``offset``."""
+        return self.index.complete_from <= offset
 
     def follow(self, end_offset: int) -> None:
-        """Read on to ``end_offset`` (exclusive, committed). Raises as ``read_chunks``."""
+        """Read up to ``end_offset`` (exclusive, committed). Raises as ``read_chunks``."""
         if self._next_offset >= end_offset:
             return
-        for piece in read_chunks(self._quorum, self._reading, self._next_offset, end_offset):
-            add_metadata_markers(piece, self.book, from_offset=self._start_offset)
-            self._next_offset = int(piece.batches.next_offset[-1])
+        for chunk in read_chunks(self._quorum, self._decoder, self._next_offset, end_offset):
+            add_metadata_markers(chunk, self.index, from_offset=self._start_offset)
+            self._next_offset = int(chunk.batches.next_offset[-1])
 
     def settle(self, end_offset: int, high_watermark: int) -> None:
-        """Read on until every transaction is decided that began below ``end_offset``, if it is."""
+        """Read until all transactions that began below ``end_offset`` ended, or to the end."""
         self.follow(end_offset)
         settled = end_offset
-        while settled < high_watermark and self.book.opened_before(end_offset):
+        while settled < high_watermark and self.index.opened_before(end_offset):
             settled = min(settled + _SETTLE_STEP, high_watermark)
             self.follow(settled)

@@ -1,10 +1,9 @@
-"""Who votes in a quorum: looked at, added and removed (KIP-853), through whoever leads.
+"""Voters of a quorum: description, addition and removal through its leader (KIP-853).
 
-Rules of this file:
-
-1. One voter at a time: the quorum refuses a second change while one is under way.
-2. A refusal is ``VoterChangeError`` with Kafka's code and the node's own words. Nothing is asked
-   again: a change that was not answered may have happened. Look, then decide.
+A quorum refuses a change while another one is in progress. A refusal or a timeout raises
+``VoterChangeError`` with Kafka's error code and the node's message. After a timeout the change may
+be committed, which ``describe_quorum`` shows. After a lost connection the request is sent again, so
+that a committed change may be refused as a duplicate.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from . import messages
 from .leader_client import LeaderClient
 
 _COMMIT_WAIT: Final = timedelta(seconds=5)
-"""Less than the client waits for an answer."""
+"""Less than the client's response timeout."""
 _TIMED_OUT: Final = 7
 _UNSUPPORTED_VERSION: Final = 35
 _INVALID_REQUEST: Final = 42
@@ -48,7 +47,7 @@ _REFUSALS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAddress:
-    """Where a node listens; ``listener`` is the listener's name."""
+    """Host and port of a node. ``listener`` is the name of the listener."""
 
     listener: str
     host: str
@@ -57,7 +56,7 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """One replica as the leader knows it. Times are of day in milliseconds, None if unknown."""
+    """State of a replica at the leader. Times are in ms since 1970, None if unknown."""
 
     key: ReplicaKey
     is_voter: bool
@@ -69,7 +68,7 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumInfo:
-    """A quorum as its leader knows it. ``high_watermark`` is exclusive, None if not known yet."""
+    """State of a quorum at its leader. ``high_watermark``: exclusive, None if not known yet."""
 
     cluster_id: str | None
     topic: str
@@ -80,11 +79,11 @@ class QuorumInfo:
 
 
 def describe_quorum(quorum: LeaderClient) -> QuorumInfo:
-    """Who leads, who votes, who else follows, and how far each is (Kafka: DescribeQuorum)."""
+    """Return the leader, the voters and the observers, with their end offsets (DescribeQuorum)."""
 
-    def parse(answer: DescribeQuorumResponse) -> tuple[int, Any]:
-        error, partition = messages.parse_quorum(answer)
-        return error, (partition, answer.nodes)
+    def parse(response: DescribeQuorumResponse) -> tuple[int, Any]:
+        error, partition = messages.parse_quorum(response)
+        return error, (partition, response.nodes)
 
     _, (partition, nodes) = quorum.send_to_leader(
         ApiKey.DESCRIBE_QUORUM, lambda _: messages.quorum_request(), DescribeQuorumResponse, parse
@@ -119,7 +118,7 @@ def describe_quorum(quorum: LeaderClient) -> QuorumInfo:
 
 
 def add_voter(quorum: LeaderClient, key: ReplicaKey, addresses: Sequence[NodeAddress]) -> None:
-    """Let a node vote that follows already. Returns when that is committed.
+    """Add a node, which already replicates the log, as a voter. Returns when that is committed.
 
     Raises ``VoterChangeError``.
     """
@@ -138,7 +137,7 @@ def add_voter(quorum: LeaderClient, key: ReplicaKey, addresses: Sequence[NodeAdd
 
 
 def remove_voter(quorum: LeaderClient, key: ReplicaKey) -> None:
-    """Let a voter vote no more, the leader too: it then hands over. Returns when it is committed.
+    """Remove a voter. Returns when that is committed; a leader that is removed resigns.
 
     Raises ``VoterChangeError``.
     """
@@ -151,14 +150,14 @@ def remove_voter(quorum: LeaderClient, key: ReplicaKey) -> None:
 
 
 def _change(quorum: LeaderClient, api_key: ApiKey, request: Any, target: type[Any]) -> None:
-    def parse(answer: Any) -> tuple[int, str | None]:
-        return int(answer.error_code), answer.error_message
+    def parse(response: Any) -> tuple[int, str | None]:
+        return int(response.error_code), response.error_message
 
-    error, words = quorum.send_to_leader(
+    error, text = quorum.send_to_leader(
         api_key, lambda _: request, target, parse, allowed=_REFUSALS
     )
     if error:
-        raise VoterChangeError(path=quorum.path, error=error, reason=words or "it gives no reason")
+        raise VoterChangeError(path=quorum.path, error=error, reason=text or "no reason given")
 
 
 def _known(offset: int) -> int | None:
@@ -166,7 +165,7 @@ def _known(offset: int) -> int | None:
 
 
 def _milliseconds(moment: Any) -> int | None:
-    """kio gives times as numbers or as datetimes, as Kafka's definition says."""
+    """Return milliseconds of a time in kio's form: an int or a datetime, by schema."""
     if moment is None:
         return None
     value = int(moment) if isinstance(moment, int) else round(moment.timestamp() * 1000)
@@ -174,5 +173,5 @@ def _milliseconds(moment: Any) -> int | None:
 
 
 def _any(value: object) -> Any:
-    """kio's narrow types of numbers and texts are not looked at here: the encoder checks them."""
+    """Return a value as any of kio's types: the codec checks it."""
     return value
