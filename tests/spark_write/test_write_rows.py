@@ -265,7 +265,7 @@ SOUND = {
         (KRAFT, "recordType", "UNKNOWN", "is no name of a metadata record"),
         (KRAFT, "recordType", "END_TRANSACTION_RECORD", "leave such rows out"),
         (KRAFT, "recordVersion", None, "is null; name it, or leave the column out"),
-        (KRAFT, "recordVersion", 9, "known are 0 to 0"),
+        (KRAFT, "recordVersion", 9, "supported versions are 0 to 0"),
         (KRAFT, "recordVersion", -1, "version: it is not a number"),
         (KRAFT, "record", None, "is null"),
         (KRAFT, "record", "[]", "it is not an object"),

@@ -61,7 +61,7 @@ def test_bytes_behind_a_record_are_damage() -> None:
     for value in GOLDEN:
         error = error_of(value + b"\x00")
         assert error.position == len(value)
-        assert error.reason == "1 bytes follow its end"
+        assert error.reason == "1 trailing bytes after the record"
 
 
 @WHOLE
@@ -114,22 +114,26 @@ def test_records_with_a_piece_replaced(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("value", "position", "reason"),
     [
-        ("010200 00" + UUID + "00", 3, "name: it is null and may not be"),
-        ("010200 09 61", 3, "name: it claims 8 bytes and 1 bytes are left"),
+        ("010200 00" + UUID + "00", 3, "name: it is null and not nullable"),
+        ("010200 09 61", 3, "name: it has 8 bytes, but only 1 bytes are left"),
         ("010200 03 c328" + UUID + "00", 4, "name: it is not UTF-8"),
-        ("010200 ffffffff0f 61", 3, "name: it claims 4294967294 bytes and 1 bytes are left"),
-        ("010200 ffffffffff0f 61", 3, "name: a length is malformed"),
-        ("010200 04 666f6f 0102", 7, "topicId: the bytes end inside it"),
-        ("010200 04 666f6f" + UUID, 23, "tagged fields: the bytes end inside it"),
-        ("010200 04 666f6f" + UUID + "01 01 05 00", 24, "tag 1 claims 5 bytes and 1 are left"),
-        ("010200 04 666f6f" + UUID + "02 0100 0100", 26, "tag 1 comes after tag 1"),
-        ("010200 04 666f6f" + UUID + "02 0500 0100", 26, "tag 1 comes after tag 5"),
+        ("010200 ffffffff0f 61", 3, "name: it has 4294967294 bytes, but only 1 bytes are left"),
+        ("010200 ffffffffff0f 61", 3, "name: malformed length"),
+        ("010200 04 666f6f 0102", 7, "topicId: the record is truncated"),
+        ("010200 04 666f6f" + UUID, 23, "tagged fields: the record is truncated"),
+        (
+            "010200 04 666f6f" + UUID + "01 01 05 00",
+            24,
+            "tag 1 has size 5, but only 1 bytes are left",
+        ),
+        ("010200 04 666f6f" + UUID + "02 0100 0100", 26, "tag 1 follows tag 1"),
+        ("010200 04 666f6f" + UUID + "02 0500 0100", 26, "tag 1 follows tag 5"),
         ("011700 01 ffffffff07 00", 4, "tag 2147483647 is out of range"),
-        ("011700 01 00 03 0273", 4, "tag 0 claims 3 bytes"),
-        ("011700 01 00 03 027300", 4, "name: its tag claims 3 bytes"),
-        ("010100 0000", 3, "brokerId to brokerEpoch: the bytes end inside it"),
-        ("010e00 03 0275 00 00", 8, "entity[].entityType: the bytes end inside it"),
-        ("010e00 01 0161 00", 5, "value to remove: the bytes end inside it"),
+        ("011700 01 00 03 0273", 4, "tag 0 has size 3"),
+        ("011700 01 00 03 027300", 4, "name: its size is not 3"),
+        ("010100 0000", 3, "brokerId to brokerEpoch: the record is truncated"),
+        ("010e00 03 0275 00 00", 8, "entity[].entityType: the record is truncated"),
+        ("010e00 01 0161 00", 5, "value to remove: the record is truncated"),
     ],
 )
 def test_damage_is_named_with_its_field_and_place(value: str, position: int, reason: str) -> None:
@@ -187,5 +191,5 @@ def test_a_count_of_tags_that_lies_allocates_little() -> None:
     error = error_of(value)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert "the bytes end inside it" in error.reason
+    assert "the record is truncated" in error.reason
     assert peak < 100_000

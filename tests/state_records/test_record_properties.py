@@ -109,7 +109,7 @@ def test_a_record_alone_is_written_in_its_latest_version() -> None:
 @pytest.mark.parametrize("version", [-1, 1, 32_768])
 def test_an_unknown_version_is_not_written(version: int) -> None:
     for write in (encode, to_json_text):
-        with pytest.raises(UnsupportedVersionError, match="known are 0 to 0"):
+        with pytest.raises(UnsupportedVersionError, match="supported versions are 0 to 0"):
             write(TopicRecord(), version)
 
 
@@ -128,15 +128,15 @@ def test_doubles_that_are_no_json_numbers_survive(value: float) -> None:
         (PartitionRecord(topic_id="short"), "topicId", "not a uuid"),
         (PartitionRecord(directories=("A" * 22, "A" * 21 + "B")), "directories", "not a uuid"),
         (ConfigRecord(name="x" * 32_768), "name", "longer than 32767 bytes"),
-        (ConfigRecord(value="\ud800"), "value", "not Unicode text"),
+        (ConfigRecord(value="\ud800"), "value", "cannot be encoded as UTF-8"),
         (
             RegisterBrokerRecord(end_points=(BrokerEndpoint(port=65_536),)),
             "endPoints.port",
             "does not fit into uint16",
         ),
-        (TopicRecord(name=None), "name", "may not be null"),  # type: ignore[arg-type]
-        (PartitionRecord(isr=None), "isr", "may not be null"),  # type: ignore[arg-type]
-        (UserScramCredentialRecord(salt=None), "salt", "may not be null"),  # type: ignore[arg-type]
+        (TopicRecord(name=None), "name", "not nullable"),  # type: ignore[arg-type]
+        (PartitionRecord(isr=None), "isr", "not nullable"),  # type: ignore[arg-type]
+        (UserScramCredentialRecord(salt=None), "salt", "not nullable"),  # type: ignore[arg-type]
         (ClientQuotaRecord(value=10**400), "value", "does not fit into float64"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -1,4 +1,4 @@
-"""The records of a KRaft metadata log: bytes <-> typed record <-> Kafka's JSON, and redaction."""
+"""Records of a KRaft metadata log: bytes <-> typed record <-> Kafka's JSON, and redaction."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from .serde import (
 )
 
 __all__ = [
-    # the doors
+    # conversion
     "NO_OP_VALUE",
     "UNKNOWN_TYPE",
     "decode",

@@ -1,8 +1,8 @@
-"""Making frozen records fast.
+"""Fast construction of frozen records.
 
-The ``__init__`` of a frozen dataclass sets each field through ``object.__setattr__``, which costs
-more than all of a record's decoding. A twin class of the same layout sets them plainly, and its
-instance then becomes one of the frozen class, before anybody else has seen it.
+The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` for each field, which costs more
+than decoding a record. A mutable twin of the same layout assigns them, then its instance's
+``__class__`` is changed to the frozen class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .declare import Struct
 
 
 def builder(cls: type[Struct], order: tuple[str, ...]) -> Callable[..., Struct]:
-    """Compile ``cls``'s constructor over positional values in this ``order`` of all its fields."""
+    """Compile a constructor of ``cls`` from positional values of all its fields in ``order``."""
     assert sorted(order) == sorted(entry.name for entry in dataclasses.fields(cls))
     plain: Any = dataclasses.make_dataclass(cls.__name__, order)
     body = {
@@ -27,8 +27,8 @@ def builder(cls: type[Struct], order: tuple[str, ...]) -> Callable[..., Struct]:
     twin: Any = type(cls.__name__, cls.__bases__, body)
 
     def build(*values: Any) -> Struct:
-        made: Struct = twin(*values)
-        made.__class__ = cls
-        return made
+        instance: Struct = twin(*values)
+        instance.__class__ = cls
+        return instance
 
     return build

@@ -1,14 +1,13 @@
-"""Which configs are secret: those of Kafka's type PASSWORD, and all whose name Kafka does not know.
+"""Types of Kafka's configs, and which configs are sensitive.
 
-Rules of this file:
+A config is sensitive if its type is PASSWORD or its name is unknown, since a plugin may define it
+(Kafka: ``KafkaConfigSchema.isSensitive``).
 
-1. The table beside this file (``config_types.tsv``: scope, name, type) holds what ``ConfigDef`` of
-   Apache Kafka 4.3.1 and 3.9.2 says for topics, brokers, groups and client metrics; a type that
-   was PASSWORD in either stays it.
-2. A broker's config may carry a listener's prefix, ``listener.name.<listener>.``, and some a
-   mechanism's behind it (Kafka: ``DynamicBrokerConfig.brokerConfigSynonyms``).
-3. An unknown name is secret, since a plugin's config may hold anything (Kafka:
-   ``KafkaConfigSchema.isSensitive``).
+``config_types.tsv`` (scope, name, type) contains the ``ConfigDef`` of Apache Kafka 4.3.1 and 3.9.2
+for topics, brokers, groups and client metrics; a type that is PASSWORD in either is PASSWORD.
+
+A broker config may have a listener prefix, ``listener.name.<listener>.``, and some a SASL mechanism
+after it (Kafka: ``DynamicBrokerConfig.brokerConfigSynonyms``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Final
 
 _TABLE: Final = "config_types.tsv"
 _SCOPES: Final = {2: "topic", 4: "broker", 16: "client-metrics", 32: "group"}
-"""By the resource type of a config record. Others (8, a broker's loggers) have no table."""
+"""Scopes in the table by resource type. BROKER_LOGGER (8) is not in the table."""
 
 _LISTENER_CONFIG: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 _MECHANISM_CONFIGS: Final = (
@@ -34,14 +33,14 @@ _MECHANISM_CONFIGS: Final = (
 
 @cache
 def _types() -> dict[tuple[str, str], str]:
-    table = pkgutil.get_data("raftlog_state.records", _TABLE)  # from a zip, too
-    assert table is not None, "the package was installed without its table"
+    table = pkgutil.get_data("raftlog_state.records", _TABLE)  # works in a zip file, too
+    assert table is not None, "the installed package lacks its table"
     rows = (line.split("\t") for line in table.decode().splitlines()[1:])
     return {(scope, name): kafka_type for scope, name, kafka_type in rows}
 
 
 def config_type(resource_type: int, name: str) -> str | None:
-    """Kafka's type of a config (``INT``, ``PASSWORD``, ..); None: it knows no such name."""
+    """Return the type of a config (``INT``, ``PASSWORD``, ...), or None for an unknown name."""
     scope = _SCOPES.get(resource_type)
     if scope is None:
         return None
@@ -58,5 +57,5 @@ def _without_mechanism(name: str) -> str:
 
 @lru_cache(4096)
 def is_secret_config(resource_type: int, name: str) -> bool:
-    """Whether a config's value must not be shown."""
+    """Return whether a config's value must be redacted."""
     return config_type(resource_type, name) in (None, "PASSWORD")

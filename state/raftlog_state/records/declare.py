@@ -1,13 +1,11 @@
-"""How a metadata record type is declared: once, as a frozen dataclass that knows its wire types.
+"""Declaration of metadata record types as frozen dataclasses with wire types.
 
-Rules of this file:
+Reader, writer and JSON are compiled from the declaration. Names are derived: ``broker_id`` is
+``brokerId`` in JSON and ``BrokerId`` in Kafka's message files; ``TopicRecord`` is ``TOPIC_RECORD``
+in the output of kafka-dump-log.
 
-1. A declaration holds everything that reader, writer and JSON need, and nothing of them: they are
-   compiled from it (see ``plan``).
-2. Names are derived, never written twice: ``broker_id`` is ``brokerId`` in JSON and ``BrokerId`` in
-   Kafka's message files; ``TopicRecord`` is ``TOPIC_RECORD`` in what kafka-dump-log prints.
-3. A field exists from version ``since`` on. Where it has a tag it is tagged in all its versions,
-   and where it may be null it may be so in all of them: true of every metadata record of Kafka.
+A field exists from version ``since`` on; tag and nullability are the same in all its versions, as
+in every metadata record of Kafka.
 
 Source: the message files of Kafka's ``metadata`` module; KIP-482 (flexible versions, tags).
 """
@@ -26,7 +24,7 @@ _R = TypeVar("_R", bound="MetadataRecord")
 
 
 class Scalar(enum.Enum):
-    """Kafka's name of a simple type. Python sees bool, int, float, str (uuid: base64) or bytes."""
+    """Kafka's simple types: in Python bool, int, float, str (uuid: base64) or bytes."""
 
     BOOL = "bool"
     INT8 = "int8"
@@ -42,7 +40,7 @@ class Scalar(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A list of simple values or of structs; a tuple in Python. Arrays do not nest."""
+    """Array of simple values or of structs; a tuple in Python. Arrays do not nest."""
 
     element: Scalar | type[Struct]
 
@@ -61,7 +59,7 @@ BYTES = Scalar.BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """One declared field. ``attribute`` is Python's name, ``json_name`` Kafka's."""
+    """Declared field. ``attribute`` is its Python name, ``json_name`` Kafka's."""
 
     attribute: str
     json_name: str
@@ -74,7 +72,7 @@ class FieldSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSchema:
-    """What is known of one record type. Both versions are inclusive; all versions are flexible."""
+    """Schema of a record type. Both versions are inclusive; all versions are flexible."""
 
     api_key: int
     name: str
@@ -84,13 +82,13 @@ class RecordSchema:
 
     @property
     def json_type(self) -> str:
-        """``NoOpRecord`` -> ``NO_OP_RECORD`` (Kafka: ``MetadataRecordType``)."""
+        """``NO_OP_RECORD`` for ``NoOpRecord`` (Kafka: ``MetadataRecordType``)."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", self.name).upper()
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownTag:
-    """A tagged field that this schema does not know, as raw bytes (Kafka: ``RawTaggedField``)."""
+    """Tagged field that the schema lacks, as raw bytes (Kafka: ``RawTaggedField``)."""
 
     tag: int
     data: bytes = dataclasses.field(repr=False)
@@ -98,17 +96,17 @@ class UnknownTag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struct:
-    """A record, or an element of an array in one. Unknown tagged fields are kept, and written."""
+    """Record, or struct in an array of one. Unknown tagged fields are kept and written again."""
 
     unknown_tags: tuple[UnknownTag, ...] = ()
     fields_schema: ClassVar[tuple[FieldSchema, ...]] = ()
     struct_arrays: ClassVar[tuple[str, ...]] = ()
-    """The attributes that hold structs: those have tagged fields of their own."""
+    """Attributes that are arrays of structs, which have tagged fields of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRecord(Struct):
-    """A record of one of the types that this schema knows."""
+    """Record of a known type."""
 
     schema: ClassVar[RecordSchema]
 
@@ -124,14 +122,14 @@ def field(
 ) -> Any:
     """Declare a field: wire type, first version, tag, and Kafka's default.
 
-    ``shown=False`` keeps the value out of ``repr``: it is, or may be, a secret.
+    ``shown=False`` keeps the value out of ``repr``, since it may be a secret.
     """
     declared = {"kind": kind, "since": since, "tag": tag, "nullable": nullable}
     return dataclasses.field(default=default, repr=shown, metadata=declared)
 
 
 def _json_name(attribute: str) -> str:
-    """``end_points`` -> ``endPoints``: as Kafka's JSON converter spells it."""
+    """Return Kafka's JSON name of an attribute: ``end_points`` -> ``endPoints``."""
     head, *tail = attribute.split("_")
     return head + "".join(word.capitalize() for word in tail)
 
@@ -151,7 +149,7 @@ def _schemas(cls: type) -> tuple[FieldSchema, ...]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def struct(cls: type[_S]) -> type[_S]:
-    """Declare what an array of structs holds."""
+    """Declare a struct: the element type of an array."""
     declared = dataclass(frozen=True, slots=True, kw_only=True)(cls)
     declared.fields_schema = _schemas(declared)
     declared.struct_arrays = tuple(
@@ -164,7 +162,7 @@ def struct(cls: type[_S]) -> type[_S]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def record(*, api_key: int, latest_version: int = 0) -> Callable[[type[_R]], type[_R]]:
-    """Declare a record type; every one of them begins at version 0."""
+    """Declare a record type; its lowest version is 0."""
 
     def declare(cls: type[_R]) -> type[_R]:
         declared = struct(cls)

@@ -1,4 +1,4 @@
-"""What a value decodes to: a record of a known type with its version, or an unknown one, raw."""
+"""Result of decoding a value: a typed record with its version, or an unknown record, raw."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .declare import MetadataRecord
 
 
 class UnknownReason(enum.Enum):
-    """Why a record was not decoded: this schema is older than the log."""
+    """Reason why a record was not decoded: its api key or its version is unknown."""
 
     API_KEY = "api key"
     VERSION = "version"
@@ -17,10 +17,10 @@ class UnknownReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownRecord:
-    """A record type, or a version of one, that this schema does not know. Never an error.
+    """Record of unknown type or version.
 
-    ``payload`` is what follows the frame version, api key and version; empty where it was hidden
-    (no real record is that short: every one of them ends with a tag count).
+    ``payload``: the bytes after the frame version, api key and version; empty if redacted (a real
+    payload has at least a tag count).
     """
 
     api_key: int
@@ -31,7 +31,7 @@ class UnknownRecord:
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecord:
-    """A record and the version that it was, or is to be, written in."""
+    """Record and its version on the wire."""
 
     version: int
     record: MetadataRecord | UnknownRecord

@@ -1,10 +1,7 @@
-"""JSON as kafka-dump-log prints it -> record.
+"""Parsing of records from JSON as kafka-dump-log prints it.
 
-Rules of this file:
-
-1. Strict where Kafka's reader shrugs: a name that the type does not have is an error, since a
-   mistyped one would be a silent default. A field without a tag must be there.
-2. Errors name the field, never the value.
+Stricter than Kafka's reader: an unknown name is an error, since a misspelt field would silently be
+at its default. Fields without a tag are required. Errors contain the field, never the value.
 
 Source: Kafka ``JsonConverterGenerator``, ``MessageUtil``.
 """
@@ -30,7 +27,7 @@ _NOT_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 
 
 def record_from_json(kind: type[MetadataRecord], version: int, data: object) -> MetadataRecord:
-    """The record whose ``data`` this is.
+    """Build a record from the ``data`` of its JSON.
 
     Raises:
         InvalidRecordError: a name is unknown or missing, or a value is not of its field's type.
@@ -51,10 +48,10 @@ def _struct(cls: type[Any], data: object, path: FieldPath) -> Any:
         elif name == UNKNOWN_TAGS_JSON:
             values["unknown_tags"] = _unknown_tags(value, path.within(name))
         else:
-            raise path.within(str(name)).invalid("this version has no field of that name")
+            raise path.within(str(name)).invalid("this version has no such field")
     for name, field in present.items():
         if field.tag is None and field.attribute not in values:
-            raise path.within(name).invalid("it is missing, and has no tag")
+            raise path.within(name).invalid("the field is required and missing")
     return cls(**values)
 
 
@@ -74,7 +71,7 @@ def _value(field: FieldSchema, value: object, path: FieldPath) -> Any:
     if value is None:
         if field.nullable:
             return None
-        raise path.invalid("it is null and may not be")
+        raise path.invalid("it is null and not nullable")
     if isinstance(field.kind, Scalar):
         return _scalar(field.kind, value, path)
     if not isinstance(value, list):

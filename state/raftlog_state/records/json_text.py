@@ -1,11 +1,8 @@
-"""Record -> the JSON text that kafka-dump-log prints, compiled for each type and version.
+"""JSON text of a record as kafka-dump-log prints it: a writer compiled for each type and version.
 
-Rules of this file:
-
-1. Fields in the order of their declaration. A tagged field at its default is left out; every other
-   field of the version is there. Enums are numbers, uuids and bytes base64, null is null.
-2. What Kafka's JSON cannot show is added behind it: ``unknownTaggedFields`` holds tags that the
-   schema does not know, as ``{"tag": 9, "data": base64}``, and only where there are some.
+Fields are in the order of their declaration; tagged fields at their default are left out. Enums are
+numbers, uuids and bytes are base64. ``unknownTaggedFields``, which Kafka's JSON lacks, is appended
+if the record has some: ``[{"tag": 9, "data": base64}]``.
 
 Source: Kafka ``JsonConverterGenerator``, ``MetadataJsonConverters``, Jackson's ``JsonNode``.
 """
@@ -48,9 +45,9 @@ _SCALARS: Final[dict[Scalar, TextWriter]] = {
 
 
 def record_text_writer(kind: type[MetadataRecord], version: int) -> TextWriter:
-    """Compile the writer of ``{"type":..,"version":..,"data":{..}}``, without any space.
+    """Compile the writer of ``{"type":..,"version":..,"data":{..}}``, without white space.
 
-    Raises (the writer): ``UnsupportedVersionError`` for a field that the version lacks and that is
+    The writer raises ``UnsupportedVersionError`` for a field that the version lacks and that is
     not at its default.
     """
     head = f'{{"type":"{kind.schema.json_type}","version":{version},"data":'
@@ -64,7 +61,7 @@ def record_text_writer(kind: type[MetadataRecord], version: int) -> TextWriter:
 
 def _struct_writer(cls: type[Struct], record_name: str, version: int) -> TextWriter:
     present = [field for field in cls.fields_schema if field.since <= version]
-    # One getter for all; unknown tags last, so that it gives a tuple even for a single field.
+    # One getter for all fields; with the unknown tags it returns a tuple even for a single field.
     get_all = attrgetter(*[field.attribute for field in present], "unknown_tags")
     plan = [
         (

@@ -1,12 +1,15 @@
-"""Value bytes -> record: one reader for each type and version, compiled from its declaration.
+"""Decoding of records: a reader for each type and version, compiled from the declaration.
 
-Rules of this file:
+A reader is a list of steps, closures that append to a row; adjacent fields of fixed width are one
+step with one ``struct`` call::
 
-1. Bytes are damage until proved otherwise: each length and count is compared with the bytes that
-   are left before anything is made of it, and only ``MetadataParseError`` comes out.
-2. Stricter than Kafka where Kafka ignores a lie: tags must ascend, a tagged field must fill the
-   bytes that its tag claims, and text must be UTF-8.
-3. Neighbouring fields of fixed width are read with one ``struct`` call; a reader is plain closures.
+    bytes   broker_id incarnation_id epoch | end_points | features | ... | tag count, tagged fields
+    step    fixed width                    | array      | array    | ... | tags
+    row     plain fields in order, tagged and absent fields at their defaults, unknown tags
+
+Every length and count is compared with the number of bytes left before it is used, and the only
+error of a reader is ``MetadataParseError``. Readers are stricter than Kafka: tags must ascend, a
+tagged field must have the size of its tag, and strings must be UTF-8.
 
 Source: Kafka ``MessageDataGenerator``, KIP-482.
 """
@@ -27,10 +30,10 @@ from .declare import Array, FieldSchema, MetadataRecord, Scalar, Struct, Unknown
 from .scalars import UUID_BYTES, uuid_text
 
 ValueReader = Callable[[bytes, int], tuple[Any, int]]
-"""(value bytes, position) -> (what was read, position behind it)."""
+"""(value bytes, position) -> (the value, position after it)."""
 
 _Step = Callable[[bytes, int, list[Any]], int]
-"""(value bytes, position, row) -> position behind the step; it appends what it read to the row."""
+"""(value bytes, position, row) -> position after the step; appends the values to the row."""
 
 FORMATS: Final = {
     Scalar.BOOL: "?",
@@ -42,15 +45,15 @@ FORMATS: Final = {
     Scalar.FLOAT64: "d",
     Scalar.UUID: "16s",
 }
-"""Types of fixed width, as ``struct`` names them, big endian."""
+"""``struct`` formats of the types of fixed width, big endian."""
 
 TAG_MAX: Final = 2**31 - 2
-"""Kafka keeps tags in an int32, and its writer uses the largest one as an end mark."""
+"""Tags are int32 in Kafka, whose writer uses the largest one as the end of the list."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RecordContext:
-    """Which record and version a reader is for: what its errors say."""
+    """Record type and version of a reader, for error messages."""
 
     record: str
     version: int
@@ -62,9 +65,9 @@ class _RecordContext:
 
 
 def record_reader(kind: type[MetadataRecord], version: int) -> ValueReader:
-    """Compile the reader of what follows a value's frame, api key and version.
+    """Compile the reader of the bytes after frame version, api key and version.
 
-    Raises (the reader): ``MetadataParseError`` for bytes that are not such a record.
+    The reader raises ``MetadataParseError`` if the bytes are not such a record.
     """
     return _struct_reader(kind, _RecordContext(kind.schema.name, version), "")
 
@@ -74,7 +77,7 @@ def _struct_reader(cls: type[Struct], context: _RecordContext, prefix: str) -> V
     plain = [field for field in present if field.tag is None]
     others = [field for field in cls.fields_schema if field not in plain]
     steps = _steps(plain, context, prefix)
-    # A row is the plain fields, then the rest at their defaults, then the unknown tags.
+    # A row: plain fields, the other fields at their defaults, unknown tags.
     order = (*(field.attribute for field in plain + others), "unknown_tags")
     build = builder(cls, order)
     defaults = (*(field.default for field in others), ())
@@ -85,7 +88,7 @@ def _struct_reader(cls: type[Struct], context: _RecordContext, prefix: str) -> V
         row: list[Any] = []
         label = ""
         try:
-            for label, step in steps:  # noqa: B007 - it says where reading stopped
+            for label, step in steps:  # noqa: B007 - the label is for errors, after the loop
                 position = step(buffer, position, row)
             label = tags_label
             row += defaults
@@ -94,9 +97,9 @@ def _struct_reader(cls: type[Struct], context: _RecordContext, prefix: str) -> V
             else:
                 position += 1
         except (IndexError, struct.error):
-            reason = "the bytes end inside it"
+            reason = "the record is truncated"
         except MalformedVarintError as error:
-            reason = f"a length is malformed: {error.reason}"
+            reason = f"malformed length: {error.reason}"
         else:
             return build(*row), position
         raise context.damage(position, f"{label}: {reason}")
@@ -107,7 +110,7 @@ def _struct_reader(cls: type[Struct], context: _RecordContext, prefix: str) -> V
 def _steps(
     fields: list[FieldSchema], context: _RecordContext, prefix: str
 ) -> tuple[tuple[str, _Step], ...]:
-    """One step for each field, neighbours of fixed width taken together."""
+    """Return a step for each field, one for adjacent fields of fixed width."""
     steps: list[tuple[str, _Step]] = []
     run: list[FieldSchema] = []
     for at, field in enumerate(fields):
@@ -127,7 +130,7 @@ def _steps(
 
 
 def _fixed_step(run: list[FieldSchema], first: int, prefix: str) -> tuple[str, _Step]:
-    """A step for fields of fixed width, the first of which is the row's ``first``."""
+    """Return a step for fields of fixed width, the first at index ``first`` of the row."""
     layout = struct.Struct(">" + "".join(FORMATS[field.kind] for field in run))  # type: ignore[index]
     unpack_from, byte_count = layout.unpack_from, layout.size
     uuids = tuple(first + at for at, field in enumerate(run) if field.kind is Scalar.UUID)
@@ -152,7 +155,7 @@ def _step(read: ValueReader) -> _Step:
 
 
 def _text_step(read: ValueReader) -> _Step:
-    """The same for text: a length of one byte is the common case, ``read`` knows all others."""
+    """Return a step for a string: a fast path for a length of one byte, else ``read``."""
 
     def step(buffer: bytes, position: int, row: list[Any]) -> int:
         length = buffer[position]
@@ -173,7 +176,7 @@ def _text_step(read: ValueReader) -> _Step:
 def _tags_reader(
     cls: type[Struct], order: tuple[str, ...], context: _RecordContext, prefix: str
 ) -> _Step:
-    """Read a tag section into the row: known fields at their place, unknown ones at its end."""
+    """Return a step for tagged fields: known ones at their row index, unknown ones last."""
     known: dict[int, tuple[int, str, ValueReader]] = {}
     invalid: dict[int, str] = {}
     for field in cls.fields_schema:
@@ -205,16 +208,16 @@ def _tags_reader(
             if tag > TAG_MAX:
                 raise context.damage(start, f"{prefix}tag {tag} is out of range")
             if tag <= previous:
-                raise context.damage(start, f"{prefix}tag {tag} comes after tag {previous}")
+                raise context.damage(start, f"{prefix}tag {tag} follows tag {previous}")
             if end > len(buffer):
-                claim = f"claims {byte_count} bytes and {len(buffer) - position} are left"
+                claim = f"has size {byte_count}, but only {len(buffer) - position} bytes are left"
                 raise context.damage(start, f"{prefix}tag {tag} {claim}")
             previous = tag
             if tag in known:
                 at, label, read_value = known[tag]
                 row[at], position = read_value(buffer, position)
                 if position != end:
-                    raise context.damage(start, f"{label}: its tag claims {byte_count} bytes")
+                    raise context.damage(start, f"{label}: its size is not {byte_count}")
             elif tag in invalid:
                 raise context.damage(start, f"{invalid[tag]}: not valid in this version")
             else:
@@ -253,7 +256,7 @@ def _scalar_reader(
 def _length_reader(
     nullable: bool, count_max: int, what: str, context: _RecordContext, label: str
 ) -> Callable[[bytes, int], tuple[int, int]]:
-    """Read the length or count in front of a value: -1 for null, else at most what is left."""
+    """Return a reader of a value's length or count: -1 for null, else at most the bytes left."""
 
     def read(buffer: bytes, position: int) -> tuple[int, int]:
         start = position
@@ -264,11 +267,11 @@ def _length_reader(
             count, position = read_unsigned_varint(buffer, position)
             count -= 1
         if count > len(buffer) - position:
-            reason = f"it claims {count} {what} and {len(buffer) - position} bytes are left"
+            reason = f"it has {count} {what}, but only {len(buffer) - position} bytes are left"
         elif count > count_max:
-            reason = f"it claims {count} {what}; at most {count_max} are allowed"
+            reason = f"it has {count} {what}; at most {count_max} are allowed"
         elif count < 0 and not nullable:
-            reason = "it is null and may not be"
+            reason = "it is null and not nullable"
         else:
             return count, position
         raise context.damage(start, f"{label}: {reason}")
@@ -334,7 +337,7 @@ _FEW_INT32S: Final = tuple(struct.Struct(f">{count}i").unpack_from for count in 
 
 
 def _int32s_reader(read_length: Callable[[bytes, int], tuple[int, int]]) -> ValueReader:
-    """Read an array of node ids: by far the commonest array, and mostly a short one."""
+    """Return a reader of an int32 array: node ids, the most common arrays, mostly short."""
 
     def read(buffer: bytes, position: int) -> tuple[tuple[int, ...] | None, int]:
         length = buffer[position]

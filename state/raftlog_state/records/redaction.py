@@ -1,20 +1,20 @@
-"""The one place that decides what is secret, and what stands in its place.
+"""Redaction of secrets in metadata records. No other module decides what is secret.
 
-What is secret:
+Secret are:
 
-1. Of a SCRAM credential: salt, stored key and server key. Name, mechanism and iterations are not.
-2. The value of a config of Kafka's type PASSWORD, or of a name that Kafka does not know (see
-   ``config_types``). That a config was removed (null) is not.
-3. The payload of a record whose type or version is not known, and the content of every tagged field
-   that is not known: they may hold anything. Their numbers stay.
+1. Salt, stored key and server key of a SCRAM credential; not name, mechanism and iterations.
+2. The value of a config of type PASSWORD or of unknown name (see ``config_types``); not its
+   removal (null).
+3. The payload of a record of unknown type or version, and the data of every unknown tagged field;
+   not their numbers.
 4. Nothing of a delegation token: its HMAC, the password, is never in the log, since Kafka computes
-   it from the cluster's secret key; the id is its public name, as in ``describeTokens``.
+   it from the cluster's secret key; the id is public, as in ``describeTokens``.
 
-What stands in its place: without a key a fixed mask; with one a text such as ``hmac:0f3a..``, 128
-bits of HMAC-SHA256 under the user's key, which answers "did it change?" and "is it the same on all
-brokers?". The hash covers the field and the config's name, so that equal secrets of two kinds do
-not look equal. In fields of bytes the same text stands as bytes: its JSON is base64. An unknown
-payload leaves nothing. A redacted value decodes as the type and version that it was.
+A secret is replaced by a fixed mask or, with a key, by text such as ``hmac:0f3a..``: 128 bits of
+HMAC-SHA256, which are equal for equal secrets. The hash covers the field and the config's name, so
+that equal secrets of different fields have different hashes. In fields of type bytes the text is
+stored as bytes, whose JSON is base64. An unknown payload becomes empty. A redacted record keeps its
+type and version.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .schema_access import ConfigRecord, UserScramCredentialRecord
 from .serde import decode, to_json_text
 
 MASK: Final = "[redacted]"
-"""What stands for a secret where no key was given."""
+"""Replacement of a secret without a redaction key."""
 
 HASH_PREFIX: Final = "hmac:"
 _HASH_BYTES: Final = 16
@@ -43,14 +43,14 @@ _ANY_TEXT: Final = ("utf-8", "surrogatepass")
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Hides secrets of records. Immutable; may be pickled to executors; never shows its key.
+    """Redactor of records. Immutable and picklable; its key is not in ``repr``.
 
     Args:
-        key: the user's, at least 16 bytes; secrets become keyed hashes. None: a fixed mask.
-        reveal: True turns redaction off; it must be asked for.
+        key: at least 16 bytes; secrets become keyed hashes. None: a fixed mask.
+        reveal: turn redaction off.
 
     Raises:
-        OptionError: the key is too short to keep guesses out.
+        OptionError: the key is shorter than 16 bytes.
     """
 
     key: bytes | None = field(default=None, repr=False)
@@ -62,7 +62,7 @@ class Redactor:
             raise OptionError(option="redaction key", reason=reason)
 
     def redact(self, decoded: DecodedRecord) -> DecodedRecord:
-        """The same record with its secrets replaced; the same object where it holds none."""
+        """Return the record with its secrets replaced; the same object if it has none."""
         if self.reveal:
             return decoded
         record = decoded.record
@@ -76,7 +76,7 @@ class Redactor:
         return DecodedRecord(decoded.version, replace(record, **hidden)) if hidden else decoded
 
     def record_json(self, value: bytes) -> str:
-        """The JSON text of the redacted record, as kafka-dump-log prints it.
+        """Return the JSON text of the redacted record, as kafka-dump-log prints it.
 
         Raises:
             MetadataParseError: the bytes are damaged.
@@ -84,7 +84,7 @@ class Redactor:
         return to_json_text(self.redact(decode(value)))
 
     def mask(self, secret: bytes, label: str) -> str:
-        """What is shown for ``secret``. ``label`` names its field: hashes of two labels differ."""
+        """Return the replacement of ``secret``. ``label`` is its field and part of the hash."""
         if self.key is None:
             return MASK
         salted = f"{len(label)} {label} ".encode(*_ANY_TEXT) + secret
@@ -102,7 +102,7 @@ class Redactor:
         }
 
     def _hide_tags(self, record: Struct) -> dict[str, Any]:
-        """Stand-ins for the unknown tagged fields of a record and of the structs in its arrays."""
+        """Return replacements of the unknown tagged fields of a record and of its structs."""
         hidden: dict[str, Any] = {}
         if record.unknown_tags:
             hidden["unknown_tags"] = tuple(

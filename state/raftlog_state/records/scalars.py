@@ -1,11 +1,10 @@
-"""Single values: Kafka's text of a uuid, Java's text of a double, Jackson's text of a string.
+"""Text of single values: uuids as Kafka, doubles as Java, strings and bytes as Jackson.
 
-Rules of this file:
+A uuid is its base64url text without padding, 22 characters (Kafka: ``Uuid.toString``); conversions
+are cached, since a log repeats the few ids of its topics and directories.
 
-1. A uuid is its base64 text for URLs without padding, 22 characters (Kafka: ``Uuid.toString``).
-2. A double is written as ``Double.toString`` of Java 19 and newer does: the shortest decimal that
-   reads back equal. (Older Java writes a digit too many for a few values, such as 2.0E23.)
-3. Both conversions of uuids are cached: a log names few directories and topics, many times.
+A double is formatted as by ``Double.toString`` of Java 19 and newer: the shortest decimal that
+parses to the same value. Older Java has a digit too many for a few values, such as 2.0E23.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ _ESCAPE: Final = re.compile(r"\\(u[0-9a-f]{4}|.)")
 
 @lru_cache(_UUIDS_CACHED_MAX)
 def uuid_text(data: bytes) -> str:
-    """Kafka's text of 16 bytes."""
+    """Return Kafka's text of a uuid of 16 bytes."""
     return b2a_base64(data, newline=False)[:22].translate(_TO_URL).decode("ascii")
 
 
 @lru_cache(_UUIDS_CACHED_MAX)
 def uuid_bytes(text: str) -> bytes | None:
-    """The 16 bytes of Kafka's text, or None where it is no such text."""
+    """Return the 16 bytes of a uuid from Kafka's text, or None if the text is invalid."""
     data = bytes_of_base64(text.translate(_FROM_URL) + "==")
     if data is None or len(data) != UUID_BYTES or uuid_text(data) != text:
         return None
@@ -42,7 +41,7 @@ def uuid_bytes(text: str) -> bytes | None:
 
 
 def bytes_of_base64(text: str) -> bytes | None:
-    """What ``text`` encodes (RFC 4648, padded), or None where it is not base64."""
+    """Decode base64 (RFC 4648, padded); return None if the text is invalid."""
     try:
         return a2b_base64(text.encode("ascii"), strict_mode=True)
     except (Base64Error, UnicodeEncodeError):
@@ -50,14 +49,14 @@ def bytes_of_base64(text: str) -> bytes | None:
 
 
 def bytes_json(data: bytes) -> str:
-    """Bytes as Jackson writes them: base64, padded, in quotes."""
+    """Return bytes as Jackson writes them: base64, padded, in quotes."""
     return '"' + b2a_base64(data, newline=False).decode("ascii") + '"'
 
 
 def string_json(text: str) -> str:
-    """A string as Jackson writes it: nothing but quotes, backslashes and controls is escaped."""
+    """Return a string as Jackson writes it: only quotes, backslashes and controls are escaped."""
     quoted = encode_basestring(text)
-    if "\\u" in quoted:  # Jackson's hex digits are capitals
+    if "\\u" in quoted:  # Jackson's hex digits are upper case
         quoted = _ESCAPE.sub(_upper_hex, quoted)
     return quoted
 
@@ -67,7 +66,7 @@ def _upper_hex(escape: re.Match[str]) -> str:
 
 
 def double_json(value: float) -> str:
-    """A double as Jackson writes it: Java's text, and in quotes what JSON has no number for."""
+    """Return a double as Jackson writes it: Java's text, NaN and infinities in quotes."""
     if math.isnan(value):
         return '"NaN"'
     if math.isinf(value):
@@ -75,11 +74,11 @@ def double_json(value: float) -> str:
     if value == 0:
         return "-0.0" if math.copysign(1, value) < 0 else "0.0"
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    if len(digits) == 1:  # Java gives two digits, and of those the nearest
+    if len(digits) == 1:  # Java writes at least two digits, the nearest ones
         sign, digits, exponent = Decimal(f"{value:.1e}").normalize().as_tuple()
     assert isinstance(exponent, int), "the number is finite"
     text = "".join(map(str, digits))
-    point = len(text) + exponent  # digits before the decimal point, may be none or negative
+    point = len(text) + exponent  # digits before the decimal point, may be 0 or negative
     if not -3 < point <= 7:
         text = f"{text[0]}.{text[1:] or '0'}E{point - 1}"
     elif point <= 0:

@@ -1,4 +1,4 @@
-"""All 27 metadata record types in one table, by api key. Keys 6, 13 and 16 were never assigned.
+"""Table of the 27 metadata record types by api key. Keys 6, 13 and 16 were never assigned.
 
 Source: Kafka ``MetadataRecordType``.
 """
@@ -71,7 +71,7 @@ RECORD_TYPES: Final[tuple[type[MetadataRecord], ...]] = (
     ClearElrRecord,
     UnregisterControllerRecord,
 )
-"""In the order of their api keys."""
+"""Sorted by api key."""
 
 BY_API_KEY: Final = {kind.schema.api_key: kind for kind in RECORD_TYPES}
 BY_JSON_TYPE: Final = {kind.schema.json_type: kind for kind in RECORD_TYPES}

@@ -1,6 +1,6 @@
-"""The record types of who may do what, and how: configs, quotas, ACLs, SCRAM, tokens, producer ids.
+"""Record types of configs, quotas, ACLs, SCRAM credentials, delegation tokens and producer ids.
 
-Fields that are secret, or may be, are not shown in ``repr``.
+Fields that are or may be secret are not in ``repr``.
 
 Source: the message files of Kafka's ``metadata`` module, 4.3.
 """
@@ -29,9 +29,9 @@ from .declare import (
 
 @record(api_key=4)
 class ConfigRecord(MetadataRecord):
-    """A config is set, or removed where ``value`` is None.
+    """Value of a config; None removes it.
 
-    ``resource_type``: 2 topic, 4 broker (name empty: the default of all), 8 broker logger,
+    ``resource_type``: 2 topic, 4 broker (name empty: the default of all brokers), 8 broker logger,
     16 client metrics, 32 group.
     """
 
@@ -43,7 +43,7 @@ class ConfigRecord(MetadataRecord):
 
 @record(api_key=10)
 class DelegationTokenRecord(MetadataRecord):
-    """A delegation token exists, with its times in ms (KIP-900). Its HMAC is never in the log."""
+    """Delegation token; timestamps in ms (KIP-900). Its HMAC is never in the log."""
 
     owner: str = field(STRING, default="")
     requester: str = field(STRING, default="")
@@ -56,7 +56,7 @@ class DelegationTokenRecord(MetadataRecord):
 
 @record(api_key=11)
 class UserScramCredentialRecord(MetadataRecord):
-    """A user's SCRAM credential (KIP-900). ``mechanism``: 1 SHA-256, 2 SHA-512."""
+    """SCRAM credential of a user (KIP-900). ``mechanism``: 1 SHA-256, 2 SHA-512."""
 
     name: str = field(STRING, default="")
     mechanism: int = field(INT8, default=0)
@@ -68,7 +68,7 @@ class UserScramCredentialRecord(MetadataRecord):
 
 @struct
 class EntityData(Struct):
-    """One part of the entity that a quota is for; name None: the default of that type."""
+    """Part of a quota's entity; ``entity_name`` None: the default of that type."""
 
     entity_type: str = field(STRING, default="")
     entity_name: str | None = field(STRING, nullable=True, default="")
@@ -76,7 +76,7 @@ class EntityData(Struct):
 
 @record(api_key=14)
 class ClientQuotaRecord(MetadataRecord):
-    """A quota is set, or removed."""
+    """Value of a client quota, or its removal."""
 
     entity: tuple[EntityData, ...] = field(Array(EntityData), default=())
     key: str = field(STRING, default="")
@@ -86,7 +86,7 @@ class ClientQuotaRecord(MetadataRecord):
 
 @record(api_key=15)
 class ProducerIdsRecord(MetadataRecord):
-    """Producer ids below ``next_producer_id`` have been handed out to brokers."""
+    """Allocation of producer ids: those below ``next_producer_id`` are allocated."""
 
     broker_id: int = field(INT32, default=0)
     broker_epoch: int = field(INT64, default=-1)
@@ -95,7 +95,7 @@ class ProducerIdsRecord(MetadataRecord):
 
 @record(api_key=18)
 class AccessControlEntryRecord(MetadataRecord):
-    """An access rule exists. The enums are those of Kafka's ACL protocol."""
+    """ACL. The enums are those of Kafka's ACL protocol."""
 
     id: str = field(UUID, default=ZERO_UUID)
     resource_type: int = field(INT8, default=0)
@@ -109,14 +109,14 @@ class AccessControlEntryRecord(MetadataRecord):
 
 @record(api_key=19)
 class RemoveAccessControlEntryRecord(MetadataRecord):
-    """An access rule is gone."""
+    """Removal of an ACL."""
 
     id: str = field(UUID, default=ZERO_UUID)
 
 
 @record(api_key=22)
 class RemoveUserScramCredentialRecord(MetadataRecord):
-    """A user's SCRAM credential is gone."""
+    """Removal of a user's SCRAM credential."""
 
     name: str = field(STRING, default="")
     mechanism: int = field(INT8, default=0)
@@ -124,6 +124,6 @@ class RemoveUserScramCredentialRecord(MetadataRecord):
 
 @record(api_key=26)
 class RemoveDelegationTokenRecord(MetadataRecord):
-    """A delegation token is gone."""
+    """Removal of a delegation token."""
 
     token_id: str = field(STRING, default="")

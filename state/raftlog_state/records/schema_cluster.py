@@ -1,4 +1,4 @@
-"""The record types of nodes and of the cluster as a whole: brokers, controllers, features, markers.
+"""Record types of brokers, controllers, features and transaction markers.
 
 Source: the message files of Kafka's ``metadata`` module, 4.3.
 """
@@ -27,7 +27,8 @@ from .declare import (
 
 @struct
 class BrokerEndpoint(Struct):
-    """Where a broker listens. ``security_protocol``: 0 PLAINTEXT, 1 SSL, 2 and 3 with SASL."""
+    """Listener of a broker. ``security_protocol``: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT,
+    3 SASL_SSL."""
 
     name: str = field(STRING, default="")
     host: str = field(STRING, default="")
@@ -37,7 +38,7 @@ class BrokerEndpoint(Struct):
 
 @struct
 class BrokerFeature(Struct):
-    """The range of levels of one feature that a broker can run; both ends inclusive."""
+    """Levels of one feature that a broker supports, both inclusive."""
 
     name: str = field(STRING, default="")
     min_supported_version: int = field(INT16, default=0)
@@ -46,7 +47,7 @@ class BrokerFeature(Struct):
 
 @struct
 class ControllerEndpoint(Struct):
-    """Where a controller listens."""
+    """Listener of a controller."""
 
     name: str = field(STRING, default="")
     host: str = field(STRING, default="")
@@ -56,7 +57,7 @@ class ControllerEndpoint(Struct):
 
 @struct
 class ControllerFeature(Struct):
-    """The range of levels of one feature that a controller can run; both ends inclusive."""
+    """Levels of one feature that a controller supports, both inclusive."""
 
     name: str = field(STRING, default="")
     min_supported_version: int = field(INT16, default=0)
@@ -65,7 +66,7 @@ class ControllerFeature(Struct):
 
 @record(api_key=0, latest_version=4)
 class RegisterBrokerRecord(MetadataRecord):
-    """A broker has registered; the whole of it. ``cordoned_log_dirs`` None: unknown."""
+    """Registration of a broker. ``cordoned_log_dirs`` None: unknown."""
 
     broker_id: int = field(INT32, default=0)
     is_migrating_zk_broker: bool = field(BOOL, since=2, default=False)
@@ -84,7 +85,7 @@ class RegisterBrokerRecord(MetadataRecord):
 
 @record(api_key=1)
 class UnregisterBrokerRecord(MetadataRecord):
-    """A broker was removed for good."""
+    """Removal of a broker's registration."""
 
     broker_id: int = field(INT32, default=0)
     broker_epoch: int = field(INT64, default=0)
@@ -92,7 +93,7 @@ class UnregisterBrokerRecord(MetadataRecord):
 
 @record(api_key=7)
 class FenceBrokerRecord(MetadataRecord):
-    """A broker may serve nothing (before brokers' changes had a record of their own)."""
+    """Fencing of a broker, before BrokerRegistrationChangeRecord replaced it."""
 
     id: int = field(INT32, default=0)
     epoch: int = field(INT64, default=0)
@@ -100,7 +101,7 @@ class FenceBrokerRecord(MetadataRecord):
 
 @record(api_key=8)
 class UnfenceBrokerRecord(MetadataRecord):
-    """A broker may serve again."""
+    """Unfencing of a broker, before BrokerRegistrationChangeRecord replaced it."""
 
     id: int = field(INT32, default=0)
     epoch: int = field(INT64, default=0)
@@ -108,7 +109,7 @@ class UnfenceBrokerRecord(MetadataRecord):
 
 @record(api_key=12)
 class FeatureLevelRecord(MetadataRecord):
-    """A feature's level is now this one; level 0 removes it."""
+    """Finalized level of a feature; level 0 removes it."""
 
     name: str = field(STRING, default="")
     feature_level: int = field(INT16, default=0)
@@ -116,10 +117,10 @@ class FeatureLevelRecord(MetadataRecord):
 
 @record(api_key=17, latest_version=3)
 class BrokerRegistrationChangeRecord(MetadataRecord):
-    """A partial update of a broker's registration.
+    """Partial update of a broker's registration.
 
     ``fenced``: 1 fence, 0 no change, -1 unfence. ``in_controlled_shutdown``: 1 set, 0 no change.
-    ``log_dirs`` empty: no change. ``cordoned_log_dirs`` None: no change; empty: none is cordoned.
+    ``log_dirs`` empty: no change. ``cordoned_log_dirs`` None: no change; empty: clear.
     """
 
     broker_id: int = field(INT32, default=0)
@@ -134,38 +135,38 @@ class BrokerRegistrationChangeRecord(MetadataRecord):
 
 @record(api_key=20)
 class NoOpRecord(MetadataRecord):
-    """The active controller's heartbeat in the log; it changes nothing (KIP-835)."""
+    """Periodic record of the active controller; it changes nothing (KIP-835)."""
 
 
 @record(api_key=21)
 class ZkMigrationStateRecord(MetadataRecord):
-    """How far a migration from ZooKeeper went (KIP-866); no release since 4.0 writes it."""
+    """State of a migration from ZooKeeper (KIP-866); not written since 4.0."""
 
     zk_migration_state: int = field(INT8, default=0)
 
 
 @record(api_key=23)
 class BeginTransactionRecord(MetadataRecord):
-    """What follows becomes visible at the end marker, or never (KIP-868)."""
+    """Begin marker of a metadata transaction (KIP-868)."""
 
     name: str | None = field(STRING, tag=0, nullable=True, default=None)
 
 
 @record(api_key=24)
 class EndTransactionRecord(MetadataRecord):
-    """Everything since the begin marker is visible now (KIP-868)."""
+    """End marker: the records since the begin marker are committed (KIP-868)."""
 
 
 @record(api_key=25)
 class AbortTransactionRecord(MetadataRecord):
-    """Nothing since the begin marker counts (KIP-868)."""
+    """Abort marker: the records since the begin marker are discarded (KIP-868)."""
 
     reason: str | None = field(STRING, tag=0, nullable=True, default=None)
 
 
 @record(api_key=27)
 class RegisterControllerRecord(MetadataRecord):
-    """A controller has registered (KIP-919)."""
+    """Registration of a controller (KIP-919)."""
 
     controller_id: int = field(INT32, default=0)
     incarnation_id: str = field(UUID, default=ZERO_UUID)
@@ -176,6 +177,6 @@ class RegisterControllerRecord(MetadataRecord):
 
 @record(api_key=29)
 class UnregisterControllerRecord(MetadataRecord):
-    """A controller was removed for good; newer than Kafka 4.3."""
+    """Removal of a controller's registration; newer than Kafka 4.3."""
 
     controller_id: int = field(INT32, default=0)

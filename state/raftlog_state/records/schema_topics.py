@@ -1,6 +1,6 @@
-"""The record types of topics and partitions.
+"""Record types of topics and partitions.
 
-Directory ids: three reserved uuids say "migrating" (0), "unassigned" (1) and "lost" (2).
+Reserved directory ids: MIGRATING (uuid 0,0), UNASSIGNED (0,1) and LOST (0,2).
 
 Source: the message files of Kafka's ``metadata`` module, 4.3; KIP-858 (directories), KIP-966 (ELR).
 """
@@ -14,7 +14,7 @@ from .declare import INT8, INT32, STRING, UUID, Array, MetadataRecord, field, re
 
 @record(api_key=2)
 class TopicRecord(MetadataRecord):
-    """A topic exists."""
+    """Creation of a topic."""
 
     name: str = field(STRING, default="")
     topic_id: str = field(UUID, default=ZERO_UUID)
@@ -22,7 +22,7 @@ class TopicRecord(MetadataRecord):
 
 @record(api_key=3, latest_version=2)
 class PartitionRecord(MetadataRecord):
-    """The whole state of a partition. Leader -1: none. ELR lists None: empty."""
+    """Whole state of a partition. ``leader`` -1: no leader. ELR lists None: empty."""
 
     partition_id: int = field(INT32, default=-1)
     topic_id: str = field(UUID, default=ZERO_UUID)
@@ -45,7 +45,7 @@ class PartitionRecord(MetadataRecord):
 
 @record(api_key=5, latest_version=2)
 class PartitionChangeRecord(MetadataRecord):
-    """A partial update of a partition: None keeps a list, empty clears it; leader -2 keeps it."""
+    """Partial update of a partition: None keeps a list, empty clears it; leader -2: no change."""
 
     partition_id: int = field(INT32, default=-1)
     topic_id: str = field(UUID, default=ZERO_UUID)
@@ -72,13 +72,13 @@ class PartitionChangeRecord(MetadataRecord):
 
 @record(api_key=9)
 class RemoveTopicRecord(MetadataRecord):
-    """A topic is gone, with its partitions and its configs."""
+    """Deletion of a topic with its partitions and configs."""
 
     topic_id: str = field(UUID, default=ZERO_UUID)
 
 
 @record(api_key=28)
 class ClearElrRecord(MetadataRecord):
-    """Forget the eligible leaders of one topic, or of all where ``topic_name`` is empty."""
+    """Clearing of the ELR of one topic, or of all if ``topic_name`` is empty (KIP-966)."""
 
     topic_name: str = field(STRING, default="")

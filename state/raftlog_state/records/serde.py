@@ -1,13 +1,16 @@
-"""The doors of this package: value bytes <-> record <-> JSON.
+"""Conversion of metadata records: value bytes <-> record <-> JSON.
 
-Rules of this file:
+A value is frame version (1), api key and version as unsigned varints, then the fields of the record
+(Kafka: ``AbstractApiMessageSerde``, ``MetadataRecordSerde``)::
 
-1. A value is frame version (always 1), api key and version as unsigned varints, then the fields of
-   the record; nothing may follow (Kafka: ``AbstractApiMessageSerde``, ``MetadataRecordSerde``).
-2. Readers and writers are compiled once for each type and version, when they are first needed.
-3. What this schema does not know is an ``UnknownRecord``, never an error: a log outlives a release.
-   Its JSON is ``{"type":"UNKNOWN","version":3,"data":{"apiKey":42,"reason":..,"payload":base64}}``;
-   ``reason`` is for people and is not read back, ``payload`` is left out where it was hidden.
+    01 02 00 ...    frame version 1, api key 2 (TopicRecord), version 0, fields, tagged fields
+
+Readers and writers are compiled once for each type and version, on first use.
+
+A record of unknown type or version is an ``UnknownRecord``, not an error, since Kafka may be
+upgraded first. Its JSON is
+``{"type":"UNKNOWN","version":3,"data":{"apiKey":42,"reason":..,"payload":base64}}``; ``reason`` is
+informative and is not parsed, ``payload`` is left out if it was redacted.
 """
 
 from __future__ import annotations
@@ -36,10 +39,10 @@ from .versions import check_version
 from .writer import ValueWriter, record_writer
 
 NO_OP_VALUE: Final = b"\x01\x14\x00\x00"
-"""The whole of a NoOp record, which is most records of an idle cluster's log."""
+"""Value of a NoOpRecord: most records in the log of an idle cluster."""
 
 UNKNOWN_TYPE: Final = "UNKNOWN"
-"""The JSON type of a record that was not decoded."""
+"""JSON type of an ``UnknownRecord``."""
 
 _FRAME_VERSION: Final = 1
 _FRAME_NUMBER_MAX: Final = 32_767
@@ -48,7 +51,8 @@ _NO_OP: Final = DecodedRecord(0, NoOpRecord())
 
 _W = TypeVar("_W")
 
-# Compiled so far. Readers by a value's frame: one byte each, for all that this schema knows.
+# Compiled so far. Readers by a value's first three bytes: frame version, api key and version take
+# one byte each for all known record types.
 _readers: dict[bytes, tuple[int, ValueReader]] = {}
 _writers: dict[tuple[type, int], ValueWriter] = {}
 _text_writers: dict[tuple[type, int], TextWriter] = {}
@@ -58,12 +62,11 @@ def decode(value: bytes) -> DecodedRecord:
     """Decode the value of a metadata record.
 
     Returns:
-        The record and its version; an ``UnknownRecord`` for a type or a version of one that this
-        schema does not know.
+        The record and its version; an ``UnknownRecord`` for an unknown type or version.
 
     Raises:
-        MetadataParseError: the frame is not one, or a known record is damaged: cut off, followed by
-            other bytes, or with a length that lies.
+        MetadataParseError: the frame is invalid, or a record of known type is damaged: truncated,
+            followed by other bytes, or with an invalid length.
     """
     if value == NO_OP_VALUE:
         return _NO_OP
@@ -78,10 +81,10 @@ def decode(value: bytes) -> DecodedRecord:
 
 
 def peek(value: bytes) -> tuple[int, int]:
-    """The api key and the version of a value, decoding no more than its frame.
+    """Return the api key and the version of a value, decoding only its frame.
 
     Raises:
-        MetadataParseError: the frame is not one.
+        MetadataParseError: the frame is invalid.
     """
     api_key, version, _ = _read_frame(value)
     return api_key, version
@@ -90,14 +93,15 @@ def peek(value: bytes) -> tuple[int, int]:
 def encode(
     record: DecodedRecord | MetadataRecord | UnknownRecord, version: int | None = None
 ) -> bytes:
-    """The value bytes of a record.
+    """Encode a record as value bytes.
 
     Args:
-        record: what ``decode`` gave, or a record alone.
-        version: the version to write; else that of the decoded record, else the latest known one.
+        record: a result of ``decode``, or a record alone.
+        version: the version to write; default: that of the decoded record, else the latest.
 
     Raises:
-        UnsupportedVersionError: the type has no such version, or a field is set that it lacks.
+        UnsupportedVersionError: the type has no such version, or the version lacks a field that is
+            set.
         InvalidRecordError: a value does not fit into its field.
     """
     record, version = _record_and_version(record, version)
@@ -114,7 +118,7 @@ def encode(
 def to_json_text(
     decoded: DecodedRecord | MetadataRecord | UnknownRecord, version: int | None = None
 ) -> str:
-    """The JSON text that kafka-dump-log prints for a record, byte for byte. Shows secrets.
+    """Return the JSON text of a record as kafka-dump-log prints it. Secrets are not redacted.
 
     Raises:
         UnsupportedVersionError: as ``encode``.
@@ -134,13 +138,14 @@ def to_json_text(
 def to_json(
     decoded: DecodedRecord | MetadataRecord | UnknownRecord, version: int | None = None
 ) -> dict[str, Any]:
-    """The same as a dict of ``type``, ``version`` and ``data``. Shows secrets."""
+    """Return ``to_json_text`` as a dict of ``type``, ``version`` and ``data``."""
     parsed: dict[str, Any] = json.loads(to_json_text(decoded, version))
     return parsed
 
 
 def from_json(parsed: Mapping[str, Any]) -> DecodedRecord:
-    """Read what ``to_json`` gave, or what kafka-dump-log printed; other keys are not looked at.
+    """Parse a result of ``to_json`` or output of kafka-dump-log; keys besides ``type``,
+    ``version`` and ``data`` are ignored.
 
     Raises:
         InvalidRecordError: type, version or a field is missing, unknown or not of its type.
@@ -153,13 +158,13 @@ def from_json(parsed: Mapping[str, Any]) -> DecodedRecord:
         return DecodedRecord(version, _unknown_from_json(version, parsed.get("data")))
     kind = BY_JSON_TYPE.get(json_type) if isinstance(json_type, str) else None
     if kind is None:
-        raise _invalid("type", "no record type has this name")
+        raise _invalid("type", "it is not a known record type")
     check_version(kind, version)
     return DecodedRecord(version, record_from_json(kind, version, parsed.get("data")))
 
 
 def _decode_first(value: bytes) -> DecodedRecord:
-    """Decode a value whose first bytes were not met before, and remember its reader."""
+    """Decode a value whose reader is not compiled yet, and cache the reader."""
     api_key, version, position = _read_frame(value)
     kind = BY_API_KEY.get(api_key)
     if kind is None or version > kind.schema.latest_version:
@@ -184,7 +189,7 @@ def _read_frame(value: bytes) -> tuple[int, int, int]:
         return value[1], value[2], 3
     frame_version, position = _read_frame_number(value, 0, "frame version")
     if frame_version != _FRAME_VERSION:
-        reason = f"its frame version is {frame_version}; every Kafka release writes 1"
+        reason = f"unsupported frame version {frame_version}; Kafka writes 1"
         raise MetadataParseError(record=_FRAME, version=None, position=0, reason=reason)
     api_key, position = _read_frame_number(value, position, "api key")
     version, position = _read_frame_number(value, position, "version")
@@ -205,7 +210,7 @@ def _read_frame_number(value: bytes, position: int, name: str) -> tuple[int, int
 def _trailing(
     record: MetadataRecord, version: int, position: int, byte_count: int
 ) -> MetadataParseError:
-    reason = f"{byte_count} bytes follow its end"
+    reason = f"{byte_count} trailing bytes after the record"
     name = record.schema.name
     return MetadataParseError(record=name, version=version, position=position, reason=reason)
 
@@ -219,7 +224,7 @@ def _record_and_version(
     if isinstance(record, UnknownRecord):
         if version not in (None, record.version):
             name = f"record type {record.api_key}"
-            reason = f"its fields are not known; it was read in version {record.version}"
+            reason = f"its type is unknown; it can be written in version {record.version} only"
             raise UnsupportedVersionError(record=name, version=version or 0, reason=reason)
         return record, record.version
     return record, record.schema.latest_version if version is None else version

@@ -1,7 +1,7 @@
-"""What a version of a record can hold, and where in it something is wrong.
+"""Checks of a record against a version of its type, and the field path in their errors.
 
-Kafka drops fields in silence where its message files say so ("ignorable"); no metadata record has
-such a field, so whatever a version cannot hold is an error that names the field.
+A field that is set and that the version lacks is an error: Kafka drops only fields marked
+"ignorable", which no metadata record has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .declare import MetadataRecord, Struct
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """A field of a record in a version, by Kafka's names: what errors about it say."""
+    """Path of a field in a record of one version, in Kafka's names, for error messages."""
 
     record: str
     version: int
@@ -33,20 +33,21 @@ class FieldPath:
 
 
 def check_version(kind: type[MetadataRecord], version: int) -> None:
-    """Raise ``UnsupportedVersionError`` unless this schema knows ``version`` of the type."""
+    """Raise ``UnsupportedVersionError`` if the type has no such version."""
     schema = kind.schema
     if not schema.lowest_version <= version <= schema.latest_version:
         raise UnsupportedVersionError(
             record=schema.name,
             version=version,
-            reason=f"known are {schema.lowest_version} to {schema.latest_version}",
+            reason=f"supported versions are {schema.lowest_version} to {schema.latest_version}",
         )
 
 
 def absence_check(cls: type[Struct], record: str, version: int) -> Callable[[Any], None] | None:
-    """Compile the check that each field which ``version`` lacks is at its default; None: none is.
+    """Compile the check that each field which ``version`` lacks is at its default.
 
-    Raises (the check): ``UnsupportedVersionError`` with the name of the field that is not.
+    Returns None if the version has all fields. The check raises ``UnsupportedVersionError`` with
+    the name of the field.
     """
     absent = tuple(field for field in cls.fields_schema if field.since > version)
     if not absent:
@@ -58,7 +59,8 @@ def absence_check(cls: type[Struct], record: str, version: int) -> Callable[[Any
                 raise UnsupportedVersionError(
                     record=record,
                     version=version,
-                    reason=f"{field.json_name} is set, and exists since version {field.since}",
+                    reason=f"field {field.json_name} is set, which exists since version "
+                    f"{field.since}",
                 )
 
     return check

@@ -1,11 +1,8 @@
-"""Record -> value bytes: one writer for each type and version, compiled from its declaration.
+"""Encoding of records: a writer for each type and version, compiled from the declaration.
 
-Rules of this file:
-
-1. A tagged field at its default is not written. A field that the version lacks must be at its
-   default (see ``versions``).
-2. Tags ascend, known and unknown ones together.
-3. What Kafka's type cannot hold is ``InvalidRecordError``, which names the field, never the value.
+Tagged fields at their default are not written; tags ascend, known and unknown ones together. Fields
+that the version lacks must be at their default (see ``versions``). Errors contain the field, never
+the value.
 
 Source: Kafka ``MessageDataGenerator``, KIP-482.
 """
@@ -29,10 +26,10 @@ ValueWriter = Callable[[Any], bytes]
 
 
 def record_writer(kind: type[MetadataRecord], version: int) -> ValueWriter:
-    """Compile the writer of a whole value: frame, api key, version and fields.
+    """Compile the writer of a value: frame version, api key, version and fields.
 
-    Raises (the writer): ``UnsupportedVersionError`` for a field that the version lacks and that is
-    not at its default, ``InvalidRecordError`` for what a field cannot hold.
+    The writer raises ``UnsupportedVersionError`` for a field that the version lacks and that is not
+    at its default, ``InvalidRecordError`` for a value that does not fit its field's type.
     """
     head = b"\x01" + unsigned_varint(kind.schema.api_key) + unsigned_varint(version)
     write_struct = _struct_writer(kind, FieldPath(kind.schema.name, version))
@@ -82,7 +79,7 @@ def _with_unknown(
 ) -> list[tuple[int, bytes]]:
     unknown = {one.tag: one.data for one in record.unknown_tags}
     if len(unknown) != len(record.unknown_tags) or unknown.keys() & known_tags:
-        raise path.within("unknownTaggedFields").invalid("a tag is given twice, or is known")
+        raise path.within("unknownTaggedFields").invalid("a tag occurs twice or is a known tag")
     if not all(0 <= tag <= TAG_MAX for tag in unknown):
         raise path.within("unknownTaggedFields").invalid("a tag is out of range")
     return sorted([*tags, *unknown.items()])
@@ -117,7 +114,7 @@ def _uuid_writer(path: FieldPath) -> ValueWriter:
     def write(value: str) -> bytes:
         data = uuid_bytes(value)
         if data is None:
-            raise path.invalid("it is not a uuid in base64, 22 characters")
+            raise path.invalid("it is not a uuid of 22 base64url characters")
         return data
 
     return write
@@ -132,9 +129,9 @@ def _text_writer(nullable: bool, path: FieldPath) -> ValueWriter:
         except UnicodeEncodeError:
             data = None
         if data is None:
-            raise path.invalid("it is not Unicode text")
+            raise path.invalid("it cannot be encoded as UTF-8")
         if len(data) > STRING_BYTES_MAX:
-            raise path.invalid(f"its UTF-8 is longer than {STRING_BYTES_MAX} bytes")
+            raise path.invalid(f"it is longer than {STRING_BYTES_MAX} bytes of UTF-8")
         return unsigned_varint(len(data) + 1) + data
 
     return write
@@ -166,7 +163,7 @@ def _array_writer(kind: Array, nullable: bool, path: FieldPath) -> ValueWriter:
 
 
 def _int32s_writer(nullable: bool, path: FieldPath) -> ValueWriter:
-    """Arrays of node ids, by far the commonest, in one call."""
+    """Return a writer of an int32 array, the most common arrays, with one ``struct`` call."""
 
     def write(value: tuple[int, ...] | None) -> bytes:
         if value is None:
@@ -182,5 +179,5 @@ def _int32s_writer(nullable: bool, path: FieldPath) -> ValueWriter:
 
 def _null(nullable: bool, path: FieldPath) -> bytes:
     if not nullable:
-        raise path.invalid("it is None and may not be null")
+        raise path.invalid("it is None and not nullable")
     return b"\x00"
