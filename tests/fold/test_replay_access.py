@@ -132,9 +132,9 @@ def test_a_rule_under_a_known_id_replaces_it() -> None:
 
 
 def test_removing_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(ReplayError, match=f"no access rule with id {SECOND}"):
+    with pytest.raises(ReplayError, match=f"no ACL with id {SECOND}"):
         state_after(ACL, _without(SECOND))
-    with pytest.raises(ReplayError, match=f"no access rule with id {FIRST}"):
+    with pytest.raises(ReplayError, match=f"no ACL with id {FIRST}"):
         state_after(ACL, _without(FIRST), _without(FIRST))
 
 

@@ -70,7 +70,7 @@ def test_a_topic_comes_without_partitions() -> None:
 
 @pytest.mark.parametrize("again", [TopicRecord(name="orders", topic_id=B), TOPIC])
 def test_a_topic_whose_name_or_id_is_in_use_is_refused(again: TopicRecord) -> None:
-    with pytest.raises(ReplayError, match="exists already"):
+    with pytest.raises(ReplayError, match="already exists"):
         state_after(TOPIC, again)
 
 
@@ -165,8 +165,11 @@ def test_absent_elr_is_empty() -> None:
     ("record", "reason"),
     [
         (dataclasses.replace(PARTITION, topic_id=B), f"no topic with id {B}"),
-        (dataclasses.replace(PARTITION, directories=DIRS[:2]), "2 directories .* for 3 replicas"),
-        (dataclasses.replace(PARTITION, leader_recovery_state=7), "7 is no leader recovery state"),
+        (dataclasses.replace(PARTITION, directories=DIRS[:2]), "2 directories for 3 replicas"),
+        (
+            dataclasses.replace(PARTITION, leader_recovery_state=7),
+            "unknown leader recovery state 7",
+        ),
     ],
 )
 def test_a_partition_that_cannot_be_is_refused(record: MetadataRecord, reason: str) -> None:
@@ -250,10 +253,10 @@ def test_empty_directories_are_migrating_ones() -> None:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        (change(replicas=(1, 2)), "3 directories are given for 2 replicas"),
-        (change(replicas=(1, 2), directories=DIRS), "3 directories are given for 2 replicas"),
-        (change(directories=DIRS[:1]), "1 directories are given for 3 replicas"),
-        (change(leader_recovery_state=2), "2 is no leader recovery state"),
+        (change(replicas=(1, 2)), "3 directories for 2 replicas"),
+        (change(replicas=(1, 2), directories=DIRS), "3 directories for 2 replicas"),
+        (change(directories=DIRS[:1]), "1 directories for 3 replicas"),
+        (change(leader_recovery_state=2), "unknown leader recovery state 2"),
         (PartitionChangeRecord(topic_id=A, partition_id=1), f"{A} has no partition 1"),
         (PartitionChangeRecord(topic_id=B, partition_id=0), f"{B} has no partition 0"),
     ],

@@ -1,7 +1,7 @@
-"""Replay: what each metadata record does to the state, one function a record type.
+"""Replay of metadata records into a ``MetadataDelta``: one function for each record type.
 
-``replay(record, delta, at)`` writes into a delta over an immutable image; the modules beside this
-one hold its implementations. Transaction markers have none: brackets are the loader's business.
+``replay(record, delta, at)`` dispatches to the implementations in the modules of this package.
+Transaction markers have none: ``MetadataLoader`` handles them.
 """
 
 from __future__ import annotations

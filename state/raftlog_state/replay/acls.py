@@ -1,4 +1,4 @@
-"""Configs, quotas, ACLs, credentials and tokens: plain rows that come, change and go.
+"""Replay of configs, client quotas, ACLs, SCRAM credentials and delegation tokens.
 
 Source: Kafka ``ConfigurationsDelta``, ``ClientQuotasDelta``, ``AclsDelta``, ``ScramDelta``,
 ``DelegationTokenDelta``.
@@ -33,7 +33,7 @@ from .position import Position, contradiction
 
 @replay.register
 def config(record: ConfigRecord, delta: MetadataDelta, at: Position) -> None:
-    """A config is set; None removes it. Names that Kafka does not know are kept, as in the log."""
+    """Set a config, or delete it if the value is None. Names unknown to Kafka are kept."""
     if record.value is None:
         key = (record.resource_type, record.resource_name, record.name)
         delta.delete(Entity.CONFIG, key)
@@ -50,7 +50,7 @@ def config(record: ConfigRecord, delta: MetadataDelta, at: Position) -> None:
 
 @replay.register
 def client_quota(record: ClientQuotaRecord, delta: MetadataDelta, at: Position) -> None:
-    """A quota of a set of entities, in whatever order they are named."""
+    """Set or remove a client quota; the entity's parts may be in any order."""
     named = {part.entity_type: part.entity_name for part in record.entity}
     entity = tuple((kind, named[kind]) for kind in sorted(named))
     if record.remove:
@@ -63,7 +63,7 @@ def client_quota(record: ClientQuotaRecord, delta: MetadataDelta, at: Position) 
 def access_control_entry(
     record: AccessControlEntryRecord, delta: MetadataDelta, at: Position
 ) -> None:
-    """A rule comes, by its id: the same content under another id is another rule."""
+    """Add an ACL by its id: equal content with another id is another ACL."""
     delta.put(
         AclRow(
             acl_id=record.id,
@@ -82,16 +82,16 @@ def access_control_entry(
 def remove_access_control_entry(
     record: RemoveAccessControlEntryRecord, delta: MetadataDelta, at: Position
 ) -> None:
-    """A rule goes; it must have been there."""
+    """Remove an ACL; it must exist."""
     if not delta.delete(Entity.ACL, (record.id,)):
-        raise contradiction(record, at, f"there is no access rule with id {record.id}")
+        raise contradiction(record, at, f"there is no ACL with id {record.id}")
 
 
 @replay.register
 def user_scram_credential(
     record: UserScramCredentialRecord, delta: MetadataDelta, at: Position
 ) -> None:
-    """A user's credential for one mechanism."""
+    """Set a user's SCRAM credential for one mechanism."""
     delta.put(
         ScramRow(
             user=record.name,
@@ -108,13 +108,13 @@ def user_scram_credential(
 def remove_user_scram_credential(
     record: RemoveUserScramCredentialRecord, delta: MetadataDelta, at: Position
 ) -> None:
-    """A credential goes; its absence is no error."""
+    """Remove a SCRAM credential, if it exists."""
     delta.delete(Entity.SCRAM, (record.name, record.mechanism))
 
 
 @replay.register
 def delegation_token(record: DelegationTokenRecord, delta: MetadataDelta, at: Position) -> None:
-    """A token comes, or its expiry is renewed."""
+    """Create or renew a delegation token."""
     delta.put(
         TokenRow(
             token_id=record.token_id,
@@ -132,5 +132,5 @@ def delegation_token(record: DelegationTokenRecord, delta: MetadataDelta, at: Po
 def remove_delegation_token(
     record: RemoveDelegationTokenRecord, delta: MetadataDelta, at: Position
 ) -> None:
-    """A token goes; its absence is no error."""
+    """Remove a delegation token, if it exists."""
     delta.delete(Entity.TOKEN, (record.token_id,))

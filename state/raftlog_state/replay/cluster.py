@@ -1,7 +1,7 @@
-"""Brokers, controllers, features and what concerns the cluster as a whole.
+"""Replay of brokers, controllers, features, migration state and producer ids.
 
-Fencing or unregistering a broker changes no partition: the controller writes partition changes
-beside it.
+Fencing or unregistering a broker changes no partition: the controller writes PartitionChangeRecords
+for that.
 
 Source: Kafka ``ClusterDelta``, ``BrokerRegistration``, ``ControllerRegistration``,
 ``FeaturesDelta``, ``ProducerIdsDelta``.
@@ -53,7 +53,7 @@ _SIGNED_LONGS: Final = struct.Struct(">qq")
 
 @replay.register
 def register_broker(record: RegisterBrokerRecord, delta: MetadataDelta, at: Position) -> None:
-    """The whole of a broker's registration; what was known of that id before is gone."""
+    """Register a broker, replacing an earlier registration of its id."""
     delta.put(
         BrokerRow(
             broker_id=record.broker_id,
@@ -73,20 +73,20 @@ def register_broker(record: RegisterBrokerRecord, delta: MetadataDelta, at: Posi
 
 @replay.register
 def unregister_broker(record: UnregisterBrokerRecord, delta: MetadataDelta, at: Position) -> None:
-    """A broker goes. Neither its absence nor its epoch matters, as in Kafka's image."""
+    """Unregister a broker, if it exists; its epoch is not compared, as in Kafka's image."""
     delta.delete(Entity.BROKER, (record.broker_id,))
 
 
 @replay.register
 def fence_broker(record: FenceBrokerRecord, delta: MetadataDelta, at: Position) -> None:
-    """A broker may serve nothing."""
+    """Fence a broker."""
     row = _broker(record, record.id, record.epoch, delta, at)
     delta.replace(row, dataclasses.replace(row, fenced=True))
 
 
 @replay.register
 def unfence_broker(record: UnfenceBrokerRecord, delta: MetadataDelta, at: Position) -> None:
-    """A broker may serve again."""
+    """Unfence a broker."""
     row = _broker(record, record.id, record.epoch, delta, at)
     delta.replace(row, dataclasses.replace(row, fenced=False))
 
@@ -95,16 +95,17 @@ def unfence_broker(record: UnfenceBrokerRecord, delta: MetadataDelta, at: Positi
 def broker_registration_change(
     record: BrokerRegistrationChangeRecord, delta: MetadataDelta, at: Position
 ) -> None:
-    """Some fields of a broker.
+    """Change some fields of a broker's registration.
 
-    Fenced: 1 fence, 0 keep, -1 unfence. In controlled shutdown: 1 set, 0 keep; only a new
-    registration unsets it. Log directories: empty keeps. Cordoned ones: None keeps, empty clears.
+    ``fenced``: 1 fence, 0 no change, -1 unfence. ``in_controlled_shutdown``: 1 set, 0 no change;
+    only a new registration unsets it. ``log_dirs``: empty is no change. ``cordoned_log_dirs``: None
+    is no change, empty clears.
     """
     row = _broker(record, record.broker_id, record.broker_epoch, delta, at)
     if record.fenced not in (-1, 0, 1):
-        raise contradiction(record, at, f"{record.fenced} is no change of fencing")
+        raise contradiction(record, at, f"unknown value for fenced field: {record.fenced}")
     if record.in_controlled_shutdown not in (0, 1):
-        what = f"{record.in_controlled_shutdown} is no change of controlled shutdown"
+        what = f"unknown value for inControlledShutdown field: {record.in_controlled_shutdown}"
         raise contradiction(record, at, what)
     log_dirs, cordoned = row.log_dirs, row.cordoned_log_dirs
     if record.log_dirs:
@@ -127,7 +128,7 @@ def broker_registration_change(
 def register_controller(
     record: RegisterControllerRecord, delta: MetadataDelta, at: Position
 ) -> None:
-    """The whole of a controller's registration."""
+    """Register a controller, replacing an earlier registration of its id."""
     delta.put(
         ControllerRow(
             controller_id=record.controller_id,
@@ -143,16 +144,16 @@ def register_controller(
 def unregister_controller(
     record: UnregisterControllerRecord, delta: MetadataDelta, at: Position
 ) -> None:
-    """A controller goes; its absence is no error."""
+    """Unregister a controller, if it exists."""
     delta.delete(Entity.CONTROLLER, (record.controller_id,))
 
 
 @replay.register
 def feature_level(record: FeatureLevelRecord, delta: MetadataDelta, at: Position) -> None:
-    """A feature is finalized at a level; 0 removes it.
+    """Finalize a feature at a level; 0 removes it.
 
-    kraft.version lives in control records and is left alone here. A level of metadata.version that
-    is newer than this program is taken as it is: a reader has to outlive upgrades.
+    kraft.version is ignored: it is in control records. Levels of metadata.version that are newer
+    than this release are accepted, since Kafka may be upgraded first.
     """
     if record.name == KRAFT_VERSION:
         return
@@ -164,13 +165,13 @@ def feature_level(record: FeatureLevelRecord, delta: MetadataDelta, at: Position
 
 @replay.register
 def zk_migration_state(record: ZkMigrationStateRecord, delta: MetadataDelta, at: Position) -> None:
-    """How far the migration from ZooKeeper is. Kafka 4 ignores it, 3.4 to 3.9 keep it."""
+    """Set the state of a migration from ZooKeeper (Kafka 3.4 to 3.9; Kafka 4 ignores it)."""
     delta.put(ZkMigrationRow(state=record.zk_migration_state))
 
 
 @replay.register
 def producer_ids(record: ProducerIdsRecord, delta: MetadataDelta, at: Position) -> None:
-    """A block of producer ids was handed out."""
+    """Allocate a block of producer ids."""
     delta.put(
         ProducerIdsRow(
             next_producer_id=record.next_producer_id,
@@ -182,7 +183,7 @@ def producer_ids(record: ProducerIdsRecord, delta: MetadataDelta, at: Position) 
 
 @replay.register
 def no_op(record: NoOpRecord, delta: MetadataDelta, at: Position) -> None:
-    """Nothing."""
+    """Change nothing."""
 
 
 def _broker(
@@ -192,7 +193,7 @@ def _broker(
     if row is None:
         raise contradiction(record, at, f"broker {broker_id} is not registered")
     if row.broker_epoch != epoch:
-        what = f"broker {broker_id} has epoch {row.broker_epoch}, the record says {epoch}"
+        what = f"broker {broker_id} has epoch {row.broker_epoch}, but the record has {epoch}"
         raise contradiction(record, at, what)
     return row
 
@@ -200,7 +201,7 @@ def _broker(
 def _endpoints(
     listeners: tuple[BrokerEndpoint, ...] | tuple[ControllerEndpoint, ...],
 ) -> tuple[Endpoint, ...]:
-    """By name, and of equal names the last, as in Kafka's map."""
+    """Sort by name; of equal names keep the last, as in Kafka's map."""
     found = {at.name: Endpoint(at.name, at.host, at.port, at.security_protocol) for at in listeners}
     return tuple(found[name] for name in sorted(found))
 
@@ -216,7 +217,7 @@ def _features(
 
 
 def _sorted_directories(directories: tuple[str, ...]) -> tuple[str, ...]:
-    """In Kafka's order of uuids: by two signed 64-bit numbers."""
+    """Sort in the order of Kafka's ``Uuid``: as pairs of signed 64-bit numbers."""
     return tuple(sorted(directories, key=_uuid_order))
 
 

@@ -1,4 +1,4 @@
-"""One record into a delta: a single function, with one implementation for each record type."""
+"""Dispatch of a record to the replay function of its type."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .position import Position, contradiction
 
 @functools.singledispatch
 def replay(record: MetadataRecord, delta: MetadataDelta, at: Position) -> None:
-    """Write what a record means into ``delta``.
+    """Apply a record to ``delta``.
 
-    Raises ``ReplayError``, having written nothing, if the record contradicts the state before it:
-    a topic, partition or broker that is not there, an epoch that is not the broker's.
+    Raises ``ReplayError``, without writing, if the record contradicts the state before it: an
+    unknown topic, partition or broker, or another broker epoch.
 
-    Source: what brokers see of a record (Kafka: ``MetadataDelta.replay``), with the stricter checks
-    of the controller where a contradiction would otherwise be hidden.
+    Source: Kafka ``MetadataDelta.replay``, with the stricter checks of the controller where the
+    broker's code would hide a contradiction.
     """
-    raise contradiction(record, at, "it marks a transaction and is no change by itself")
+    raise contradiction(record, at, "it is a transaction marker, which MetadataLoader handles")

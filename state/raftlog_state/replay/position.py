@@ -1,4 +1,4 @@
-"""Where a record stands in the log, and how to say that it contradicts the state before it."""
+"""Position of a replayed record in the log, and the error of a record that cannot be replayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from raftlog_state.records import MetadataRecord
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """``offset``: where it was written. ``visible_offset``: where it takes effect."""
+    """Position of a record: its ``offset``, and the ``visible_offset`` at which it takes effect
+    (the end marker of its transaction, else ``offset``)."""
 
     offset: int
     visible_offset: int
@@ -19,5 +20,5 @@ class Position:
 
 
 def contradiction(record: MetadataRecord, at: Position, reason: str) -> ReplayError:
-    """The error for a record that cannot follow what was replayed before it."""
+    """Return the error for a record that contradicts the state before it."""
     return ReplayError(offset=at.offset, record=record.schema.name, reason=reason)

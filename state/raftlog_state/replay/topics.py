@@ -1,4 +1,6 @@
-"""Topics and partitions. A partition's epochs are in no change record: they are counted here.
+"""Replay of topics and partitions.
+
+PartitionChangeRecords have no epochs: replay increments them.
 
 Source: Kafka ``TopicsDelta``, ``TopicDelta``, ``PartitionRegistration``, ``DirectoryId``.
 """
@@ -25,7 +27,7 @@ from .position import Position, contradiction
 T = TypeVar("T")
 
 DIRECTORY_MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
-"""The directory of a replica whose broker has not said where it is (uuid 0,0)."""
+"""Directory of a replica whose broker has not reported one (Kafka: ``DirectoryId.MIGRATING``)."""
 
 LEADER_UNCHANGED: Final = -2
 RECOVERY_UNCHANGED: Final = -1
@@ -36,17 +38,17 @@ _partition_row = fast_dataclass(PartitionRow)
 
 @replay.register
 def topic(record: TopicRecord, delta: MetadataDelta, at: Position) -> None:
-    """A topic comes, without partitions. Neither its id nor its name may be in use."""
+    """Create a topic without partitions. Neither its id nor its name may exist."""
     if delta.find(TopicRow, record.topic_id) is not None:
-        raise contradiction(record, at, f"topic id {record.topic_id} exists already")
+        raise contradiction(record, at, f"topic id {record.topic_id} already exists")
     if delta.group((Entity.TOPIC, record.name, "")):
-        raise contradiction(record, at, f"topic {record.name!r} exists already")
+        raise contradiction(record, at, f"topic {record.name!r} already exists")
     delta.put(TopicRow(topic_id=record.topic_id, name=record.name))
 
 
 @replay.register
 def remove_topic(record: RemoveTopicRecord, delta: MetadataDelta, at: Position) -> None:
-    """A topic goes, with its partitions and with every config of that name, however young."""
+    """Delete a topic with its partitions and all configs under its name."""
     row = delta.find(TopicRow, record.topic_id)
     if row is None:
         raise contradiction(record, at, f"there is no topic with id {record.topic_id}")
@@ -59,12 +61,12 @@ def remove_topic(record: RemoveTopicRecord, delta: MetadataDelta, at: Position) 
 
 @replay.register
 def partition(record: PartitionRecord, delta: MetadataDelta, at: Position) -> None:
-    """The whole of a partition. Its topic must exist."""
+    """Create or replace a partition. Its topic must exist."""
     row = delta.find(TopicRow, record.topic_id)
     if row is None:
         raise contradiction(record, at, f"there is no topic with id {record.topic_id}")
     if record.leader_recovery_state not in (0, 1):
-        raise contradiction(record, at, _no_recovery_state(record.leader_recovery_state))
+        raise contradiction(record, at, _unknown_recovery_state(record.leader_recovery_state))
     delta.put(
         _partition_row(
             topic_id=record.topic_id,
@@ -87,10 +89,10 @@ def partition(record: PartitionRecord, delta: MetadataDelta, at: Position) -> No
 
 @replay.register
 def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Position) -> None:
-    """Some fields of a partition. None keeps a list, an empty one clears it.
+    """Change some fields of a partition. None keeps a list, an empty one clears it.
 
-    The partition epoch always rises; the leader epoch rises whenever a leader is named, the same
-    one or none (-1) too, and stays only with -2.
+    The partition epoch is always incremented, the leader epoch if ``leader`` is set, even to the
+    current leader or to -1 (no leader); -2 is no change.
     """
     row = delta.find(PartitionRow, record.topic_id, record.partition_id)
     if row is None:
@@ -100,7 +102,7 @@ def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Po
     if recovery == RECOVERY_UNCHANGED:
         recovery = row.leader_recovery_state
     elif recovery not in (0, 1):
-        raise contradiction(record, at, _no_recovery_state(recovery))
+        raise contradiction(record, at, _unknown_recovery_state(recovery))
     leader, leader_epoch = row.leader, row.leader_epoch
     if record.leader != LEADER_UNCHANGED:
         leader, leader_epoch = record.leader, leader_epoch + 1
@@ -129,9 +131,10 @@ def partition_change(record: PartitionChangeRecord, delta: MetadataDelta, at: Po
 
 @replay.register
 def clear_elr(record: ClearElrRecord, delta: MetadataDelta, at: Position) -> None:
-    """Forget the eligible leaders of one topic, or of all where no name is given (KIP-966).
+    """Clear the eligible leader replicas of one topic, or of all without a name (KIP-966).
 
-    Only partitions that have some are touched: their partition epoch rises, no leader epoch does.
+    Only partitions that have some change: their partition epoch is incremented, not the leader
+    epoch.
     """
     if record.topic_name:
         topics = delta.group((Entity.TOPIC, record.topic_name, ""))
@@ -161,14 +164,14 @@ def _directories(
     replica_count: int,
     at: Position,
 ) -> tuple[str, ...]:
-    """One directory for each replica. While none is known they all are "migrating"."""
+    """Return one directory for each replica: all MIGRATING if none is known."""
     if len(directories) == replica_count:
         return directories
     if all(directory == DIRECTORY_MIGRATING for directory in directories):
         return (DIRECTORY_MIGRATING,) * replica_count
-    what = f"{len(directories)} directories are given for {replica_count} replicas"
+    what = f"it has {len(directories)} directories for {replica_count} replicas"
     raise contradiction(record, at, what)
 
 
-def _no_recovery_state(number: int) -> str:
-    return f"{number} is no leader recovery state (0 recovered, 1 recovering)"
+def _unknown_recovery_state(number: int) -> str:
+    return f"unknown leader recovery state {number}; known are 0 (RECOVERED) and 1 (RECOVERING)"
