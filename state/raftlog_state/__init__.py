@@ -1,8 +1,8 @@
-"""What the records of a KRaft metadata log mean: records, loader, tables, command line.
+"""State of a cluster from its KRaft metadata log: records, loader, tables, command line.
 
-Two doors are here: ``apply_changes`` makes changes of a cluster's metadata in a log of one's own,
-``export_snapshot`` writes a checkpoint that Apache Kafka boots from (``snapshot_log`` one into the
-log itself). What they need is imported when they are first asked for.
+``apply_changes`` appends changes of a cluster's metadata to an embedded log, ``export_snapshot``
+writes a snapshot that an Apache Kafka node starts from, ``snapshot_log`` writes one into the log.
+These names are imported on first access.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
     "write_snapshot",
 ]
 
-_HOMES = {
+_MODULES = {
     "AppliedChanges": "raftlog_state.changes",
     "apply_changes": "raftlog_state.changes",
     "ExportedSnapshot": "raftlog_state.snapshot_writer",
@@ -33,9 +33,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    globals()[name] = found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found = getattr(import_module(_MODULES[name]), name)
     return found

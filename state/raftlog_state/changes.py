@@ -1,13 +1,12 @@
-"""The door for batch jobs that change a cluster's metadata: rows in, one transaction in a log.
+"""Changes of a cluster's metadata from a batch job: rows in, one metadata transaction in a log.
 
-Rules of this file:
+The rows are validated against the state at the log's end offset and appended as one batch with
+that offset as its required base offset. If another writer appended in between, the append fails
+with ``UnexpectedEndOffsetError``; up to ``attempts`` times the rows are validated and appended
+again at the new end.
 
-1. The rows are checked against the state at the log's end, and appended as one batch that must
-   begin there: what was checked is what is changed, or nothing is.
-2. If a rival was first, the caller is told. ``attempts`` lets the rows be checked and appended
-   again on top of what came in between: they mean the same then, or are refused.
-3. A named commit that is in the log already is answered with its offsets, and not checked again:
-   its own changes would refuse it.
+A named commit that is already in the log returns its offsets without validation, which its own
+changes would fail ("topic already exists").
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from .records import Redactor
 
 @runtime_checkable
 class ArrowTable(Protocol):
-    """A table, or a batch, of Arrow: each row a change."""
+    """Arrow table or record batch: each row is a change."""
 
     def to_pylist(self) -> list[dict[str, Any]]: ...
 
 
 @runtime_checkable
 class Frame(Protocol):
-    """A DataFrame of Spark: it is brought to the driver."""
+    """Spark DataFrame; it is collected to the driver."""
 
     def toArrow(self) -> ArrowTable: ...  # noqa: N802 - Spark's name
 
@@ -51,8 +50,8 @@ Changes: TypeAlias = Frame | ArrowTable | Iterable[Mapping[str, Any] | ChangeReq
 
 @dataclass(frozen=True, slots=True)
 class AppliedChanges:
-    """Where the changes are. ``record_count``: without markers; 0 if they changed nothing, or if
-    the commit was there before (``result.was_duplicate``)."""
+    """Offsets of the changes in the log. ``record_count`` excludes transaction markers; it is 0 if
+    nothing changed or the commit is a duplicate (``result.was_duplicate``)."""
 
     result: AppendResult
     record_count: int
@@ -69,34 +68,34 @@ def apply_changes(
     rng: Random | None = None,
     timeout_ms: int = 30_000,
 ) -> AppliedChanges:
-    """Make changes of a cluster's metadata, all or none, durable on return.
+    """Apply changes of a cluster's metadata atomically; they are durable on return.
 
     Args:
         log: from ``raftlog.open(path, values="kraft")``.
         changes: one change a row, in order: the column ``change`` and those of its kind (see
             ``raftlog_state.controller``), as a DataFrame, an Arrow table, dicts or change objects.
-        commit: a name, (application id, query id, version), under which a repeated call is
-            answered with the offsets that it got; ``take_over_from`` as in ``EmbeddedLog.append``.
-        transaction_name: what the metadata transaction is called in the log.
-        attempts: how often the changes may be checked and appended if rivals are first.
-        rng: where ids, salts and placement are drawn from; by default the system's.
+        commit: (application id, query id, version); a repeated call with the same name returns the
+            offsets of the first; ``take_over_from`` as in ``EmbeddedLog.append``.
+        transaction_name: name of the metadata transaction in its begin marker.
+        attempts: how often the changes are validated and appended if other writers append too.
+        rng: source of ids, salts and replica placement; default: ``random.SystemRandom()``.
 
     Raises:
-        InvalidChangesError: rows are refused; it names each.
-        UnexpectedEndOffsetError: a rival was first, in every attempt.
+        InvalidChangesError: rows are refused; each is listed.
+        UnexpectedEndOffsetError: in every attempt another writer appended first.
         InvalidAppendError: a metadata transaction is open at the log's end.
         RecordBatchTooLargeError: the records do not fit into one batch of this log.
         ChangesNotSupportedError: the log is that of a quorum, from ``raftlog.connect``.
-        OptionError: the log does not hold metadata, or ``attempts`` is no number above 0.
-        And what reading a log and ``EmbeddedLog.append`` raise. Nothing was written then.
+        OptionError: the log does not hold metadata records, or ``attempts`` is below 1.
+        Also the errors of reading a log and of ``EmbeddedLog.append``. Nothing was written.
     """
     if log.values is not ValueKind.KRAFT:
-        reason = f"the log in {log.path} holds {log.values.value}, and changes go to one of kraft"
+        reason = f'the log {log.path} has values="{log.values.value}"; changes need values="kraft"'
         raise OptionError(option="values", reason=reason)
     if not isinstance(log, EmbeddedLog):
         raise ChangesNotSupportedError(path=log.path)
     if attempts < 1:
-        raise OptionError(option="attempts", reason="at least one is needed")
+        raise OptionError(option="attempts", reason="it must be at least 1")
     rows = _rows(changes)
     if commit is not None:
         probe = log.append((), commit=commit, take_over_from=take_over_from, timeout_ms=timeout_ms)
@@ -138,8 +137,8 @@ def _image_at_end(images: ImageReader) -> MetadataImage:
         raise UnsupportedVersionError(
             record=f"record type {unknown.type_id}",
             version=unknown.version,
-            reason="the log holds it and this release does not know it, so the state that changes "
-            "would be checked against is not known; use a newer release",
+            reason="the log contains it and this release does not support it, so the state to "
+            "validate changes against is unknown; use a newer release",
         )
     return image
 

@@ -1,6 +1,6 @@
-"""What control records say of the quorum: who led when, and who votes.
+"""Replay of control records: leader epochs, kraft.version and voters.
 
-Control records take effect where they are appended, inside a metadata transaction too.
+Control records take effect at their own offset, inside a metadata transaction too.
 
 Source: KIP-595 (leader change), KIP-853 (kraft.version and voters in the log).
 """
@@ -31,10 +31,10 @@ from .replay import Position
 def replay_control(
     control: ControlRecord, delta: MetadataDelta, quorum: Quorum, at: Position
 ) -> Quorum:
-    """Write a control record's epoch into ``delta``; the quorum that it leaves is returned.
+    """Write a control record's leader epoch into ``delta``, and return the quorum after it.
 
-    What it does not know, and markers of producers, change nothing. Raises ``ReplayError`` for a
-    checkpoint's header or footer: they do not occur in a log.
+    Unknown control records and producers' transaction markers change nothing. Raises
+    ``ReplayError`` for a snapshot's header or footer, which do not occur in a log.
     """
     match control:
         case LeaderChange():
@@ -48,14 +48,14 @@ def replay_control(
             raise ReplayError(
                 offset=at.offset,
                 record=control.control_type.name,
-                reason="it belongs into a checkpoint, not into a log",
+                reason="snapshot headers and footers occur in snapshots only",
             )
         case EndTransactionMarker() | UnknownControl():
             return quorum
 
 
 def quorum_after(control: ControlRecord, quorum: Quorum) -> Quorum:
-    """The quorum after a control record, of a log or at the head of a checkpoint."""
+    """Return the quorum after a control record of a log or of a snapshot's first batch."""
     match control:
         case KRaftVersion():
             return dataclasses.replace(quorum, kraft_version=control.kraft_version)
@@ -67,7 +67,7 @@ def quorum_after(control: ControlRecord, quorum: Quorum) -> Quorum:
 
 
 def kraft_voters(voters: tuple[Voter, ...]) -> KRaftVoters:
-    """The control record that says what ``quorum_after`` understood."""
+    """Return the KRaftVoters record of ``voters``: the inverse of ``quorum_after``."""
     return KRaftVoters(voters=tuple(map(_control_voter, voters)))
 
 
@@ -93,7 +93,7 @@ def _begin_epoch(control: LeaderChange, delta: MetadataDelta, quorum: Quorum, at
 
 
 def _update_epoch(delta: MetadataDelta, quorum: Quorum, at: Position) -> None:
-    """Voters and version belong to the epoch that runs, if its beginning was seen."""
+    """Update voters and kraft.version of the current epoch's row, if there is one."""
     row = delta.find(EpochRow, at.leader_epoch)
     if row is None:
         return

@@ -1,11 +1,7 @@
-"""Changes over an image: what replay writes into, and what tables and people see.
+"""Changes over an immutable image, recorded as whole rows before and after (Kafka: MetadataDelta).
 
-Rules of this file:
-
-1. A delta reads through to its image and never touches it.
-2. Every write is a change with the whole row before and after; a record that names a row changes
-   it, even to the same values; deleting what is not there is no change.
-3. ``apply()`` copies only the maps that changed.
+A record that names a row changes it, even to equal values; deleting a row that does not exist is
+no change. ``apply()`` copies only the maps that changed.
 """
 
 from __future__ import annotations
@@ -35,18 +31,18 @@ R = TypeVar("R", bound=Row)
 
 
 class Op(StrEnum):
-    """What happened to a row, in Debezium's letters."""
+    """Operation on a row, in Debezium's letters."""
 
     CREATE = "c"
     UPDATE = "u"
     DELETE = "d"
     READ = "r"
-    """The row stood in a checkpoint that was loaded."""
+    """The row was loaded from a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row, before and after: ``before`` None if it was not there, ``after`` if it is gone."""
+    """One row before and after: ``before`` is None if it was created, ``after`` if deleted."""
 
     entity: Entity
     key: Key
@@ -56,7 +52,7 @@ class RowChange:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The columns that differ between before and after; none where one of them is None."""
+        """Names of the columns that differ; empty if ``before`` or ``after`` is None."""
         before, after = self.before, self.after
         if before is None or after is None:
             return ()
@@ -71,11 +67,11 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class RecordChanges:
-    """What one record did to the state.
+    """Row changes of one record.
 
-    ``offset`` is where the record was written, ``visible_offset`` where it took effect: the end
-    marker of its metadata transaction, else its own. Rows of a checkpoint have the offset of the
-    last record that it contains, and ``ordinal`` is their place among its records (0 first).
+    ``offset`` is the record's own, ``visible_offset`` that of the end marker of its metadata
+    transaction (its own without one). Rows of a snapshot have the offset of the last record that
+    the snapshot contains, and ``ordinal`` is the record's index in the snapshot (0 first).
     """
 
     offset: int
@@ -97,7 +93,7 @@ def _no_writes() -> dict[Entity, dict[Key, Row | None]]:
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """State being written: an image and what was put over it. Owned by one thread."""
+    """Image with uncommitted writes over it. Not thread-safe."""
 
     image: MetadataImage
     _written: dict[Entity, dict[Key, Row | None]] = field(default_factory=_no_writes)
@@ -105,21 +101,21 @@ class MetadataDelta:
     _changes: list[RowChange] = field(default_factory=list)
 
     def get(self, entity: Entity, key: Key) -> Row | None:
-        """The row as it is now, or None."""
+        """Return the current row, or None."""
         row = self._written[entity].get(key, _NOT_WRITTEN)
         return self.image.get(entity, key) if row is _NOT_WRITTEN else cast("Row | None", row)
 
     def find(self, kind: type[R], *key: int | str) -> R | None:
-        """The row as it is now, by its type: ``delta.find(BrokerRow, 1)``."""
+        """Return the current row by its type, or None: ``delta.find(BrokerRow, 1)``."""
         return cast("R | None", self.get(kind.ENTITY, key))
 
     def group(self, group: Group) -> tuple[Key, ...]:
-        """The keys of the rows of a group as they are now (see ``image.group_of``)."""
+        """Return the current keys of a group's rows (see ``image.group_of``)."""
         keys = self._groups.get(group)
         return self.image.group(group) if keys is None else tuple(keys)
 
     def keys(self, entity: Entity) -> list[Key]:
-        """All keys of an entity as they are now: costs as much as the entity is large."""
+        """Return all current keys of an entity, in time linear in their number."""
         found = dict.fromkeys(self.image.map(entity))
         for key, row in self._written[entity].items():
             if row is None:
@@ -129,21 +125,21 @@ class MetadataDelta:
         return list(found)
 
     def put(self, row: Row) -> None:
-        """Make or replace a row."""
+        """Create or replace a row."""
         entity, key = row.ENTITY, row.key
         before = self.get(entity, key)
         op = Op.CREATE if before is None else Op.UPDATE
         self._write(_change(entity, key, op, before, row))
 
     def replace(self, before: R, after: R) -> None:
-        """Replace a row that was just found by another with the same key."""
+        """Replace the current row ``before`` by another with the same key."""
         entity = before.ENTITY
         key = before.key
         self._changes.append(_change(entity, key, Op.UPDATE, before, after))
         self._written[entity][key] = after
 
     def delete(self, entity: Entity, key: Key) -> bool:
-        """Remove a row; False if there was none."""
+        """Delete a row; return False if there was none."""
         before = self.get(entity, key)
         if before is None:
             return False
@@ -151,25 +147,25 @@ class MetadataDelta:
         return True
 
     def take_changes(self) -> tuple[RowChange, ...]:
-        """The changes since the last call, in order."""
+        """Return the changes since the last call, in order, and clear them."""
         taken = tuple(self._changes)
         self._changes.clear()
         return taken
 
     def undo(self, changes: Iterable[RowChange]) -> None:
-        """Take back changes, given newest first; nothing is recorded."""
+        """Revert changes, given newest first, without recording them."""
         for change in changes:
             self._set(change.entity, change.key, change.after, change.before)
         self._changes.clear()
 
     def is_empty(self) -> bool:
-        """Whether nothing was ever written."""
+        """Return whether nothing was written."""
         return not any(self._written.values())
 
     def apply(
         self, *, offset: int, leader_epoch: int, timestamp_ms: int, quorum: Quorum | None = None
     ) -> MetadataImage:
-        """The next image, at ``offset`` (inclusive). The old one stays as it is."""
+        """Return the next image, at ``offset`` (inclusive); ``self.image`` does not change."""
         image = self.image
         quorum = image.quorum if quorum is None else quorum
         if self.is_empty():
@@ -249,7 +245,7 @@ class MetadataDelta:
 
 
 def diff(before: MetadataImage, after: MetadataImage) -> list[RowChange]:
-    """The rows of state that differ, by entity and key; rows in both and equal are left out."""
+    """Return the changes from one image's rows of state to another's, sorted by entity and key."""
     return list(_differences(before, after))
 
 

@@ -1,11 +1,8 @@
-"""The numbers that Kafka's metadata records hold, as the words that people know.
+"""Names of the enum values in Kafka's metadata records.
 
-Rules of this file:
-
-1. A number that Kafka may add later is not an error: it is shown as its own digits.
-2. Sources: Kafka's ``ConfigResource.Type``, ``ResourceType``, ``PatternType``, ``AclOperation``,
-   ``AclPermissionType``, ``ScramMechanism``, ``SecurityProtocol``, ``LeaderRecoveryState``,
-   ``ZkMigrationState``.
+Sources: Kafka's ``ConfigResource.Type``, ``ResourceType``, ``PatternType``, ``AclOperation``,
+``AclPermissionType``, ``ScramMechanism``, ``SecurityProtocol``, ``LeaderRecoveryState``,
+``ZkMigrationState``.
 """
 
 from __future__ import annotations
@@ -64,5 +61,5 @@ ZK_MIGRATION_STATES: Final[Mapping[int, str]] = {
 
 
 def enum_name(names: Mapping[int, str], number: int) -> str:
-    """The word for a number, or the number itself where Kafka has grown a new one."""
+    """Return the name of an enum value, or its digits if a newer Kafka has added it."""
     return names.get(number, str(number))

@@ -1,13 +1,13 @@
-"""Cluster state at one offset: an immutable image of rows, by entity and key.
+"""Immutable cluster state at one offset: rows by entity and key.
 
-Rules of this file:
+A ``MetadataDelta`` over an image produces the next one, which shares the maps that did not change
+(Kafka: MetadataImage, MetadataDelta).
 
-1. An image never changes. A delta over it gives the next one and shares the maps that it did not
-   touch (Kafka: MetadataImage, MetadataDelta).
-2. Two images are equal when a checkpoint of them would be: same rows of state, offset, leader
-   epoch and quorum. Epochs and transactions are the log's history and take no part.
-3. ``digest()`` is over the rows of state alone and does not depend on their order. It covers what
-   rows hold, secrets too: where it will be stored, loader redacted records.
+Two images are equal if their snapshots would be: same rows of state, offset, leader epoch and
+quorum. Epochs and transactions are history of the log and are not compared.
+
+``digest()`` covers the rows of state in any order, with their secrets: where a digest is stored,
+load redacted records.
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ Groups = Mapping[Group, tuple[Key, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """What the log says of its own quorum: kraft.version 0 knows no voters (KIP-853)."""
+    """Quorum as recorded in the log's control records; kraft.version 0 has no voters (KIP-853)."""
 
     kraft_version: int = 0
     voters: tuple[Voter, ...] = ()
 
 
 def group_of(row: Row) -> Group | None:
-    """The rows that one record may take together: a topic's partitions, its configs, its name."""
+    """Return the group that a row is indexed by: partitions by topic, configs by resource, topics
+    by name; None for other rows."""
     if isinstance(row, PartitionRow):
         return (Entity.PARTITION, row.topic_id, "")
     if isinstance(row, ConfigRow):
@@ -83,9 +84,10 @@ def group_of(row: Row) -> Group | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MetadataImage:
-    """State after ``offset`` (inclusive; -1: before the first record), of epoch ``leader_epoch``.
+    """Cluster state after the record at ``offset`` (inclusive; -1: before the first record).
 
-    ``timestamp_ms`` is the append time of the last record applied, -1 if there is none.
+    ``leader_epoch`` and ``timestamp_ms`` (append time) are those of the last record applied;
+    ``timestamp_ms`` is -1 if there is none.
     """
 
     offset: int = -1
@@ -98,7 +100,7 @@ class MetadataImage:
 
     @classmethod
     def empty(cls) -> MetadataImage:
-        """The state before the first record of a log."""
+        """Return the state before the first record of a log."""
         return cls()
 
     @classmethod
@@ -111,7 +113,7 @@ class MetadataImage:
         timestamp_ms: int = -1,
         quorum: Quorum | None = None,
     ) -> MetadataImage:
-        """An image of the given rows, for instance those of tables. Of equal keys the last wins."""
+        """Build an image from rows, for instance those of tables; of equal keys the last wins."""
         maps: dict[Entity, dict[Key, Row]] = {}
         for row in rows:
             maps.setdefault(row.ENTITY, {})[row.key] = row
@@ -124,32 +126,32 @@ class MetadataImage:
         )
 
     def map(self, entity: Entity) -> Mapping[Key, Row]:
-        """The rows of one entity by key: a read-only view, in no order."""
+        """Return the rows of one entity by key: a read-only view in no particular order."""
         return MappingProxyType(self.maps.get(entity, {}))
 
     def get(self, entity: Entity, key: Key) -> Row | None:
-        """One row, or None."""
+        """Return one row, or None."""
         return self.maps.get(entity, _EMPTY).get(key)
 
     def find(self, kind: type[R], *key: int | str) -> R | None:
-        """One row by its type, or None: ``image.find(BrokerRow, 1)``."""
+        """Return one row by its type, or None: ``image.find(BrokerRow, 1)``."""
         return cast("R | None", self.maps.get(kind.ENTITY, _EMPTY).get(key))
 
     def rows(self, entity: Entity) -> list[Row]:
-        """The rows of one entity, sorted by key."""
+        """Return the rows of one entity, sorted by key."""
         found = self.maps.get(entity, _EMPTY)
         return [found[key] for key in sorted(found)]
 
     def rows_of(self, kind: type[R]) -> list[R]:
-        """The rows of one type, sorted by key: ``image.rows_of(TopicRow)``."""
+        """Return the rows of one type, sorted by key: ``image.rows_of(TopicRow)``."""
         return cast("list[R]", self.rows(kind.ENTITY))
 
     def group(self, group: Group) -> tuple[Key, ...]:
-        """The keys of the rows of one group (see ``group_of``), in the order they came."""
+        """Return the keys of the rows of one group (see ``group_of``), in order of creation."""
         return self.groups().get(group, ())
 
     def groups(self) -> Groups:
-        """All groups; found once for each image."""
+        """Return all groups; computed once for each image."""
         if self._groups is None:
             found: dict[Group, list[Key]] = {}
             for entity in (Entity.PARTITION, Entity.CONFIG, Entity.TOPIC):
@@ -158,28 +160,28 @@ class MetadataImage:
                     assert group is not None
                     found.setdefault(group, []).append(key)
             frozen = {group: tuple(keys) for group, keys in found.items()}
-            object.__setattr__(self, "_groups", frozen)  # a cache: the image's value is the same
+            object.__setattr__(self, "_groups", frozen)  # a cache, not part of the value
         assert self._groups is not None
         return self._groups
 
     def topic(self, name: str) -> TopicRow | None:
-        """The topic that has this name now."""
+        """Return the topic of this name, or None."""
         keys = self.group((Entity.TOPIC, name, ""))
         return self.find(TopicRow, *keys[-1]) if keys else None
 
     @property
     def metadata_version(self) -> int | None:
-        """The finalized metadata.version level, None before the first one."""
+        """Finalized level of metadata.version; None before the first FeatureLevelRecord."""
         row = self.find(FeatureRow, METADATA_VERSION)
         return None if row is None else row.level
 
     @property
     def snapshot_id(self) -> SnapshotId:
-        """The name that a checkpoint of this image has."""
+        """Id of a snapshot of this image, which is its file name."""
         return SnapshotId(epoch=self.leader_epoch, end_offset=self.offset + 1)
 
     def digest(self) -> str:
-        """64 hex digits that two images share when their rows of state are the same."""
+        """Return 64 hex digits that are equal for images with equal rows of state."""
         if self._digest_sum is None:
             total = sum(row_digest(row) for entity in STATE_ENTITIES for row in self._rows(entity))
             object.__setattr__(self, "_digest_sum", total % _DIGEST_MODULUS)
@@ -188,7 +190,7 @@ class MetadataImage:
 
     @property
     def known_digest_sum(self) -> int | None:
-        """The digest as a number if it was ever asked for: what the next image builds on."""
+        """Digest as a number if already computed; the next image's digest starts from it."""
         return self._digest_sum
 
     def __eq__(self, other: object) -> bool:
@@ -200,17 +202,17 @@ class MetadataImage:
             and self.same_rows(other)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # as large as a cluster: nobody wants it as a key
+    __hash__ = None  # type: ignore[assignment]  # hashing would visit every row
 
     def same_rows(self, other: MetadataImage) -> bool:
-        """Whether the state is the same, wherever in the log it was reached."""
+        """Return whether the rows of state are equal, at whatever offsets."""
         return all(
             self.maps.get(entity, _EMPTY) == other.maps.get(entity, _EMPTY)
             for entity in STATE_ENTITIES
         )
 
     def to_json(self, entities: Iterable[Entity] = tuple(Entity)) -> dict[str, object]:
-        """The image as JSON data: where it stands, then a sorted list of rows for each entity."""
+        """Return the image as JSON data: its offset, then a sorted list of rows for each entity."""
         found: dict[str, object] = {
             "offset": self.offset,
             "leader_epoch": self.leader_epoch,
@@ -224,7 +226,7 @@ class MetadataImage:
     def at(
         self, *, offset: int, leader_epoch: int, timestamp_ms: int, quorum: Quorum
     ) -> MetadataImage:
-        """The same rows, seen at a later offset."""
+        """Return an image of the same rows at a later offset."""
         return replace(
             self, offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms, quorum=quorum
         )
@@ -234,12 +236,12 @@ class MetadataImage:
 
 
 def row_digest(row: Row) -> int:
-    """A row's share of the digest: SHA-256 of its text, as a number. Shares are added."""
+    """Return a row's summand of the digest: SHA-256 of its text, as a number."""
     return int.from_bytes(hashlib.sha256(row_text(row).encode()).digest(), "big")
 
 
 def next_digest_sum(before: int, removed: Iterable[Row], added: Iterable[Row]) -> int:
-    """The digest after some rows went and others came, without looking at the rest."""
+    """Update a digest sum for rows removed and added, without visiting the others."""
     change = sum(map(row_digest, added)) - sum(map(row_digest, removed))
     return (before + change) % _DIGEST_MODULUS
 

@@ -1,12 +1,12 @@
-"""The cluster's state at an offset: which checkpoint to begin with, and what to replay behind it.
+"""Cluster state at an end offset: the snapshot to load and the records to replay after it.
 
-Rules of this file:
+An end offset is exclusive, as in a snapshot's name: the state of all records below it.
 
-1. An offset here is an end offset: the state of all records below it, as a checkpoint's name says.
-2. The base is the newest checkpoint at or below it, else the empty state before offset 0. One that
-   is not whole is passed over, said to the listener, for an older one. For the log's own history
-   (epochs, transactions) it is the oldest one: a checkpoint holds none of it.
-3. Secrets are replaced before records reach the loader: no row ever holds one, unless revealed.
+The base is the newest snapshot at or below the end offset, else the empty state before offset 0;
+a damaged snapshot is skipped with a message to the listener. History of the log (epochs,
+transactions) is not in snapshots: ``from_oldest`` replays it from the oldest base.
+
+Records are redacted before they reach the loader, so rows hold no secrets unless revealed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .scans import LOADER_COLUMNS, append_scan, load_snapshot
 
 
 class Listener(Protocol):
-    """Who is told what was found on the way: the command line's console, for instance."""
+    """Receiver of messages and progress, for instance the console of the command line."""
 
     def log(self, sentence: str, /) -> None: ...
 
@@ -38,7 +38,7 @@ class Listener(Protocol):
 
 
 class NullListener:
-    """A listener that does not listen."""
+    """Listener that ignores everything."""
 
     def log(self, sentence: str, /) -> None:
         pass
@@ -48,7 +48,7 @@ class NullListener:
 
 
 class ImageReader:
-    """States of one log, asked for in the order of their offsets."""
+    """Reader of one log's states at ascending end offsets."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ImageReader:
     ) -> None:
         self._log = path if isinstance(path, LogReader) else open_path(path)
         if self._log.kind is not LogKind.METADATA:
-            reason = f"it is the partition {self._log.topic}-{self._log.partition}, without a state"
+            reason = f"it is partition {self._log.topic}-{self._log.partition}, not a metadata log"
             raise NotALogError(path=self._log.path, reason=reason)
         self._redactor = redactor
         self._console = NullListener() if console is None else console
@@ -72,38 +72,39 @@ class ImageReader:
 
     @property
     def log_end_offset(self) -> int:
-        """Where the log ended when it was last looked at, whatever is committed."""
+        """End offset of the log at the last refresh, committed or not."""
         return self._log_end_offset
 
     @property
     def open_transaction_offset(self) -> int | None:
-        """Where the transaction begins that was open at the last moment, if one was."""
+        """Begin offset of the transaction that is open at the last image; None without one."""
         return None if self._loader is None else self._loader.open_transaction_offset
 
     @property
     def skipped(self) -> tuple[SkippedRecords, ...]:
-        """The records that this release does not know, and left out of the last moment."""
+        """Records that this release does not support and that the last image lacks."""
         return () if self._loader is None else self._loader.skipped
 
     def refresh(self) -> None:
-        """Look at the log's files again: it may have grown."""
+        """Read the log's start and end offsets again."""
         self._log.refresh()
         self._log_start_offset = self._log.log_start_offset
         self._log_end_offset = self._log.log_end_offset
 
     def end_offset(self) -> int:
-        """The newest state that may be shown; why there is said to the listener."""
+        """Return the end offset of the newest committed state, and log the reason."""
         end = self._log.read_end(isolation=Isolation.READ_COMMITTED)
-        self._console.log(f"the end is offset {end.offset} (exclusive): {end.explanation}")
+        self._console.log(f"the end offset is {end.offset} (exclusive): {end.explanation}")
         return end.offset
 
     def image_at(self, end_offset: int) -> MetadataImage:
-        """The state of all records below ``end_offset``, which never falls from call to call.
+        """Return the state of all records below ``end_offset``, which must not decrease.
 
         Raises:
-            OffsetOutOfRangeError: the log does not reach that far.
-            DataLossError: what the state would be built on was deleted.
-            ReplayError: the log contradicts itself; also the errors of reading a log.
+            OffsetOutOfRangeError: the log ends before ``end_offset``.
+            DataLossError: the records below ``end_offset`` and their snapshots were deleted.
+            ReplayError: a record contradicts the state before it.
+            Also the errors of reading a log.
         """
         if end_offset > self._log_end_offset:
             raise OffsetOutOfRangeError(
@@ -118,11 +119,11 @@ class ImageReader:
             append_scan(loader, scan.records)
             self._console.progress(loader.next_offset - start_offset, end_offset - start_offset)
         self._log_omissions(loader)
-        self._console.log(f"the state below offset {end_offset} is built on {self._base}")
+        self._console.log(f"the state at end offset {end_offset} is built from {self._base}")
         return loader.image
 
     def _loader_before(self, end_offset: int) -> MetadataLoader:
-        """A loader at the best base at or below ``end_offset``."""
+        """Return a loader at the best base at or below ``end_offset``."""
         earlier = self._loader
         is_whole = self._log_start_offset == 0 and self._log.source is not SourceKind.CHECKPOINT
         for snapshot_id in sorted(self._log.snapshots, reverse=not self._from_oldest):
@@ -138,11 +139,12 @@ class ImageReader:
             return earlier
         if not is_whole:
             raise self._no_base_error(end_offset)
-        self._base = "the beginning of the log"
+        self._base = "the start of the log"
         return MetadataLoader(decode=self._decode)
 
     def _is_valid_base(self, snapshot_id: SnapshotId, end_offset: int) -> bool:
-        """Whether the log goes on from a checkpoint, or need not."""
+        """Return whether the log continues at a snapshot's end, or the snapshot ends at the
+        offset."""
         base = snapshot_id.end_offset
         return base == end_offset or self._log_start_offset <= base < end_offset
 
@@ -151,20 +153,20 @@ class ImageReader:
         try:
             load_snapshot(loader, self._log.read_snapshot(snapshot_id))
         except CorruptSnapshotError as error:
-            self._console.log(f"passed over: {error}")
+            self._console.log(f"skipped: {error}")
             return None
-        self._base = f"checkpoint {snapshot_id}"
+        self._base = f"snapshot {snapshot_id}"
         return loader
 
     def _no_base_error(self, end_offset: int) -> DataLossError:
         ends = [one.end_offset for one in self._log.snapshots]
-        known = f"the checkpoints end at {ends}" if ends else "there is no checkpoint"
+        known = f"its snapshots end at {ends}" if ends else "it has no snapshot"
         return DataLossError(
             path=self._log.path,
             condition="OFFSETS_DELETED",
-            reason=f"the state below offset {end_offset} has nothing to be built on: the log "
-            f"begins at {self._log_start_offset}, and {known}",
-            remedy="ask for an offset at or behind a checkpoint's",
+            reason=f"the state at end offset {end_offset} cannot be rebuilt: the log starts at "
+            f"offset {self._log_start_offset}, and {known}",
+            remedy="choose an offset at or after the end of a snapshot",
         )
 
     def _decode(self, value: bytes) -> DecodedRecord:
@@ -175,12 +177,12 @@ class ImageReader:
             self._console.log(
                 f"the metadata transaction that begins at offset "
                 f"{loader.open_transaction_offset} is "
-                "open there: its records are not part of the state"
+                "open at the end offset: its records are not part of the state"
             )
         for skipped in loader.skipped:
             what = "control records" if skipped.is_control else "records"
             self._console.log(
                 f"{skipped.record_count} {what} of type {skipped.type_id} version "
-                f"{skipped.version} are not known to this release and left out (offsets "
-                f"{skipped.first_offset} to {skipped.last_offset})"
+                f"{skipped.version} (offsets {skipped.first_offset} to {skipped.last_offset}) "
+                "are not supported by this release and were skipped"
             )

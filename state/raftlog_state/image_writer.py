@@ -1,15 +1,13 @@
-"""An image as the metadata records that Kafka would write into a checkpoint of it.
+"""Metadata records of a snapshot of an image, as Kafka writes them.
 
-Rules of this file:
+The order of entities is Kafka's: metadata.version, other features, migration state, brokers,
+controllers, topics each followed by its partitions, configs, quotas, producer ids, ACLs, SCRAM
+credentials, tokens. Within an entity Kafka's order is that of a hash map; here it is that of the
+keys, so that equal images produce equal records.
 
-1. The order is Kafka's: metadata.version first, other features, migration state, brokers,
-   controllers, each topic with its partitions behind it, configs, quotas, producer ids, ACLs, SCRAM
-   credentials, tokens. Within a kind Kafka's order is that of a hash map and means nothing; here it
-   is that of the keys, so equal images give equal records.
-2. metadata.version says which versions of records are written and what can be written at all. What
-   it cannot hold is ``UnsupportedVersionError``, not lost in silence.
+metadata.version determines the versions of the records and which records exist.
 
-Source: Kafka ``MetadataImage.write`` and what it calls, ``MetadataVersion``.
+Source: Kafka ``MetadataImage.write``, ``MetadataVersion``.
 """
 
 from __future__ import annotations
@@ -64,9 +62,10 @@ from .records import (
 
 
 def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
-    """The metadata records of a checkpoint of ``image``, each in the version it is written in.
+    """Yield the metadata records of a snapshot of ``image``, each with its version.
 
-    Raises ``UnsupportedVersionError`` if metadata.version has no record for what the image holds.
+    Raises:
+        UnsupportedVersionError: metadata.version is too low for a row of the image.
     """
     versions = RecordVersions.of_image(image)
     yield from _feature_records(image, versions)
@@ -79,7 +78,7 @@ def image_records(image: MetadataImage) -> Iterator[DecodedRecord]:
         yield DecodedRecord(0, TopicRecord(name=topic.name, topic_id=topic.topic_id))
         for key in sorted(image.group((Entity.PARTITION, topic.topic_id, ""))):
             row = image.find(PartitionRow, *key)
-            assert row is not None, "a group names rows that exist"
+            assert row is not None, "the keys of a group are those of rows"
             yield DecodedRecord(versions.partition, partition_record(row, versions))
     yield from _access_records(image, versions)
 

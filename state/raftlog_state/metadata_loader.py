@@ -1,13 +1,11 @@
-"""The loader: records of a log in, whole rows before and after out.
+"""Replay of a metadata log: records in, images and row changes out.
 
-Rules of this file:
+Offsets are contiguous, control records included, and leader epochs do not decrease. A call of
+``append`` or ``bootstrap`` is atomic: after any error, also one of the input iterator, the loader
+is in its state before the call. Images and changes do not depend on how the log is split into
+calls.
 
-1. Offsets are contiguous, control records counted; leader epochs never fall.
-2. A call of ``append`` or ``bootstrap`` is all or nothing: after an error, of the caller's input
-   too, the loader stands where it stood before the call.
-3. How a log is cut into calls changes neither changes nor image.
-4. What a record's type or version makes unreadable is skipped and counted, never an error: a
-   reader outlives upgrades.
+Records of unknown type or version are skipped and counted, since Kafka may be upgraded first.
 
 Source: Kafka ``MetadataLoader``, ``MetadataBatchLoader``.
 """
@@ -47,16 +45,16 @@ __all__ = ["MetadataLoader", "LogRecord", "SkippedRecords", "batch_records"]
 
 _Skipped: TypeAlias = dict[tuple[bool, int, int], SkippedRecords]
 _REPLAY_BY_TYPE: Final = {kind: replay.dispatch(kind) for kind in RECORD_TYPES}
-"""``replay`` with its choice changes beforehand: it is asked a million times."""
+"""``replay`` with dispatch resolved in advance: it is called once for each record."""
 
 _position = fast_dataclass(Position)
 _record_changes = fast_dataclass(RecordChanges)
-_GAP_REMEDY: Final = "feed the records that are missing, or begin at a checkpoint behind the gap"
+_GAP_REMEDY: Final = "append the missing records, or load a snapshot that ends after the gap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Savepoint:
-    """Where a loader stood before a call."""
+    """State of a loader before a call, except for the delta."""
 
     quorum: Quorum
     next_offset: int
@@ -68,10 +66,10 @@ class _Savepoint:
 
 
 class MetadataLoader:
-    """State that follows a log. Owned by one thread.
+    """Cluster state replayed from a log. Not thread-safe.
 
-    ``image``: where to begin; the loader wants the record behind it first. ``decode``: how bytes
-    become records; one that redacts keeps secrets out of rows, changes and digests.
+    ``image``: the initial state; the first record must be at ``image.offset + 1``. ``decode``:
+    decoder of value bytes; one that redacts keeps secrets out of rows, changes and digests.
     """
 
     _delta: MetadataDelta
@@ -89,22 +87,22 @@ class MetadataLoader:
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record must have."""
+        """Offset that the next record must have."""
         return self._next_offset
 
     @property
     def open_transaction_offset(self) -> int | None:
-        """The offset of the begin marker of the transaction that is open, if one is."""
+        """Offset of the begin marker of the open transaction, or None."""
         return None if self._transaction is None else self._transaction.begin_offset
 
     @property
     def skipped(self) -> tuple[SkippedRecords, ...]:
-        """What was not understood so far, by kind."""
+        """Records skipped so far, by type and version."""
         return tuple(self._skipped[kind] for kind in sorted(self._skipped))
 
     @property
     def image(self) -> MetadataImage:
-        """The state as readers may see it: while a transaction is open, the one before it."""
+        """Visible state: while a transaction is open, the state before it."""
         offset, leader_epoch, timestamp_ms = self._visible
         if not self._delta.is_empty() or self._delta.image.offset != offset:
             image = self._delta.apply(
@@ -117,12 +115,14 @@ class MetadataLoader:
         return self._delta.image
 
     def append(self, records: Iterable[LogRecord]) -> list[RecordChanges]:
-        """Replay records in order; what changed, by visible offset and then by offset.
+        """Replay records in order and return their changes, sorted by visible offset, then offset.
 
-        Records without a change (NoOp, what is skipped, what waits in a transaction) give nothing.
+        Records without changes are left out: NoOp, skipped, buffered in an open transaction.
 
-        Raises ``OffsetGapError`` if a record is not the next one, ``ReplayError`` if it contradicts
-        the state, its bytes are damaged, a transaction marker is astray, or its epoch falls.
+        Raises:
+            OffsetGapError: a record is not at ``next_offset``.
+            ReplayError: a record contradicts the state, its bytes are damaged, a transaction marker
+                has no counterpart, or its leader epoch is lower than the previous one.
         """
         with self._atomic() as changes:
             for record in records:
@@ -137,7 +137,7 @@ class MetadataLoader:
         timestamps_ms: Sequence[int],
         payloads: Sequence[Payload],
     ) -> list[RecordChanges]:
-        """As ``append``, from columns of equal length: no object for each record."""
+        """Append records from columns of equal length, without an object for each record."""
         rows = zip(offsets, leader_epochs, timestamps_ms, payloads, strict=True)
         with self._atomic() as changes:
             for offset, leader_epoch, timestamp_ms, payload in rows:
@@ -147,22 +147,23 @@ class MetadataLoader:
     def bootstrap(
         self, snapshot_id: SnapshotId, records: Iterable[LogRecord]
     ) -> list[RecordChanges]:
-        """Truncate and load: the state becomes what a checkpoint holds.
+        """Replace the state by that of a snapshot, and return the changes.
 
-        ``records`` are the checkpoint's, with or without its control records; their own offsets
-        mean nothing. Rows that it holds come back as ``Op.READ``, rows that it lacks as
-        ``Op.DELETE``, all at the offset of the last record that it contains. An open transaction
-        is forgotten; epochs and transactions that were seen before are kept.
+        ``records`` are the snapshot's, with or without its control records; their offsets are
+        ignored. Rows in the snapshot are returned as ``Op.READ``, rows that it lacks as
+        ``Op.DELETE``, all at the offset of the last record that the snapshot contains. An open
+        transaction is discarded; earlier epochs and completed transactions are kept.
 
-        Raises ``OffsetGapError`` if the checkpoint is older than the state, ``ReplayError`` if it
-        contradicts itself.
+        Raises:
+            OffsetGapError: the snapshot ends at or before the current offset.
+            ReplayError: a record contradicts the records before it, or is a removal.
         """
         before = self.image
         if snapshot_id.end_offset <= before.offset:
             raise OffsetGapError(
                 expected_offset=before.offset + 1,
                 offset=snapshot_id.end_offset,
-                remedy="the checkpoint is older than the state: load it into an empty one",
+                remedy="the snapshot is older than the state: load it into a new MetadataLoader",
             )
         snapshot_loader = SnapshotLoader(snapshot_id, before, self._decode)
         for record in records:
@@ -194,7 +195,7 @@ class MetadataLoader:
                 expected_offset=self._next_offset, offset=offset, remedy=_GAP_REMEDY
             )
         if leader_epoch < self._leader_epoch:
-            reason = f"leader epoch {leader_epoch} comes after {self._leader_epoch}: it never falls"
+            reason = f"leader epoch {leader_epoch} is lower than the previous {self._leader_epoch}"
             raise ReplayError(offset=offset, record="a record", reason=reason)
         if payload != NO_OP_VALUE:
             self._handle_payload(
@@ -291,7 +292,7 @@ class MetadataLoader:
 
     @contextmanager
     def _atomic(self) -> Iterator[list[RecordChanges]]:
-        """Collect the changes of a call; whatever ends it early, undo them."""
+        """Collect the changes of a call, and undo them on any error."""
         changes: list[RecordChanges] = []
         savepoint = self._savepoint()
         try:
@@ -313,7 +314,7 @@ class MetadataLoader:
         )
 
     def _rollback(self, savepoint: _Savepoint, changes: list[RecordChanges]) -> None:
-        """Undo a call that failed: its last record may have written some of its changes."""
+        """Undo a failed call, including partial changes of its last record."""
         self._delta.undo(reversed(self._delta.take_changes()))
         for done in reversed(changes):
             self._delta.undo(reversed(done.changes))

@@ -1,4 +1,4 @@
-"""What the loader is fed: records of a log, as bytes or already decoded."""
+"""Input of the loader: records of a log, as bytes or decoded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from raftlog.records.control import ControlRecord
 from .records import RECORD_TYPES, DecodedRecord, MetadataRecord, UnknownRecord
 
 Payload: TypeAlias = bytes | DecodedRecord | ControlRecord | None
-"""A value's bytes, what they decode to, or a control record; None (no value) is damage."""
+"""Value bytes, a decoded metadata record or a control record; None (no value) is an error."""
 
 Decode: TypeAlias = Callable[[bytes], DecodedRecord]
 
 JSON_TYPES: Final = {kind: kind.schema.json_type for kind in RECORD_TYPES}
-"""``TopicRecord`` -> ``TOPIC_RECORD``, worked out once."""
+"""``TopicRecord`` -> ``TOPIC_RECORD``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record of a log or of a checkpoint (where its offset means nothing)."""
+    """Record of a log, or of a snapshot, where its offset has no meaning."""
 
     offset: int
     leader_epoch: int
@@ -33,10 +33,10 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class SkippedRecords:
-    """Records of one kind that could not be understood: this program is older than the log.
+    """Records of one type and version that this release does not support.
 
-    ``type_id`` is an api key, or the number of a control record's type (then ``version`` is 0).
-    Both offsets are inclusive.
+    ``type_id`` is an api key, or the type of a control record (then ``version`` is 0). Both
+    offsets are inclusive.
     """
 
     is_control: bool
@@ -48,9 +48,9 @@ class SkippedRecords:
 
 
 def batch_records(batch: RecordBatch) -> Iterator[LogRecord]:
-    """The records of a batch that was read, control records decoded.
+    """Yield the records of a batch, control records decoded.
 
-    Raises ``CorruptBatchError`` with path, position and offset where a record is damaged.
+    Raises ``CorruptBatchError`` with path, position and offset if a record is damaged.
     """
     for record in batch.records():
         payload: Payload = record.value
@@ -70,7 +70,7 @@ def batch_records(batch: RecordBatch) -> Iterator[LogRecord]:
 def metadata_record(
     payload: bytes | DecodedRecord | None, offset: int, decode: Decode
 ) -> MetadataRecord | UnknownRecord:
-    """What a payload says. Raises ``ReplayError`` where its bytes say nothing."""
+    """Decode a payload. Raises ``ReplayError`` if it has no value or its bytes are damaged."""
     if isinstance(payload, DecodedRecord):
         return payload.record
     if payload is None:

@@ -1,4 +1,4 @@
-"""Which versions of records a level of metadata.version writes, and what it can hold at all.
+"""Record versions for each level of metadata.version, and the level that a record type requires.
 
 Source: Kafka ``MetadataVersion``, ``PartitionRegistration.toRecord``.
 """
@@ -20,21 +20,21 @@ from .records import (
 from .replay.topics import DIRECTORY_MIGRATING
 
 LEVEL_MIN: Final = 7
-"""3.3-IV3: what a log without a metadata.version is taken for."""
+"""3.3-IV3: assumed for a log without metadata.version."""
 
 LEVEL_MAX: Final = 30
-"""4.3-IV0: the newest one of Kafka 4.3.1."""
+"""4.3-IV0: the newest of Kafka 4.3.1."""
 
 LEVEL_ZK_MIGRATION: Final = 8
 LEVEL_SCRAM: Final = 11
 LEVEL_NO_EPOCH_BUMP: Final = 12
-"""3.6-IV0: a smaller ISR no longer raises the leader epoch by itself (KAFKA-15021)."""
+"""3.6-IV0: an ISR shrink alone no longer bumps the leader epoch (KAFKA-15021)."""
 LEVEL_TRANSACTIONS: Final = 13
 LEVEL_TOKENS: Final = 14
 LEVEL_CONTROLLERS: Final = 15
 LEVEL_DIRECTORIES: Final = 17
 LEVEL_ZK_MIGRATION_LAST: Final = 21
-"""3.9-IV0: Kafka 4 has forgotten ZooKeeper and writes no migration state."""
+"""3.9-IV0: later levels have no migration state."""
 LEVEL_ELR: Final = 23
 LEVEL_CORDONED: Final = 30
 
@@ -42,7 +42,7 @@ ELR_FEATURE: Final = "eligible.leader.replicas.version"
 
 
 class RecordVersions:
-    """The versions that a level writes. ``elr_enabled``: whether the feature is finalized."""
+    """Record versions of one level. ``elr_enabled``: eligible.leader.replicas.version is set."""
 
     def __init__(self, level: int, elr_enabled: bool) -> None:
         self.level = level
@@ -59,13 +59,13 @@ class RecordVersions:
 
     @classmethod
     def of_image(cls, image: MetadataImage) -> RecordVersions:
-        """Those that the metadata.version of a state writes."""
+        """Return the record versions for an image's metadata.version."""
         level = image.metadata_version
         elr_enabled = image.find(FeatureRow, ELR_FEATURE) is not None
         return cls(LEVEL_MIN if level is None else level, elr_enabled)
 
     def of(self, kind: type[MetadataRecord]) -> int:
-        """The newest version of a kind of record that the level knows."""
+        """Return the version in which the level writes a record type."""
         if kind in (PartitionRecord, PartitionChangeRecord):
             return self.partition
         if kind is RegisterBrokerRecord:
@@ -75,14 +75,14 @@ class RecordVersions:
         return 0
 
     def require(self, level: int, kind: type[MetadataRecord], what: str) -> None:
-        """Raise ``UnsupportedVersionError`` if the level is too low for a kind of record."""
+        """Raise ``UnsupportedVersionError`` if metadata.version is below ``level``."""
         if self.level < level:
             reason = f"{what}, and metadata.version {self.level} is below {level}"
             raise UnsupportedVersionError(record=kind.schema.name, version=0, reason=reason)
 
 
 def partition_record(row: PartitionRow, versions: RecordVersions) -> PartitionRecord:
-    """The record that makes a partition what ``row`` says, as the level can hold it."""
+    """Return the PartitionRecord of ``row``, with the fields that the level has."""
     directories = row.directories
     if not versions.directories and set(directories) <= {DIRECTORY_MIGRATING}:
         directories = ()
@@ -98,7 +98,7 @@ def partition_record(row: PartitionRow, versions: RecordVersions) -> PartitionRe
         leader_epoch=row.leader_epoch,
         partition_epoch=row.partition_epoch,
         directories=directories,
-        # tagged fields: Kafka writes them only with content, and only while the feature is on
+        # Tagged fields: Kafka writes them only if not empty and while the feature is enabled.
         eligible_leader_replicas=(row.elr or None) if versions.elr else None,
         last_known_elr=(row.last_known_elr or None) if versions.elr else None,
     )

@@ -1,15 +1,14 @@
-"""What cluster state is made of: one frozen row for each thing that Kafka's metadata can name.
+"""Rows of cluster state: one frozen dataclass for each kind of entity in Kafka's metadata.
 
-Rules of this file:
+Field names are the column names of the tables. A row has every field of Kafka's records, so that
+it can be written back as a record without loss.
 
-1. A row is a row of a table: its field names are the table's column names, and it holds every
-   field that Kafka's records hold, so that the way back to records loses nothing.
-2. Rows are values: hashable, compared by content, never changed. What Kafka keeps in hash maps
-   (endpoints, features, quota entities, log directories) is sorted here, so that a state replayed
-   from the log equals the same state loaded from a checkpoint.
-3. ``row.key`` identifies the row among those of its entity; keys of one entity can be sorted.
-4. Times are milliseconds since 1970 UTC; offsets and epochs are Kafka's own numbers; uuids are
-   Kafka's base64 text of 22 characters.
+Rows are immutable values. Collections that Kafka keeps in hash maps (endpoints, features, quota
+entities, log directories) are sorted, so that a state replayed from the log equals the same state
+loaded from a snapshot.
+
+``row.key`` is unique within the row's entity, and the keys of one entity can be sorted. Times are
+milliseconds since 1970 UTC; uuids are Kafka's base64 text of 22 characters.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from .enums import (
 )
 
 Key = tuple[int | str, ...]
-"""What identifies a row among the rows of its entity."""
+"""Primary key of a row within its entity."""
 
 
 class Entity(StrEnum):
-    """The kinds of rows. The order of the members is the order of every listing."""
+    """Kinds of rows, in the order in which they are listed."""
 
     FEATURE = "feature"
     ZK_MIGRATION = "zk_migration"
@@ -60,7 +59,7 @@ class Entity(StrEnum):
 
 
 STATE_ENTITIES = tuple(e for e in Entity if e not in (Entity.EPOCH, Entity.TRANSACTION))
-"""What a checkpoint holds. Epochs and transactions are the log's own history, not state."""
+"""Entities in a snapshot. Epochs and transactions are history of the log, not state."""
 
 
 # --- parts of rows --------------------------------------------------------------------------------
@@ -68,7 +67,7 @@ STATE_ENTITIES = tuple(e for e in Entity if e not in (Entity.EPOCH, Entity.TRANS
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A listener of a broker or controller; ``protocol`` is Kafka's SecurityProtocol number."""
+    """Listener of a broker or controller; ``protocol`` is the id of Kafka's SecurityProtocol."""
 
     name: str
     host: str
@@ -82,7 +81,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class FeatureRange:
-    """The levels of one feature that a node supports, both inclusive."""
+    """Levels of one feature that a node supports, both inclusive."""
 
     name: str
     min_version: int
@@ -91,7 +90,7 @@ class FeatureRange:
 
 @dataclass(frozen=True, slots=True)
 class VoterEndpoint:
-    """Where a voter listens (Kafka: VotersRecord)."""
+    """Listener of a voter (Kafka: VotersRecord)."""
 
     name: str
     host: str
@@ -100,7 +99,7 @@ class VoterEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A voter of the quorum. A leader-change record knows ids only: the rest is then unknown."""
+    """Voter of the quorum. Of a LeaderChangeMessage only ids are known; the rest has defaults."""
 
     voter_id: int
     directory_id: str = ZERO_UUID
@@ -110,13 +109,13 @@ class Voter:
 
 
 Part = Endpoint | FeatureRange | VoterEndpoint | Voter
-"""What a row may hold lists of, beside plain values."""
+"""Dataclasses that a row may have tuples of, besides plain values."""
 
 PARTS: Final = (Endpoint, FeatureRange, VoterEndpoint, Voter)
 
 
 def quota_entity_key(entity: tuple[tuple[str, str | None], ...]) -> str:
-    """A quota's entity as compact JSON, types in order: two orders of one entity are one key."""
+    """Return a quota's entity as compact JSON, sorted by type."""
     return json.dumps(dict(sorted(entity)), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -125,7 +124,7 @@ def quota_entity_key(entity: tuple[tuple[str, str | None], ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureRow:
-    """A finalized feature; ``metadata.version`` is one. Level 0 does not exist: it deletes."""
+    """Finalized feature, for instance ``metadata.version``; ``level`` > 0 (0 deletes the row)."""
 
     ENTITY: ClassVar[Entity] = Entity.FEATURE
     name: str
@@ -138,7 +137,7 @@ class FeatureRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZkMigrationRow:
-    """How far a migration from ZooKeeper had come. Kafka 3.4 to 3.9 wrote it; 4.x ignores it."""
+    """State of a migration from ZooKeeper, written by Kafka 3.4 to 3.9 and ignored by 4.x."""
 
     ENTITY: ClassVar[Entity] = Entity.ZK_MIGRATION
     state: int
@@ -154,7 +153,7 @@ class ZkMigrationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRow:
-    """A registered broker. ``cordoned_log_dirs`` is None while the broker has never said."""
+    """Registered broker. ``cordoned_log_dirs`` is None if the broker never sent it."""
 
     ENTITY: ClassVar[Entity] = Entity.BROKER
     broker_id: int
@@ -176,7 +175,7 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerRow:
-    """A registered controller."""
+    """Registered controller."""
 
     ENTITY: ClassVar[Entity] = Entity.CONTROLLER
     controller_id: int
@@ -192,7 +191,7 @@ class ControllerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """A topic. A name that was deleted and made again is another topic: the id differs."""
+    """Topic. A topic that was deleted and created again under its name has another id."""
 
     ENTITY: ClassVar[Entity] = Entity.TOPIC
     topic_id: str
@@ -205,7 +204,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """A partition. ``directories`` runs beside ``replicas``; leader -1 means that there is none."""
+    """Partition. ``directories`` is parallel to ``replicas``; ``leader`` -1: no leader."""
 
     ENTITY: ClassVar[Entity] = Entity.PARTITION
     topic_id: str
@@ -234,9 +233,9 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRow:
-    """A config that somebody set. Broker configs with resource name "" are cluster defaults.
+    """Config that is set. A broker config with resource name "" is the default of all brokers.
 
-    The value may be a secret: no repr shows it.
+    The value may be a secret and is not in ``repr``.
     """
 
     ENTITY: ClassVar[Entity] = Entity.CONFIG
@@ -256,10 +255,8 @@ class ConfigRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRow:
-    """A client quota. ``entity`` pairs a type (user, client-id, ip) with a name, None = default.
-
-    The pairs are sorted by type: in Kafka their order means nothing.
-    """
+    """Client quota. ``entity``: pairs of type (user, client-id, ip) and name (None: the default),
+    sorted by type."""
 
     ENTITY: ClassVar[Entity] = Entity.QUOTA
     entity: tuple[tuple[str, str | None], ...]
@@ -278,10 +275,10 @@ class QuotaRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRow:
-    """The first producer id that nobody has been given yet. One row.
+    """Next producer id to allocate: a single row.
 
-    A checkpoint does not keep who took the last block (Kafka: ProducerIdsImage writes -1), so
-    broker and its epoch take no part in comparison and digest.
+    Broker and broker epoch of the last block are not in a snapshot (Kafka: ProducerIdsImage writes
+    -1), so they are not compared and not part of the digest.
     """
 
     ENTITY: ClassVar[Entity] = Entity.PRODUCER_IDS
@@ -296,7 +293,7 @@ class ProducerIdsRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclRow:
-    """An access rule. Two rules with the same content and different ids are two rows."""
+    """ACL. ACLs with equal content and different ids are separate rows."""
 
     ENTITY: ClassVar[Entity] = Entity.ACL
     acl_id: str
@@ -331,7 +328,7 @@ class AclRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramRow:
-    """A user's SCRAM credential. Salt and keys are secrets: no repr shows them."""
+    """SCRAM credential of a user. Salt and keys are secrets and not in ``repr``."""
 
     ENTITY: ClassVar[Entity] = Entity.SCRAM
     user: str
@@ -352,7 +349,7 @@ class ScramRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRow:
-    """A delegation token: who, until when. The log never holds its HMAC."""
+    """Delegation token: owner, renewers and expiry. Its HMAC is not in the log."""
 
     ENTITY: ClassVar[Entity] = Entity.TOKEN
     token_id: str
@@ -370,10 +367,10 @@ class TokenRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRow:
-    """A leader's reign. ``end_offset`` (exclusive) is None while it lasts or is not known.
+    """Leader epoch. ``end_offset`` (exclusive) is None for the current epoch or if unknown.
 
-    ``start_offset`` and ``leader_id`` are None when the epoch began before the first record that
-    was read (behind a checkpoint).
+    ``start_offset`` and ``leader_id`` are None if the epoch began before the first record that was
+    read, in a snapshot.
     """
 
     ENTITY: ClassVar[Entity] = Entity.EPOCH
@@ -390,7 +387,7 @@ class EpochRow:
 
 
 class TransactionOutcome(StrEnum):
-    """How a metadata transaction ended."""
+    """Outcome of a metadata transaction."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -398,10 +395,10 @@ class TransactionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRow:
-    """A metadata transaction (KIP-868) that has ended.
+    """Completed metadata transaction (KIP-868).
 
-    ``begin_offset`` is its begin marker's, ``end_offset`` (exclusive) the one after its end or
-    abort marker; ``record_count`` counts the metadata records between the two.
+    ``begin_offset`` is that of the begin marker, ``end_offset`` (exclusive) the one after the end
+    or abort marker; ``record_count`` counts the metadata records between the markers.
     """
 
     ENTITY: ClassVar[Entity] = Entity.TRANSACTION
@@ -433,7 +430,7 @@ Row = (
     | EpochRow
     | TransactionRow
 )
-"""Any row: a closed union."""
+"""Any row."""
 
 ROW_TYPES: Final[Mapping[Entity, type[Row]]] = {
     kind.ENTITY: kind
@@ -454,7 +451,7 @@ ROW_TYPES: Final[Mapping[Entity, type[Row]]] = {
         TransactionRow,
     )
 }
-assert set(ROW_TYPES) == set(Entity), "every entity has its row"
+assert set(ROW_TYPES) == set(Entity), "every entity has a row type"
 
 _PLURALS: Final[Mapping[Entity, str]] = {
     Entity.ZK_MIGRATION: "zk_migration",
@@ -465,12 +462,12 @@ _PLURALS: Final[Mapping[Entity, str]] = {
 
 
 def table_of(entity: Entity) -> str:
-    """The name under which people find an entity's rows: ``topics``, ``scram``, ..."""
+    """Return the table name of an entity: ``topics``, ``scram``, ..."""
     return _PLURALS.get(entity, f"{entity}s")
 
 
 def row_json(row: Row) -> dict[str, object]:
-    """A row as JSON data: columns by name, the words beside the numbers, bytes as base64."""
+    """Return a row as JSON data: columns by name, enums also by name, bytes as base64."""
     found = _with_names(row)
     if isinstance(row, QuotaRow):
         found["entity"] = dict(row.entity)
@@ -478,7 +475,7 @@ def row_json(row: Row) -> dict[str, object]:
 
 
 def row_text(row: Row) -> str:
-    """What a row's digest is made of: its compared columns, as JSON, in their order."""
+    """Return the input of a row's digest: its compared columns as JSON, in order."""
     values = [_plain(getattr(row, f.name)) for f in fields(row) if f.compare]
     return json.dumps([row.ENTITY, values], separators=(",", ":"))
 

@@ -1,4 +1,4 @@
-"""Scans of a metadata log and of its checkpoints, as the loader wants them."""
+"""Loading of scanned columns, of a metadata log or of a snapshot, into a ``MetadataLoader``."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from .metadata_loader import LogRecord, MetadataLoader
 from .payload import Payload
 
 LOADER_COLUMNS = Column.ALL_BUT_HEADERS
-"""What the loader needs of a scan. Keys are those of control records: metadata has none."""
+"""Columns of a scan that the loader reads. Only control records have keys."""
 
 
 def append_scan(loader: MetadataLoader, records: RecordColumns) -> list[RecordChanges]:
-    """Replay the records of a scan. Raises as ``MetadataLoader.append`` does."""
+    """Replay the records of a scan. Raises the errors of ``MetadataLoader.append``."""
     if not len(records):
         return []
     return loader.append_columns(*_columns(records))
 
 
 def load_snapshot(loader: MetadataLoader, snapshot: SnapshotReader) -> list[RecordChanges]:
-    """Load a checkpoint into a loader.
+    """Load a snapshot into a loader.
 
-    Raises ``CorruptSnapshotError`` if it is not whole; else as ``MetadataLoader.bootstrap`` does.
+    Raises ``CorruptSnapshotError`` if it is damaged, and the errors of
+    ``MetadataLoader.bootstrap``.
     """
     return loader.bootstrap(
         snapshot.snapshot_id, _log_records(snapshot.scan(columns=LOADER_COLUMNS))
@@ -62,6 +63,6 @@ def _columns(
 
 
 def _list(column: Any) -> list[Any]:
-    assert column is not None, "LOADER_COLUMNS were asked for"
+    assert column is not None, "the scan was requested with LOADER_COLUMNS"
     found: list[Any] = column.to_pylist()
     return found

@@ -1,6 +1,6 @@
-"""Truncate and load: from the records of a checkpoint to the state that they are.
+"""Loading of a snapshot: its records become the state, and rows that it lacks are deleted.
 
-Source: KIP-630; Kafka ``MetadataDelta.finishSnapshot`` (what a checkpoint lacks is deleted).
+Source: KIP-630; Kafka ``MetadataDelta.finishSnapshot``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOOTER_TYPE: Final = "SNAPSHOT_FOOTER"
 
 
 class SnapshotLoader:
-    """A checkpoint that is being loaded beside the state that it will replace."""
+    """Snapshot being loaded, with the image that it replaces."""
 
     def __init__(self, snapshot_id: SnapshotId, before: MetadataImage, decode: Decode) -> None:
         self.unknown: list[UnknownRecord] = []
@@ -39,7 +39,7 @@ class SnapshotLoader:
         self._record_changes: list[RecordChanges] = []
 
     def load(self, record: LogRecord) -> None:
-        """Take one record of the checkpoint. Raises ``ReplayError``."""
+        """Replay one record of the snapshot. Raises ``ReplayError``."""
         payload = record.payload
         if payload is None or isinstance(payload, bytes | DecodedRecord):
             if not self._header_seen:
@@ -57,8 +57,8 @@ class SnapshotLoader:
             self._quorum = quorum_after(payload, self._quorum)
 
     def finish(self) -> tuple[MetadataImage, list[RecordChanges]]:
-        """The state that was loaded, and how it differs from the one before."""
-        # without a header nothing is said of the quorum: records may come from a table
+        """Return the loaded image and the changes from the one before."""
+        # Records without a snapshot header, for instance from a table, lack those of the quorum.
         quorum = self._quorum if self._header_seen else self._before.quorum
         for entity in (Entity.EPOCH, Entity.TRANSACTION):
             for row in self._before.rows(entity):
@@ -97,7 +97,7 @@ class SnapshotLoader:
         replay(record, self._loaded, at)
         changes = self._loaded.take_changes()
         if any(change.after is None for change in changes):
-            reason = "a checkpoint holds what is there, and no removals"
+            reason = "a snapshot must not contain removals"
             raise ReplayError(offset=offset, record=record.schema.name, reason=reason)
         if changes:
             name = JSON_TYPES[type(record)]

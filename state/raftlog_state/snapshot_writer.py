@@ -1,11 +1,7 @@
-"""A checkpoint of a cluster's state, as a file that Kafka's tools read and a node boots from.
+"""Snapshots of cluster state that Kafka's tools read and a Kafka node starts from (KIP-630).
 
-Rules of this file:
-
-1. A checkpoint holds all of a state or is not written: records that this release does not know, and
-   secrets that were redacted, are refused by name.
-2. The name says the state's end offset and leader epoch, as Kafka's do (KIP-630).
-3. Secrets are in it in clear: only its owner may read it, as Kafka's own.
+A snapshot is complete or not written: records that this release does not support and redacted
+secrets are errors. Its secrets are in clear text, so the file is readable by its owner only.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ _HIDDEN: Final = re.compile(re.escape(MASK) + r"|hmac:[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class ExportedSnapshot:
-    """A checkpoint that was written. A node takes it under the name that ``snapshot_id`` gives."""
+    """Snapshot file that was written. A node needs it under the name in ``snapshot_id``."""
 
     path: str
     snapshot_id: SnapshotId
@@ -47,20 +43,20 @@ def export_snapshot(
     *,
     end_offset: int | None = None,
 ) -> ExportedSnapshot:
-    """Write a checkpoint of the state that a metadata log holds below ``end_offset``.
+    """Write a snapshot of a metadata log's state at ``end_offset``.
 
     Args:
-        source: the log, or what ``raftlog.client.open_path`` takes: a directory of ours or of
-            Kafka's, several voters' directories, a checkpoint.
-        path: a directory that is there, in which the checkpoint gets Kafka's name for it, or a
-            file's name that ends in ``.checkpoint``.
-        end_offset: exclusive, as in a checkpoint's name; None: all that is committed.
+        source: the log, or an argument of ``raftlog.client.open_path``: a log directory of raftlog
+            or of Kafka, the directories of several voters, a snapshot.
+        path: an existing directory, in which the file gets its name in Kafka, or a file name that
+            ends in ``.checkpoint``.
+        end_offset: exclusive, as in a snapshot's name; None: the committed end.
 
     Raises:
-        OffsetOutOfRangeError, DataLossError: the log does not hold that state.
-        UnsupportedVersionError: the log holds records that this release does not know.
-        FileExistsLogError: there is such a file already.
-        And what reading a log raises.
+        OffsetOutOfRangeError, DataLossError: the state cannot be rebuilt from the log.
+        UnsupportedVersionError: the log contains records that this release does not support.
+        FileExistsLogError: the file exists.
+        Also the errors of reading a log.
     """
     log = source if isinstance(source, LogReader) else os.fspath(source)
     images = ImageReader(log, Redactor(reveal=True))
@@ -72,13 +68,14 @@ def export_snapshot(
 def snapshot_log(
     log: EmbeddedLog, *, delete_before: bool = False, timeout_ms: int = 30_000
 ) -> SnapshotId | None:
-    """Write a checkpoint of a ``kraft`` log's newest state into the log itself.
+    """Write a snapshot of a ``kraft`` log's newest state into the log; return its id.
 
-    Whoever asks for the state from then on begins there, not at the first record: worth it every
-    some thousand records. ``delete_before`` lets the log begin behind it. None if there is one.
+    Later reads of the state start from the snapshot instead of the first record: take one every
+    few thousand records. ``delete_before`` deletes the records before it. Returns None if the log
+    has this snapshot already.
 
-    Raises ``UnsupportedVersionError`` as ``export_snapshot`` does, and what
-    ``EmbeddedLog.snapshot`` raises.
+    Raises ``UnsupportedVersionError`` as ``export_snapshot``, and the errors of
+    ``EmbeddedLog.snapshot``.
     """
     images = ImageReader(log.path, Redactor(reveal=True))
     image = images.image_at(images.end_offset())
@@ -95,21 +92,24 @@ def snapshot_log(
 def write_snapshot(
     image: MetadataImage, path: str | os.PathLike[str], *, written_ms: int | None = None
 ) -> ExportedSnapshot:
-    """Write a checkpoint of ``image``. ``path`` as in ``export_snapshot``.
+    """Write a snapshot of ``image``; ``path`` as in ``export_snapshot``.
 
-    Raises ``InvalidRecordError`` if a secret in it is redacted, ``OptionError`` for a directory if
-    the image does not know its end, ``FileExistsLogError``, and what ``snapshot_bytes`` raises.
+    Raises:
+        InvalidRecordError: a secret in the image is redacted.
+        OptionError: ``path`` is a directory, and the end offset of the image is unknown.
+        FileExistsLogError: the file exists.
+        Also the errors of ``snapshot_bytes``.
     """
     for record, field, owner in hidden_secrets(image):
         raise InvalidRecordError(
-            record=record, version=0, field=field, reason=f"that of {owner} is redacted"
+            record=record, version=0, field=field, reason=f"the secret of {owner} is redacted"
         )
     now_ms = time.time_ns() // 1_000_000 if written_ms is None else written_ms
     data = snapshot_bytes(image, written_ms=now_ms)
     name = os.fspath(path)
     if not name.endswith(SUFFIX):
         if image.snapshot_id.end_offset == 0 < image.snapshot_id.epoch:
-            reason = "the checkpoint that was read does not say where it ends: name the new one too"
+            reason = "the end offset of the source is unknown: give a file name, not a directory"
             raise OptionError(option="path", reason=reason)
         name = os.path.join(name, f"{image.snapshot_id}{SUFFIX}")
     target = write_new_file(name, data)
@@ -122,13 +122,13 @@ def _check_nothing_skipped(images: ImageReader) -> None:
             raise UnsupportedVersionError(
                 record=f"record type {skipped.type_id}",
                 version=skipped.version,
-                reason=f"this release does not know it (offset {skipped.first_offset}), so a "
-                "checkpoint would lose it",
+                reason=f"this release does not support it (offset {skipped.first_offset}), so a "
+                "snapshot would lose it; use a newer release",
             )
 
 
 def hidden_secrets(image: MetadataImage) -> Iterator[tuple[str, str, str]]:
-    """What in an image stands for a secret: record, field, and whose it is."""
+    """Yield (record type, field, owner) of every redacted secret in an image."""
     for config in image.rows_of(ConfigRow):
         if _HIDDEN.fullmatch(config.value):
             yield "ConfigRecord", "value", f"{config.name!r} of {config.resource_name!r}"

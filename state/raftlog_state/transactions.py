@@ -1,13 +1,11 @@
-"""Metadata transactions: records between two markers count together, or not at all (KIP-868).
+"""Metadata transactions: records between two markers, applied atomically (KIP-868).
 
-Rules of this file:
+At most one transaction is open. Its records are buffered across batches until the end marker; an
+abort marker discards them and still advances the offset. Control records between the markers are
+not part of the transaction.
 
-1. One transaction is open at a time. What lies in it waits until its end marker, over as many
-   batches as it takes; an abort marker discards it, and moves the offset all the same.
-2. Control records between the markers are the log's own and are not part of the transaction.
-
-Source: KIP-868. Unlike Kafka's ``MetadataBatchLoader``, which may let records of an aborted
-transaction through when more follow in the same read, an abort here always discards.
+Kafka's ``MetadataBatchLoader`` may apply records of an aborted transaction if more records follow
+in the same read; here an abort marker always discards them.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from .replay import Position
 
 @dataclass(frozen=True, slots=True)
 class BeginMarker:
-    """What follows waits. ``name`` says what for, if the writer gave one."""
+    """Begin marker; ``name`` is the writer's description of the transaction, if any."""
 
     name: str | None
     record_name: ClassVar[str] = BeginTransactionRecord.schema.name
@@ -38,7 +36,7 @@ class BeginMarker:
 
 @dataclass(frozen=True, slots=True)
 class EndMarker:
-    """The transaction is over: committed, or aborted for a ``reason``."""
+    """End or abort marker; ``reason`` is the writer's reason for an abort."""
 
     outcome: TransactionOutcome
     reason: str | None
@@ -67,7 +65,7 @@ MARKERS: Final = (
     AbortTransactionRecord,
     UnknownRecord,
 )
-"""The types that ``marker_of`` may find a marker in: a quick look before it is asked."""
+"""Types for which ``marker_of`` may return a marker: a fast check before the call."""
 
 _BEGIN: Final = BeginTransactionRecord.schema.api_key
 _END: Final = EndTransactionRecord.schema.api_key
@@ -75,10 +73,10 @@ _ABORT: Final = AbortTransactionRecord.schema.api_key
 
 
 def marker_of(record: MetadataRecord | UnknownRecord) -> Marker | None:
-    """The marker that a record is, or None.
+    """Return the transaction marker that a record is, or None.
 
-    A marker in a version that is not known is still a marker: skipping it would leave a
-    transaction open for ever, or let half of one be seen.
+    A marker in an unknown version is still a marker: without it a transaction would stay open, or
+    its first records would be applied.
     """
     api_key = record.api_key if isinstance(record, UnknownRecord) else record.schema.api_key
     if api_key == _BEGIN:
@@ -93,7 +91,7 @@ def marker_of(record: MetadataRecord | UnknownRecord) -> Marker | None:
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """A transaction that has begun. ``begin_offset`` is its marker's own offset."""
+    """Transaction without its end marker. ``begin_offset`` is the begin marker's offset."""
 
     begin_offset: int
     name: str | None
@@ -102,17 +100,17 @@ class OpenTransaction:
     record_count: int = 0
 
     def sizes(self) -> tuple[int, int, int]:
-        """How much it holds, to come back to."""
+        """Return the sizes to truncate to (see ``truncate``)."""
         return len(self.records), len(self.controls), self.record_count
 
     def truncate(self, sizes: tuple[int, int, int]) -> None:
-        """Forget what came after ``sizes`` was asked for."""
+        """Discard the records appended after ``sizes`` was taken."""
         record_count, control_count, self.record_count = sizes
         del self.records[record_count:]
         del self.controls[control_count:]
 
     def to_row(self, end: EndMarker, marker_offset: int) -> TransactionRow:
-        """The row of the transaction once its marker was read."""
+        """Return the row of the transaction that ``end``, at ``marker_offset``, completes."""
         return TransactionRow(
             begin_offset=self.begin_offset,
             end_offset=marker_offset + 1,

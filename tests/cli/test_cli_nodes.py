@@ -63,7 +63,7 @@ def test_a_quorum_without_metadata_has_no_state(tmp_path: Path) -> None:
     async def check(_node: ServedNode, ask: Callable[..., Awaitable[Told]]) -> None:
         status, lines, err = await ask("state")
         assert (status, lines) == (2, [])
-        assert "without a state" in err
+        assert "not a metadata log" in err
 
     with_node(tmp_path, "", check)
 

@@ -40,7 +40,7 @@ def test_an_older_state_is_written_under_a_name_of_ones_own(log: Path, tmp_path:
     assert len(rows("cat", path)) == 1
     status, _, err = run("snapshot", path, tmp_path, "--reveal")
     assert status == 2
-    assert "does not say where it ends" in err
+    assert "the end offset of the source is unknown" in err
     assert rows("state", path, "brokers") == []
     assert [row["level"] for row in rows("state", path, "features")] == [30]
     status, _, err = run("snapshot", log, path, "--at", "4", "--reveal")

@@ -107,16 +107,16 @@ def test_a_checkpoint_and_a_replay_to_its_end_show_the_same(
     assert alone == replayed
     status, _, err = run("state", node, "--at", end_offset)
     assert status == 0
-    assert err.endswith(f"is built on checkpoint {checkpoint.stem}\n")
+    assert err.endswith(f"is built from snapshot {checkpoint.stem}\n")
 
 
 def test_the_end_and_the_base_are_said() -> None:
     status, _, err = run("state", NODE, "topics")
     assert status == 0
     end, base = err.splitlines()
-    assert end.startswith("raftlog: the end is offset 3131 (exclusive): the end of this one dir")
+    assert end.startswith("raftlog: the end offset is 3131 (exclusive): the end of this one dir")
     assert base == (
-        "raftlog: the state below offset 3131 is built on checkpoint "
+        "raftlog: the state at end offset 3131 is built from snapshot "
         "00000000000000003128-0000000002"
     )
 
@@ -125,7 +125,7 @@ def test_several_voters_end_where_a_majority_does() -> None:
     nodes = ",".join(str(THREE / f"node-{n}") for n in (100, 101, 102))
     status, _, err = run("state", nodes, "features")
     assert status == 0
-    assert err.startswith("raftlog: the end is offset 3132 (exclusive): the records that a")
+    assert err.startswith("raftlog: the end offset is 3132 (exclusive): the records that a")
 
 
 def test_at_is_an_end_offset() -> None:
@@ -142,7 +142,7 @@ def test_an_open_transaction_is_not_part_of_the_state() -> None:
     # Offsets 3 to 11 are Kafka's own bootstrap transaction.
     status, out, err = run("state", NODE, "--at", "11", "features")
     assert (status, out) == (0, "")
-    assert "the metadata transaction that begins at offset 3 is open there" in err
+    assert "the metadata transaction that begins at offset 3 is open at the end offset" in err
     assert len(rows("state", NODE, "--at", "12", "features")) == 6
 
 
@@ -154,7 +154,7 @@ def test_the_default_end_lies_before_an_open_transaction(tmp_path: Path) -> None
     status, out, err = run("state", tmp_path, "topics")
     assert status == 0
     assert [json.loads(line)["name"] for line in out.splitlines()] == ["a"]
-    assert err.startswith("raftlog: the end is offset 1 (exclusive)")
+    assert err.startswith("raftlog: the end offset is 1 (exclusive)")
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *HISTORY_KINDS])
@@ -180,8 +180,8 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over(tmp_path: Path) -> None:
     newest.write_bytes(newest.read_bytes()[:-100])
     status, out, err = run("state", node)
     assert status == 0
-    assert "passed over: [RAFTLOG_CORRUPT_SNAPSHOT]" in err
-    assert "is built on checkpoint 00000000000000001762-0000000002" in err
+    assert "skipped: [RAFTLOG_CORRUPT_SNAPSHOT]" in err
+    assert "is built from snapshot 00000000000000001762-0000000002" in err
     assert json.loads(out) == image(NODE)
 
 
@@ -189,7 +189,7 @@ def test_a_state_that_nothing_on_disk_tells_is_an_error() -> None:
     status, out, err = run("state", TRIMMED, "--at", "500")
     assert (status, out) == (1, "")
     assert "[RAFTLOG_DATA_LOSS.OFFSETS_DELETED]" in err
-    assert "the checkpoints end at [1022]" in err
+    assert "its snapshots end at [1022]" in err
     assert len(rows("state", TRIMMED, "--at", "1022", "scram")) == 3
 
 

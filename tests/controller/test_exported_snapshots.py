@@ -92,7 +92,7 @@ def test_a_log_that_has_a_checkpoint_is_changed_on_top_of_it(
         apply_changes(log, [{"change": "add_partitions", "topic": "a", "partitions": 3}])
         said = Said()
         image = ImageReader(log.path, Redactor(reveal=True), said).image_at(log.end_offset)
-        assert said.sentences[-1].endswith(f"is built on checkpoint {snapshot_id}")
+        assert said.sentences[-1].endswith(f"is built from snapshot {snapshot_id}")
         assert len(image.rows_of(PartitionRow)) == 3
         assert image.rows_of(BrokerRow) == before.rows_of(BrokerRow)
 
@@ -123,7 +123,7 @@ def test_a_moment_that_the_log_does_not_hold_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OffsetOutOfRangeError):
             export_snapshot(log.path, tmp_path, end_offset=log.end_offset + 1)
         log.append([b"\x01\x7f\x00\x00"])  # a record type that nobody knows yet
-        with pytest.raises(UnsupportedVersionError, match="a checkpoint would lose it"):
+        with pytest.raises(UnsupportedVersionError, match="a snapshot would lose it"):
             export_snapshot(log.path, tmp_path)
     assert not list(tmp_path.glob("*.checkpoint"))
 

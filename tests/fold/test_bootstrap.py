@@ -146,8 +146,8 @@ def test_a_checkpoint_older_than_the_state_is_refused() -> None:
 @pytest.mark.parametrize(
     ("records", "reason"),
     [
-        ([STAYS, RemoveTopicRecord(topic_id=A)], "no removals"),
-        ([STAYS, TopicRecord(name="stays", topic_id=B)], "exists already"),
+        ([STAYS, RemoveTopicRecord(topic_id=A)], "must not contain removals"),
+        ([STAYS, TopicRecord(name="stays", topic_id=B)], "already exists"),
         ([STAYS, b"\x01\x02\x00"], "damaged"),
     ],
 )

@@ -199,5 +199,5 @@ def test_a_checkpoint_resets_the_bracket() -> None:
 
 
 def test_markers_do_not_occur_in_a_checkpoint() -> None:
-    with pytest.raises(ReplayError, match="it marks a transaction"):
+    with pytest.raises(ReplayError, match="it is a transaction marker"):
         MetadataLoader().bootstrap(SnapshotId(epoch=1, end_offset=10), at(0, BEGIN))

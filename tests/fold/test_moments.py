@@ -33,7 +33,7 @@ def test_a_checkpoint_is_no_base_where_the_log_does_not_go_on_from_it(trimmed: P
     with pytest.raises(DataLossError) as caught:
         images.image_at(1500)
     assert caught.value.condition == "OFFSETS_DELETED"
-    assert f"begins at {LOG_START}" in str(caught.value)
+    assert f"starts at offset {LOG_START}" in str(caught.value)
 
 
 def test_a_checkpoint_alone_is_the_state_where_it_ends(trimmed: Path) -> None:
@@ -53,4 +53,4 @@ def test_the_newest_checkpoint_below_an_offset_is_the_base(trimmed: Path) -> Non
 
     said = Said()
     assert ImageReader(str(trimmed), Redactor(), said).image_at(3000).offset == 2999
-    assert any("built on checkpoint 00000000000000001762" in one for one in said.sentences)
+    assert any("built from snapshot 00000000000000001762" in one for one in said.sentences)

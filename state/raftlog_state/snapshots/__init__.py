@@ -1,4 +1,4 @@
-"""Checkpoints: a whole ``.checkpoint`` file from an image."""
+"""Encoding of snapshots: the bytes of a ``.checkpoint`` file from an image."""
 
 from __future__ import annotations
 

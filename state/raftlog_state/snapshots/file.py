@@ -1,6 +1,4 @@
-"""A whole ``.checkpoint``: header, records of an image, footer.
-
-Offsets in a checkpoint begin at 0 and mean nothing; its name says what it contains.
+"""Bytes of a ``.checkpoint`` file: header, records of an image, footer.
 
 Source: Kafka ``RecordsSnapshotWriter``, ``Snapshots``; KIP-630.
 """
@@ -25,20 +23,21 @@ from raftlog_state.image_writer import image_records
 from raftlog_state.records import encode
 
 RECORD_OVERHEAD_BYTES_MAX: Final = 19
-"""What a record without key and headers adds to its value at most: three varints of 5 bytes
-(length, offset delta, value length), attributes, time delta, no key, no headers."""
+"""Maximum bytes of a record besides its value, without key and headers: three varints of 5 bytes
+(length, offset delta, value length), and one byte each for attributes, timestamp delta, key length
+and header count."""
 
 
 def snapshot_bytes(
     image: MetadataImage, *, written_ms: int, batch_bytes_max: int = BATCH_BYTES_MAX
 ) -> bytes:
-    """A whole ``.checkpoint``, to be stored under the name ``f"{image.snapshot_id}.checkpoint"``.
+    """Encode a snapshot, to be stored as ``f"{image.snapshot_id}.checkpoint"``.
 
-    ``written_ms`` is the time of writing, as Kafka stamps its batches; the time of the state is in
-    the header record. Offsets begin at 0 and mean nothing.
+    ``written_ms`` is the timestamp of the batches, the time of writing as in Kafka; the timestamp
+    of the state is in the header record. Offsets in a snapshot start at 0 and have no meaning.
 
-    Raises ``UnsupportedVersionError`` as ``image_records`` does, and
-    ``RecordBatchTooLargeError`` if a single record does not fit into a batch.
+    Raises ``UnsupportedVersionError`` as ``image_records``, and ``RecordBatchTooLargeError`` if a
+    single record does not fit into a batch.
     """
     head: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp_ms=image.timestamp_ms)]
     if image.quorum.kraft_version > 0:
@@ -71,7 +70,7 @@ def _control_batch(controls: Iterable[ControlRecord], written_ms: int) -> NewRec
 
 
 def _chunks(values: Iterable[bytes], byte_count_max: int) -> Iterator[list[bytes]]:
-    """Values in runs that surely fit into one batch; a run is never empty."""
+    """Split values into non-empty chunks that each fit into one batch."""
     chunk: list[bytes] = []
     byte_count = 0
     for value in values:
