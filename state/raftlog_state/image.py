@@ -87,7 +87,7 @@ class MetadataImage:
     """Cluster state after the record at ``offset`` (inclusive; -1: before the first record).
 
     ``leader_epoch`` and ``timestamp_ms`` (append time) are those of the last record applied;
-    ``timestamp_ms`` is -1 if there is none.
+    ``timestamp_ms`` is -1 without records.
     """
 
     offset: int = -1

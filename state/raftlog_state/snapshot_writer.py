@@ -102,7 +102,7 @@ def write_snapshot(
     """
     for record, field, owner in hidden_secrets(image):
         raise InvalidRecordError(
-            record=record, version=0, field=field, reason=f"the secret of {owner} is redacted"
+            record=record, version=0, field=field, reason=f"the value of {owner} is redacted"
         )
     now_ms = time.time_ns() // 1_000_000 if written_ms is None else written_ms
     data = snapshot_bytes(image, written_ms=now_ms)

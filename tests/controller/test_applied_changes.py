@@ -161,7 +161,7 @@ def test_changes_are_checked_again_on_top_of_what_came_in_between(log: EmbeddedL
     assert done.result.end_offset == log.end_offset
     assert names(log) == {"one", "two", "a"}
     same: Random = Rival(log, topic("b"))
-    with pytest.raises(InvalidChangesError, match="exists already"):
+    with pytest.raises(InvalidChangesError, match="already exists"):
         apply_changes(log, [topic("b")], rng=same, attempts=2)
 
 

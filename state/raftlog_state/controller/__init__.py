@@ -1,6 +1,6 @@
-"""Changes of a cluster's metadata: image and changes in, records out, and no I/O.
+"""Validation of changes of a cluster's metadata: image and changes in, records out, without I/O.
 
-This is what an active controller decides with: a row of a batch job, or later a request.
+The counterpart of the control managers of Kafka's ``QuorumController``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .features import KNOWN_FEATURES
 from .pending_state import Random
 from .plan import TRANSACTION_NAME, ControllerResult, plan_changes
 
-assert set(write.registry) >= set(CHANGE_TYPES.values()), "every change has its writer"
+assert set(write.registry) >= set(CHANGE_TYPES.values()), "every change is handled"
 
 __all__ = [
     "acls",

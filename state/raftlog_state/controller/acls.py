@@ -1,4 +1,4 @@
-"""Access rules, quotas and credentials.
+"""Changes of ACLs, client quotas and SCRAM credentials.
 
 Source: Kafka 4.3 ``AclControlManager``, ``ClientQuotaControlManager``, ``ScramControlManager``,
 ``QuotaConfig``, ``ScramFormatter``.
@@ -61,29 +61,32 @@ _CLIENT_QUOTAS: Final[Mapping[str, float | None]] = {
     "controller_mutation_rate": None,
 }
 _IP_QUOTAS: Final[Mapping[str, float | None]] = {"connection_creation_rate": _INT_MAX}
-"""Quotas by name; the highest value of those that are whole numbers, None where fractions are."""
+"""Quotas by name, with the maximum of integral ones; None for quotas of type double."""
 
 
-# --- access rules ---------------------------------------------------------------------------------
+# --- ACLs -----------------------------------------------------------------------------------------
 
 
 @write.register
 def add_acl(change: AddAcl, state: PendingState) -> None:
-    """A rule, under a new id, unless there is one with the same content."""
-    what = f"access rule for {change.principal!r} on {change.resource_name!r}"
+    """Add an ACL, unless there is one with equal content."""
+    what = f"ACL for {change.principal!r} on {change.resource_name!r}"
     resource_type = enum_number(ACL_RESOURCE_TYPES, change.resource_type, what)
     pattern_type = enum_number(PATTERN_TYPES, change.pattern_type, what)
     operation = enum_number(ACL_OPERATIONS, change.operation, what)
     permission = enum_number(ACL_PERMISSIONS, change.permission, what)
     reason = None
     if not change.resource_name:
-        reason = "it names no resource"
+        reason = "Resource name should not be empty"
     elif ":" not in change.principal:
-        reason = "its principal has no type, as User: before the name"
+        reason = (
+            f"Could not parse principal from `{change.principal}` (no colon is present separating "
+            "the principal type from the principal name)"
+        )
     elif not change.host:
-        reason = "it names no host"
+        reason = "Host should not be empty"
     if reason is not None:
-        raise ApiException(what, reason, "correct it")
+        raise ApiException(what, reason, "correct the ACL")
     content = (
         resource_type,
         change.resource_name,
@@ -101,7 +104,7 @@ def add_acl(change: AddAcl, state: PendingState) -> None:
     else:
         check_uuid(acl_id, what)
         if state.find(AclRow, acl_id) is not None:
-            raise ApiException(what, f"its id {acl_id} is another rule's", "leave it out")
+            raise ApiException(what, f"ACL id {acl_id} already exists", "leave acl_id out")
     state.write(
         AccessControlEntryRecord(
             id=acl_id,
@@ -119,12 +122,12 @@ def add_acl(change: AddAcl, state: PendingState) -> None:
 
 @write.register
 def remove_acl(change: RemoveAcl, state: PendingState) -> None:
-    """Rules go: the one with an id, or all that have what is given."""
-    what = "access rules" if change.acl_id is None else f"access rule {change.acl_id}"
+    """Remove the ACL with an id, or all that match the columns that are set."""
+    what = "ACLs" if change.acl_id is None else f"ACL {change.acl_id}"
     wanted = _acl_filter(change, what)
     if not wanted:
-        reason = "nothing is said of them, and all would go"
-        raise ApiException(what, reason, "give an id, or at least one column of the rule")
+        reason = "without a filter all ACLs would be removed"
+        raise ApiException(what, reason, "set acl_id, or at least one column of the ACL")
     if change.acl_id is not None:
         row = state.find(AclRow, change.acl_id)
         rows = [] if row is None else [row]
@@ -133,7 +136,7 @@ def remove_acl(change: RemoveAcl, state: PendingState) -> None:
     found = [row for row in rows if all(getattr(row, name) == at for name, at in wanted.items())]
     if not found:
         raise ApiException(
-            what, "there is none like this", "look at them again", RESOURCE_NOT_FOUND
+            what, "no ACL matches the filter", "correct the filter", RESOURCE_NOT_FOUND
         )
     for row in found:
         state.write(RemoveAccessControlEntryRecord(id=row.acl_id))
@@ -159,22 +162,22 @@ def _acl_filter(change: RemoveAcl, what: str) -> dict[str, str | int]:
 
 @write.register
 def set_quota(change: SetQuota, state: PendingState) -> None:
-    """A quota gets a value; the same one again is not written."""
+    """Set a client quota; an equal value is not written."""
     entity, what = _validate_entity(change.entity, change.quota)
     quotas = _IP_QUOTAS if "ip" in change.entity else _CLIENT_QUOTAS
     reason = None
     if change.quota not in quotas:
-        reason = f"there is no such quota for it; there are {', '.join(quotas)}"
+        reason = f"Invalid configuration key {change.quota}; valid keys are {', '.join(quotas)}"
     elif not change.limit > 0 or math.isinf(change.limit):
-        reason = "its limit is no number above 0"
+        reason = f"Quota {change.quota} must be greater than 0 and finite"
     else:
         high = quotas[change.quota]
         if high is not None and change.limit > high:
-            reason = f"its limit is above {high}"
+            reason = f"Proposed value for {change.quota} is too large: the maximum is {high}"
         elif high is not None and abs(change.limit % 1.0) > 1e-6:
-            reason = "its limit is no whole number"
+            reason = f"{change.quota} cannot be a fractional value"
     if reason is not None:
-        raise ApiException(what, reason, "correct it")
+        raise ApiException(what, reason, "correct the quota")
     row = state.find(QuotaRow, quota_entity_key(entity), change.quota)
     if row is None or row.value != change.limit:
         parts = _entity_data(entity)
@@ -183,7 +186,7 @@ def set_quota(change: SetQuota, state: PendingState) -> None:
 
 @write.register
 def remove_quota(change: RemoveQuota, state: PendingState) -> None:
-    """A quota goes; if it is not there, nothing happens, as in Kafka."""
+    """Remove a client quota, if it is set, as in Kafka."""
     entity, _ = _validate_entity(change.entity, change.quota)
     if state.find(QuotaRow, quota_entity_key(entity), change.quota) is not None:
         state.write(ClientQuotaRecord(entity=_entity_data(entity), key=change.quota, remove=True))
@@ -197,22 +200,28 @@ def _validate_entity(
     ip = given.get("ip")
     reason = None
     if not given:
-        reason = "it is for nobody"
+        reason = "Invalid empty client quota entity"
     elif unknown:
-        reason = f"{unknown[0]!r} is none of {', '.join(_ENTITY_TYPES)}"
+        reason = (
+            f"Unhandled client quota entity type: {unknown[0]}; known types are "
+            f"{', '.join(_ENTITY_TYPES)}"
+        )
     elif "" in given.values():
-        reason = "a name is empty; null stands for the default"
+        reason = "Empty entity name not supported; null is the default entity"
     elif "ip" in given and len(given) > 1:
-        reason = "ip stands alone"
+        reason = (
+            "Invalid quota entity combination, IP entity should not be combined with User or "
+            "ClientId"
+        )
     elif ip is not None and not _is_host(ip):
-        reason = "it is neither an address nor a host's name"
+        reason = f"{ip} is not a valid IP or resolvable host"
     if reason is not None:
         raise ApiException(what, reason, "correct the entity")
     return tuple(sorted(given.items())), what
 
 
 def _is_host(text: str) -> bool:
-    """Kafka asks its resolver; what could be a name passes here."""
+    """Return whether ``text`` is an IP address or a valid host name. Kafka also resolves it."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -229,20 +238,20 @@ def _entity_data(entity: tuple[tuple[str, str | None], ...]) -> tuple[EntityData
 
 @write.register
 def set_scram(change: SetScram, state: PendingState) -> None:
-    """A user's credential, new or instead of the one that is there."""
+    """Create or replace a user's SCRAM credential."""
     what = f"SCRAM credential of {change.user!r}"
     mechanism = _validate_mechanism(change.user, change.mechanism, what, state)
     reason = None
     if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
-        reason = f"its iterations are not between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
+        reason = f"Too few or too many iterations: not in {ITERATIONS_MIN} to {ITERATIONS_MAX}"
     elif (change.password is None) == (change.salted_password is None):
-        reason = "it takes either a password or a salted one"
+        reason = "exactly one of password and salted_password must be set"
     elif change.password == "":
-        reason = "its password is empty"
+        reason = "the password is empty"
     elif change.salted_password is not None and not change.salt:
-        reason = "its salted password comes without the salt"
+        reason = "salted_password is set without salt"
     if reason is not None:
-        raise ApiException(what, reason, "correct it", UNACCEPTABLE_CREDENTIAL)
+        raise ApiException(what, reason, "correct the credential", UNACCEPTABLE_CREDENTIAL)
     name = _HASHES[mechanism]
     salt = change.salt or state.rng.randbytes(SALT_BYTES)
     salted = change.salted_password
@@ -264,20 +273,22 @@ def set_scram(change: SetScram, state: PendingState) -> None:
 
 @write.register
 def remove_scram(change: RemoveScram, state: PendingState) -> None:
-    """A user's credential goes; it must have been there."""
+    """Delete a user's SCRAM credential; it must exist."""
     what = f"SCRAM credential of {change.user!r}"
     mechanism = _validate_mechanism(change.user, change.mechanism, what, state)
     if state.find(ScramRow, change.user, mechanism) is None:
-        raise ApiException(what, "there is none", "look at them again", RESOURCE_NOT_FOUND)
+        reason = "Attempt to delete a user credential that does not exist"
+        raise ApiException(what, reason, "correct user and mechanism", RESOURCE_NOT_FOUND)
     state.write(RemoveUserScramCredentialRecord(name=change.user, mechanism=mechanism))
 
 
 def _validate_mechanism(user: str, word: str | int, what: str, state: PendingState) -> int:
     if state.level < LEVEL_SCRAM:
-        reason = f"metadata.version {state.level} is below {LEVEL_SCRAM}"
-        raise ApiException(what, reason, "raise it first", UNSUPPORTED_VERSION)
+        reason = f"The current metadata.version {state.level} does not support SCRAM"
+        remedy = f"upgrade metadata.version to {LEVEL_SCRAM} or higher first"
+        raise ApiException(what, reason, remedy, UNSUPPORTED_VERSION)
     if not user:
-        raise ApiException(what, "it is nobody's", "name a user", UNACCEPTABLE_CREDENTIAL)
+        raise ApiException(what, "Username must not be empty", "set user", UNACCEPTABLE_CREDENTIAL)
     try:
         return enum_number(SCRAM_MECHANISMS, word, what)
     except ApiException as refused:

@@ -1,4 +1,4 @@
-"""How a change is refused: from where it is found out to the row that it stands in."""
+"""Refusal of a change, with Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ ELECTION_NOT_NEEDED: Final = 84
 INELIGIBLE_REPLICA: Final = 107
 INVALID_REGISTRATION: Final = 119
 UNSUPPORTED_SASL_MECHANISM: Final = 33
-"""Kafka's error codes (``Errors``) for what is refused here."""
+"""Kafka's error codes (``Errors``)."""
 
 _UUID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
-class ApiException(Exception):  # noqa: N818 - an answer, which never leaves the controller
-    """A change cannot be made. ``what`` it is about, ``reason``, and the ``remedy``.
+class ApiException(Exception):  # noqa: N818 - Kafka's name; internal to the controller
+    """Refusal of a change: ``what`` it concerns, the ``reason`` and a ``remedy``.
 
-    Never holds a config's value or a credential.
+    ``reason`` is Kafka's message where Kafka has the same refusal. No text contains the value of a
+    config or a credential.
     """
 
     def __init__(
@@ -51,17 +52,19 @@ class ApiException(Exception):  # noqa: N818 - an answer, which never leaves the
 
 
 def enum_number(names: Mapping[int, str], word: str | int, what: str) -> int:
-    """The number of one of Kafka's enums, from its word in any spelling or from itself."""
+    """Return the value of one of Kafka's enums from its name (in any case, ``-`` or ``_``) or
+    number."""
     plain = str(word).strip().upper().replace("-", "_")
     for number, name in names.items():
         if plain in (name.replace("-", "_"), str(number)):
             return number
     known = ", ".join(names.values())
-    raise ApiException(what, f"{word!r} is none that Kafka knows", f"use one of {known}")
+    raise ApiException(what, f"{word!r} is not a known value", f"use one of {known}")
 
 
 def check_uuid(text: str, what: str) -> None:
-    """Raises ``ApiException`` unless this is a uuid as Kafka writes it."""
+    """Raise ``ApiException`` unless ``text`` is a uuid in Kafka's text form, and not the zero
+    uuid."""
     if _UUID.fullmatch(text) is None or text == ZERO_UUID:
-        reason = f"{text!r} is no id of 22 base64 characters"
-        raise ApiException(what, reason, "leave it out, and one is drawn")
+        reason = f"{text!r} is not a uuid of 22 base64url characters"
+        raise ApiException(what, reason, "correct it, or leave it out for a random one")

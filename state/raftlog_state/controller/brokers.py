@@ -1,9 +1,7 @@
-"""Brokers register, are fenced and unfenced, and go.
+"""Registration, fencing and removal of brokers.
 
-Rules of this file:
-
-1. A broker's record changes no partition by itself: the changes stand beside it, before the record
-   of one who goes and behind that of one who comes.
+A broker's record changes no partition: PartitionChangeRecords are written before the record of a
+broker that is fenced or removed, and after the record of one that is unfenced.
 
 Source: Kafka ``ClusterControlManager.registerBroker``, ``ReplicationControlManager``
 (handleBrokerFenced, handleBrokerUnfenced, handleBrokerUnregistered, handleBrokerShutdown).
@@ -47,12 +45,12 @@ _PORT_MAX: Final = 65535
 
 @write.register
 def register_broker(change: RegisterBroker, state: PendingState) -> None:
-    """A new incarnation: what an earlier one led or was in sync with is taken from it. The same
-    one again amends what it said of itself, and stays as it is otherwise."""
+    """Register a broker. A new incarnation removes the broker from the ISRs and leaderships of the
+    earlier one; the same incarnation updates its registration, and stays fenced or unfenced."""
     what = f"broker {change.broker_id}"
     if change.broker_id < 0:
         raise ApiException(
-            what, "ids of brokers are not negative", "correct it", INVALID_REGISTRATION
+            what, "Invalid negative broker ID", "correct broker_id", INVALID_REGISTRATION
         )
     for uuid in (change.incarnation_id, *(change.log_dirs or ())):
         if uuid is not None:
@@ -60,7 +58,7 @@ def register_broker(change: RegisterBroker, state: PendingState) -> None:
     features = _features(change, state, what)
     endpoints = tuple(_endpoint(name, at, what) for name, at in sorted(change.endpoints.items()))
     if not endpoints:
-        raise ApiException(what, "it listens nowhere", "give an endpoint", INVALID_REGISTRATION)
+        raise ApiException(what, "No endpoints specified", "set endpoints", INVALID_REGISTRATION)
     amended = state.find(BrokerRow, change.broker_id)
     if amended is not None and amended.incarnation_id != change.incarnation_id:
         amended = None
@@ -84,7 +82,7 @@ def register_broker(change: RegisterBroker, state: PendingState) -> None:
 
 @write.register
 def unregister_broker(change: UnregisterBroker, state: PendingState) -> None:
-    """A broker goes for good."""
+    """Unregister a broker."""
     row = _broker(change.broker_id, state)
     update_leader_and_isr(_in_sync(row, state), state, broker_to_remove=row.broker_id)
     update_leader_and_isr(_eligible(row, state), state, broker_to_remove=row.broker_id)
@@ -93,7 +91,7 @@ def unregister_broker(change: UnregisterBroker, state: PendingState) -> None:
 
 @write.register
 def fence_broker(change: FenceBroker, state: PendingState) -> None:
-    """A broker is gone for now."""
+    """Fence a broker."""
     row = _broker(change.broker_id, state)
     update_leader_and_isr(_in_sync(row, state), state, broker_to_remove=row.broker_id)
     _write_fencing(row, _FENCE, state)
@@ -101,20 +99,19 @@ def fence_broker(change: FenceBroker, state: PendingState) -> None:
 
 @write.register
 def unfence_broker(change: UnfenceBroker, state: PendingState) -> None:
-    """A broker is there: partitions that nobody leads may be led by it."""
+    """Unfence a broker; elect it for leaderless partitions it may lead."""
     row = _broker(change.broker_id, state)
     _write_fencing(row, _UNFENCE, state)
-    idle = [one for one in state.rows_of(PartitionRow) if one.leader == NO_LEADER]
-    update_leader_and_isr(idle, state, broker_to_add=row.broker_id)
+    leaderless = [one for one in state.rows_of(PartitionRow) if one.leader == NO_LEADER]
+    update_leader_and_isr(leaderless, state, broker_to_add=row.broker_id)
 
 
 def _broker(broker_id: int, state: PendingState) -> BrokerRow:
     row = state.find(BrokerRow, broker_id)
     if row is None:
-        remedy = "correct the id, or register it first"
-        raise ApiException(
-            f"broker {broker_id}", "it is not registered", remedy, BROKER_ID_NOT_REGISTERED
-        )
+        reason = f"Broker ID {broker_id} is not currently registered"
+        remedy = "correct the id, or register the broker first"
+        raise ApiException(f"broker {broker_id}", reason, remedy, BROKER_ID_NOT_REGISTERED)
     return row
 
 
@@ -127,7 +124,7 @@ def _eligible(row: BrokerRow, state: PendingState) -> list[PartitionRow]:
 
 
 def _handle_unclean_shutdown(broker_id: int, state: PendingState) -> None:
-    """What it was before this incarnation is over, and was not closed cleanly as far as we know."""
+    """Remove the earlier incarnation from ISRs and ELRs, as after an unclean shutdown."""
     row = state.find(BrokerRow, broker_id)
     if row is None:
         return
@@ -148,8 +145,8 @@ def _write_fencing(row: BrokerRow, fenced: int, state: PendingState) -> None:
 def _endpoint(name: str, at: str, what: str) -> BrokerEndpoint:
     match = _ENDPOINT.fullmatch(at.strip())
     if match is None or not name or int(match[4]) > _PORT_MAX:
-        reason = f"endpoint {name!r} is not host:port"
-        raise ApiException(what, reason, "write it as localhost:9092 or SSL://host:9093")
+        reason = f"endpoint {name!r} is not [protocol://]host:port"
+        raise ApiException(what, reason, "correct it, for instance localhost:9092 or SSL://h:9093")
     protocol = enum_number(SECURITY_PROTOCOLS, match[1] or "PLAINTEXT", what)
     return BrokerEndpoint(
         name=name, host=match[2] or match[3], port=int(match[4]), security_protocol=protocol
@@ -159,38 +156,42 @@ def _endpoint(name: str, at: str, what: str) -> BrokerEndpoint:
 def _log_dirs(
     change: RegisterBroker, amended: BrokerRow | None, state: PendingState, what: str
 ) -> tuple[str, ...]:
-    """Those that are given, else those that the incarnation has, else a new one."""
+    """Return the log directories of the change, else of the incarnation, else a random one."""
     found = change.log_dirs
     if found is None and amended is not None:
         found = amended.log_dirs
     elif found is None:
         found = (state.random_uuid(),) if state.versions.directories else ()
     elif found and not state.versions.directories:
-        reason = f"metadata.version {state.level} knows no log directories"
-        raise ApiException(what, reason, "leave them out", UNSUPPORTED_VERSION)
+        reason = f"Directory assignment is not supported by metadata.version {state.level}"
+        raise ApiException(what, reason, "leave log_dirs out", UNSUPPORTED_VERSION)
     others = (row for row in state.rows_of(BrokerRow) if row.broker_id != change.broker_id)
     taken = sorted({one for row in others for one in row.log_dirs} & set(found))
     if taken:
-        reason = f"log directory {taken[0]} is another broker's"
-        raise ApiException(what, reason, "give each its own", INVALID_REGISTRATION)
+        reason = f"Another broker is already registered with directory {taken[0]}"
+        raise ApiException(what, reason, "correct log_dirs", INVALID_REGISTRATION)
     return tuple(found)
 
 
 def _features(change: RegisterBroker, state: PendingState, what: str) -> tuple[BrokerFeature, ...]:
     given = KNOWN_FEATURES if change.features is None else change.features
     if METADATA_VERSION not in given:
-        reason = f"it does not say which levels of {METADATA_VERSION} it supports"
-        raise ApiException(what, reason, "add the range", INVALID_REGISTRATION)
+        reason = f"its features lack {METADATA_VERSION}"
+        raise ApiException(what, reason, "add its range of levels", INVALID_REGISTRATION)
     for name, levels in given.items():
         if len(levels) != 2 or not 0 <= levels[0] <= levels[1]:
-            reason = f"feature {name!r} has no lowest and highest level"
-            raise ApiException(what, reason, "give both", INVALID_REGISTRATION)
+            reason = f"feature {name!r} is not a pair of lowest and highest level"
+            raise ApiException(what, reason, "correct the levels", INVALID_REGISTRATION)
     for row in state.rows_of(FeatureRow):
         low, high = given.get(row.name, (0, 0))
-        reason_not = unsupported_reason(row.level, "it", low, high)
-        if reason_not is not None:
-            reason = f"{row.name} is finalized at {row.level}, and {reason_not}"
-            raise ApiException(what, reason, "register one that does", UNSUPPORTED_VERSION)
+        if unsupported_reason(row.level, what, low, high) is not None:
+            reason = (
+                "Unable to register because the broker does not support finalized version "
+                f"{row.level} of {row.name}. The broker wants a version between {low} and {high}, "
+                "inclusive"
+            )
+            remedy = "register a broker that supports the version"
+            raise ApiException(what, reason, remedy, UNSUPPORTED_VERSION)
     return tuple(
         BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
         for name, (low, high) in sorted(given.items())

@@ -1,13 +1,13 @@
-"""What can be asked of a cluster's metadata: a closed set of changes, as plain columns.
+"""Changes of a cluster's metadata: one dataclass for each kind.
 
-Rules of this file:
+Field names are the columns of a table of changes, besides ``change``, the kind. A table may contain
+all kinds; columns that a kind does not have are null.
 
-1. A change is a row: its field names are the columns of a DataFrame of changes, beside ``change``,
-   which names the kind. One table may hold all kinds: what a kind does not know stays null.
-2. Values are as people write them. Enums may be words (``TOPIC``, ``scram-sha-256``) or Kafka's
-   numbers, topics are named, not numbered. What they mean is checked against the state, later.
-3. Defaults are Kafka's own. None is "not said", never a value.
-4. Delegation tokens are left out: who makes one must hold the cluster's secret key.
+Enums may be names (``TOPIC``, ``scram-sha-256``) or Kafka's numbers; topics are identified by name.
+Values are validated against the state when the change is applied. Defaults are Kafka's; None is
+"not set".
+
+Delegation tokens cannot be changed: to create one requires the cluster's secret key.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
 Assignment: TypeAlias = tuple[tuple[int, ...], ...]
-"""The replicas of each partition, in order; the first one of each is preferred to lead."""
+"""Replicas of each partition, in order; the first is the preferred leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic:
-    """A topic with ``partitions`` x ``replication_factor``, placed on racks by chance, or with an
-    explicit ``assignment``. ``topic_id``: drawn if it is not given."""
+    """Create a topic with ``partitions`` x ``replication_factor`` replicas, assigned to racks and
+    brokers at random, or with a manual ``assignment``. ``topic_id`` None: random."""
 
     KIND: ClassVar[str] = "create_topic"
     topic: str
@@ -36,7 +36,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopic:
-    """A topic goes with its partitions and configs. ``topic_id``: only if it still has that id."""
+    """Delete a topic with its partitions and configs; with ``topic_id`` only if that is its id."""
 
     KIND: ClassVar[str] = "delete_topic"
     topic: str
@@ -45,8 +45,8 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    """A topic gets more partitions, up to ``partitions`` in all (Kafka: CreatePartitions).
-    ``assignment`` is for the new ones."""
+    """Increase a topic's number of partitions to ``partitions`` (Kafka: CreatePartitions).
+    ``assignment``: replicas of the new partitions."""
 
     KIND: ClassVar[str] = "add_partitions"
     topic: str
@@ -56,9 +56,9 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignPartition:
-    """A partition shall move to ``replicas``; None cancels what is under way.
+    """Reassign a partition to ``replicas``; None cancels the reassignment in progress.
 
-    It is done when the new replicas are in sync (see ``SetIsr``), as in Kafka.
+    It completes when the new replicas are in sync (see ``SetIsr``), as in Kafka.
     """
 
     KIND: ClassVar[str] = "reassign_partition"
@@ -70,8 +70,8 @@ class ReassignPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetIsr:
-    """The leader of a partition says which replicas are in sync (Kafka: AlterPartition). A leader
-    that was still recovering has recovered."""
+    """Set the ISR of a partition (Kafka: AlterPartition), and its leader recovery state to
+    RECOVERED."""
 
     KIND: ClassVar[str] = "set_isr"
     topic: str
@@ -81,8 +81,8 @@ class SetIsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeader:
-    """A partition is led by its preferred replica, or, ``election`` ``unclean``, by any that lives:
-    what only the others have is then lost."""
+    """Elect the preferred leader of a partition, or with ``election`` ``unclean`` any live replica,
+    which may lose records that it lacks."""
 
     KIND: ClassVar[str] = "elect_leader"
     topic: str
@@ -92,9 +92,9 @@ class ElectLeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetConfig:
-    """A config of a TOPIC, BROKER (name "": all brokers), GROUP or CLIENT_METRICS.
+    """Set a config of a TOPIC, BROKER (name "": all brokers), GROUP or CLIENT_METRICS.
 
-    The value may be a secret: no repr shows it.
+    The value may be a secret and is not in ``repr``.
     """
 
     KIND: ClassVar[str] = "set_config"
@@ -106,7 +106,7 @@ class SetConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteConfig:
-    """A config goes back to its default."""
+    """Delete a config, which then has its default."""
 
     KIND: ClassVar[str] = "delete_config"
     resource_type: str | int
@@ -116,7 +116,7 @@ class DeleteConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAcl:
-    """An access rule. One that is there already is not written again."""
+    """Add an ACL, unless there is one with equal content."""
 
     KIND: ClassVar[str] = "add_acl"
     resource_type: str | int
@@ -131,7 +131,7 @@ class AddAcl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveAcl:
-    """The access rule with this id, or every one that has all of what is given."""
+    """Remove the ACL with ``acl_id``, or all ACLs that match every column that is set."""
 
     KIND: ClassVar[str] = "remove_acl"
     acl_id: str | None = None
@@ -146,7 +146,7 @@ class RemoveAcl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetQuota:
-    """A quota of an entity: ``user``, ``client-id`` or both, or ``ip``; name None: the default."""
+    """Set a quota of an entity: ``user``, ``client-id`` or both, or ``ip``; None: the default."""
 
     KIND: ClassVar[str] = "set_quota"
     entity: Mapping[str, str | None]
@@ -156,7 +156,7 @@ class SetQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveQuota:
-    """A quota goes."""
+    """Remove a quota."""
 
     KIND: ClassVar[str] = "remove_quota"
     entity: Mapping[str, str | None]
@@ -165,7 +165,7 @@ class RemoveQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetFeature:
-    """A feature is finalized at a level; 0 removes it. ``metadata.version`` is one."""
+    """Finalize a feature, for instance ``metadata.version``, at a level; 0 removes it."""
 
     KIND: ClassVar[str] = "set_feature"
     feature: str
@@ -175,8 +175,8 @@ class SetFeature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetScram:
-    """A user's SCRAM credential, from a ``password`` (the salt is drawn if it is not given), or
-    from salt and ``salted_password`` as Kafka's clients send them. No repr shows any of it."""
+    """Set a user's SCRAM credential, from ``password`` (``salt`` None: random) or from ``salt`` and
+    ``salted_password`` as Kafka's clients send them. None of them is in ``repr``."""
 
     KIND: ClassVar[str] = "set_scram"
     user: str
@@ -189,7 +189,7 @@ class SetScram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveScram:
-    """A user's credential for one mechanism goes."""
+    """Delete a user's SCRAM credential for one mechanism."""
 
     KIND: ClassVar[str] = "remove_scram"
     user: str
@@ -198,13 +198,13 @@ class RemoveScram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """A broker registers: a new incarnation, fenced until it is unfenced, as in Kafka. With the
-    incarnation that it has it amends its registration.
+    """Register a broker. A new incarnation is fenced until it is unfenced, as in Kafka; with its
+    current ``incarnation_id`` a broker's registration is updated.
 
-    ``endpoints``: listener name to ``host:port``, with ``protocol://`` before it where that is not
-    PLAINTEXT. ``features``: name to the lowest and highest level; None: those of Kafka 4.3.1.
-    Ids that are not given are drawn, unless the incarnation has them; a new one's epoch is the
-    offset of its record.
+    ``endpoints``: listener name to ``host:port``, prefixed by ``protocol://`` if that is not
+    PLAINTEXT. ``features``: name to lowest and highest level; None: those of Kafka 4.3.1.
+    ``log_dirs`` and ``incarnation_id`` None: those of the current incarnation, else random. The
+    epoch of a new incarnation is the offset of its record.
     """
 
     KIND: ClassVar[str] = "register_broker"
@@ -218,7 +218,7 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBroker:
-    """A broker goes, and leaves every ISR."""
+    """Unregister a broker and remove it from every ISR."""
 
     KIND: ClassVar[str] = "unregister_broker"
     broker_id: int
@@ -226,7 +226,7 @@ class UnregisterBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceBroker:
-    """A broker may serve nothing: it leaves every ISR, and others lead."""
+    """Fence a broker: remove it from every ISR and elect other leaders."""
 
     KIND: ClassVar[str] = "fence_broker"
     broker_id: int
@@ -234,7 +234,7 @@ class FenceBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfenceBroker:
-    """A broker may serve, and leads what nobody leads and it may."""
+    """Unfence a broker and elect it for leaderless partitions that it may lead."""
 
     KIND: ClassVar[str] = "unfence_broker"
     broker_id: int
@@ -261,7 +261,7 @@ ChangeRequest: TypeAlias = (
     | FenceBroker
     | UnfenceBroker
 )
-"""Any change: a closed union."""
+"""Any change."""
 
 CHANGE_TYPES: Final[Mapping[str, type[ChangeRequest]]] = {
     kind.KIND: kind
@@ -287,4 +287,4 @@ CHANGE_TYPES: Final[Mapping[str, type[ChangeRequest]]] = {
         UnfenceBroker,
     )
 }
-"""By the word in the column ``change``."""
+"""Change types by the value of the column ``change``."""

@@ -1,12 +1,10 @@
-"""Rows of a table of changes, as a DataFrame or JSON gives them, into changes.
+"""Parsing of rows of a table of changes, from a DataFrame or JSON.
 
-Rules of this file:
+``change`` is the kind. Columns that the kind does not have must be null, and a column that no kind
+has is refused even if null, so that no misspelt or misplaced value is ignored.
 
-1. ``change`` names the kind; columns that it does not know must be null, so that a misspelt or
-   misplaced value is never passed over. A column that no kind knows is refused even if it is null.
-2. Lists may be any sequence, maps a mapping or a list of pairs (as Arrow gives them), numbers of
-   any integral type; text is never turned into a number, nor the other way round.
-3. What is wrong is ``ApiException`` for its row, and never shows a value.
+Lists may be any iterable, maps a mapping or a list of pairs (Arrow's form), numbers any integral
+type; strings are not converted to numbers or back. Errors do not contain values.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ KIND: Final = "change"
 
 
 def parse_change(row: Mapping[str, Any]) -> ChangeRequest:
-    """The change that a row says. Raises ``ApiException``."""
+    """Parse a row into a change. Raises ``ApiException``."""
     kind = row.get(KIND)
     if not isinstance(kind, str) or kind.lower() not in CHANGE_TYPES:
         known = ", ".join(CHANGE_TYPES)
-        reason = "it has no column change" if kind is None else f"{kind!r} is no kind of change"
+        reason = "column 'change' is missing" if kind is None else f"unknown change {kind!r}"
         raise ApiException("the row", reason, f"use one of {known}")
     cls = CHANGE_TYPES[kind.lower()]
     known_columns = {entry.name: entry for entry in dataclasses.fields(cls)}
@@ -36,13 +34,14 @@ def parse_change(row: Mapping[str, Any]) -> ChangeRequest:
             continue
         if name not in _CONVERTERS:
             raise ApiException(
-                f"column {name!r}", "no change has it", "correct its name, or drop it"
+                f"column {name!r}", "no change has this column", "correct its name, or drop it"
             )
         if value is None:
             continue
         if name not in known_columns:
             columns = ", ".join(known_columns)
-            raise ApiException(f"column {name!r}", f"{kind} has none", f"its columns are {columns}")
+            reason = f"{kind} has no such column"
+            raise ApiException(f"column {name!r}", reason, f"its columns are {columns}")
         given[name] = _CONVERTERS[name](name, value)
     for name, entry in known_columns.items():
         is_optional = (
@@ -50,12 +49,13 @@ def parse_change(row: Mapping[str, Any]) -> ChangeRequest:
             or entry.default_factory is not dataclasses.MISSING
         )
         if name not in given and not is_optional:
-            raise ApiException(f"column {name!r}", f"{kind} needs it, and it is null", "fill it in")
-    made: Callable[..., ChangeRequest] = cls
-    return made(**given)
+            reason = f"{kind} requires it, and it is null"
+            raise ApiException(f"column {name!r}", reason, "set a value")
+    constructor: Callable[..., ChangeRequest] = cls
+    return constructor(**given)
 
 
-# --- one value ------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def _text(name: str, value: Any) -> str:
@@ -125,7 +125,7 @@ def _pairs(name: str, value: Any) -> list[tuple[str, Any]]:
             _refuse(name, "a map", value)
         found.append((_text(name, pair[0]), pair[1]))
     if len(dict(found)) != len(found):
-        raise ApiException(f"column {name!r}", "a key stands in it twice", "name each once")
+        raise ApiException(f"column {name!r}", "a key occurs twice", "set each key once")
     return found
 
 
@@ -143,7 +143,7 @@ def _ranges(name: str, value: Any) -> dict[str, tuple[int, ...]]:
 
 def _refuse(name: str, wanted: str, value: object) -> NoReturn:
     found = type(value).__name__
-    raise ApiException(f"column {name!r}", f"it holds {found}, not {wanted}", "cast it")
+    raise ApiException(f"column {name!r}", f"its value is {found}, not {wanted}", "cast it")
 
 
 _CONVERTERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
@@ -189,4 +189,4 @@ _CONVERTERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
 }
 assert set(_CONVERTERS) == {
     entry.name for cls in CHANGE_TYPES.values() for entry in dataclasses.fields(cls)
-}, "every column has its form"
+}, "every column has a converter"

@@ -1,13 +1,11 @@
-"""Whether Kafka knows a config's name, and would take a value for it.
+"""Validation of config names and values, as by Kafka's ``ControllerConfigurationValidator``.
 
-Rules of this file:
+``config_limits.tsv`` (scope, name, valid) contains the text of the validators in Kafka 4.3.1's
+``ConfigDef`` for topics, groups and client metrics; types are in ``records.config_types``. A name
+in the types only was removed in Kafka 4.
 
-1. The table beside this file (``config_limits.tsv``: scope, name, valid) holds what the validators
-   of Kafka 4.3.1's ``ConfigDef`` print for topics, groups and client metrics; types are those of
-   ``records.config_types``. A name that only that table has was taken away by Kafka 4.
-2. Of brokers' configs only the type is looked at, and only of names that Kafka knows: a plugin may
-   have its own (Kafka: ``ControllerConfigurationValidator``).
-3. No text here holds a value.
+Of broker configs only the type is validated, and only for known names, since plugins may define
+others. No message contains a value.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _TABLE: Final = "config_limits.tsv"
 _SCOPES: Final = {"topic": 2, "client-metrics": 16, "group": 32}
 _BROKER: Final = 4
 LEVEL_KAFKA_4: Final = 22
-"""4.0-IV0: from here on no node of Kafka 3 is in the cluster."""
+"""4.0-IV0: the cluster has no node of Kafka 3."""
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
@@ -47,29 +45,29 @@ _MATCH_NAMES: Final = frozenset(
         "client_source_port",
     }
 )
-"""What a client-metrics subscription may match by (Kafka: ``ClientMetricsConfigs``)."""
+"""Names in the match patterns of a client metrics subscription (``ClientMetricsConfigs``)."""
 
 
 def unknown_config_reason(resource_type: int, name: str, level: int) -> str | None:
-    """Why there is no such config at this level of metadata.version."""
+    """Return why a config does not exist at a level of metadata.version, or None if it exists."""
     if resource_type == _BROKER:
-        return None if name else "it has no name"
+        return None if name else "the config name is empty"
     if (resource_type, name) in _limits():
         return None
     if config_type(resource_type, name) is None:
-        return "Kafka knows no such config"
-    return "Kafka 4 knows it no longer" if level >= LEVEL_KAFKA_4 else None
+        return f"Unknown config name: {name}"
+    return f"Unknown config name: {name} (removed in Kafka 4.0)" if level >= LEVEL_KAFKA_4 else None
 
 
 def invalid_value_reason(resource_type: int, name: str, value: str) -> str | None:
-    """Why Kafka would not take this value."""
+    """Return why a value is invalid, or None if it is valid."""
     kind = config_type(resource_type, name)
     text = value.strip()
-    reason = None if kind is None else _reason_of_type(kind, text)
+    reason = None if kind is None else _invalid_type_reason(kind, text)
     if reason is not None or resource_type == _BROKER:
         return reason
     if (resource_type, name) == (_SCOPES["client-metrics"], "match"):
-        return _reason_of_matches(text)
+        return _invalid_patterns_reason(text)
     check = _limits().get((resource_type, name))
     return None if check is None else check(text)
 
@@ -77,18 +75,18 @@ def invalid_value_reason(resource_type: int, name: str, value: str) -> str | Non
 # --- types ----------------------------------------------------------------------------------------
 
 
-def _reason_of_type(kind: str, text: str) -> str | None:
+def _invalid_type_reason(kind: str, text: str) -> str | None:
     """Source: Kafka ``ConfigDef.parseType``."""
     if kind == "BOOLEAN" and text.lower() not in ("true", "false"):
-        return "its value is neither true nor false"
+        return "Expected value to be either true or false"
     if kind == "DOUBLE" and _DECIMAL.fullmatch(text) is None:
-        return "its value is no number"
+        return "Not a number of type DOUBLE"
     bits = _INTEGER_BITS.get(kind)
     if bits is not None:
         if _INTEGER.fullmatch(text) is None:
-            return f"its value is no whole number ({kind})"
+            return f"Not a number of type {kind}"
         if not -(1 << bits - 1) <= int(text) < 1 << bits - 1:
-            return f"its value does not fit into {bits} bits ({kind})"
+            return f"Not a number of type {kind}: it does not fit into {bits} bits"
     return None
 
 
@@ -99,17 +97,17 @@ Check = Callable[[str], "str | None"]
 
 @cache
 def _limits() -> dict[tuple[int, str], Check | None]:
-    table = pkgutil.get_data("raftlog_state.controller", _TABLE)  # from a zip, too
-    assert table is not None, "the package was installed without its table"
+    table = pkgutil.get_data("raftlog_state.controller", _TABLE)  # works in a zip file, too
+    assert table is not None, "the installed package lacks its table"
     rows = (line.split("\t") for line in table.decode().splitlines()[1:])
     return {
-        (_SCOPES[scope], name): _check_of(valid, config_type(_SCOPES[scope], name) or "")
+        (_SCOPES[scope], name): _parse_validator(valid, config_type(_SCOPES[scope], name) or "")
         for scope, name, valid in rows
     }
 
 
-def _check_of(valid: str, kind: str) -> Check | None:
-    """The check that Kafka's validator prints as ``valid``."""
+def _parse_validator(valid: str, kind: str) -> Check | None:
+    """Return the check for a validator's text, such as ``[1,...]`` or ``[compact, delete]``."""
     limits = _RANGE.fullmatch(valid)
     if limits is not None:
         low, high, other = limits.groups()
@@ -125,7 +123,7 @@ def _in_range(low: float, high: float, other: str | None, valid: str) -> Check:
     def check(text: str) -> str | None:
         if low <= float(text) <= high or text == other:
             return None
-        return f"its value is not in {valid}"
+        return f"Value must be in {valid}"
 
     return check
 
@@ -140,7 +138,7 @@ def _one_of(choices: tuple[str, ...], kind: str, valid: str) -> Check:
 
     def check(text: str) -> str | None:
         parts = _parts(text) if kind == "LIST" else [text]
-        return None if all(map(is_valid, parts)) else f"its value is none of {valid}"
+        return None if all(map(is_valid, parts)) else f"Value must be one of: {valid}"
 
     return check
 
@@ -150,7 +148,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _no_empty_part(text: str) -> str | None:
-    return None if all(_parts(text)) else "its value is a list with an empty part"
+    return None if all(_parts(text)) else "Value must be a list without empty elements"
 
 
 def _throttled(text: str) -> str | None:
@@ -158,13 +156,16 @@ def _throttled(text: str) -> str | None:
     parts = [part.strip() for part in text.split(",")]
     if "".join(parts) == "*" or all(_REPLICAS.fullmatch(part) for part in parts):
         return None
-    return "its value is neither * nor a list of partition:broker"
+    return (
+        "Value must be the literal '*' or a list of replicas in the following format: "
+        "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+    )
 
 
-def _reason_of_matches(text: str) -> str | None:
+def _invalid_patterns_reason(text: str) -> str | None:
     """Source: Kafka ``ClientMetricsConfigs.parseMatchingPatterns``; patterns are not compiled."""
     for pattern in _parts(text):
         name, _, expression = pattern.partition("=")
         if name.strip() not in _MATCH_NAMES or not expression or "=" in expression:
-            return "its value is no list of name=expression"
+            return "Illegal client matching pattern; expected a list of name=expression"
     return None

@@ -1,11 +1,8 @@
-"""Configs are set and deleted.
+"""Changes of configs.
 
-Rules of this file:
-
-1. A value that is there already is not written again, except of brokers: it makes them look again
-   at files that it names (KAFKA-14136).
-2. A change of the fewest in-sync replicas, with eligible leader replicas, clears what was eligible
-   under the old number (KIP-966).
+A value equal to the current one is not written, except for brokers, which then reload the files
+that it names (KAFKA-14136). With ELR enabled, a change of min.insync.replicas clears the eligible
+leader replicas, which were determined with the old value (KIP-966).
 
 Source: Kafka 4.3 ``ConfigurationControlManager``, ``ControllerConfigurationValidator``,
 ``QuorumController.ConfigResourceExistenceChecker``.
@@ -39,38 +36,38 @@ MIN_ISR: Final = "min.insync.replicas"
 CORDONED: Final = "cordoned.log.dirs"
 MIN_LAG: Final = "min.compaction.lag.ms"
 MAX_LAG: Final = "max.compaction.lag.ms"
-_KEPT_TYPES: Final = {n: w for n, w in CONFIG_RESOURCE_TYPES.items() if w != "BROKER_LOGGER"}
-"""Levels of a broker's loggers are never in the log."""
+_RESOURCE_TYPES: Final = {n: w for n, w in CONFIG_RESOURCE_TYPES.items() if w != "BROKER_LOGGER"}
+"""Resource types with configs in the log; those of BROKER_LOGGER are in the broker's memory."""
 
 
 @write.register
 def set_config(change: SetConfig, state: PendingState) -> None:
-    """A config gets a value."""
+    """Set a config."""
     _change_config(change, change.value, state)
 
 
 @write.register
 def delete_config(change: DeleteConfig, state: PendingState) -> None:
-    """A config loses its value; if it has none, nothing happens."""
+    """Delete a config, if it is set."""
     _change_config(change, None, state)
 
 
 def write_topic_configs(topic: str, configs: Mapping[str, str], state: PendingState) -> None:
-    """The configs that a topic is made with, by name. Raises ``ApiException``."""
+    """Write the configs of a new topic, sorted by name. Raises ``ApiException``."""
     for name in sorted(configs):
         what = f"config {name!r} of topic {topic!r}"
         _write_config(TOPIC, topic, name, configs[name], what, state)
-    _clear_eligible(TOPIC, topic, tuple(configs), state)
+    _clear_elr(TOPIC, topic, tuple(configs), state)
 
 
 def _change_config(
     change: SetConfig | DeleteConfig, value: str | None, state: PendingState
 ) -> None:
     what = f"config {change.name!r} of {change.resource_type} {change.resource_name!r}"
-    kind = enum_number(_KEPT_TYPES, change.resource_type, what)
+    kind = enum_number(_RESOURCE_TYPES, change.resource_type, what)
     _check_resource(kind, change.resource_name, what, state)
     if _write_config(kind, change.resource_name, change.name, value, what, state):
-        _clear_eligible(kind, change.resource_name, (change.name,), state)
+        _clear_elr(kind, change.resource_name, (change.name,), state)
 
 
 def _write_config(
@@ -83,11 +80,14 @@ def _write_config(
             kind, name, value
         )
         if reason is None and len(value) > VALUE_LENGTH_MAX:
-            reason = f"its value is longer than {VALUE_LENGTH_MAX} letters"
+            reason = (
+                "The configuration value cannot be added because it exceeds the maximum value "
+                f"size of {VALUE_LENGTH_MAX} bytes"
+            )
     if kind == BROKER and reason is None:
-        reason = _reason_of_broker(resource, name, value, state)
+        reason = _invalid_broker_config_reason(resource, name, value, state)
     if reason is not None:
-        raise ApiException(what, reason, "correct name and value", INVALID_CONFIG)
+        raise ApiException(what, reason, "correct the config's name or value", INVALID_CONFIG)
     if before == value and (kind != BROKER or value is None):
         return False
     state.write(ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value))
@@ -96,27 +96,27 @@ def _write_config(
     return True
 
 
-def _reason_of_broker(
+def _invalid_broker_config_reason(
     resource: str, name: str, value: str | None, state: PendingState
 ) -> str | None:
     if name == MIN_ISR and state.versions.elr:
         if resource:
-            return "a single broker cannot have its own while eligible leader replicas are on"
+            return f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled"
         if value is None:
-            return "it cannot be deleted while eligible leader replicas are on"
+            return f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled"
     if name == CORDONED and state.level < LEVEL_CORDONED:
-        return f"metadata.version {state.level} is below {LEVEL_CORDONED}"
+        return f"it requires metadata.version {LEVEL_CORDONED} or higher, not {state.level}"
     return None
 
 
 def _check_lags(topic: str, what: str, state: PendingState) -> None:
     low, high = (state.config(TOPIC, topic, name) for name in (MIN_LAG, MAX_LAG))
     if low is not None and high is not None and int(low) > int(high):
-        reason = f"{MIN_LAG} would be above {MAX_LAG}"
-        raise ApiException(what, reason, "change the other one first", INVALID_CONFIG)
+        reason = f"conflict topic config setting {MIN_LAG} > {MAX_LAG}"
+        raise ApiException(what, reason, "change the other config first", INVALID_CONFIG)
 
 
-def _clear_eligible(kind: int, resource: str, names: tuple[str, ...], state: PendingState) -> None:
+def _clear_elr(kind: int, resource: str, names: tuple[str, ...], state: PendingState) -> None:
     if MIN_ISR in names and state.versions.elr:
         state.write(ClearElrRecord(topic_name=resource if kind == TOPIC else ""))
 
@@ -124,16 +124,19 @@ def _clear_eligible(kind: int, resource: str, names: tuple[str, ...], state: Pen
 def _check_resource(kind: int, name: str, what: str, state: PendingState) -> None:
     if kind == TOPIC and state.topic(name) is None:
         remedy = "create it first, or correct its name"
-        raise ApiException(what, "the topic does not exist", remedy, UNKNOWN_TOPIC_OR_PARTITION)
+        reason = f"The topic '{name}' does not exist"
+        raise ApiException(what, reason, remedy, UNKNOWN_TOPIC_OR_PARTITION)
     if kind == BROKER and name:
         if not name.isascii() or not name.isdigit():
-            raise ApiException(what, "a broker is named by its id", "give it", INVALID_REQUEST)
-        is_there = state.find(BrokerRow, int(name)) or state.find(ControllerRow, int(name))
-        if is_there is None:
-            reason = f"no node {int(name)} is registered"
-            raise ApiException(what, reason, "correct the id", BROKER_ID_NOT_REGISTERED)
+            reason = "Unable to parse broker name as a base 10 number"
+            raise ApiException(what, reason, "use the broker's id", INVALID_REQUEST)
+        node = state.find(BrokerRow, int(name)) or state.find(ControllerRow, int(name))
+        if node is None:
+            reason = f"No node with id {int(name)} found"
+            remedy = "correct the id, or register the broker first"
+            raise ApiException(what, reason, remedy, BROKER_ID_NOT_REGISTERED)
     if not name and kind not in (TOPIC, BROKER):
         word = enum_name(CONFIG_RESOURCE_TYPES, kind)
-        reason = f"a {word} without a name has no configs"
-        raise ApiException(what, reason, "name it", INVALID_REQUEST)
+        reason = f"Default {word} resources are not allowed"
+        raise ApiException(what, reason, "set resource_name", INVALID_REQUEST)
     assert kind in (TOPIC, BROKER, GROUP, CLIENT_METRICS)

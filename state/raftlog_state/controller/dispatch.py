@@ -1,4 +1,4 @@
-"""One change into the state: a single function, with one implementation for each kind of change."""
+"""Dispatch of a change to the function of its type."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .pending_state import PendingState
 
 @functools.singledispatch
 def write(change: ChangeRequest, state: PendingState) -> None:
-    """Check a change against the state and write its records into ``state``.
+    """Validate a change against ``state`` and write its records.
 
-    Raises ``ApiException``; what was written until then is the caller's to take back
+    Raises ``ApiException``, after which the caller must undo the records written so far
     (``PendingState.atomic``).
     """
-    raise AssertionError(f"no writer for {type(change).__name__}")
+    raise AssertionError(f"no function handles {type(change).__name__}")

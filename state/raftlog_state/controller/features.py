@@ -1,12 +1,10 @@
-"""Features are finalized at a level, metadata.version among them.
+"""Changes of feature levels, metadata.version among them.
 
-Rules of this file:
+A level must be supported by every registered broker and controller and by this release. A downgrade
+requires ``allow_downgrade``; metadata.version cannot be downgraded below a level that changed
+records. kraft.version cannot be set: it is in control records, which the quorum writes.
 
-1. A level is one that every registered broker and controller supports, and this program knows.
-2. A lower level has to be asked for. metadata.version goes down only as far as no record changed.
-3. kraft.version is the quorum's own affair: it lives in control records, which no change writes.
-4. With eligible leader replicas the fewest in-sync replicas are set for the whole cluster, and for
-   no single broker.
+When ELR is enabled, min.insync.replicas is set for the cluster and deleted for single brokers.
 
 Source: Kafka 4.3 ``FeatureControlManager``, ``ConfigurationControlManager.updateFeatures``,
 ``Feature``, ``MetadataVersion``.
@@ -52,30 +50,30 @@ KNOWN_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "streams.version": (0, 1),
     }
 )
-"""The levels, both inclusive, that Kafka 4.3.1 supports."""
+"""Levels that Kafka 4.3.1 supports, both inclusive."""
 
 _CHANGED_LEVELS: Final = (8, 11, 13, 14, 15, 17, 23, 30)
-"""Levels of metadata.version above the lowest that brought records or fields."""
+"""Levels of metadata.version above the lowest that added records or fields."""
 
 _MIN_ISR_DEFAULT: Final = "1"
 
 
 @write.register
 def set_feature(change: SetFeature, state: PendingState) -> None:
-    """A feature goes to a level, or goes."""
+    """Finalize a feature at a level, or remove it."""
     _check(change, state)
     if change.feature == ELR_FEATURE and change.level > 0:
-        _make_safe_for_elr(state)
+        _write_elr_safety_records(state)
     state.write(FeatureLevelRecord(name=change.feature, feature_level=change.level))
 
 
-def unsupported_reason(level: int, who: str, low: int, high: int) -> str | None:
-    """Why a node does not support a level; 0 is "without", which everybody supports."""
+def unsupported_reason(level: int, node: str, low: int, high: int) -> str | None:
+    """Return why a node does not support a level, or None; every node supports level 0."""
     if level == 0 or low <= level <= high:
         return None
     if high == 0:
-        return f"{who} does not support the feature"
-    return f"{who} supports levels {low} to {high}"
+        return f"{node} does not support this feature"
+    return f"{node} only supports versions {low}-{high}"
 
 
 def _check(change: SetFeature, state: PendingState) -> None:
@@ -85,55 +83,62 @@ def _check(change: SetFeature, state: PendingState) -> None:
     current = 0 if row is None else row.level
     remedy = "choose a level that all nodes support"
     if reason is None and level < current and not change.allow_downgrade:
-        reason = f"it is finalized at {current}, and {level} would be a downgrade"
-        remedy = "set allow_downgrade if that is meant"
+        reason = f"Can't downgrade from version {current} without setting allow_downgrade"
+        remedy = "set allow_downgrade to downgrade"
     elif reason is None and name == METADATA_VERSION and level < current:
         lost = [one for one in _CHANGED_LEVELS if level < one <= current]
         if lost:
-            reason = f"records of level {lost[-1]} would be lost at {level}"
+            reason = (
+                "Refusing to perform the requested downgrade because it might delete metadata "
+                f"information of version {lost[-1]}"
+            )
             remedy = f"stay at {lost[-1]} or above"
     elif reason is None and name != METADATA_VERSION:
-        reason = _reason_of_dependencies(name, level, state.metadata_version)
-        remedy = f"raise {METADATA_VERSION} first"
+        reason = _unmet_dependency_reason(name, level, state.metadata_version)
+        remedy = f"upgrade {METADATA_VERSION} first"
     if reason is not None:
+        reason = f"Invalid update version {level} for feature {name}. {reason}"
         raise ApiException(f"feature {name!r}", reason, remedy, INVALID_UPDATE_VERSION)
 
 
 def _unknown_feature_reason(name: str, level: int) -> str | None:
     if name == KRAFT_VERSION:
-        return "it is raised by the quorum itself, in control records"
+        return "The quorum sets it in control records"
     if name not in KNOWN_FEATURES:
-        return f"there is no such feature; known are {', '.join(KNOWN_FEATURES)}"
+        return f"Feature {name} not found; known features are {', '.join(KNOWN_FEATURES)}"
     low, high = KNOWN_FEATURES[name]
     if low <= level <= high:
         return None
-    return f"level {level} is not known; known are {low} to {high}"
+    return f"This release only supports versions {low}-{high}"
 
 
 def _unsupported_level_reason(name: str, level: int, state: PendingState) -> str | None:
     nodes: list[tuple[str, BrokerRow | ControllerRow]] = [
-        (f"broker {row.broker_id}", row) for row in state.rows_of(BrokerRow)
+        (f"Broker {row.broker_id}", row) for row in state.rows_of(BrokerRow)
     ]
     if state.level >= LEVEL_CONTROLLERS:
-        nodes += [(f"controller {row.controller_id}", row) for row in state.rows_of(ControllerRow)]
-    for who, row in nodes:
+        nodes += [(f"Controller {row.controller_id}", row) for row in state.rows_of(ControllerRow)]
+    for node, row in nodes:
         ranges = {of.name: (of.min_version, of.max_version) for of in row.features}
-        reason = unsupported_reason(level, who, *ranges.get(name, (0, 0)))
+        reason = unsupported_reason(level, node, *ranges.get(name, (0, 0)))
         if reason is not None:
             return reason
     return None
 
 
-def _reason_of_dependencies(name: str, level: int, metadata_version: int | None) -> str | None:
+def _unmet_dependency_reason(name: str, level: int, metadata_version: int | None) -> str | None:
     if level == 0:
         return None
     needed = LEVEL_ELR if name == ELR_FEATURE else LEVEL_MIN
     if metadata_version is not None and metadata_version >= needed:
         return None
-    return f"it depends on {METADATA_VERSION} {needed} or higher"
+    return (
+        f"{name} could not be set to {level} because it depends on {METADATA_VERSION} level "
+        f"{needed}"
+    )
 
 
-def _make_safe_for_elr(state: PendingState) -> None:
+def _write_elr_safety_records(state: PendingState) -> None:
     if state.config(BROKER, "", MIN_ISR) is None:
         state.write(ConfigRecord(resource_type=BROKER, name=MIN_ISR, value=_MIN_ISR_DEFAULT))
     for row in state.rows_of(ConfigRow):

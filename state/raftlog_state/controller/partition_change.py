@@ -1,13 +1,16 @@
-"""One change of one partition: who leads, who is in sync, and which fields the record names.
+"""PartitionChangeRecord of one change: leader election, ISR, ELR and reassignment.
 
-Rules of this file:
+1. A record has only the fields that change. A leader in the record increments the leader epoch,
+   even if it is the current one: that fences a removed replica.
+2. The leader is elected from the ISR, if that is empty from the ELR (KIP-966), and from the other
+   replicas only in an unclean election.
+3. A reassignment completes with the change that adds its last new replica to the ISR. One that
+   reduces the number of replicas waits until all remaining replicas are in the ISR, so that it does
+   not shrink the ISR::
 
-1. A record names only what changes. Naming the leader raises the leader epoch, even if it is the
-   same one: that fences a replica that is taken away.
-2. A leader comes from the ISR, from the eligible leader replicas where the ISR is empty (KIP-966),
-   and from outside only where an unclean election is allowed.
-3. A reassignment is completed by the change that brings its last new replica in sync; one that
-   leaves fewer replicas waits for all of them, lest the ISR shrink with it.
+       replicas 1 2 3 -> 3 4
+       start       replicas 3 4 1 2   adding 4   removing 1 2   isr 1 2 3
+       complete    replicas 3 4       adding     removing       isr 3 4     after isr 1 2 3 4
 
 Source: Kafka 4.3 ``PartitionChangeBuilder``, ``PartitionReassignmentReplicas``.
 """
@@ -32,7 +35,7 @@ RECOVERING: Final = 1
 
 
 class Election(enum.Enum):
-    """Who may be made leader."""
+    """Kind of a leader election (Kafka: ``PartitionChangeBuilder.Election``)."""
 
     PREFERRED = "preferred"
     ONLINE = "online"
@@ -41,12 +44,11 @@ class Election(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionContext:
-    """What a partition's change depends on beside the partition itself.
+    """State of the cluster that a partition change depends on.
 
-    ``is_acceptable_leader``: whether a broker lives and has the replica's directory;
-    ``default_directory``: where a broker puts a new replica;
-    ``min_isr``: the fewest in-sync replicas that can be written
-    to, at most the replication factor.
+    ``is_acceptable_leader``: whether a broker is active and the replica's directory online.
+    ``default_directory``: directory in which a broker creates a new replica.
+    ``min_isr``: effective min.insync.replicas, at most the replication factor.
     """
 
     versions: RecordVersions
@@ -57,7 +59,7 @@ class ElectionContext:
 
 @dataclass(slots=True, kw_only=True)
 class Target:
-    """What a partition shall become; None: as it is."""
+    """Target of a partition change; None: no change."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -71,7 +73,7 @@ class Target:
 def partition_change(
     row: PartitionRow, target: Target, context: ElectionContext
 ) -> PartitionChangeRecord | None:
-    """The record that brings a partition to its target; None if nothing changes."""
+    """Return the record that changes a partition to its target; None if nothing changes."""
     return _PartitionChangeBuilder(row, target, context).build()
 
 
@@ -88,7 +90,7 @@ class _PartitionChangeBuilder:
         self._removing = _coalesce(target.removing, row.removing_replicas)
         self._adding = _coalesce(target.adding, row.adding_replicas)
         self._elr = row.elr
-        # what the record will say
+        # fields of the record
         self._new_leader = LEADER_UNCHANGED
         self._new_isr: tuple[int, ...] | None = None
         self._new_recovery = RECOVERY_UNCHANGED
@@ -151,7 +153,7 @@ class _PartitionChangeBuilder:
         removed = {*self._isr, *self._unclean_shutdown}
         self._elr = tuple(sorted(candidates - removed))
 
-    # --- who leads --------------------------------------------------------------------------------
+    # --- leader election --------------------------------------------------------------------------
 
     def _try_election(self) -> None:
         leader, is_unclean = self._elect_leader()
@@ -184,13 +186,13 @@ class _PartitionChangeBuilder:
         return is_eligible and self._context.is_acceptable_leader(replica)
 
     def _can_elect_last_known_leader(self) -> bool:
-        """The last leader, alone known, comes back where nobody is left (KIP-966)."""
+        """Return whether ISR and ELR are empty and the last known leader is available (KIP-966)."""
         if not self._elr_enabled or self._elr or self._isr:
             return False
         known = self._row.last_known_elr
         return len(known) == 1 and self._context.is_acceptable_leader(known[0])
 
-    # --- what the record says ---------------------------------------------------------------------
+    # --- fields of the record ---------------------------------------------------------------------
 
     def _set_elr(self) -> None:
         if self._new_isr is not None or not self._elr_enabled:

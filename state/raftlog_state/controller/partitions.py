@@ -1,4 +1,4 @@
-"""Partitions move, their replicas fall in and out of sync, and leaders are chosen.
+"""Reassignment of partitions, ISR changes and leader elections.
 
 Source: Kafka ``ReplicationControlManager`` (alterPartitionReassignments, alterPartition,
 electLeaders, generateLeaderAndIsrUpdates), ``PartitionReassignmentRevert``.
@@ -39,14 +39,14 @@ from .pending_state import PendingState
 from .topics import DIRECTORY_UNASSIGNED, default_directory, topic_of, validate_assignment
 
 DIRECTORY_LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"
-"""A directory that is offline (uuid 0,2)."""
+"""Directory that is offline (Kafka: ``DirectoryId.LOST``)."""
 
 UNCLEAN: Final = "unclean.leader.election.enable"
 
 
 @write.register
 def reassign_partition(change: ReassignPartition, state: PendingState) -> None:
-    """A partition begins to move, or what was under way is cancelled."""
+    """Start or cancel the reassignment of a partition."""
     row = partition_of(change.topic, change.partition, state)
     if change.replicas is None:
         _write_change(row, _cancel_reassignment(row, state), state)
@@ -55,8 +55,8 @@ def reassign_partition(change: ReassignPartition, state: PendingState) -> None:
     validate_assignment((wanted,), _describe(row), state, replication_factor=None)
     factor = len([one for one in row.replicas if one not in row.removing_replicas])
     if not change.allow_replication_factor_change and len(wanted) != factor:
-        reason = f"{len(wanted)} replicas are wanted, and it has {factor}"
-        remedy = "allow the replication factor to change, or give as many"
+        reason = f"The replication factor is changed from {factor} to {len(wanted)}"
+        remedy = f"set allow_replication_factor_change, or give {factor} replicas"
         raise ApiException(_describe(row), reason, remedy, INVALID_REPLICATION_FACTOR)
     removing = tuple(sorted(set(row.replicas) - set(wanted)))
     adding = tuple(sorted(set(wanted) - set(row.replicas)))
@@ -66,24 +66,24 @@ def reassign_partition(change: ReassignPartition, state: PendingState) -> None:
 
 @write.register
 def set_isr(change: SetIsr, state: PendingState) -> None:
-    """What a leader says is in sync; a reassignment that waited for it is completed."""
+    """Set a partition's ISR; complete a reassignment that was waiting for it."""
     row = partition_of(change.topic, change.partition, state)
     reason, code = None, INVALID_REQUEST
     outside = sorted(set(change.isr) - set(row.replicas))
-    idle = [one for one in change.isr if not state.is_active(one)]
+    ineligible = [one for one in change.isr if not state.is_active(one)]
     if row.leader == NO_LEADER:
-        reason = "it has no leader who could say what is in sync"
+        reason = "the partition has no leader, which must be in the ISR"
     elif outside:
-        reason = f"{outside} are none of its replicas {list(row.replicas)}"
+        reason = f"invalid ISR: {outside} are not among the replicas {list(row.replicas)}"
     elif len(set(change.isr)) != len(change.isr):
-        reason = "a replica is named more than once"
+        reason = "invalid ISR: a replica occurs more than once"
     elif row.leader not in change.isr:
-        reason = f"its leader {row.leader} is not among them"
-    elif idle:
-        reason = f"brokers {idle} are not registered, fenced or shutting down"
+        reason = f"invalid ISR: it does not include the leader {row.leader}"
+    elif ineligible:
+        reason = f"ineligible replicas {ineligible}: not registered, fenced or shutting down"
         code = INELIGIBLE_REPLICA
     if reason is not None:
-        raise ApiException(_describe(row), reason, "give the replicas that are in sync", code)
+        raise ApiException(_describe(row), reason, "list the in-sync replicas", code)
     election = Election.UNCLEAN if _allows_unclean(row, state) else Election.ONLINE
     target = Target(isr=tuple(change.isr), recovery=RECOVERED, election=election)
     _write_change(row, target, state)
@@ -91,30 +91,35 @@ def set_isr(change: SetIsr, state: PendingState) -> None:
 
 @write.register
 def elect_leader(change: ElectLeader, state: PendingState) -> None:
-    """Another leader, if it is needed and there is one."""
+    """Elect the preferred leader, or any live replica in an unclean election."""
     row = partition_of(change.topic, change.partition, state)
     kind = change.election.lower()
     if kind not in (Election.PREFERRED.value, Election.UNCLEAN.value):
-        reason = f"{change.election!r} is no kind of election"
+        reason = f"Unknown election type {change.election!r}"
         raise ApiException(_describe(row), reason, "use preferred or unclean")
     election = Election(kind)
     is_preferred = election is Election.PREFERRED
     if row.leader == row.replicas[0] if is_preferred else row.leader != NO_LEADER:
-        reason = f"it is led by {row.leader} already"
+        reason = f"Leader election not needed for topic partition: the leader is {row.leader}"
         raise ApiException(_describe(row), reason, "leave the row out", ELECTION_NOT_NEEDED)
     if not _write_change(row, Target(election=election), state):
-        reason = "nobody could lead it" if not is_preferred else f"{row.replicas[0]} cannot lead it"
+        reason = (
+            "Eligible topic partition leaders are not available"
+            if not is_preferred
+            else f"The preferred leader {row.replicas[0]} was not available"
+        )
         code = PREFERRED_LEADER_NOT_AVAILABLE if is_preferred else ELIGIBLE_LEADERS_NOT_AVAILABLE
-        raise ApiException(_describe(row), reason, "bring that broker back first", code)
+        raise ApiException(_describe(row), reason, "unfence a replica's broker first", code)
 
 
 def partition_of(topic: str, number: int, state: PendingState) -> PartitionRow:
-    """A partition by its topic's name. Raises ``ApiException``."""
+    """Return a partition by its topic's name. Raises ``ApiException``."""
     row = state.find(PartitionRow, topic_of(topic, state).topic_id, number)
     if row is None:
         what = f"topic {topic!r} partition {number}"
         remedy = "correct the number, or add partitions first"
-        raise ApiException(what, "it does not exist", remedy, UNKNOWN_TOPIC_OR_PARTITION)
+        reason = f"Unable to find partition {topic}:{number}"
+        raise ApiException(what, reason, remedy, UNKNOWN_TOPIC_OR_PARTITION)
     return row
 
 
@@ -126,11 +131,11 @@ def update_leader_and_isr(
     broker_to_add: int | None = None,
     unclean: int | None = None,
 ) -> None:
-    """What a broker's broker_to_add or going does to partitions.
+    """Update partitions for a broker that is added or removed (generateLeaderAndIsrUpdates).
 
-    ``broker_to_remove``: it leaves the ISR and may not lead.
-    ``broker_to_add``: it may, though it is still fenced.
-    ``unclean``: it went without closing its log, and leaves the eligible replicas too.
+    ``broker_to_remove``: removed from the ISR, and not electable.
+    ``broker_to_add``: electable, even if still fenced.
+    ``unclean``: removed after an unclean shutdown, from the ELR too.
     """
 
     def is_acceptable(broker_id: int) -> bool:
@@ -147,7 +152,7 @@ def update_leader_and_isr(
         _write_change(row, target, state, is_acceptable)
 
 
-# --- inside ---------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def _describe(row: PartitionRow) -> str:
@@ -160,13 +165,13 @@ def _write_change(
     state: PendingState,
     is_acceptable: Callable[[int], bool] | None = None,
 ) -> bool:
-    """Write the change, if it is one; whether it is."""
-    lives = state.is_active if is_acceptable is None else is_acceptable
+    """Write the record of a change; return False if nothing changes."""
+    is_alive = state.is_active if is_acceptable is None else is_acceptable
     directory_of = dict(zip(row.replicas, row.directories, strict=True))
 
     def is_acceptable_leader(broker_id: int) -> bool:
         directory = directory_of.get(broker_id, DIRECTORY_UNASSIGNED)
-        return lives(broker_id) and _is_online(broker_id, directory, state)
+        return is_alive(broker_id) and _is_online(broker_id, directory, state)
 
     context = ElectionContext(
         versions=state.versions,
@@ -184,8 +189,8 @@ def _cancel_reassignment(row: PartitionRow, state: PendingState) -> Target:
     if not row.adding_replicas and not row.removing_replicas:
         raise ApiException(
             _describe(row),
-            "it is not being reassigned",
-            "name replicas",
+            "No partition reassignment is in progress",
+            "set replicas to start one",
             NO_REASSIGNMENT_IN_PROGRESS,
         )
     replicas = tuple(one for one in row.replicas if one not in row.adding_replicas)
@@ -194,8 +199,9 @@ def _cancel_reassignment(row: PartitionRow, state: PendingState) -> Target:
     if not replicas or (not isr and not allows_unclean):
         raise ApiException(
             _describe(row),
-            "none of the replicas that it had is in sync, so what the new ones have would be lost",
-            f"let it finish, or set {UNCLEAN}",
+            f"Unable to revert partition assignment for {row.topic_name}:{row.partition_id} "
+            "because it would require an unclean leader election",
+            f"wait until the reassignment completes, or set {UNCLEAN}=true",
             INVALID_REPLICA_ASSIGNMENT,
         )
     return Target(
@@ -213,7 +219,8 @@ def _allows_unclean(row: PartitionRow, state: PendingState) -> bool:
 
 
 def _min_isr(row: PartitionRow, state: PendingState) -> int:
-    """At most the replication factor of partition 0 (Kafka: ``getTopicEffectiveMinIsr``)."""
+    """Return min.insync.replicas, at most the replication factor of partition 0 (Kafka:
+    ``getTopicEffectiveMinIsr``)."""
     value = (state.topic_config(row.topic_name, MIN_ISR) or "").strip()
     wanted = int(value) if value.isascii() and value.isdigit() else 1
     first = state.find(PartitionRow, row.topic_id, 0)

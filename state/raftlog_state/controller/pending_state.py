@@ -1,12 +1,10 @@
-"""The state while changes are being made: an image, and the records that have been put over it.
+"""State while changes are validated: an image with the records written over it.
 
-Rules of this file:
+A record is replayed when it is written, at the offset that it will have, so that the next change
+is validated against it (Kafka: ``QuorumController``). A refused change is undone completely.
 
-1. Every record that is written is replayed at once, at the offset that it will have, so that the
-   next change sees it (Kafka: ``QuorumController``, "each record is replayed at its exact offset").
-2. A change that is refused halfway is taken back whole.
-3. Chance is drawn from the source that the caller gives, in the order of the changes: equal images,
-   changes and sources give equal records.
+Random values are drawn from the caller's ``rng`` in the order of the changes: equal images, changes
+and seeds produce equal records.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ GROUP: Final = 32
 
 
 class Random(Protocol):
-    """Where ids and placement come from: ``random.Random`` or ``random.SystemRandom``."""
+    """Source of random ids and placement: ``random.Random`` or ``random.SystemRandom``."""
 
     def randbytes(self, n: int, /) -> bytes: ...
 
@@ -53,7 +51,7 @@ AclContent = tuple[int, str, int, str, str, int, int]
 
 
 class PendingState:
-    """State that changes are made in. ``records``: what to append, without transaction markers."""
+    """Image and pending records. ``records``: to append, without transaction markers."""
 
     def __init__(self, image: MetadataImage, *, first_offset: int, rng: Random) -> None:
         self.records: list[DecodedRecord] = []
@@ -64,11 +62,11 @@ class PendingState:
         self._colliding: dict[str, set[str]] | None = None
         self._acls: dict[AclContent, set[str]] | None = None
 
-    # --- what is there now ------------------------------------------------------------------------
+    # --- current state ----------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record will have."""
+        """Offset that the next record will have."""
         return self._first_offset + len(self.records)
 
     @property
@@ -89,7 +87,7 @@ class PendingState:
         return self._delta.find(kind, *key)
 
     def rows_of(self, kind: type[R]) -> list[R]:
-        """All rows of a type, sorted by key: costs as much as there are."""
+        """Return all rows of a type, sorted by key."""
         found = (self._delta.get(kind.ENTITY, key) for key in sorted(self._delta.keys(kind.ENTITY)))
         return [row for row in found if isinstance(row, kind)]
 
@@ -98,7 +96,7 @@ class PendingState:
         return self.find(TopicRow, *keys[-1]) if keys else None
 
     def partitions(self, topic_id: str) -> list[PartitionRow]:
-        """The partitions of a topic, by number."""
+        """Return the partitions of a topic, sorted by id."""
         keys = sorted(self._delta.group((Entity.PARTITION, topic_id, "")))
         found = (self.find(PartitionRow, *key) for key in keys)
         return [row for row in found if row is not None]
@@ -108,19 +106,20 @@ class PendingState:
         return None if row is None else row.value
 
     def topic_config(self, topic: str, name: str) -> str | None:
-        """What a topic is kept by: its own config, else that of all brokers."""
+        """Return the effective config of a topic: its own, else the cluster default."""
         own = self.config(TOPIC, topic, name)
         return self.config(BROKER, "", name) if own is None else own
 
     def is_active(self, broker_id: int) -> bool:
-        """Whether a broker may lead and be in sync (Kafka: ``ClusterControlManager.isActive``)."""
+        """Return whether a broker may lead and be in an ISR (Kafka:
+        ``ClusterControlManager.isActive``)."""
         row = self.find(BrokerRow, broker_id)
         return row is not None and not row.fenced and not row.in_controlled_shutdown
 
     def colliding_topics(self, name: str) -> set[str]:
-        """The topics whose names are the same where ``.`` and ``_`` are one letter.
+        """Return the topics whose names are equal except for ``.`` and ``_``.
 
-        Metrics cannot tell them apart (Kafka: ``Topic.hasCollision``).
+        Their metrics have the same names (Kafka: ``Topic.hasCollision``).
         """
         if self._colliding is None:
             self._colliding = {}
@@ -131,17 +130,17 @@ class PendingState:
         }
 
     def has_acl(self, content: AclContent) -> bool:
-        """Whether there is an access rule with this content, under whatever id."""
+        """Return whether there is an ACL with this content, whatever its id."""
         if self._acls is None:
             self._acls = {}
             for row in self.rows_of(AclRow):
                 self.add_acl_content(acl_content(row), row.acl_id)
         return any(self.find(AclRow, found) for found in self._acls.get(content, ()))
 
-    # --- what is made -----------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------
 
     def write(self, record: MetadataRecord, version: int | None = None) -> None:
-        """Append a record, in the version of the level unless its use says another."""
+        """Replay and append a record, by default in the version of metadata.version."""
         offset = self.next_offset
         if version is None:
             version = self.versions.of(type(record))
@@ -149,17 +148,17 @@ class PendingState:
         self.records.append(DecodedRecord(version, record))
 
     def add_topic_name(self, name: str) -> None:
-        """A topic has come: later names are compared with its."""
+        """Add a new topic to the index of colliding names."""
         if self._colliding is not None:
             self._colliding.setdefault(_unify_collision_chars(name), set()).add(name)
 
     def add_acl_content(self, content: AclContent, acl_id: str) -> None:
-        """A rule has come: the same content again is no change."""
+        """Add an ACL to the index of contents."""
         if self._acls is not None:
             self._acls.setdefault(content, set()).add(acl_id)
 
     def random_uuid(self) -> str:
-        """A random uuid as Kafka draws them: version 4, not reserved, no leading dash in its text.
+        """Return a random uuid as Kafka's: version 4, not reserved, no leading dash in its text.
 
         Source: Kafka ``Uuid.randomUuid``, ``DirectoryId.reserved``.
         """
@@ -173,7 +172,7 @@ class PendingState:
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        """Keep what is written inside, or nothing of it if it is refused."""
+        """Undo the records written inside if an exception is raised."""
         count = len(self.records)
         self._delta.take_changes()
         try:
@@ -185,7 +184,7 @@ class PendingState:
 
 
 def acl_content(row: AclRow) -> AclContent:
-    """What makes two rules the same, whatever their ids."""
+    """Return the content of an ACL without its id."""
     return (
         row.resource_type,
         row.resource_name,
@@ -198,7 +197,7 @@ def acl_content(row: AclRow) -> AclContent:
 
 
 def unregistered_brokers(ids: Sequence[int], state: PendingState) -> list[int]:
-    """Those that are no registered broker's."""
+    """Return the ids that are not those of registered brokers."""
     return [one for one in ids if state.find(BrokerRow, one) is None]
 
 

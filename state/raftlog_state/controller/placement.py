@@ -1,11 +1,14 @@
-"""Which brokers get the replicas of new partitions: striped over racks, beginning anywhere.
+"""Assignment of replicas of new partitions to brokers, striped over racks from a random offset.
 
-Rules of this file:
+Consecutive replicas are on consecutive racks, and on consecutive brokers of each rack. The first
+replica of a partition, its leader, is on an unfenced broker; a fenced broker gets a replica if its
+rack has no unfenced one left. After as many partitions as unfenced brokers, racks and brokers are
+shuffled, so that the same replica sets do not repeat::
 
-1. Racks take turns, and in each its brokers; the first replica of a partition, who will lead, is
-   on a broker that lives. Brokers that are fenced get replicas where no other is left in the rack.
-2. Where to begin is drawn. Once as many partitions as live brokers are placed, all is shuffled, so
-   that the same sets do not come again.
+    racks  a: 1 2   b: 3 4   c: 5 6         offsets 0
+    partition 0   1 3 5                     round 0 starts at rack a
+    partition 1   4 6 2                     round 1 starts at rack b; each rack's next broker
+    partition 2   5 1 3                     round 2 starts at rack c
 
 Source: Kafka ``StripedReplicaPlacer``; KIP-1066 for brokers whose directories are all cordoned.
 """
@@ -23,19 +26,20 @@ _NONE = -1
 def place_partitions(
     state: PendingState, what: str, partition_count: int, replication_factor: int
 ) -> list[tuple[int, ...]]:
-    """The replicas of each of ``partition_count`` new partitions. Raises ``ApiException``."""
+    """Return the replicas of ``partition_count`` new partitions. Raises ``ApiException``."""
     brokers = [row for row in state.rows_of(BrokerRow) if _is_usable(row)]
     racks = _RackList(brokers, state.rng)
     reason = None
     if racks.live_count == 0:
-        reason = "no broker is there that is neither fenced nor shutting down"
+        reason = "All brokers are currently fenced or in controlled shutdown"
     elif replication_factor > len(brokers):
         reason = (
-            f"a replication factor of {replication_factor} cannot be reached with "
-            f"{len(brokers)} brokers"
+            f"The target replication factor of {replication_factor} cannot be reached because only "
+            f"{len(brokers)} broker(s) are registered"
         )
     if reason is not None:
-        remedy = "register or unfence brokers, or ask for fewer replicas"
+        reason = f"Unable to replicate the partition {replication_factor} time(s): {reason}"
+        remedy = "register or unfence brokers, or lower the replication factor"
         raise ApiException(what, reason, remedy, INVALID_REPLICATION_FACTOR)
     return [racks.place(replication_factor) for _ in range(partition_count)]
 
@@ -49,7 +53,7 @@ def _is_usable(row: BrokerRow) -> bool:
 
 
 class _BrokerList:
-    """Brokers that are handed out in turn, each once a round; every round begins one later."""
+    """Brokers in cyclic order, each at most once a round; every round starts one broker later."""
 
     def __init__(self, brokers: list[int], rng: Random) -> None:
         self.brokers = sorted(brokers)
@@ -93,7 +97,7 @@ class _RackList:
         self.live_count = sum(len(rack.live.brokers) for rack in self._racks)
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """The replicas of one more partition. There are enough brokers, one of them alive."""
+        """Return the replicas of the next partition. At least one broker must be unfenced."""
         if self._round == self.live_count > 1:
             self._shuffle()
             self._round = 0
@@ -103,7 +107,7 @@ class _RackList:
             first = (first + 1) % len(self._racks)
         found = [leader]
         at: int = self._offset
-        skip: int | None = first  # the rack that the leader came from has had its turn
+        skip: int | None = first  # the leader's rack is skipped once
         while len(found) < replication_factor:
             if at == skip:
                 skip = None

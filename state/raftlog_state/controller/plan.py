@@ -1,12 +1,10 @@
-"""From an image and changes to the records that make them: all of them, or a list of refusals.
+"""Records for a table of changes on top of an image, or the list of all refused rows.
 
-Rules of this file:
+Each change is validated against the image and the changes before it. A refused change leaves no
+records, and the rows after it are validated too, so that one run reports all errors.
 
-1. A change sees the ones before it. One that is refused leaves nothing, and the rest are checked
-   all the same, so that one run shows what is wrong with a table.
-2. The records stand between the markers of a metadata transaction where metadata.version has them
-   (KIP-868). They hold for one place in the log: where the image ends.
-3. Nothing here reads a clock or draws a number: rng is an argument.
+The records are valid at the end offset of the image only. They are between the markers of a
+metadata transaction if metadata.version supports it (KIP-868).
 """
 
 from __future__ import annotations
@@ -36,10 +34,9 @@ TRANSACTION_NAME: Final = "raftlog changes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerResult:
-    """What to append to make changes.
+    """Records to append, as one batch at ``base_offset``, the end offset of the image.
 
-    It holds only as one batch that begins at ``base_offset``, where the image ended.
-    ``transaction_name``: of the markers around the records; None: they have none.
+    ``transaction_name``: name in the begin marker; None: no markers.
     """
 
     base_offset: int
@@ -48,14 +45,14 @@ class ControllerResult:
 
     @property
     def records(self) -> tuple[DecodedRecord, ...]:
-        """The records with their markers; none at all if the changes change nothing."""
+        """Records with transaction markers; empty if the changes change nothing."""
         if not self.change_records or self.transaction_name is None:
             return self.change_records
         begin = DecodedRecord(0, BeginTransactionRecord(name=self.transaction_name))
         return (begin, *self.change_records, DecodedRecord(0, EndTransactionRecord()))
 
     def values(self) -> list[bytes]:
-        """``records`` as the values of a ``kraft`` log."""
+        """Return ``records`` encoded as values of a ``kraft`` log."""
         return [encode(record) for record in self.records]
 
 
@@ -67,13 +64,16 @@ def plan_changes(
     transaction_name: str = TRANSACTION_NAME,
     is_named_commit: bool = False,
 ) -> ControllerResult:
-    """The records that make ``changes``, rows or objects, on top of ``image``.
+    """Return the records for ``changes``, rows or objects, on top of ``image``.
 
-    ``rng``: ids, salts and placement are drawn from it; give ``random.SystemRandom()`` unless a
-    run has to be repeated. ``is_named_commit``: the log writes the markers, naming the commit in
-    them, and whether metadata.version has them does not matter.
+    Args:
+        rng: source of ids, salts and replica placement; ``random.SystemRandom()`` unless the run
+            must be reproducible.
+        is_named_commit: the log writes the markers, with the name of the commit, whatever the
+            metadata.version.
 
-    Raises ``InvalidChangesError`` with every row that is refused.
+    Raises:
+        InvalidChangesError: rows are refused; each is listed.
     """
     rows = list(changes)
     has_markers = is_named_commit or _has_transactions(image, rows)
@@ -97,21 +97,21 @@ def plan_changes(
 def _apply_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) -> None:
     change = parse_change(row) if isinstance(row, Mapping) else row
     if type(change) not in CHANGE_TYPES.values():
-        reason = f"it is {type(row).__name__}, neither columns by name nor a change"
-        raise ApiException("the row", reason, "give each row as a dict, or a table of them")
+        reason = f"it is of type {type(row).__name__}, neither a mapping nor a change object"
+        raise ApiException("the row", reason, "pass each row as a dict of columns")
     if state.metadata_version is None and not _sets_metadata_version(change):
         raise ApiException(
             "the log",
-            f"it has no {METADATA_VERSION} yet, so nobody knows which records it may hold",
-            f"begin with set_feature {METADATA_VERSION}",
+            f"it has no {METADATA_VERSION} yet",
+            f"set feature {METADATA_VERSION} first",
             INVALID_UPDATE_VERSION,
         )
     if not LEVEL_MIN <= state.level <= LEVEL_MAX:
         raise ApiException(
             "the log",
-            f"its {METADATA_VERSION} is {state.level}, and this release writes {LEVEL_MIN} to "
-            f"{LEVEL_MAX}",
-            "use a release that knows it",
+            f"its {METADATA_VERSION} {state.level} is not supported: this release supports "
+            f"{LEVEL_MIN} to {LEVEL_MAX}",
+            "use a release that supports it",
             UNSUPPORTED_VERSION,
         )
     with state.atomic():
@@ -119,7 +119,8 @@ def _apply_change(row: Mapping[str, Any] | ChangeRequest, state: PendingState) -
 
 
 def _has_transactions(image: MetadataImage, rows: list[Mapping[str, Any] | ChangeRequest]) -> bool:
-    """Whether the level before, or that of a new log's first row, has metadata transactions."""
+    """Return whether metadata.version, of the image or else of the first row, has metadata
+    transactions."""
     level = image.metadata_version
     if level is None and rows:
         first = rows[0]

@@ -1,11 +1,10 @@
-"""Topics come, grow and go.
+"""Creation and deletion of topics, and increase of their partitions.
 
-Rules of this file:
+The configs of a new topic are written between the topic and its partitions. Partitions start at
+epochs 0 with the first active replica as leader; replicas on inactive brokers are not in the ISR.
 
-1. A new topic's configs stand between it and its partitions. Partitions begin at epochs 0, led by
-   the first replica whose broker is active; replicas on brokers that are not are out of sync.
-2. Without partition count or replication factor a topic gets 1 and 1 (Kafka: ``num.partitions``,
-   ``default.replication.factor``, whose values no log holds).
+Without partition count or replication factor a topic gets 1 and 1 (Kafka: ``num.partitions``,
+``default.replication.factor``, which are not in the log).
 
 Source: Kafka ``ReplicationControlManager`` (createTopics, createPartitions, deleteTopics),
 ``Topic``.
@@ -47,14 +46,15 @@ PARTITIONS_PER_CHANGE_MAX: Final = 10_000
 """Kafka: ``MAX_PARTITIONS_PER_BATCH``."""
 
 DIRECTORY_UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""The directory of a replica whose broker has several and shall choose (uuid 0,1)."""
+"""Directory of a replica whose broker has several and chooses (Kafka:
+``DirectoryId.UNASSIGNED``)."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @write.register
 def create_topic(change: CreateTopic, state: PendingState) -> None:
-    """A topic, its configs and its partitions."""
+    """Create a topic with its configs and partitions."""
     what = f"topic {change.topic!r}"
     _check_new_name(change.topic, what, state)
     topic_id = _new_topic_id(change.topic_id, what, state)
@@ -63,26 +63,30 @@ def create_topic(change: CreateTopic, state: PendingState) -> None:
     write_topic_configs(change.topic, change.configs, state)
     if change.assignment is not None:
         if change.partitions is not None or change.replication_factor is not None:
-            reason = "an assignment is given beside a number of partitions or replicas"
-            raise ApiException(what, reason, "give one or the other")
+            reason = (
+                "A manual partition assignment was specified, but partitions or "
+                "replication_factor was set, too"
+            )
+            raise ApiException(what, reason, "set either the assignment or the numbers")
         replicas = validate_assignment(change.assignment, what, state, replication_factor=None)
     else:
         replicas = _place_replicas(change, what, state)
     if not replicas:
-        raise ApiException(what, "it has no partition", "give at least one", INVALID_PARTITIONS)
+        reason = "The manual partition assignment is empty"
+        raise ApiException(what, reason, "assign at least one partition", INVALID_PARTITIONS)
     for number, ids in enumerate(replicas):
         _write_partition(change.topic, topic_id, number, ids, state)
 
 
 @write.register
 def delete_topic(change: DeleteTopic, state: PendingState) -> None:
-    """A topic goes; whoever replays it takes partitions and configs away too."""
+    """Delete a topic; replay of the record deletes its partitions and configs."""
     row = topic_of(change.topic, state)
     if change.topic_id is not None and change.topic_id != row.topic_id:
         raise ApiException(
             f"topic {change.topic!r}",
-            f"its id is {row.topic_id}, so it is another one than was meant",
-            "look at it again",
+            f"its topic id is {row.topic_id}, not {change.topic_id}",
+            "correct topic_id, or leave it out",
             UNKNOWN_TOPIC_ID,
         )
     state.write(RemoveTopicRecord(topic_id=row.topic_id))
@@ -90,70 +94,81 @@ def delete_topic(change: DeleteTopic, state: PendingState) -> None:
 
 @write.register
 def add_partitions(change: AddPartitions, state: PendingState) -> None:
-    """A topic gets more partitions, as many replicas each as its first one has."""
+    """Add partitions with the replication factor of the topic's first partition."""
     what = f"topic {change.topic!r}"
     row = topic_of(change.topic, state)
-    there = state.partitions(row.topic_id)
-    added = change.partitions - len(there)
+    existing = state.partitions(row.topic_id)
+    added = change.partitions - len(existing)
     if added <= 0:
-        reason = f"it has {len(there)} partitions, and {change.partitions} would be no increase"
-        raise ApiException(what, reason, "give the number that it shall have", INVALID_PARTITIONS)
-    _check_partition_count(added, what)
-    if not there:
-        raise ApiException(
-            what, "it has no partition to be like", "create it again", INVALID_PARTITIONS
+        reason = (
+            f"The topic {change.topic} currently has {len(existing)} partition(s); "
+            f"{change.partitions} would not be an increase"
         )
-    factor = len(there[0].replicas)
+        raise ApiException(what, reason, "set the new total number", INVALID_PARTITIONS)
+    _check_partition_count(added, what)
+    if not existing:
+        reason = f"Invalid state: topic {change.topic} appears to have no partitions"
+        raise ApiException(what, reason, "delete and create the topic", INVALID_PARTITIONS)
+    factor = len(existing[0].replicas)
     if change.assignment is not None:
         if len(change.assignment) != added:
-            reason = f"{added} partitions are added, and {len(change.assignment)} are assigned"
-            raise ApiException(what, reason, "assign each new one", INVALID_REPLICA_ASSIGNMENT)
+            reason = (
+                f"Attempted to add {added} additional partition(s), but "
+                f"{len(change.assignment)} assignment(s) were specified"
+            )
+            remedy = "assign each new partition"
+            raise ApiException(what, reason, remedy, INVALID_REPLICA_ASSIGNMENT)
         replicas = validate_assignment(change.assignment, what, state, replication_factor=factor)
     else:
         replicas = place_partitions(state, what, added, factor)
-    for number, ids in enumerate(replicas, start=len(there)):
+    for number, ids in enumerate(replicas, start=len(existing)):
         _write_partition(change.topic, row.topic_id, number, ids, state)
 
 
-# --- what partitions and brokers need, too --------------------------------------------------------
+# --- shared with partitions and brokers -----------------------------------------------------------
 
 
 def topic_of(name: str, state: PendingState) -> TopicRow:
-    """The topic of this name. Raises ``ApiException``."""
+    """Return the topic of a name. Raises ``ApiException``."""
     row = state.topic(name)
     if row is None:
+        reason = f"The topic '{name}' does not exist"
         remedy = "create it first, or correct its name"
-        raise ApiException(
-            f"topic {name!r}", "it does not exist", remedy, kafka_code=UNKNOWN_TOPIC_OR_PARTITION
-        )
+        raise ApiException(f"topic {name!r}", reason, remedy, UNKNOWN_TOPIC_OR_PARTITION)
     return row
 
 
 def validate_assignment(
     assignment: Assignment, what: str, state: PendingState, *, replication_factor: int | None
 ) -> list[tuple[int, ...]]:
-    """An assignment in which every broker is registered. Raises ``ApiException``."""
+    """Validate a manual assignment and return it as a list. Raises ``ApiException``.
+
+    ``replication_factor``: of each assignment; None: that of the first.
+    """
     for number, ids in enumerate(assignment):
         reason = None
         unknown = unregistered_brokers(ids, state)
         if not ids:
-            reason = f"assignment {number} is empty"
+            reason = "includes an empty replica list"
         elif unknown:
-            reason = f"assignment {number} names broker {unknown[0]}, which is not registered"
+            reason = f"includes broker {unknown[0]}, but no such broker is registered"
         elif len(set(ids)) != len(ids):
-            reason = f"assignment {number} names a broker more than once"
+            reason = "includes a broker more than once"
         elif replication_factor is not None and len(ids) != replication_factor:
             reason = (
-                f"assignment {number} has {len(ids)} replicas, others have {replication_factor}"
+                f"includes a partition with {len(ids)} replica(s), but this is not consistent with "
+                f"previous partitions, which have {replication_factor} replica(s)"
             )
         if reason is not None:
-            raise ApiException(what, reason, "correct the assignment", INVALID_REPLICA_ASSIGNMENT)
+            reason = f"The manual partition assignment {reason}"
+            remedy = f"correct assignment {number}"
+            raise ApiException(what, reason, remedy, INVALID_REPLICA_ASSIGNMENT)
         replication_factor = len(ids)
     return list(assignment)
 
 
 def default_directory(broker_id: int, state: PendingState) -> str:
-    """Where a broker puts a new replica (Kafka: ``ClusterControlManager.defaultDir``)."""
+    """Return the directory of a broker's new replica (Kafka: ``defaultDir``)."""
     row = state.find(BrokerRow, broker_id)
     if row is None:
         return DIRECTORY_UNASSIGNED
@@ -162,34 +177,41 @@ def default_directory(broker_id: int, state: PendingState) -> str:
     return row.log_dirs[0] if len(row.log_dirs) == 1 else DIRECTORY_UNASSIGNED
 
 
-# --- inside ---------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def invalid_topic_name_reason(name: str) -> str | None:
-    """Why no topic may have this name (Kafka: ``Topic.validate``)."""
+    """Return why a topic name is invalid, or None (Kafka: ``Topic.validate``)."""
     if not name:
-        return "its name is empty"
+        return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
-        return "its name would be a directory's"
+        return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > NAME_LENGTH_MAX:
-        return f"its name is longer than {NAME_LENGTH_MAX} letters"
+        return (
+            "Topic name is invalid: the length of the name is longer than the max allowed length "
+            f"{NAME_LENGTH_MAX}"
+        )
     if _NAME.fullmatch(name) is None:
-        return "its name holds more than ASCII letters, digits, '.', '_' and '-'"
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII "
+            "alphanumerics, '.', '_' and '-'"
+        )
     return None
 
 
 def _check_new_name(name: str, what: str, state: PendingState) -> None:
     reason = invalid_topic_name_reason(name)
     if name == CLUSTER_METADATA_TOPIC:
-        reason = "this is the name of the metadata log itself"
+        reason = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited"
     if reason is not None:
         raise ApiException(what, reason, "choose another name", INVALID_TOPIC)
     if state.topic(name) is not None:
+        reason = f"Topic '{name}' already exists"
         remedy = "leave the row out, or delete the topic first"
-        raise ApiException(what, "it exists already", remedy, TOPIC_ALREADY_EXISTS)
-    alike = state.colliding_topics(name) if "." in name or "_" in name else None
-    if alike:
-        reason = f"its metrics could not be told from those of {min(alike)!r}"
+        raise ApiException(what, reason, remedy, TOPIC_ALREADY_EXISTS)
+    colliding = state.colliding_topics(name) if "." in name or "_" in name else None
+    if colliding:
+        reason = f"Topic '{name}' collides with existing topic: {min(colliding)}"
         raise ApiException(what, reason, "do not mix '.' and '_' in names", INVALID_TOPIC)
 
 
@@ -199,7 +221,7 @@ def _new_topic_id(wanted: str | None, what: str, state: PendingState) -> str:
     check_uuid(wanted, what)
     if state.find(TopicRow, wanted) is not None:
         raise ApiException(
-            what, f"its id {wanted} is another topic's", "leave it out", INVALID_REQUEST
+            what, f"topic id {wanted} already exists", "leave topic_id out", INVALID_REQUEST
         )
     return wanted
 
@@ -210,19 +232,24 @@ def _place_replicas(change: CreateTopic, what: str, state: PendingState) -> list
     assert count is not None
     assert factor is not None
     if count < 1:
-        raise ApiException(
-            what, f"{count} is no number of partitions", "give one", INVALID_PARTITIONS
-        )
+        reason = f"Number of partitions was set to an invalid non-positive value: {count}"
+        raise ApiException(what, reason, "set at least 1", INVALID_PARTITIONS)
     _check_partition_count(count, what)
     if not 1 <= factor <= REPLICATION_FACTOR_MAX:
-        reason = f"{factor} is no replication factor"
-        raise ApiException(what, reason, "give at least 1", INVALID_REPLICATION_FACTOR)
+        reason = (
+            f"Replication factor must be larger than 0 and at most {REPLICATION_FACTOR_MAX}, or -1 "
+            f"to use the default value, not {factor}"
+        )
+        raise ApiException(what, reason, "set at least 1", INVALID_REPLICATION_FACTOR)
     return place_partitions(state, what, count, factor)
 
 
 def _check_partition_count(count: int, what: str) -> None:
     if count > PARTITIONS_PER_CHANGE_MAX:
-        reason = f"{count} partitions at once are more than {PARTITIONS_PER_CHANGE_MAX}"
+        reason = (
+            f"Excessively large number of partitions per request: {count}, at most "
+            f"{PARTITIONS_PER_CHANGE_MAX} are allowed"
+        )
         raise ApiException(what, reason, "add them in several changes", INVALID_PARTITIONS)
 
 
@@ -233,8 +260,9 @@ def _write_partition(
     if not isr:
         raise ApiException(
             f"topic {topic!r} partition {number}",
-            f"all of its brokers {list(replicas)} are fenced or shutting down",
-            "unfence one, or choose others",
+            f"All brokers {list(replicas)} specified in the manual partition assignment for "
+            f"partition {number} are fenced or in controlled shutdown",
+            "unfence one, or assign other brokers",
             INVALID_REPLICA_ASSIGNMENT,
         )
     row = PartitionRow(
