@@ -83,7 +83,7 @@ def test_a_directory_is_its_segments_one_after_the_other() -> None:
     for path in (NODE, NODE / "__cluster_metadata-0"):
         status, out, err = run("cat", path, *EVERYTHING)
         assert status == 0
-        assert err == "raftlog: up to offset 3131 (exclusive): " + OF_ONE_DIRECTORY
+        assert err == "raftlog: reading up to offset 3131 (exclusive): " + OF_ONE_DIRECTORY
         assert out.splitlines() == expected
 
 
@@ -290,7 +290,9 @@ def test_several_voters_are_read_up_to_what_a_majority_holds() -> None:
     status, out, err = run("cat", ",".join(map(str, nodes)), *EVERYTHING)
     assert status == 0
     assert json.loads(out.splitlines()[-1])["offset"] == 3131, "node 102 alone holds 3132"
-    assert err == ("raftlog: up to offset 3132 (exclusive): " + err.partition("(exclusive): ")[2])
+    assert err == (
+        "raftlog: reading up to offset 3132 (exclusive): " + err.partition("(exclusive): ")[2]
+    )
     assert "majority" in err
 
 
@@ -387,7 +389,7 @@ def test_what_is_whole_is_printed_before_damage_is_told(tmp_path: Path) -> None:
         assert status == 1
         assert out.splitlines() == expected
         end, damage = err.splitlines()
-        assert end.startswith("raftlog: up to offset ")
+        assert end.startswith("raftlog: reading up to offset ")
         assert damage.startswith("raftlog: [RAFTLOG_CORRUPT_BATCH] ")
         assert f"at byte {hurt.position}, offset {hurt.base_offset}" in damage
     status, out, err = run("cat", path, "--batches")
@@ -416,7 +418,7 @@ def test_many_damaged_values_are_told_in_short(tmp_path: Path) -> None:
     status, out, err = run("cat", tmp_path)
     assert (status, out) == (1, "")
     assert len(err.splitlines()) == 1 + 21
-    assert err.endswith("50 records in all have damaged values\n")
+    assert err.endswith("50 records have damaged values in total\n")
 
 
 def test_a_type_from_the_future_is_shown_as_such(tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_text_in_place_of_a_segment_is_found(tmp_path: Path) -> None:
     (directory / "00000000000000000000.log").write_text("This is a text, and no log.\n" * 40)
     found = damage_of(tmp_path)
     assert (found["kind"], found["position"]) == ("batch", 0)
-    assert "no sound batch lies in the 1120 bytes" in found["reason"]
+    assert "no valid batch in the remaining 1120 bytes" in found["reason"]
 
 
 # --- files beside the log -------------------------------------------------------------------------
@@ -307,12 +307,12 @@ TIME_INDEX = SECOND.replace(".log", ".timeindex")
     ("name", "position", "data", "said"),
     [
         (INDEX, 4, struct.pack(">i", 4321), "no batch begins at byte 4321"),
-        (INDEX, 0, struct.pack(">i", 3), "ends with offset"),
+        (INDEX, 0, struct.pack(">i", 3), "the last offset of the batch"),
         (INDEX, 8, bytes(4), "entry 2 does not ascend"),
-        (INDEX, 36, struct.pack(">i", 2**31 - 1), "behind the last whole one"),
-        (INDEX, 40, b"abc", "entry 6 is torn"),
-        (TIME_INDEX, 8, struct.pack(">i", 100_000), "behind the last whole batch"),
-        (TIME_INDEX, 4, b"\x00\x00\x00\x01", "ms where the log has"),
+        (INDEX, 36, struct.pack(">i", 2**31 - 1), "after the last complete batch"),
+        (INDEX, 40, b"abc", "entry 6 is incomplete"),
+        (TIME_INDEX, 8, struct.pack(">i", 100_000), "after the last complete batch"),
+        (TIME_INDEX, 4, b"\x00\x00\x00\x01", "ms, but the batch of the log has"),
         (TIME_INDEX, 12, bytes(8), "entry 2 does not ascend"),
     ],
 )
@@ -459,7 +459,7 @@ def test_a_checkpoint_that_the_log_denies_is_found(whole_log: Path) -> None:
     path.rename(whole_log / "00000000000000001700-0000000002.checkpoint")
     found = damage_of(whole_log)
     assert (found["kind"], found["offset"]) == ("replay", 1700)
-    assert "other rows, the first one" in found["reason"]
+    assert "differs from the replayed log in" in found["reason"]
 
 
 def test_a_checkpoint_of_another_epoch_is_found(whole_log: Path) -> None:

@@ -89,7 +89,7 @@ def test_where_replicas_diverge_is_named(tmp_path: Path, other: bytes, offset: i
         assert (only["offset"], only["severity"]) == (offset, "damage")
         for word in ("epoch", "bytes with CRC", str(first), str(second)):
             assert word in only["reason"]
-        assert f"offset {offset}: the copies diverge here" in run("check", path)[1]
+        assert f"offset {offset}: the replicas diverge here" in run("check", path)[1]
 
 
 def test_a_divergence_of_epochs_ends_the_read_and_is_named(tmp_path: Path) -> None:

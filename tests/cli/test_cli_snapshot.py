@@ -51,7 +51,7 @@ def test_an_older_state_is_written_under_a_name_of_ones_own(log: Path, tmp_path:
 def test_secrets_are_written_only_if_that_is_said(log: Path, tmp_path: Path) -> None:
     status, _, err = run("snapshot", log, tmp_path)
     assert status == 2
-    assert "say --reveal" in err
+    assert "confirm with --reveal" in err
     assert not list(tmp_path.glob("*.checkpoint"))
 
 

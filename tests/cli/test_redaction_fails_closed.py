@@ -248,4 +248,4 @@ def test_what_nodes_hold_is_not_declared() -> None:
         RaftlogOptions.parse({"bootstrap.servers": "127.0.0.1:9092", "values": "bytes"})
     status, _, err = run("cat", "--bootstrap-server", "127.0.0.1:9092", "--as", "partition")
     assert status == 2
-    assert "--as is for PATH" in err
+    assert "--as requires PATH" in err

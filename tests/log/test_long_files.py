@@ -64,4 +64,4 @@ def test_check_says_that_a_file_is_too_long(
         file.truncate(TEBIBYTE)
     status, out, _ = run("check", tmp_path)
     assert status == 1
-    assert f"it has {TEBIBYTE} bytes, and a segment at most {2 * MIB}" in out
+    assert f"the file has {TEBIBYTE} bytes, a segment at most {2 * MIB}" in out

@@ -32,7 +32,7 @@ def test_it_counts_while_a_node_is_killed_and_finds_nothing_lost(quorum: QuorumP
         quorum.node(1).kill()
         text = "".join(lines)
     assert process.wait(PATIENCE_S) == 0, text
-    assert ": 0 acknowledged increments lost, 0 out of order or doubled" in text
+    assert ": 0 acknowledged increments lost, 0 out of order or duplicated" in text
 
 
 def test_it_tells_what_is_lost_doubled_or_of_others(tmp_path: Path) -> None:

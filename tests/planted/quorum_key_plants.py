@@ -84,7 +84,7 @@ QUORUM_KEY_PLANTS: Final = (
     Plant(
         bug="a check calls a copy that does not vote whole",
         path="state/raftlog_state/check/files.py",
-        old="        (join(directory, OUT_OF_ELECTION_NAME), _withdrawn),\n",
+        old="        (join(directory, OUT_OF_ELECTION_NAME), _out_of_election),\n",
         new="",
         tests=("tests/cli/test_cli_node_recover.py",),
     ),

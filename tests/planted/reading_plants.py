@@ -193,11 +193,10 @@ READING_PLANTS: Final = (
     Plant(
         bug="cat prints what may not be committed without a word",
         path="state/raftlog_state/cli/cat_log.py",
-        old="""        console.log(f"up to offset {log_end_offset} (exclusive): {end.explanation}")
-""",
-        new="""        if log.source is SourceKind.VOTERS:
-            console.log(f"up to offset {log_end_offset} (exclusive): {end.explanation}")
-""",
+        old='        console.log(f"reading up to offset {log_end_offset} (exclusive): '
+        '{end.explanation}")\n',
+        new="        if log.source is SourceKind.VOTERS:\n"
+        "            console.log(end.explanation)\n",
         tests=("tests/cli/test_cli_cat.py::test_it_says_which_end_it_took",),
     ),
     Plant(
@@ -246,9 +245,9 @@ READING_PLANTS: Final = (
     Plant(
         bug="an uncommitted tail of a quorum is called damage",
         path="state/raftlog_state/check/copies.py",
-        old="""        made = note if is_normal else damage
+        old="""        make = note if is_normal else damage
 """,
-        new="""        made = damage
+        new="""        make = damage
 """,
         tests=(
             "tests/cli/test_cli_copies.py"

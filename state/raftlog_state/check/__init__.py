@@ -1,4 +1,4 @@
-"""Look for damage in a log: everything is read, nothing is repaired, every finding is given."""
+"""Verification of a log (``raftlog check``): reads all of it, repairs nothing."""
 
 from __future__ import annotations
 

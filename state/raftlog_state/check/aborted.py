@@ -1,7 +1,7 @@
-"""Aborted transactions of producers: does the transaction index know all that the log holds?
+"""Check that the transaction index contains all aborted transactions of the log.
 
-Kafka's own readers hide aborted records by ``.txnindex`` alone: one that it lacks is shown to
-consumers of committed records. What it names too much is found by ``indexes.TxnIndexCheck``.
+Kafka filters aborted records by ``.txnindex`` alone: a transaction that is missing there is visible
+to ``read_committed`` consumers. ``indexes.TxnIndexCheck`` finds entries that the log does not have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .findings import Finding, Kind, damage, note
 
 
 def unindexed_aborts(log: DirectoryLog) -> Iterator[Finding]:
-    """Aborted transactions of the log that no index names. Says nothing of a damaged log."""
+    """Yield the aborted transactions that are missing in the index; none if the log is damaged."""
     try:
         plan = log.plan(
             log.log_start_offset, log.log_end_offset, isolation=Isolation.READ_COMMITTED
@@ -34,7 +34,7 @@ def unindexed_aborts(log: DirectoryLog) -> Iterator[Finding]:
         if span.outcome is not Outcome.ABORTED or span.marker_offset is None:
             continue
         segment = log.files.segment_at(span.marker_offset)
-        assert segment is not None, "the marker was read from it"
+        assert segment is not None, "contains the marker"
         path = log.files.segment_path(segment, TXN_INDEX_SUFFIX)
         if segment not in known:
             known[segment] = _named(log, path)
@@ -45,14 +45,14 @@ def unindexed_aborts(log: DirectoryLog) -> Iterator[Finding]:
         yield make(
             Kind.INDEX,
             path,
-            f"the aborted transaction of producer {span.producer_id} with offsets "
-            f"{span.first_offset} to {span.marker_offset} is not in it",
+            f"no entry for the aborted transaction of producer {span.producer_id}, offsets "
+            f"{span.first_offset} to {span.marker_offset}",
             offset=span.marker_offset,
         )
 
 
 def _named(log: DirectoryLog, path: str) -> set[tuple[int, int]] | None:
-    """Producers and their abort markers in an index; None: it is not there, or was told of."""
+    """Return producer ids and marker offsets of an index, None if it is missing or corrupt."""
     try:
         data = read_small_file(log.files.storage, path)
         entries = None if data is None else parse_txn_index(data, path)

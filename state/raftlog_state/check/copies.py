@@ -1,4 +1,4 @@
-"""Compare the copies of one log: each with the most up-to-date one."""
+"""Comparison of the replicas of one log, each with the most up-to-date one."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from .findings import Finding, Kind, damage, note
 
 
 def divergences(log: QuorumCopies) -> Iterator[Finding]:
-    """Where copies differ.
+    """Yield a finding for each replica that diverges from the most up-to-date one.
 
-    It is damage, except in offsets that a quorum has not committed: a node that led without a
-    majority truncates those when it follows again.
+    Divergence is damage below the committed offset. Above it, a former leader truncates its
+    uncommitted records when it becomes a follower.
     """
     try:
         newest = log.newest_log()
         committed = _committed_end(log)
     except CorruptBatchError:
-        return  # nothing in one of them is a batch: its own check says so
+        return  # a replica without any batch: reported by its own check
     for copy in log.logs:
         found = None if copy is newest else first_divergence(newest, copy)
         if found is None:
             continue
         where = found.other.path or copy.path
-        reason = f"the copies diverge here: {found.text()}"
+        reason = f"the replicas diverge here: {found.text()}"
         is_normal = committed is not None and found.offset >= committed and _has_epochs(found)
-        made = note if is_normal else damage
+        make = note if is_normal else damage
         if is_normal:
-            reason += "; the offset is not committed, and one of them will be truncated"
-        yield made(
+            reason += "; the offset is not committed, and one of the replicas will be truncated"
+        yield make(
             Kind.DIVERGENCE, where, reason, position=found.other.position, offset=found.offset
         )
 
 
 def _has_epochs(found: Divergence) -> bool:
-    """Whether the epochs of the batches tell them apart: then nodes notice it themselves."""
+    """Return whether the batches differ in epoch, so that Raft's log matching detects it."""
     return found.one.leader_epoch != found.other.leader_epoch
 
 
 def _committed_end(log: QuorumCopies) -> int | None:
-    """What a majority of the voters holds, None if that is not known."""
+    """Return the end offset of a majority of the voters, None if it is unknown."""
     try:
         end = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
     except (TooFewVotersError, CorruptFileError):

@@ -1,4 +1,4 @@
-"""The small files beside a log: do they parse, and do they belong to anything?"""
+"""Check that the metadata files of a log can be parsed, and selection of a segment's indexes."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from .findings import Finding, of_error
 from .indexes import IndexCheck, OffsetIndexCheck, TimeIndexCheck, TxnIndexCheck
 
 _INDEX_BYTES_MAX: Final = 64 * MIB
-"""Far above Kafka's ``segment.index.bytes`` (10 MiB); what lies behind is not looked at."""
+"""Bytes of an index that are checked; Kafka's ``segment.index.bytes`` is 10 MiB."""
 
-_WITHDRAWN_LETTERS_MAX: Final = 400
+_REASON_CHARACTERS_MAX: Final = 400
 
 _Parser = Callable[[bytes, str], object]
 
 
 def epochs_path(files: LogFiles) -> str:
-    """Where ``leader-epoch-checkpoint`` lies, if it is there."""
+    """Return the path of ``leader-epoch-checkpoint``."""
     return files.storage.join(files.directory, EPOCH_CHECKPOINT_NAME)
 
 
 def read_epochs(files: LogFiles) -> EpochCache | None:
-    """What ``leader-epoch-checkpoint`` says; None if it is not there or does not parse."""
+    """Read ``leader-epoch-checkpoint``; None if it is missing or corrupt."""
     path = epochs_path(files)
     try:
         data = read_small_file(files.storage, path)
@@ -54,7 +54,7 @@ def read_epochs(files: LogFiles) -> EpochCache | None:
 
 
 def small_files(files: LogFiles) -> Iterator[Finding]:
-    """What of the small files does not parse."""
+    """Yield a finding for each metadata file that cannot be parsed."""
     join, directory = files.storage.join, files.directory
     above, _ = files.storage.split(directory)
     parsers: list[tuple[str, _Parser]] = [
@@ -63,7 +63,7 @@ def small_files(files: LogFiles) -> Iterator[Finding]:
         (join(directory, QUORUM_STATE_NAME), parse_quorum_state),
         (epochs_path(files), parse_epoch_checkpoint),
         (join(directory, PARTITION_METADATA_NAME), parse_partition_metadata),
-        (join(directory, OUT_OF_ELECTION_NAME), _withdrawn),
+        (join(directory, OUT_OF_ELECTION_NAME), _out_of_election),
     ]
     for offset in files.listing.producer_snapshots:
         path = files.segment_path(offset, PRODUCER_SNAPSHOT_SUFFIX)
@@ -77,18 +77,21 @@ def small_files(files: LogFiles) -> Iterator[Finding]:
             yield of_error(error, path)
 
 
-def _withdrawn(data: bytes, path: str) -> NoReturn:
-    """The file is there only while a replica has less than it acknowledged."""
-    text = "".join(one for one in data.decode("utf-8", errors="replace") if one.isprintable())
+def _out_of_election(data: bytes, path: str) -> NoReturn:
+    """Raise ``CorruptFileError``: the file exists only while the replica lacks acknowledged
+    records."""
+    letters = data.decode("utf-8", errors="replace")
+    text = "".join(letter for letter in letters if letter.isprintable())
     raise CorruptFileError(
         path=path,
-        reason=f"{text[:_WITHDRAWN_LETTERS_MAX]}; this node does not vote until it has fetched "
-        "from a leader what is committed (`raftlog node recover --help`, if no leader comes)",
+        reason=f"{text[:_REASON_CHARACTERS_MAX]}; this node does not vote until it has fetched the "
+        "committed records from a leader (if no leader can be elected, see "
+        "`raftlog node recover --help`)",
     )
 
 
 def index_checks(files: LogFiles, base_offset: int) -> list[IndexCheck]:
-    """Checks of the index files that lie beside a segment."""
+    """Return a check for each index file of a segment."""
     found: list[IndexCheck] = []
     path = files.segment_path(base_offset, INDEX_SUFFIX)
     data = _index_bytes(files, path)

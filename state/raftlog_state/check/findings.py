@@ -1,4 +1,4 @@
-"""What a check finds: where, what, and whether it is damage or only worth knowing."""
+"""Findings of a check: severity, kind, location and reason."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from raftlog.errors import (
 
 
 class Severity(StrEnum):
-    """Damage makes a check fail. A note is normal, on a running node for instance."""
+    """Severity of a finding. Damage fails the check. A note is normal, on a running node e.g."""
 
     DAMAGE = "damage"
     NOTE = "note"
 
 
 class Kind(StrEnum):
-    """Stable names for what was found, for programs that read it."""
+    """Kind of a finding. The values are stable, for programs that parse the output."""
 
     BATCH = "batch"
-    """Bytes that are no sound record batch."""
+    """Invalid record batch."""
     TORN_TAIL = "torn_tail"
-    """The newest segment ends in a batch that is not whole."""
+    """Incomplete batch at the end of the active segment."""
     GAP = "gap"
-    """Offsets skip or go back."""
+    """Offset gap or regression."""
     SEGMENT_NAME = "segment_name"
-    """A segment is not named after its first offset."""
+    """Segment whose name is not its base offset."""
     EPOCH = "epoch"
-    """Leader epochs fall, or ``leader-epoch-checkpoint`` says something else."""
+    """Leader epoch that decreases, or contradicts ``leader-epoch-checkpoint``."""
     INDEX = "index"
-    """An index names what is not there."""
+    """Index entry that does not match the log."""
     FILE = "file"
-    """A small file beside the log does not parse."""
+    """Metadata file that cannot be parsed."""
     SNAPSHOT = "checkpoint"
-    """A checkpoint is not whole."""
+    """Incomplete or invalid snapshot."""
     REPLAY = "replay"
-    """Records contradict each other or a checkpoint."""
+    """Records that contradict each other or a snapshot."""
     DIVERGENCE = "divergence"
-    """Two copies of the log have different batches at the same offset."""
+    """Different batches at the same offset of two replicas."""
     UNKNOWN = "unknown"
-    """Records of a type or version that this program does not know."""
+    """Records of a type or version that this version does not support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing found. ``position`` is a byte in the file ``path``, ``offset`` a record's."""
+    """Finding of a check. ``position`` is in bytes in file ``path``; ``offset`` is a log offset."""
 
     severity: Severity
     kind: Kind
@@ -63,16 +63,16 @@ class Finding:
     offset: int | None = None
 
     def text(self) -> str:
-        """One line for people."""
-        place = self.path
+        """Return the finding as a line of text."""
+        location = self.path
         if self.position is not None:
-            place += f" at byte {self.position}"
+            location += f" at byte {self.position}"
         if self.offset is not None:
-            place += f", offset {self.offset}"
-        return f"{self.severity}: {place}: {self.reason}"
+            location += f", offset {self.offset}"
+        return f"{self.severity}: {location}: {self.reason}"
 
     def json(self) -> str:
-        """One line for programs."""
+        """Return the finding as a line of JSON."""
         fields = {
             "severity": self.severity,
             "kind": self.kind,
@@ -92,7 +92,7 @@ def damage(
     position: int | None = None,
     offset: int | None = None,
 ) -> Finding:
-    """A finding that makes the check fail."""
+    """Return a finding that fails the check."""
     return Finding(
         severity=Severity.DAMAGE,
         kind=kind,
@@ -111,7 +111,7 @@ def note(
     position: int | None = None,
     offset: int | None = None,
 ) -> Finding:
-    """A finding that is worth knowing and no damage."""
+    """Return a finding that does not fail the check."""
     return Finding(
         severity=Severity.NOTE,
         kind=kind,
@@ -123,7 +123,7 @@ def note(
 
 
 def of_error(error: RaftlogError, path: str) -> Finding:
-    """The same facts as an error's; ``path`` where the error names none."""
+    """Return the finding for an error; ``path`` is used if the error has none."""
     match error:
         case CorruptBatchError():
             return damage(

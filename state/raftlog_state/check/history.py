@@ -1,11 +1,8 @@
-"""Offsets and leader epochs, from batch to batch: no gap, no fall, and the epochs file agrees.
+"""Check of offsets and leader epochs from batch to batch, and against the epoch cache.
 
-Rules of this file:
-
-1. In a metadata log offsets are contiguous; in an ordinary one they ascend, since compaction leaves
-   gaps.
-2. ``leader-epoch-checkpoint`` speaks of offsets from its first entry on: what lies before was
-   deleted, as far as Kafka is concerned (Kafka: ``LeaderEpochFileCache.truncateFromStart``).
+Offsets of a metadata log are contiguous; those of an ordinary partition ascend, with gaps where
+compaction removed records. ``leader-epoch-checkpoint`` applies from the start offset of its first
+entry on (Kafka: ``LeaderEpochFileCache.truncateFromStart``).
 """
 
 from __future__ import annotations
@@ -22,10 +19,10 @@ from .findings import Finding, Kind, damage, note
 
 
 class HistoryCheck:
-    """Follows a log from its first batch to its last.
+    """Check of a log's offsets and epochs, fed with its batches in order.
 
-    ``read_epochs`` reads the epochs file, None if there is none or it does not parse. It is read
-    again before it is called wrong: its node may have written to both meanwhile.
+    ``read_epochs`` returns the epoch cache, None if the file is missing or corrupt. It is called
+    again before a mismatch is reported: a running node may have written to file and log meanwhile.
     """
 
     def __init__(
@@ -42,11 +39,11 @@ class HistoryCheck:
 
     @property
     def next_offset(self) -> int | None:
-        """The offset behind the last batch, None before the first."""
+        """Offset after the last batch, None before the first batch."""
         return self._next_offset
 
     def add(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
-        """Compare these batches with what came before."""
+        """Check the next batches."""
         if not len(batches):
             return
         yield from self._check_offsets(batches, path)
@@ -56,12 +53,12 @@ class HistoryCheck:
         self._last_epoch = max(self._last_epoch, int(batches.leader_epoch.max()))
 
     def skip(self, next_offset: int) -> None:
-        """Damage was reported up to this offset: it is not a gap as well."""
+        """Skip damage up to this offset, so that it is not reported as a gap, too."""
         if self._next_offset is None or next_offset > self._next_offset:
             self._next_offset = next_offset
 
     def finish(self) -> Iterator[Finding]:
-        """What the epochs file says of offsets that the log does not have."""
+        """Report epochs that begin after the end of the log."""
         if self._epochs is None or self._next_offset is None or not self._epochs.entries:
             return
         last = self._epochs.entries[-1]
@@ -69,7 +66,7 @@ class HistoryCheck:
             yield note(
                 Kind.EPOCH,
                 self._epochs_path,
-                f"epoch {last.epoch} begins behind the end of the log ({self._next_offset})",
+                f"epoch {last.epoch} begins after the end of the log ({self._next_offset})",
                 offset=last.start_offset,
             )
 
@@ -84,9 +81,9 @@ class HistoryCheck:
         for at in np.flatnonzero(wrong).tolist():
             base_offset, wanted = int(batches.base_offset[at]), int(expected[at])
             if base_offset > wanted:
-                reason = f"offsets {wanted} to {base_offset - 1} are missing before it"
+                reason = f"offset gap: offsets {wanted} to {base_offset - 1} are missing"
             else:
-                reason = f"it comes after offset {wanted - 1}: offsets go back"
+                reason = f"offset regression: the previous offset is {wanted - 1}"
             position = int(batches.position[at])
             yield damage(Kind.GAP, path, reason, position=position, offset=base_offset)
 
@@ -100,13 +97,13 @@ class HistoryCheck:
             yield damage(
                 Kind.EPOCH,
                 path,
-                f"leader epoch {epochs[at]} comes after {highest[at]}: it never falls",
+                f"leader epoch {epochs[at]} after leader epoch {highest[at]}: it must not decrease",
                 position=int(batches.position[at]),
                 offset=int(batches.base_offset[at]),
             )
 
     def _check_epoch_cache(self, batches: BatchColumns, path: str) -> Iterator[Finding]:
-        """One finding for each epoch about which the file is wrong."""
+        """Report one finding for each epoch that the file contradicts."""
         cached = self._cached_epochs(batches)
         if (cached != batches.leader_epoch).any():
             self._load_epoch_cache()
@@ -120,8 +117,8 @@ class HistoryCheck:
             yield damage(
                 Kind.EPOCH,
                 self._epochs_path,
-                f"it says epoch {cached[ordinal]} where the batch at byte {position} of {path} "
-                f"has epoch {epoch}",
+                f"epoch {cached[ordinal]} here, but the batch at byte {position} of {path} has "
+                f"epoch {epoch}",
                 offset=offset,
             )
 
@@ -132,7 +129,7 @@ class HistoryCheck:
         self._epoch_ids = np.array([entry.epoch for entry in entries], np.int64)
 
     def _cached_epochs(self, batches: BatchColumns) -> npt.NDArray[np.int64]:
-        """The epoch of each batch by the file; the batch's own where the file does not say."""
+        """Return each batch's epoch in the file, or the batch's own before the first entry."""
         own = batches.leader_epoch.astype(np.int64)
         if not len(self._starts):
             return own

@@ -1,13 +1,10 @@
-"""Index files against the log: every entry must name a batch that is there.
+"""Checks of index files against the log: each entry must match a batch.
 
-Rules of this file:
-
-1. A check sees the batches of its segment in order, some at a time, and keeps none of them. What is
-   damaged it is told to ``skip``: an entry that points there says nothing.
-2. An index that is ahead of a newest segment is normal: the node wrote on while the files were
-   copied, or crashed before the log reached the disk. Kafka rebuilds it. In a sealed segment it
-   is damage.
-3. Zeros behind the last entry are preallocated space (Kafka: ``AbstractIndex``).
+A check is fed with the batches of its segment in order, and keeps none of them. Entries that point
+into damaged bytes are skipped. Entries after the last batch are a note in the active segment: the
+node wrote while the files were copied, or crashed before the log was synced, and Kafka rebuilds the
+index; in a sealed segment they are damage. Zeros after the last entry are preallocated space
+(Kafka: ``AbstractIndex``).
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from .findings import Finding, Kind, damage, note, of_error
 
 
 class OffsetIndexCheck:
-    """``.index``: a batch's last offset, and the position where it begins."""
+    """Check of ``.index``, whose entries have a batch's last offset and position."""
 
     def __init__(self, path: str, data: bytes, base_offset: int) -> None:
         self._path = path
@@ -40,7 +37,7 @@ class OffsetIndexCheck:
         self._next = 0
 
     def add(self, batches: BatchColumns) -> Iterator[Finding]:
-        """Compare the entries that point into these batches."""
+        """Check the entries that point into these batches."""
         if not len(batches):
             return
         end_position = int(batches.position[-1]) + int(batches.byte_count[-1])
@@ -55,7 +52,7 @@ class OffsetIndexCheck:
                 reason = f"no batch begins at byte {positions[ordinal]} of the log"
             else:
                 reason = (
-                    f"the batch at byte {positions[ordinal]} of the log ends with offset "
+                    f"the last offset of the batch at byte {positions[ordinal]} of the log is "
                     f"{batches.last_offset[at[ordinal]]}"
                 )
             yield damage(
@@ -67,18 +64,18 @@ class OffsetIndexCheck:
             )
 
     def skip(self, end_position: int, end_offset: int) -> None:
-        """Leave out the entries that point before a place where sound batches begin again."""
+        """Skip the entries before the next valid batch."""
         self._next = max(self._next, int(np.searchsorted(self._index.positions, end_position)))
 
     def finish(self, *, is_newest: bool) -> Iterator[Finding]:
-        """What is left over once the segment ends."""
+        """Report the entries after the end of the segment."""
         if self._next < len(self._index):
             make = note if is_newest else damage
             position = int(self._index.positions[self._next])
             yield make(
                 Kind.INDEX,
                 self._path,
-                f"it names a batch at byte {position} of the log, behind the last whole one",
+                f"entry for byte {position} of the log, after the last complete batch",
                 position=self._next * OFFSET_ENTRY_BYTES,
                 offset=int(self._index.last_offsets[self._next]),
             )
@@ -86,9 +83,9 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    """``.timeindex``: the largest time so far, and an offset of the batch that had it.
+    """Check of ``.timeindex``, whose entries have the largest timestamp so far and its offset.
 
-    Kafka wrote the batch's last offset, and in some releases that of the record itself.
+    The offset is the last one of the batch, or in some Kafka releases that of the record.
     """
 
     def __init__(self, path: str, data: bytes, base_offset: int) -> None:
@@ -98,7 +95,7 @@ class TimeIndexCheck:
         self._next = 0
 
     def add(self, batches: BatchColumns) -> Iterator[Finding]:
-        """Compare the entries that name offsets of these batches."""
+        """Check the entries with offsets of these batches."""
         if not len(batches):
             return
         first = self._next
@@ -111,10 +108,10 @@ class TimeIndexCheck:
         wrong = ~found | (batches.max_timestamp_ms[at] != times)
         for ordinal in np.flatnonzero(wrong).tolist():
             if not found[ordinal]:
-                reason = "no batch of the log holds this offset"
+                reason = "no batch of the log contains this offset"
             else:
                 reason = (
-                    f"it says {times[ordinal]} ms where the log has "
+                    f"timestamp {times[ordinal]} ms, but the batch of the log has "
                     f"{batches.max_timestamp_ms[at[ordinal]]} ms"
                 )
             yield damage(
@@ -126,17 +123,17 @@ class TimeIndexCheck:
             )
 
     def skip(self, end_position: int, end_offset: int) -> None:
-        """Leave out the entries that point before a place where sound batches begin again."""
+        """Skip the entries before the next valid batch."""
         self._next = max(self._next, int(np.searchsorted(self._index.last_offsets, end_offset)))
 
     def finish(self, *, is_newest: bool) -> Iterator[Finding]:
-        """What is left over once the segment ends."""
+        """Report the entries after the end of the segment."""
         if self._next < len(self._index):
             make = note if is_newest else damage
             yield make(
                 Kind.INDEX,
                 self._path,
-                "it names an offset behind the last whole batch of the log",
+                "entry for an offset after the last complete batch of the log",
                 position=self._next * TIME_ENTRY_BYTES,
                 offset=int(self._index.last_offsets[self._next]),
             )
@@ -144,7 +141,7 @@ class TimeIndexCheck:
 
 
 class TxnIndexCheck:
-    """``.txnindex``: producers' aborted transactions, each ended by a marker in this segment."""
+    """Check of ``.txnindex``, whose entries are transactions with an abort marker in a segment."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self._path = path
@@ -157,7 +154,7 @@ class TxnIndexCheck:
             self._error = error
 
     def add(self, batches: BatchColumns) -> Iterator[Finding]:
-        """Compare the entries whose marker lies in these batches."""
+        """Check the entries whose marker is in these batches."""
         if not len(batches):
             return
         end_offset = int(batches.last_offset[-1]) + 1
@@ -177,19 +174,19 @@ class TxnIndexCheck:
             yield damage(
                 Kind.INDEX,
                 self._path,
-                f"the log has no marker of producer {entry.producer_id} there",
+                f"the log has no marker of producer {entry.producer_id} at this offset",
                 offset=entry.last_offset,
             )
 
     def skip(self, end_position: int, end_offset: int) -> None:
-        """Leave out the entries that point before a place where sound batches begin again."""
+        """Skip the entries before the next valid batch."""
         while self._next < len(self._entries):
             if self._entries[self._next].last_offset >= end_offset:
                 return
             self._next += 1
 
     def finish(self, *, is_newest: bool) -> Iterator[Finding]:
-        """What is left over once the segment ends."""
+        """Report the entries after the end of the segment."""
         if self._error is not None:
             yield of_error(self._error, self._path)
         if self._next < len(self._entries):
@@ -197,7 +194,7 @@ class TxnIndexCheck:
             yield make(
                 Kind.INDEX,
                 self._path,
-                "it names an abort marker behind the last whole batch of the log",
+                "entry for an abort marker after the last complete batch of the log",
                 offset=self._entries[self._next].last_offset,
             )
 
@@ -206,8 +203,8 @@ IndexCheck = OffsetIndexCheck | TimeIndexCheck | TxnIndexCheck
 
 
 def _rest(path: str, data: bytes, entry_count: int, entry_bytes: int) -> Iterator[Finding]:
-    """Behind the last entry nothing may lie but zeros."""
+    """Report bytes other than zeros after the last entry."""
     position = entry_count * entry_bytes
     if data[position:].strip(b"\0"):
-        what = "does not ascend" if len(data) - position >= entry_bytes else "is torn"
+        what = "does not ascend" if len(data) - position >= entry_bytes else "is incomplete"
         yield damage(Kind.INDEX, path, f"entry {entry_count + 1} {what}", position=position)

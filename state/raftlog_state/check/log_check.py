@@ -1,4 +1,4 @@
-"""The check of a whole log: its files, its segments, its checkpoints, its replay."""
+"""Check of a whole log: metadata files, segments, snapshots and replay."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _STEPS = 1000
 
 
 class LogCheck:
-    """A check of what lies at a path: one log, or several voters' copies of one.
+    """Check of the log at a path, or of several voters' replicas of one log.
 
-    ``on_progress`` is called with steps done and steps in all. Counts are there once ``run`` has
-    been consumed.
+    ``on_progress`` is called with steps done and the total number of steps. The summary is complete
+    once ``run`` has been consumed.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class LogCheck:
         if isinstance(log, QuorumCopies):
             self._voters, self._copies = log, log.logs
         else:
-            assert isinstance(log, DirectoryLog), "the client opens no other logs"
+            assert isinstance(log, DirectoryLog), "a path is a directory or several"
             self._copies = (log,)
         self._on_progress = on_progress
         self._checks: list[_CopyCheck] = []
 
     def run(self) -> Iterator[Finding]:
-        """Read everything; give each finding as it is made.
+        """Read everything and yield the findings.
 
-        Raises ``LogAccessError`` where the file system refuses to let us look.
+        Raises ``LogAccessError`` if a file cannot be read.
         """
         for ordinal, log in enumerate(self._copies):
             check = _CopyCheck(log, self._part(ordinal))
@@ -72,7 +72,7 @@ class LogCheck:
             yield from divergences(self._voters)
 
     def summary(self) -> dict[str, int]:
-        """What was read."""
+        """Return the numbers of what was read."""
         return {
             "segments": sum(check.segment_count for check in self._checks),
             "batches": sum(check.batch_count for check in self._checks),
@@ -84,16 +84,18 @@ class LogCheck:
         }
 
     def summary_text(self) -> str:
-        """The same in words."""
+        """Return the summary as text."""
         facts = self.summary()
-        words = ", ".join(_counted(facts, name) for name in ("segment", "batch", "record"))
-        words += f", offsets from {facts['start_offset']} to {facts['end_offset']} (exclusive)"
-        if facts["checkpoints"]:
+        text = ", ".join(_counted(facts, name) for name in ("segment", "batch", "record"))
+        text += f", offsets from {facts['start_offset']} to {facts['end_offset']} (exclusive)"
+        count = facts["checkpoints"]
+        if count:
             compared = facts["checkpoints_compared"]
-            words += (
-                f"; {_counted(facts, 'checkpoint')}, {compared} compared with a replay of the log"
+            text += (
+                f"; {count} snapshot{'' if count == 1 else 's'}, {compared} compared with a replay "
+                "of the log"
             )
-        return words
+        return text
 
     def _part(self, ordinal: int) -> OnProgress:
         count = len(self._copies)
@@ -101,7 +103,7 @@ class LogCheck:
 
 
 def _open_log(path: str, kind: LogKind | None, decompressed_bytes_max: int) -> LogReader:
-    """The log; one of unknown records as an ordinary partition: no value of it is shown here."""
+    """Open a log; as a partition if its kind is unknown, since a check prints no values."""
     try:
         return open_path(path, kind=kind, decompressed_bytes_max=decompressed_bytes_max)
     except UnknownRecordKindError:
@@ -111,12 +113,12 @@ def _open_log(path: str, kind: LogKind | None, decompressed_bytes_max: int) -> L
 
 
 def _oversized_segment(file: ReadableFile) -> Iterator[Finding]:
-    """A file that is longer than any segment: positions in an index are 32-bit."""
+    """Report a file that exceeds the size limit of segments: index positions are 32-bit."""
     byte_count = file.byte_count()
     if byte_count > SEGMENT_BYTES_MAX:
         reason = (
-            f"it has {byte_count} bytes, and a segment at most {SEGMENT_BYTES_MAX}: no batch is "
-            "looked for after them"
+            f"the file has {byte_count} bytes, a segment at most {SEGMENT_BYTES_MAX}: the rest is "
+            "not checked"
         )
         yield damage(Kind.BATCH, file.path, reason, position=SEGMENT_BYTES_MAX)
 
@@ -128,7 +130,7 @@ def _counted(facts: dict[str, int], name: str) -> str:
 
 
 class _CopyCheck:
-    """The check of one copy of a log."""
+    """Check of one replica of a log."""
 
     def __init__(self, log: DirectoryLog, on_progress: OnProgress) -> None:
         self._log = log
@@ -145,15 +147,17 @@ class _CopyCheck:
         durable_offset = 0
         if self._log.source is SourceKind.DIRECTORY:
             durable_offset, anomalies = embedded_checkpoints(self._files)
-            reported = {one.path for one in anomalies}
-            for one in anomalies:
-                yield damage(Kind.FILE, one.path, one.reason, position=one.position)
-            yield from (one for one in small_files(self._files) if one.path not in reported)
+            reported = {anomaly.path for anomaly in anomalies}
+            for anomaly in anomalies:
+                yield damage(Kind.FILE, anomaly.path, anomaly.reason, position=anomaly.position)
+            yield from (
+                finding for finding in small_files(self._files) if finding.path not in reported
+            )
         if self._log.source is not SourceKind.CHECKPOINT:
             yield from self._segments()
             if self.end_offset < durable_offset:
-                lost = f"offsets {self.end_offset} to {durable_offset - 1}, which were synced once,"
-                yield damage(Kind.GAP, self._files.path, f"{lost} are gone", offset=self.end_offset)
+                lost = f"offsets {self.end_offset} to {durable_offset - 1} were synced and are lost"
+                yield damage(Kind.GAP, self._files.path, lost, offset=self.end_offset)
         if self._is_metadata:
             yield from self._check_log_start()
             yield from self._replay()
@@ -197,7 +201,7 @@ class _CopyCheck:
                 )
                 yield from check.run()
         except SegmentDeletedError:
-            yield note(Kind.BATCH, path, "its node deleted it meanwhile", offset=base_offset)
+            yield note(Kind.BATCH, path, "deleted by its node during the check", offset=base_offset)
             history.skip(following or 0)
             return
         self.segment_count += 1
@@ -205,7 +209,7 @@ class _CopyCheck:
         self.record_count += check.record_count
 
     def _check_log_start(self) -> Iterator[Finding]:
-        """What came before the first segment must be in a checkpoint."""
+        """Report a log that begins after offset 0 without a snapshot of the deleted records."""
         start = self.start_offset
         if self._log.source is not SourceKind.DIRECTORY or start == 0:
             return
@@ -214,12 +218,12 @@ class _CopyCheck:
         yield damage(
             Kind.GAP,
             self._log.path,
-            f"the log begins at offset {start}, and no checkpoint holds what came before",
+            f"the log start offset is {start}, and no snapshot contains the records before it",
             offset=start,
         )
 
     def _check_snapshots(self) -> Iterator[Finding]:
-        """Checkpoints of records that only their owner can replay: are they whole?"""
+        """Check that snapshots are complete, without replaying them."""
         self.snapshot_count = len(self._log.snapshots)
         for snapshot_id in self._log.snapshots:
             snapshot = self._log.read_snapshot(snapshot_id)
@@ -229,14 +233,14 @@ class _CopyCheck:
             except CorruptSnapshotError as error:
                 yield of_error(error, snapshot.path)
             except SegmentDeletedError:
-                yield note(Kind.SNAPSHOT, snapshot.path, "its node deleted it meanwhile")
+                yield note(Kind.SNAPSHOT, snapshot.path, "deleted by its node during the check")
 
     def _replay(self) -> Iterator[Finding]:
         self.snapshot_count = len(self._log.snapshots)
         try:
             end_offset = self._log.log_end_offset
         except CorruptBatchError:
-            return  # nothing in it is a batch: that was told
+            return  # a log without any batch: reported by the check of its segments
         check = ReplayCheck(
             self._log,
             self.start_offset,

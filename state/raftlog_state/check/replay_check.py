@@ -1,12 +1,9 @@
-"""Replay a metadata log, and compare each checkpoint with what the log says.
+"""Replay of a metadata log, and comparison of each snapshot with the replayed state.
 
-Rules of this file:
-
-1. Replay begins at offset 0, or at the oldest checkpoint that is whole and that the log goes on
-   from. Where the log cannot be read or contradicts itself, it begins again at the next one.
-2. Damage of the log itself is told by who read the segments, and not again here.
-3. Two states are compared by their rows; of a row that differs its key and columns are named, and
-   never a value.
+Replay begins at offset 0, or at the oldest valid snapshot that the log continues from. Where the
+log cannot be read or replayed, it begins again at the next snapshot. Damage of segments is not
+reported here: ``SegmentCheck`` has reported it. States are compared by rows; a finding names the
+key and the columns of a row that differs, never a value, which may be secret.
 """
 
 from __future__ import annotations
@@ -35,9 +32,9 @@ from .findings import Finding, Kind, damage, note, of_error
 
 @dataclass(slots=True)
 class ReplayCheck:
-    """The replay of one copy of a metadata log. Counts grow while ``run`` is consumed.
+    """Replay of one replica of a metadata log. Counts increase while ``run`` is consumed.
 
-    ``on_progress`` is called with offsets done and offsets in all.
+    ``on_progress`` is called with the replayed and the total number of offsets.
     """
 
     log: DirectoryLog
@@ -48,7 +45,7 @@ class ReplayCheck:
     compared_count: int = 0
 
     def run(self) -> Iterator[Finding]:
-        """Replay to each checkpoint and to the end."""
+        """Replay to each snapshot and to the end of the log."""
         has_log = bool(self.log.files.listing.segments)
         loader = MetadataLoader() if has_log and self.log_start_offset == 0 else None
         for snapshot_id in sorted(self.log.snapshots, key=lambda one: one.end_offset):
@@ -69,14 +66,14 @@ class ReplayCheck:
             yield note(
                 Kind.REPLAY,
                 self.log.path,
-                "the metadata transaction that begins here is not decided at the log's end",
+                "the metadata transaction that begins here is still open at the end of the log",
                 offset=loader.open_transaction_offset,
             )
 
     def _advance(
         self, loader: MetadataLoader, end_offset: int
     ) -> Generator[Finding, None, MetadataLoader | None]:
-        """Replay up to ``end_offset``. The generator's value is the loader, None if it is stuck."""
+        """Replay up to ``end_offset``; return the loader, None if the log cannot be replayed."""
         try:
             for scan in self.log.scan(loader.next_offset, end_offset, columns=LOADER_COLUMNS):
                 append_scan(loader, scan.records)
@@ -86,7 +83,7 @@ class ReplayCheck:
         except (CorruptBatchError, LogGapError, DataLossError, SegmentDeletedError):
             return None
         except OffsetGapError as error:
-            reason = f"a batch skips from offset {error.expected_offset - 1} to this one"
+            reason = f"offset gap in a batch: the previous offset is {error.expected_offset - 1}"
             yield damage(Kind.GAP, self.log.path, reason, offset=error.offset)
             return None
         except ReplayError as error:
@@ -97,7 +94,7 @@ class ReplayCheck:
         return loader
 
     def _load(self, snapshot_id: SnapshotId) -> Generator[Finding, None, MetadataLoader | None]:
-        """Load a checkpoint. The generator's value is a loader that stands there, or None."""
+        """Load a snapshot; return a loader at its end offset, None if it cannot be loaded."""
         snapshot = self.log.read_snapshot(snapshot_id)
         loader = MetadataLoader()
         try:
@@ -106,7 +103,7 @@ class ReplayCheck:
             yield of_error(error, snapshot.path)
             return None
         except SegmentDeletedError:
-            yield note(Kind.SNAPSHOT, snapshot.path, "its node deleted it meanwhile")
+            yield note(Kind.SNAPSHOT, snapshot.path, "deleted by its node during the check")
             return None
         except ReplayError as error:
             reason = f"{error.record} cannot be loaded: {error.reason}"
@@ -120,7 +117,10 @@ class ReplayCheck:
     ) -> Iterator[Finding]:
         path = self.log.files.checkpoint_path(snapshot_id)
         if replayed.leader_epoch != snapshot_id.epoch:
-            reason = f"the log has leader epoch {replayed.leader_epoch} at its end offset"
+            reason = (
+                f"the leader epoch of the log at the snapshot's end offset is "
+                f"{replayed.leader_epoch}"
+            )
             yield damage(Kind.SNAPSHOT, path, reason, offset=snapshot_id.end_offset)
         changes = diff(from_snapshot, replayed)
         if changes:
@@ -129,12 +129,12 @@ class ReplayCheck:
             yield damage(
                 Kind.REPLAY,
                 path,
-                f"replaying the log to its end offset gives {len(changes)} other rows, the first "
-                f"one {first.entity} {first.key_json}{columns}",
+                f"differs from the replayed log in {len(changes)} rows, the first is "
+                f"{first.entity} {first.key_json}{columns}",
                 offset=snapshot_id.end_offset,
             )
         if from_snapshot.quorum != replayed.quorum:
-            reason = "replaying the log to its end offset gives another set of voters"
+            reason = "differs from the replayed log in its set of voters"
             yield damage(Kind.REPLAY, path, reason, offset=snapshot_id.end_offset)
 
     def _unknown(self, loader: MetadataLoader) -> Iterator[Finding]:
@@ -144,6 +144,6 @@ class ReplayCheck:
                 Kind.UNKNOWN,
                 self.log.path,
                 f"{skipped.record_count} {what} of type {skipped.type_id} version "
-                f"{skipped.version} are not known to this release",
+                f"{skipped.version} are not supported by this version of raftlog",
                 offset=skipped.first_offset,
             )

@@ -1,11 +1,8 @@
-"""One segment, batch by batch: every CRC, every record's frame, and what lies behind damage.
+"""Check of one segment: the CRC of every batch and the framing of every record.
 
-Rules of this file:
-
-1. Damage does not end the check: it goes on at the next sound batch that lies further on, if there
-   is one. So one flipped bit is one finding, and two are two.
-2. A newest segment may end in bytes that are no whole batch: its node is writing, or has crashed.
-   They are damage only if a sound batch lies behind them: then something in the middle was hit.
+After damage the check continues at the next valid batch, so that each damaged region is one
+finding. The active segment may end in an incomplete batch, if its node is writing or has crashed:
+that is damage only if a valid batch follows.
 """
 
 from __future__ import annotations
@@ -33,10 +30,10 @@ from .indexes import IndexCheck
 
 @dataclass(slots=True)
 class SegmentCheck:
-    """The check of one segment. ``batch_count`` and the like grow while ``run`` is consumed.
+    """Check of one segment. Counts and ``position`` increase while ``run`` is consumed.
 
-    ``next_base_offset`` is the next segment's, None if this one is the newest. ``on_progress`` is
-    called with the share of the segment that was read.
+    ``next_base_offset`` is None for the active segment. ``on_progress`` is called with the share of
+    the segment that has been read, in [0, 1].
     """
 
     file: ReadableFile
@@ -52,7 +49,7 @@ class SegmentCheck:
     position: int = 0
 
     def run(self) -> Iterator[Finding]:
-        """Read the whole segment and its indexes beside it."""
+        """Check the segment and its indexes."""
         byte_count = max(self.file.byte_count(), 1)
         while True:
             stop, error = Stop.END, None
@@ -88,11 +85,11 @@ class SegmentCheck:
         if first == self.base_offset or (first > self.base_offset and not self.is_contiguous):
             return
         if int(batches.position[0]) > 0 and first > self.base_offset:
-            return  # what lay before it was damaged, and reported
+            return  # the bytes before it are damaged, and reported
         yield damage(
             Kind.SEGMENT_NAME,
             self.file.path,
-            f"its name says that it begins with offset {self.base_offset}",
+            f"the base offset in the file name is {self.base_offset}",
             position=int(batches.position[0]),
             offset=first,
         )
@@ -100,16 +97,16 @@ class SegmentCheck:
     def _find_valid_batch_after(
         self, error: CorruptBatchError | None
     ) -> tuple[bool, list[Finding]]:
-        """Look behind what is no sound batch: whether to go on there, and what to report."""
+        """Search for a valid batch after the damage; return whether there is one, and findings."""
         path, position = self.file.path, self.position
         left = self.file.byte_count() - position
         expected = self.history.next_offset
         expected = self.base_offset if expected is None else expected
         if error is None and read_batch_at(self.file, position) is not None:
-            return True, []  # it was torn a moment ago, and the node has written the rest
+            return True, []  # the node has completed the batch meanwhile
         if isinstance(error, DecompressionLimitError):
             unread = read_batch_at(self.file, position)
-            if unread is not None:  # its CRC holds: the next batch begins where it ends
+            if unread is not None:  # its CRC is valid, and so is its length
                 self.position = position + unread.byte_count
                 self._skip(self.position, unread.next_offset)
                 return True, [of_error(error, path)]
@@ -126,28 +123,28 @@ class SegmentCheck:
         if error is not None:
             if self._is_last(position, left, expected):
                 return False, [of_error(error, path)]
-            reason = f"{error.reason}; no sound batch lies in the {left} bytes from there on"
+            reason = f"{error.reason}; no valid batch in the remaining {left} bytes"
             found_at = error.position
             return False, [damage(Kind.BATCH, path, reason, position=found_at, offset=error.offset)]
         return False, [self._torn_tail(position, left, expected)]
 
     def _damage_before_valid_batch(self, position: int, expected: int) -> Finding:
-        reason = "no whole batch begins here, and sound ones lie behind it"
+        reason = "incomplete batch, followed by valid batches"
         return damage(Kind.BATCH, self.file.path, reason, position=position, offset=expected)
 
     def _torn_tail(self, position: int, left: int, expected: int) -> Finding:
         path = self.file.path
         if self.next_base_offset is None:
             reason = (
-                f"its last {left} bytes hold no whole batch: its node was writing, or had crashed; "
-                "that is normal in a newest segment"
+                f"torn tail: the last {left} bytes are an incomplete batch; this is normal in the "
+                "active segment of a node that is running or has crashed"
             )
             return note(Kind.TORN_TAIL, path, reason, position=position, offset=expected)
-        reason = f"its last {left} bytes hold no whole batch, and newer segments follow"
+        reason = f"the last {left} bytes are an incomplete batch, and newer segments follow"
         return damage(Kind.BATCH, path, reason, position=position, offset=expected)
 
     def _is_last(self, position: int, left: int, expected: int) -> bool:
-        """Whether a damaged batch, by what its header says, is the last one of the segment."""
+        """Return whether the damaged batch, by its header, is the last one of the segment."""
         head = self.file.read_at(position, BATCH_HEADER_BYTES)
         if len(head) < BATCH_HEADER_BYTES:
             return False

@@ -1,1 +1,1 @@
-"""The command line: ``raftlog cat | state | diff | check``. Needs neither Spark nor Java."""
+"""The command line tool ``raftlog``. Needs neither Spark nor Java."""

@@ -1,4 +1,4 @@
-"""``raftlog cat``: records, or batches, as they lie there."""
+"""``raftlog cat``: print records or record batches."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from .parser import Parser, offset, redactor
 from .source import log_of
 
 ABOUT = """
-Print the records of a log, one JSON line each:
+Print the records of a log, one JSON object a line:
 
   {"offset":4,"leaderEpoch":1,"timestamp":1795248204043,"type":"TOPIC_RECORD","version":0,
    "data":{...}}
 
-type, version and data are what kafka-dump-log prints; timestamp is in milliseconds. Every record
-of a file is printed as it is there, committed or not: stderr says which end was taken. Several
-voters' copies, and nodes, give what is committed. Of an ordinary partition: key, value and
-headers, as text if they are UTF-8, else base64 as keyBase64 and valueBase64. Of a .checkpoint:
-its records; their offsets begin at 0 and mean nothing.
+type, version and data are printed as kafka-dump-log prints them; timestamp is in milliseconds.
+From one directory or file, all records are printed, committed or not; from the directories of
+several voters, or from running nodes, only committed records. The end offset in use is printed to
+stderr. Records of an ordinary partition have key, value and headers, as text if they are valid
+UTF-8, otherwise as base64 in keyBase64 and valueBase64. Records of a .checkpoint have offsets that
+begin at 0 and are not offsets of the log.
 """
 
 EXAMPLES = """
@@ -31,21 +32,21 @@ raftlog cat --bootstrap-server controller-1:9093 --from 1200 --type config
 
 
 def parser() -> Parser:
-    """What ``raftlog cat`` takes."""
+    """Return the parser of ``raftlog cat``."""
     command = Parser("cat", ABOUT, EXAMPLES, takes_nodes=True)
     command.add_argument(
         "--from",
         dest="start_offset",
         metavar="OFFSET",
         type=offset,
-        help="the first offset to print; default: the first one on disk",
+        help="first offset to print; default: the log start offset",
     )
     command.add_argument(
         "--to",
         dest="end_offset",
         metavar="OFFSET",
         type=offset,
-        help="print the offsets below this one; default: to the end",
+        help="print records below this offset; default: the end of the log",
     )
     command.add_argument(
         "--type",
@@ -53,13 +54,13 @@ def parser() -> Parser:
         metavar="TYPE",
         action="append",
         default=[],
-        help="print records of this type only; may be repeated. PARTITION_RECORD, PartitionRecord, "
-        "partition and 3 are the same",
+        help="print only records of this type; can be repeated. PARTITION_RECORD, PartitionRecord, "
+        "partition and 3 (the API key) are equivalent",
     )
-    command.add_argument("--control", action="store_true", help="print control records too")
-    command.add_argument("--noop", action="store_true", help="print NoOp records too")
+    command.add_argument("--control", action="store_true", help="also print control records")
+    command.add_argument("--noop", action="store_true", help="also print NoOpRecords")
     command.add_argument(
-        "--batches", action="store_true", help="print batches instead, with their headers"
+        "--batches", action="store_true", help="print the headers of record batches, not records"
     )
     command.add_kind()
     command.add_redaction()
@@ -68,11 +69,11 @@ def parser() -> Parser:
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Print what was asked for. Returns the exit code."""
+    """Print records or batches; return the exit code."""
     if arguments.batches and (arguments.types or arguments.control or arguments.noop):
-        parser().error("--batches prints whole batches: it takes no --type, --control or --noop")
+        parser().error("--batches cannot be combined with --type, --control or --noop")
 
-    # Here, not above: `raftlog cat --help` needs neither numpy nor pyarrow.
+    # Not at module level: `raftlog cat --help` loads neither numpy nor pyarrow.
     from .selection import select
 
     selection = select(arguments.types, control=arguments.control, noop=arguments.noop)

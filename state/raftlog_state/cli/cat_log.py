@@ -1,12 +1,9 @@
-"""Read a log for ``raftlog cat``, and print it as it comes.
+"""Reading of a log for ``raftlog cat``.
 
-Rules of this file:
-
-1. Memory is bounded by a chunk of the log, or by what one batch expands to: lines are written as
-   they are made, and a long one in parts.
-2. What was whole is printed before the error of what was not is told. A value that is damaged in a
-   batch whose CRC holds is told on stderr and passed over, and the exit code is 1.
-3. Which end was taken, and whether what is printed is committed, is said on stderr.
+Memory is bounded by one chunk of the log or one decompressed batch. Everything before a damaged
+batch is printed before the error. A value that cannot be parsed, in a batch with a valid CRC, is
+reported on stderr and skipped, and the exit code is 1. stderr also names the end offset in use, and
+whether the records below it are committed.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from .selection import Selection
 
 _OFFSET_END: Final = 2**63 - 1
 _REPORTED_MAX: Final = 20
-"""How many damaged values are told one by one."""
+"""Damaged values that are reported individually."""
 
 
 def print_records(
@@ -42,7 +39,7 @@ def print_records(
     output: Output,
     console: Console,
 ) -> int:
-    """Print records, one line each. Returns the exit code: 1 if a value was damaged."""
+    """Print records, one line each; return the exit code, 1 if a value is damaged."""
     damaged = _DamagedValues(log.path, console)
     is_metadata = log.kind is LogKind.METADATA
     columns = Column.ALL_BUT_HEADERS if is_metadata else Column.ALL
@@ -62,7 +59,7 @@ def print_batches(
     output: Output,
     console: Console,
 ) -> int:
-    """Print the batches that overlap the range, one line each. Returns the exit code."""
+    """Print the batches that overlap the range, one line each; return the exit code."""
     is_remote = log.source is SourceKind.QUORUM
     for batch in _batches(log, start_offset, end_offset, console):
         output.line(batch_line(batch, None if is_remote else _file_name(batch)))
@@ -74,7 +71,7 @@ def _file_name(batch: RecordBatch) -> str | None:
 
 
 class _DamagedValues:
-    """Tells which values could not be read, and how many."""
+    """Report of the values that cannot be parsed: the first ones, then their number."""
 
     def __init__(self, path: str, console: Console) -> None:
         self._path = path
@@ -88,7 +85,7 @@ class _DamagedValues:
 
     def finish(self) -> int:
         if self._count > _REPORTED_MAX:
-            self._console.log(f"{self._count} records in all have damaged values")
+            self._console.log(f"{self._count} records have damaged values in total")
         return 1 if self._count else 0
 
 
@@ -115,9 +112,9 @@ def _scans(
 def _snapshot_scans(
     log: LogReader, start_offset: int | None, end_offset: int | None, columns: Column
 ) -> Iterator[Scan]:
-    """A checkpoint has offsets of its own, which begin at 0."""
+    """Yield the scans of a snapshot file, whose offsets begin at 0."""
     snapshot_id = log.newest_snapshot()
-    assert snapshot_id is not None, "it was opened as a checkpoint"
+    assert snapshot_id is not None, "opened as a snapshot"
     start = 0 if start_offset is None else start_offset
     end = _OFFSET_END if end_offset is None else end_offset
     for scan in log.read_snapshot(snapshot_id).scan(columns=columns):
@@ -132,7 +129,7 @@ def _batches(
         yield from log.batches(start, end)
         return
     snapshot_id = log.newest_snapshot()
-    assert snapshot_id is not None, "it was opened as a checkpoint"
+    assert snapshot_id is not None, "opened as a snapshot"
     start = 0 if start_offset is None else start_offset
     end = _OFFSET_END if end_offset is None else end_offset
     for batch in log.read_snapshot(snapshot_id).batches():
@@ -143,12 +140,12 @@ def _batches(
 def _range(
     log: LogReader, start_offset: int | None, end_offset: int | None, console: Console
 ) -> tuple[int, int]:
-    """The offsets to print. Raises ``OffsetOutOfRangeError``."""
+    """Return the start and end offset to print. Raises ``OffsetOutOfRangeError``."""
     log_start_offset = log.log_start_offset
     end = log.read_end(isolation=Isolation.READ_UNCOMMITTED)
     log_end_offset = end.offset
     if end_offset is None:
-        console.log(f"up to offset {log_end_offset} (exclusive): {end.explanation}")
+        console.log(f"reading up to offset {log_end_offset} (exclusive): {end.explanation}")
     elif end.basis in (EndBasis.DIRECTORY, EndBasis.FILE):
         console.log(f"the log ends at offset {log_end_offset} (exclusive): {end.explanation}")
     for wanted in (start_offset, end_offset):
@@ -164,8 +161,8 @@ def _range(
 
 
 def _clip(records: RecordColumns, start_offset: int, end_offset: int) -> RecordColumns:
-    """The records with offsets in [start, end)."""
-    assert records.offset is not None, "it was asked for"
+    """Return the records with offsets in [start, end)."""
+    assert records.offset is not None, "a requested column"
     offsets = records.offset.to_numpy()
     mask = (offsets >= start_offset) & (offsets < end_offset)
     chosen: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""``raftlog check``: look for damage."""
+"""``raftlog check``: verify a log."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .output import Console, Output
 from .parser import Parser, kind_of
 
 ABOUT = """
-Read everything and look for damage: the CRC and the frame of every batch, offsets that skip or go
-back, leader epochs that fall or that leader-epoch-checkpoint denies, index entries that name no
-batch, segments that are not named after their first offset, files that do not parse, checkpoints
-without header or footer; and of a metadata log, replay it, and compare each checkpoint with what
-the log says. Of several copies of one log (commas between them), also where they diverge.
+Read a whole log and report damage: batches with a wrong CRC or invalid header, offset gaps and
+regressions, leader epochs that decrease or contradict leader-epoch-checkpoint, index entries that
+point at no batch, segments whose name is not their base offset, files that cannot be parsed,
+snapshots without header or footer. A metadata log is also replayed, and each snapshot is compared
+with the replayed state. Several replicas of one log (comma-separated) are compared with each other.
 
-One line for each finding, then a summary. Damage makes the exit code 1; a note does not: the torn
-tail of a running node, for instance, is normal.
+Prints one line a finding, then a summary. The exit code is 1 if there is damage. Notes do not
+affect it: the torn tail of a running node, for instance, is normal.
 """
 
 EXAMPLES = """
@@ -27,16 +27,18 @@ raftlog check orders-0 --json | jq 'select(.severity == "damage")'
 
 
 def parser() -> Parser:
-    """What ``raftlog check`` takes."""
+    """Return the parser of ``raftlog check``."""
     command = Parser("check", ABOUT, EXAMPLES)
     command.add_kind()
     command.add_decompression_limit()
-    command.add_argument("--json", action="store_true", help="print findings as JSON lines")
+    command.add_argument(
+        "--json", action="store_true", help="print findings and summary as JSON, one object a line"
+    )
     return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Print what is found. Returns the exit code: 0 sound, 1 damaged."""
+    """Print the findings; return the exit code: 0 no damage, 1 damaged."""
     from raftlog_state.check import LogCheck, Severity
 
     check = LogCheck(
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         summary = {"damage": damage_count, "notes": note_count, **check.summary()}
         output.line(json.dumps({"summary": summary}, separators=(",", ":"), ensure_ascii=False))
     else:
-        verdict = "sound"
+        verdict = "valid"
         if damage_count:
             verdict = f"damaged ({damage_count} finding{'s' if damage_count > 1 else ''})"
         output.line(f"{verdict}: {check.summary_text()}")

@@ -1,4 +1,4 @@
-"""``raftlog configure``: show or change the settings of a log of one's own."""
+"""``raftlog configure``: print or change the settings of a log."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .output import Console, Output
 from .parser import Parser
 
 ABOUT = """
-Print the settings of a log that `raftlog.open` made, as raftlog.properties has them; with
-NAME=VALUE, change some first. Names and units are Kafka's; -1 is no limit.
+Print the settings of a log created by `raftlog.open`, from its raftlog.properties; with NAME=VALUE,
+change them first. Names and units are those of Kafka's topic configs; -1 is no limit.
 
-Processes that have the log open take the change up with their next append.
+A process that has the log open applies a change with its next append.
 
-A log with values=kraft is trimmed below its snapshots only. A node of a quorum makes none: there
-retention.ms and retention.bytes have no effect, and the log keeps every record.
+A log with values=kraft is trimmed only below its snapshots. A node of a quorum writes no snapshots:
+its retention.ms and retention.bytes have no effect, and the log keeps all records.
 """
 
 EXAMPLES = """
@@ -24,14 +24,14 @@ raftlog configure decisions-0 max.message.bytes=67108864 retention.ms=604800000
 
 
 def parser() -> Parser:
-    """What ``raftlog configure`` takes."""
+    """Return the parser of ``raftlog configure``."""
     command = Parser("configure", ABOUT, EXAMPLES)
-    command.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="what to change")
+    command.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="setting to change")
     return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Print the settings as they are then. Returns the exit code."""
+    """Change the given settings and print all; return the exit code."""
     changes = {}
     for setting in arguments.settings:
         name, equals, value = setting.partition("=")

@@ -1,12 +1,11 @@
-"""Rivals that count together on a quorum's log, and a check that nothing is lost or doubled.
+"""Counter workload: concurrent writers increment one counter, then the log is verified.
 
-Rules of this file:
+A record is an increment of ``raftlog.node.replicated_counter``. A writer that appends number N has
+read N - 1 increments, and sets ``required_base_offset`` to the end that it read: of concurrent
+appends one succeeds, and the log has every increment once, in order. Acknowledged increments are
+recorded and searched for in the log at the end.
 
-1. A record is an increment as of ``raftlog.node.replicated_counter``: whoever appends number N has
-   read N - 1 of them and names the offset that his must get. So of rivals one wins, and the log
-   itself shows every increment once, in order.
-2. What was acknowledged is remembered, and looked for in the log at the end.
-3. A quorum without a leader is waited for; what a caller may not do, or no quorum, ends the run.
+Writers retry while there is no leader; any other error ends the run.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _COMMIT_TIMEOUT_S: Final = 10.0
 
 @dataclass(slots=True)
 class Tally:
-    """What happened, by all who count. Shared by threads."""
+    """Results of all writers. Thread-safe."""
 
     acknowledged: dict[int, int] = field(default_factory=dict)
-    """The increment by its offset."""
+    """Increments by offset."""
     latencies_ms: list[float] = field(default_factory=list)
     conflict_count: int = 0
     timeout_count: int = 0
@@ -47,7 +46,7 @@ class Tally:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def record_acknowledged(self, offset: int, number: int, began_s: float) -> None:
-        """An increment was acknowledged."""
+        """Record an acknowledged increment."""
         now_s = time.monotonic()
         with self._lock:
             self.acknowledged[offset] = number
@@ -56,17 +55,17 @@ class Tally:
             self._last_s = now_s
 
     def record_conflict(self) -> None:
-        """A rival was first."""
+        """Record an append that lost against a concurrent one."""
         with self._lock:
             self.conflict_count += 1
 
     def record_timeout(self) -> None:
-        """Nobody led, or nobody knows what became of an append."""
+        """Record a request without leader, or an append whose outcome is unknown."""
         with self._lock:
             self.timeout_count += 1
 
     def latency_ms(self, share: float) -> float:
-        """The latency that this share of appends did not exceed."""
+        """Return a latency quantile: ``share`` of the appends took at most as long."""
         with self._lock:
             ordered = sorted(self.latencies_ms)
         return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0
@@ -74,7 +73,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the log holds in the end. Offsets are those of wrong records."""
+    """Result of ``verify``: the counter's value, offsets of lost and of out-of-order increments."""
 
     value: int
     lost: tuple[int, ...]
@@ -86,7 +85,7 @@ class Verdict:
 
 
 class CounterWriter:
-    """One who counts, on a thread of his own."""
+    """Writer of increments, with its own thread and connection."""
 
     def __init__(self, connect: Callable[[], ConnectedLog], tally: Tally, until_s: float) -> None:
         self._connect = connect
@@ -101,11 +100,11 @@ class CounterWriter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let him finish what he is at."""
+        """Stop after the append in progress."""
         self._stopped.set()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Whether he is done."""
+        """Wait for the thread; return whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -138,7 +137,7 @@ class CounterWriter:
             self._tally.record_acknowledged(done.base_offset, number, began_s)
 
     def _catch_up(self, log: ConnectedLog, end_offset: int) -> None:
-        """Read what is committed, as far as a rival's appends reach if they are committed soon."""
+        """Read committed increments up to ``end_offset``, or until the commit timeout."""
         deadline_s = time.monotonic() + _COMMIT_TIMEOUT_S
         while True:
             try:
@@ -159,14 +158,14 @@ class CounterWriter:
 
 
 def verify(log: ConnectedLog | EmbeddedLog, tally: Tally) -> Verdict:
-    """Read the log once, and compare it with what was acknowledged."""
+    """Read the whole log and compare it with the acknowledged increments."""
     value = 0
     missing = dict(tally.acknowledged)
     out_of_order = []
     for record in log.read():
         number = decode_increment(record.value)
         if number is None:
-            continue  # somebody else's
+            continue  # not an increment
         if value and number != value + 1:
             out_of_order.append(record.offset)
         value = number

@@ -1,4 +1,4 @@
-"""``raftlog diff``: what differs between two offsets."""
+"""``raftlog diff``: print the differences between the states at two offsets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .parser import Parser, offset, redactor
 from .source import log_of
 
 ABOUT = """
-Print the rows of state that differ between two offsets, one JSON line each: entity, key, op
-(c made, u changed, d gone), and the row after, the row before, or each changed field before and
-after.
+Print the rows that differ between the cluster states at two offsets, one JSON object a line:
+entity, key, op (c created, u updated, d deleted), and the row after, the row before, or each
+changed field before and after.
 
-Both offsets are end offsets, as --at of `raftlog state`: what is printed is what the records did
-that `raftlog cat --from A --to B` prints.
+Both offsets are end offsets (exclusive), like --at of `raftlog state`: the differences are the
+effect of the records that `raftlog cat --from A --to B` prints.
 """
 
 EXAMPLES = """
@@ -27,7 +27,7 @@ raftlog diff __cluster_metadata-0 --from 1200 | jq 'select(.entity == "partition
 
 
 def parser() -> Parser:
-    """What ``raftlog diff`` takes."""
+    """Return the parser of ``raftlog diff``."""
     command = Parser("diff", ABOUT, EXAMPLES, takes_nodes=True)
     command.add_argument(
         "--from",
@@ -35,14 +35,14 @@ def parser() -> Parser:
         metavar="OFFSET",
         type=offset,
         required=True,
-        help="compare the state of all records below this offset",
+        help="first state: all records below this offset",
     )
     command.add_argument(
         "--to",
         dest="end_offset",
         metavar="OFFSET",
         type=offset,
-        help="with the state of all records below this one; default: the end",
+        help="second state: all records below this offset; default: the end of the log",
     )
     command.add_redaction()
     command.add_decompression_limit()
@@ -50,11 +50,11 @@ def parser() -> Parser:
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Print the differences. Returns the exit code."""
+    """Print the differences; return the exit code."""
     hide = redactor(arguments)
     start, end = arguments.start_offset, arguments.end_offset
     if end is not None and end < start:
-        parser().error(f"--to {end} lies before --from {start}")
+        parser().error(f"--to {end} is less than --from {start}")
 
     from raftlog_state.delta import diff
     from raftlog_state.image_reader import ImageReader
@@ -66,7 +66,9 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         if end is None:
             end = images.end_offset()
             if end < start:
-                raise OptionError(option="--from", reason=f"it lies behind the end, offset {end}")
+                raise OptionError(
+                    option="--from", reason=f"exceeds the end offset of the log, {end}"
+                )
         before = images.image_at(start)
         after = images.image_at(end)
     for change in diff(before, after):

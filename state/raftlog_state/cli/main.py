@@ -1,14 +1,12 @@
-"""The entry point: picks the command, and turns every way it can end into an exit code.
+"""Entry point of ``raftlog``: selects the command and maps its outcome to an exit code.
 
-Rules of this file:
+Only the module of the selected command is imported, so that ``raftlog --help`` loads neither numpy
+nor pyarrow. A ``RaftlogError`` is printed as one sentence on stderr, without a stack trace, after
+all output that precedes it.
 
-1. Only the chosen command's module is imported, and numpy and pyarrow only by what reads a log:
-   ``raftlog --help`` has to be instant.
-2. Exit codes: 0 done; 1 the log is damaged, or does not hold what was asked for; 2 a wrong call, or
-   a path that cannot be looked at; 130 Ctrl-C; 141 the reader of the output has gone. 130 and 141
-   are what a shell shows for SIGINT and SIGPIPE.
-3. People never see a stack trace for what a log, a path or an option did: errors of raftlog are
-   one sentence on stderr, after everything that was whole has been written.
+Exit codes: 0 success; 1 the log is damaged, or does not contain what was requested, or the command
+failed; 2 invalid arguments, or a path that cannot be read; 130 Ctrl-C; 141 the reader of stdout
+closed the pipe. 130 and 141 are 128 + SIGINT and 128 + SIGPIPE, as in a shell.
 """
 
 from __future__ import annotations
@@ -56,37 +54,38 @@ _USAGE_ERRORS: Final = (
 HELP: Final = """\
 usage: raftlog COMMAND PATH [OPTION ...]
 
-Reads the logs of Apache Kafka from their files, of a running node too: nothing is locked,
-nothing is written. Secrets are redacted.
+Read the logs of Apache Kafka from their files, also of a running broker or controller: without
+locks, and without writing to them. Secrets are redacted.
 
 commands:
-  cat      print records (or batches), one JSON line each
-  state    print the cluster's state at an offset
-  diff     print what differs between two offsets
-  check    look for damage; exit 0 sound, 1 damaged
-  snapshot write the state at an offset as a checkpoint that Kafka boots from
+  cat        print records or record batches, one JSON object a line
+  state      print the cluster state at an offset
+  diff       print the differences between the states at two offsets
+  check      verify a log; exit code 0: no damage, 1: damaged
+  snapshot   write the cluster state at an offset to a snapshot that Kafka can load
 
-commands for logs of your own (raftlog.open), never for Kafka's:
-  configure  print or change a log's settings
-  repair     mend what a crash left; give up what is damaged
+commands for logs created by raftlog (raftlog.open), not for Kafka's:
+  configure  print or change the settings of a log
+  repair     recover a log after a crash, or truncate it where it is damaged
 
-a log of your own that several machines keep:
-  node       run a node of a quorum, see `raftlog node --help`
-  quorum     show who leads and votes; add or remove a voter
+commands for a log replicated by a raftlog quorum:
+  node       run a node of the quorum, see `raftlog node --help`
+  quorum     describe the leader, voters and observers; add or remove a voter
 
-PATH is a metadata directory, a node's log directory, a partition's directory, a .log segment,
-a .checkpoint, or several copies of one log, comma-separated or as a glob. cat,
-state, diff and snapshot also ask a live cluster's controllers: --bootstrap-server HOST:PORT,...
+PATH is a metadata directory, a log directory of a broker or controller, a partition directory, a
+.log segment, a .checkpoint file, or several replicas of one log, comma-separated or as a glob.
+cat, state, diff and snapshot can read from the controllers of a running cluster instead, with
+--bootstrap-server HOST:PORT,...
 
 examples:
   raftlog cat /var/lib/kafka/__cluster_metadata-0 --type partition | jq .
   raftlog state /var/lib/kafka topics
   raftlog diff /var/lib/kafka --from 1200 --to 1300
   raftlog state --bootstrap-server controller-1:9093 brokers
-  raftlog check /var/lib/kafka && echo sound
+  raftlog check /var/lib/kafka && echo valid
 
-`raftlog COMMAND --help` tells more about one. `raftlog --version` prints the version.
-Exit codes: 0 done, 1 damaged or not there, 2 wrong call or unreadable path.
+`raftlog COMMAND --help` describes a command. `raftlog --version` prints the version.
+Exit codes: 0 success, 1 damaged or not found in the log, 2 invalid arguments or unreadable path.
 """
 
 COMMANDS: Final = (
@@ -107,7 +106,7 @@ def main(
     stdout: BinaryIO | None = None,
     stderr: TextIO | None = None,
 ) -> int:
-    """Run one command. Returns the exit code; the streams are the process's unless given."""
+    """Run one command and return its exit code. The streams default to the process's."""
     console = Console(sys.stderr if stderr is None else stderr)
     output = Output(sys.stdout.buffer if stdout is None else stdout)
     try:
@@ -123,13 +122,13 @@ def main(
         console.clear()
         return _broken_pipe(output)
     except OutputFailedError as error:
-        console.log(f"the output cannot be written: {error.reason}")
+        console.log(f"cannot write to stdout: {error.reason}")
         return EXIT_FAILED
     except KeyboardInterrupt:
         console.clear()
         return EXIT_INTERRUPTED
     except MemoryError:
-        console.log("there is not enough memory for this; ask for fewer offsets")
+        console.log("out of memory; select fewer offsets")
         return EXIT_FAILED
     return status
 
@@ -198,7 +197,7 @@ def _command(name: str) -> ModuleType:
             return quorum
     usage = HELP.partition("\n")[0] + "\n"
     hint = nearest(name, COMMANDS) or "the commands are " + ", ".join(COMMANDS)
-    raise WrongCallError("raftlog", usage, f"no command {name!r}; {hint}")
+    raise WrongCallError("raftlog", usage, f"unknown command {name!r}; {hint}")
 
 
 def _node_command(name: str | None) -> ModuleType:
@@ -230,7 +229,7 @@ def _node_command(name: str | None) -> ModuleType:
     if name is None:
         raise WrongCallError("raftlog node", usage, "a command is missing")
     hint = nearest(name, NODE_COMMANDS) or "the commands are " + ", ".join(NODE_COMMANDS)
-    raise WrongCallError("raftlog node", usage, f"no command {name!r}; {hint}")
+    raise WrongCallError("raftlog node", usage, f"unknown command {name!r}; {hint}")
 
 
 def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
@@ -240,14 +239,14 @@ def _print_error(error: RaftlogError, output: Output, console: Console) -> int:
     except BrokenPipeError:
         return _broken_pipe(output)
     except OutputFailedError as failed:
-        console.log(f"the output cannot be written: {failed.reason}")
+        console.log(f"cannot write to stdout: {failed.reason}")
         return EXIT_FAILED
     console.log(str(error))
     return EXIT_WRONG_CALL if isinstance(error, _USAGE_ERRORS) else EXIT_FAILED
 
 
 def _broken_pipe(output: Output) -> int:
-    # What Python still holds for the closed pipe would raise again when the process ends.
+    # Python flushes stdout at exit, and would raise BrokenPipeError again.
     descriptor = output.fileno()
     if descriptor is not None:
         nowhere = os.open(os.devnull, os.O_WRONLY)

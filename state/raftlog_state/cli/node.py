@@ -1,4 +1,4 @@
-"""``raftlog node``: the commands of a process that keeps one copy of a quorum's log."""
+"""``raftlog node``: help text and names of the commands of a quorum's node."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from typing import Final
 HELP: Final = """\
 usage: raftlog node COMMAND [OPTION ...]
 
-Three or five nodes keep one log: an append that was acknowledged survives any minority of them.
-Clients of Apache Kafka produce to it and consume from it; so does `raftlog.connect`.
+A quorum of three or five nodes replicates one log by KRaft. Acknowledged records survive the loss
+of any minority of the nodes. Clients are `raftlog.connect` and Apache Kafka's producers and
+consumers.
 
 commands:
-  format       make a node's directory, once
+  format       format the directory of a new node
   start        run a node until SIGTERM
-  recover      have a stopped node vote again that was damaged
-  workload     count on a running quorum, and check that it keeps its word
-  random-uuid  print a new id, for a cluster or a directory
+  recover      let a stopped node with a damaged log or quorum-state vote again
+  workload     append to a running quorum from several writers, then verify its log
+  random-uuid  print a random id for a cluster or a directory
 
-the smallest node.toml:
+minimal node.toml:
   [node]
   id = 1
   directory = "data"
   [listeners.both]
   address = "127.0.0.1:9192"
 
-a node of three, that others can reach, needs TLS:
+one of three nodes on a network (TLS is required except on loopback):
   [node]
   id = 1
   directory = "/var/lib/raftlog"
@@ -45,7 +46,8 @@ examples:
   raftlog node format --config node.toml --standalone
   raftlog node start --config node.toml
 
-`raftlog node COMMAND --help` tells more about one, `pydoc raftlog.node.config` all of node.toml.
+`raftlog node COMMAND --help` describes a command, `pydoc raftlog.node.config` all keys of
+node.toml.
 """
 
 COMMANDS: Final = ("format", "start", "recover", "workload", "random-uuid")

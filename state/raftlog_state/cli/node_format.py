@@ -1,4 +1,4 @@
-"""``raftlog node format``: make a node's directory, once."""
+"""``raftlog node format``: format the directory of a new node."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from raftlog.quorum.voters import VoterSet
 
 ABOUT = """
-Make the directory that FILE names, as Kafka's kafka-storage does, and print who it belongs to. Say
-who votes, in one of three ways, unless static_voters in FILE does:
+Format the directory that FILE names, like Kafka's kafka-storage, and print its cluster id, node id
+and directory id. Unless FILE has static_voters, one of these options selects the initial voters:
 
-  --standalone        this node alone; others are added later (kafka-metadata-quorum add-controller)
-  --initial-voters    these nodes, each of which is formatted with the same list
-  --no-initial-voters others; this node is added later
+  --standalone         this node alone; add others later (`raftlog quorum --add-voter`, or
+                       kafka-metadata-quorum add-controller)
+  --initial-voters     the listed nodes; format each of them with the same list
+  --no-initial-voters  other nodes; this node starts as an observer and can be added later
 
-What is there is never written over: a node that forgets what it has voted can elect a second
-leader. What a format that was cut short left is gone over.
+A formatted directory is never overwritten: a node that loses its vote could elect a second leader
+in the same epoch. A format that was interrupted can be repeated.
 """
 
 EXAMPLES = """
@@ -33,38 +34,42 @@ raftlog node format --config node-4.toml --cluster-id 4L6g3nShT-eMCtK--X86sw --n
 
 
 def parser() -> Parser:
-    """What ``raftlog node format`` takes."""
+    """Return the parser of ``raftlog node format``."""
     command = Parser("node format", ABOUT, EXAMPLES, takes_path=False)
     command.add_argument(
-        "-c", "--config", metavar="FILE", required=True, help="the node's TOML file"
+        "-c", "--config", metavar="FILE", required=True, help="configuration of the node (TOML)"
     )
     command.add_argument(
         "-t",
         "--cluster-id",
         metavar="ID",
-        help="the same for all nodes, as `raftlog node random-uuid` prints one; a new one by "
-        "default for --standalone",
+        help="id of the cluster, the same for all of its nodes, from `raftlog node random-uuid`; "
+        "default with --standalone: a random id",
     )
     ways = command.add_mutually_exclusive_group()
-    ways.add_argument("--standalone", action="store_true", help="this node alone votes at first")
+    ways.add_argument(
+        "--standalone", action="store_true", help="this node is the only initial voter"
+    )
     ways.add_argument(
         "--initial-voters",
         metavar="ID@HOST:PORT:DIRECTORY_ID,...",
-        help="who votes at first, by the addresses of their listeners for voters",
+        help="the initial voters, with the addresses of their listeners for voters",
     )
-    ways.add_argument("--no-initial-voters", action="store_true", help="to be added later")
+    ways.add_argument(
+        "--no-initial-voters", action="store_true", help="this node is no initial voter"
+    )
     command.add_argument(
         "--ignore-formatted",
         action="store_true",
-        help="do nothing if it is formatted already, for this node and this cluster",
+        help="do nothing if the directory is already formatted for this node and cluster",
     )
     return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Print whose directory it is then. Returns the exit code."""
+    """Format the directory and print its identity; return the exit code."""
     if arguments.cluster_id is None and not arguments.standalone:
-        parser().error("--cluster-id is missing: all nodes of a cluster have the same")
+        parser().error("--cluster-id is missing: all nodes of a cluster must have the same id")
 
     from raftlog.errors import AlreadyFormattedError
     from raftlog.node.config import read_config
@@ -99,12 +104,16 @@ def _initial_voters(text: str | None) -> VoterSet | None:
 
 
 def _identity(config: NodeConfig, cluster_id: str | None) -> tuple[str, ...]:
-    """What the directory says, which must be of this cluster, in the words of its file."""
+    """Return the lines of ``meta.properties`` that identify the directory.
+
+    Raises:
+        WrongClusterError: The directory belongs to another cluster.
+    """
     from raftlog.errors import WrongClusterError
     from raftlog.node.formatting import read_identity
 
     meta = read_identity(config)
-    assert meta.cluster_id is not None, "it was read"
+    assert meta.cluster_id is not None, "checked by read_identity"
     if cluster_id not in (None, meta.cluster_id):
         raise WrongClusterError(
             path=config.directory, expected_cluster_id=cluster_id, cluster_id=meta.cluster_id

@@ -1,4 +1,4 @@
-"""``raftlog node random-uuid``: a new id."""
+"""``raftlog node random-uuid``: print a random id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .output import Console, Output
 from .parser import Parser
 
 ABOUT = """
-Print a new id, for a cluster or for a node's directory, as Kafka's kafka-storage does.
+Print a random id for a cluster or for a node's directory, like `kafka-storage random-uuid`.
 """
 
 EXAMPLES = """
@@ -17,12 +17,12 @@ raftlog node random-uuid
 
 
 def parser() -> Parser:
-    """What ``raftlog node random-uuid`` takes: nothing."""
+    """Return the parser of ``raftlog node random-uuid``."""
     return Parser("node random-uuid", ABOUT, EXAMPLES, takes_path=False)
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Print one. Returns the exit code."""
+    """Print an id; return the exit code."""
     from raftlog.node.formatting import random_id
 
     output.line(random_id())

@@ -1,4 +1,4 @@
-"""``raftlog node recover``: have a stopped node vote again whose log or votes were damaged."""
+"""``raftlog node recover``: let a stopped node with a damaged log or quorum-state vote again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from .output import Console, Output
 from .parser import Parser
 
 ABOUT = """
-Look at the directory of a stopped node, and tell what keeps the node from voting: its log was
-damaged below what it had acknowledged (it votes again when it has fetched from a leader what is
-committed), or its quorum-state is damaged, missing, or has an epoch that no election comes after.
+Inspect the directory of a stopped node and print why the node does not vote: its log was damaged
+below the offset that it had acknowledged (it votes again once it has fetched the committed records
+from a leader), or its quorum-state is damaged, missing, or has an epoch far above that of the log.
 
-With --allow-data-loss the node votes with what it has. That is for a quorum in which too many nodes
-are damaged to elect a leader. Acknowledged records are lost if they were on damaged nodes alone:
-first try to restore one of those nodes from a backup, and recover no more nodes than a majority
-needs. If quorum-state is damaged, all nodes with such a file must be stopped.
+With --allow-data-loss the node votes with the log that it has. Use it if too many nodes are damaged
+to elect a leader. Acknowledged records that are only on damaged nodes are lost: first try to
+restore one of these nodes from a backup, and recover no more nodes than a majority needs. If
+quorum-state is damaged, first stop all nodes whose quorum-state is damaged.
 
-The exit code is 1 if something still keeps the node from voting.
+The exit code is 1 if the node still cannot vote.
 """
 
 EXAMPLES = """
@@ -27,21 +27,21 @@ raftlog node recover --config node.toml --allow-data-loss
 
 
 def parser() -> Parser:
-    """What ``raftlog node recover`` takes."""
+    """Return the parser of ``raftlog node recover``."""
     command = Parser("node recover", ABOUT, EXAMPLES, takes_path=False)
     command.add_argument(
-        "-c", "--config", metavar="FILE", required=True, help="the node's TOML file"
+        "-c", "--config", metavar="FILE", required=True, help="configuration of the node (TOML)"
     )
     command.add_argument(
         "--allow-data-loss",
         action="store_true",
-        help="have the node vote, though acknowledged records may be lost by it",
+        help="let the node vote even though acknowledged records may be lost",
     )
     return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Tell what was found and done. Returns the exit code."""
+    """Print what was found and changed; return the exit code."""
     from raftlog.node.config import read_config
     from raftlog.node.recovery import recover_node
 
@@ -51,14 +51,14 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
     if found.out_of_election_reason is not None:
         output.line(f"does not vote: {found.out_of_election_reason}")
     if found.election_problem is not None:
-        output.line(f"does not start or vote: {found.election_problem}")
+        output.line(f"cannot start or vote: {found.election_problem}")
     if found.votes:
-        output.line("nothing keeps this node from voting")
+        output.line("the node can vote")
         return 0
     if not allows_data_loss:
-        output.line("nothing was changed; --allow-data-loss has it vote with what it has")
+        output.line("nothing was changed; with --allow-data-loss the node votes with this log")
         return 1
     if found.new_epoch is not None:
-        output.line(f"quorum-state begins again at epoch {found.new_epoch}, without a vote")
-    output.line("votes again when it is started; what other nodes do not have either is lost")
+        output.line(f"quorum-state was reset to epoch {found.new_epoch}, without a vote")
+    output.line("the node votes after its next start; records that no node has are lost")
     return 0

@@ -8,13 +8,15 @@ from .output import Console, Output
 from .parser import Parser
 
 ABOUT = """
-Run the node that FILE describes, in the directory that `raftlog node format` made, until SIGTERM or
-Ctrl-C: then it hands leadership over, answers what is under way and closes its log; a second signal
-ends it at once. SIGHUP reads its certificates again, and [access] of FILE: what is wrong changes
-nothing, and who may do something else by then is disconnected when what he asked is answered.
+Run the node that FILE configures, in a directory formatted by `raftlog node format`.
 
-stderr has one JSON object a line: who leads, what was refused and why, never a record or a secret.
-The exit code is 1 if its log failed.
+SIGTERM and Ctrl-C shut it down: the node resigns leadership, completes requests in progress and
+closes its log. A second signal ends the process immediately. SIGHUP reloads certificates and the
+[access] table of FILE. If they are invalid, the old ones stay in use; clients whose permissions
+change are disconnected after their current request.
+
+Logs to stderr, one JSON object a line: elections, rejected requests and their reasons, never
+records or secrets. The exit code is 1 if the log failed.
 """
 
 EXAMPLES = """
@@ -23,16 +25,16 @@ raftlog node start --config node.toml
 
 
 def parser() -> Parser:
-    """What ``raftlog node start`` takes."""
+    """Return the parser of ``raftlog node start``."""
     command = Parser("node start", ABOUT, EXAMPLES, takes_path=False)
     command.add_argument(
-        "-c", "--config", metavar="FILE", required=True, help="the node's TOML file"
+        "-c", "--config", metavar="FILE", required=True, help="configuration of the node (TOML)"
     )
     return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Run until a signal. Returns the exit code."""
+    """Run the node until a signal; return the exit code."""
     from raftlog.node.config import read_config
 
     config = read_config(arguments.config)

@@ -1,4 +1,4 @@
-"""``raftlog node workload``: rivals that count on a quorum's log, and whether it kept its word."""
+"""``raftlog node workload``: append to a running quorum, then verify its log."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from .counter_workload import CounterWriter, Tally, Verdict
 
 ABOUT = """
-Count together on the log of a running quorum, for some seconds: each writer reads how far the count
-is and appends the next number where the log ends, or learns that a rival was first. Kill nodes
-meanwhile. In the end the log is read: every number that was acknowledged must be there, once and in
-order. The records stay: give it a log of its own.
+Increment one counter in the log of a running quorum, from several writers: each writer reads the
+counter and appends the next number at the end of the log, or fails if another writer was faster.
+Nodes can be killed meanwhile. At the end the log is read: every acknowledged number must be in it,
+once and in order. The records are not deleted: use a log for this purpose only.
 
-With --config instead, run the node of that file as `raftlog node start` does; while it leads it
-counts by itself, and each second it says how far: three nodes that are started so make a quorum
-that works. No other appends may be made to its log.
+With --config, run the node of FILE like `raftlog node start`; while it leads, it increments the
+counter itself and logs its value every second. Three nodes started this way are a quorum under
+load. No other client may append to its log.
 
-The exit code is 1 if an acknowledged number is missing, or one is there twice.
+The exit code is 1 if an acknowledged number is missing or duplicated.
 """
 
 EXAMPLES = """
@@ -38,25 +38,41 @@ _DAY_S: Final = 24 * 60 * 60
 
 
 def parser() -> Parser:
-    """What ``raftlog node workload`` takes."""
+    """Return the parser of ``raftlog node workload``."""
     command = Parser("node workload", ABOUT, EXAMPLES, takes_path=False)
     where = command.add_mutually_exclusive_group(required=True)
-    where.add_argument("--bootstrap-server", metavar="HOST:PORT,...", help="some nodes, or all")
-    where.add_argument("-c", "--config", metavar="FILE", help="run this node, and let it count")
+    where.add_argument(
+        "--bootstrap-server", metavar="HOST:PORT,...", help="one or more nodes of the quorum"
+    )
+    where.add_argument("-c", "--config", metavar="FILE", help="run the node that FILE configures")
     command.add_argument(
-        "--seconds", type=_int_between(1, _DAY_S), default=10, metavar="N", help="how long; 10"
+        "--seconds",
+        type=_int_between(1, _DAY_S),
+        default=10,
+        metavar="N",
+        help="duration; default: 10",
     )
     command.add_argument(
-        "--writers", type=_int_between(1, _WRITERS_MAX), default=4, metavar="N", help="how many; 4"
+        "--writers",
+        type=_int_between(1, _WRITERS_MAX),
+        default=4,
+        metavar="N",
+        help="number of concurrent writers; default: 4",
     )
-    command.add_argument("--tls-ca", metavar="FILE", help="the CA of the nodes' certificates")
-    command.add_argument("--tls-certificate", metavar="FILE", help="what is shown to the nodes")
-    command.add_argument("--tls-key", metavar="FILE", help="its key")
+    command.add_argument(
+        "--tls-ca", metavar="FILE", help="PEM file of the CA that signed the nodes' certificates"
+    )
+    command.add_argument(
+        "--tls-certificate", metavar="FILE", help="PEM file of this client's certificate"
+    )
+    command.add_argument(
+        "--tls-key", metavar="FILE", help="PEM file of the private key of --tls-certificate"
+    )
     return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Print what happens, each second, and what became of it. Returns the exit code."""
+    """Run the writers, print a line a second and the result; return the exit code."""
     if arguments.config is not None:
         return _run_node(arguments.config)
     import raftlog
@@ -80,7 +96,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
         try:
             _watch(writers, tally, output)
         except KeyboardInterrupt:
-            console.log("stopping; what is acknowledged is looked for")
+            console.log("stopping; verifying the acknowledged increments")
         finally:
             for writer in writers:
                 writer.stop()
@@ -94,7 +110,7 @@ def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
 
 
 def _run_node(path: str) -> int:
-    """Run a node that counts while it leads, until a signal."""
+    """Run a node that increments the counter while it leads, until a signal."""
     from raftlog.node.config import read_config
 
     config = read_config(path)
@@ -105,52 +121,53 @@ def _run_node(path: str) -> int:
 
 
 def _watch(writers: list[CounterWriter], tally: Tally, output: Output) -> None:
-    """A line a second until all are done."""
+    """Print a line a second until all writers have ended."""
     before = 0
     while not _are_done(writers, time.monotonic() + 1):
         count = len(tally.acknowledged)
         output.line(
-            f"{count - before} increments/s, {tally.conflict_count} refused so far, "
-            f"{tally.timeout_count} not answered"
+            f"{count - before} increments/s, {tally.conflict_count} conflicts so far, "
+            f"{tally.timeout_count} timeouts"
         )
         output.flush()
         before = count
 
 
 def _are_done(writers: list[CounterWriter], until_s: float) -> bool:
-    """Wait for all of them, but not beyond a moment; whether they are done."""
+    """Wait for all writers until ``until_s``; return whether all have ended."""
     return all(writer.join(max(until_s - time.monotonic(), 0)) for writer in writers)
 
 
 def _print_result(tally: Tally, verdict: Verdict, output: Output) -> None:
     if tally.error is not None:
-        output.line(f"a writer ended early: {tally.error}")
+        output.line(f"a writer failed: {tally.error}")
     output.line(
-        f"{len(tally.acknowledged)} increments acknowledged, {tally.conflict_count} refused "
-        f"because a rival was first, {tally.timeout_count} not answered"
+        f"{len(tally.acknowledged)} increments acknowledged, {tally.conflict_count} conflicts "
+        f"with another writer, {tally.timeout_count} timeouts"
     )
     output.line(
         f"latency p50 {tally.latency_ms(0.5):.1f} ms, p99 {tally.latency_ms(0.99):.1f} ms, max "
-        f"{tally.latency_ms(1):.1f} ms; longest silence {tally.longest_gap_ms:.0f} ms"
+        f"{tally.latency_ms(1):.1f} ms; longest time without progress "
+        f"{tally.longest_gap_ms:.0f} ms"
     )
     output.line(
-        f"the count is {verdict.value}: {len(verdict.lost)} acknowledged increments lost, "
-        f"{len(verdict.out_of_order)} out of order or doubled"
+        f"the counter is {verdict.value}: {len(verdict.lost)} acknowledged increments lost, "
+        f"{len(verdict.out_of_order)} out of order or duplicated"
     )
     if verdict.lost:
-        output.line(f"lost at offset {verdict.lost[0]}")
+        output.line(f"first lost increment: offset {verdict.lost[0]}")
     if verdict.out_of_order:
-        output.line(f"out of order at offset {verdict.out_of_order[0]}")
+        output.line(f"first increment out of order: offset {verdict.out_of_order[0]}")
 
 
 def _int_between(at_least: int, at_most: int) -> Callable[[str], int]:
-    """A whole number between two bounds, both allowed."""
+    """Return a parser of integers between two inclusive bounds."""
 
     def number(text: str) -> int:
         is_number = text.isascii() and text.isdigit() and len(text) < 10
         if not is_number or not at_least <= int(text) <= at_most:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {at_least} to {at_most}"
+                f"{text!r} is not an integer from {at_least} to {at_most}"
             )
         return int(text)
 

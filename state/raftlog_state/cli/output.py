@@ -1,12 +1,9 @@
-"""Where the command line writes: lines in large blocks to stdout, sentences and a bar to stderr.
+"""Output of the command line: buffered lines to stdout, messages and a progress bar to stderr.
 
-Rules of this file:
-
-1. A block is made of whole lines: whoever reads while we write never has to wait for half of one.
-   Only a line that is too long to be held is written in parts.
-2. What is not printable, or not Unicode (an old path, say), is written as backslash escapes, which
-   JSON reads: nothing that a path, a host or a record is called commands a terminal.
-3. stderr is for people: if it cannot be written, nobody is there, and nothing is said.
+stdout is written in blocks of complete lines; only a line that is too long to buffer is written in
+parts. Characters that are not printable, or not Unicode, are written as backslash escapes, which
+JSON parses: a path, host or record must not send control sequences to the terminal. Errors of
+stderr are ignored.
 """
 
 from __future__ import annotations
@@ -26,11 +23,11 @@ _BAR_EVERY_MS: Final = 100
 
 
 Line: TypeAlias = str | Iterator[str]
-"""A line without its newline; one that is too long to be held as the parts of it."""
+"""A line without its newline; if it is too long to buffer, an iterator over its parts."""
 
 
 class OutputFailedError(Exception):
-    """stdout took no more: the disk is full, for instance. Never leaves ``main``."""
+    """Writing to stdout failed, on a full disk for instance. Handled by ``main``."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -38,7 +35,7 @@ class OutputFailedError(Exception):
 
 
 class Output:
-    """Lines on their way to stdout."""
+    """Buffered writer of lines to stdout."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -70,12 +67,12 @@ class Output:
         self._character_count = character_count
 
     def text(self, text: str) -> None:
-        """Write lines that end with a newline already."""
+        """Write a text of several lines."""
         for line in text.splitlines():
             self.line(line)
 
     def flush(self) -> None:
-        """Hand everything over. Raises ``BrokenPipeError`` and ``OutputFailedError``."""
+        """Write everything buffered. Raises ``BrokenPipeError``, ``OutputFailedError``."""
         self._drain()
         try:
             self._stream.flush()
@@ -85,14 +82,14 @@ class Output:
             raise OutputFailedError((error.strerror or str(error)).lower()) from None
 
     def fileno(self) -> int | None:
-        """The file descriptor behind it, None if it is only memory."""
+        """Return the file descriptor, None if the stream is in memory."""
         try:
             return self._stream.fileno()
         except (io.UnsupportedOperation, ValueError):
             return None
 
     def is_terminal(self) -> bool:
-        """Whether a person watches the output itself."""
+        """Return whether stdout is a terminal."""
         return self._stream.isatty()
 
     def _drain(self) -> None:
@@ -121,7 +118,7 @@ class Output:
 
 
 class Console:
-    """stderr: sentences, and a progress bar if it is a terminal."""
+    """stderr: messages, and a progress bar if it is a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -130,12 +127,12 @@ class Console:
         self._next_bar_ms = _now_ms() + _BAR_FIRST_MS
 
     def log(self, sentence: str) -> None:
-        """Write one line for people."""
+        """Write a message as one line."""
         one_line = " ".join(sentence.splitlines())
         self.write(f"raftlog: {one_line}\n")
 
     def write(self, text: str) -> None:
-        """Write lines, in place of the bar."""
+        """Write lines; clear the progress bar first."""
         self.clear()
         text = "\n".join(printable(line) for line in text.split("\n"))
         try:
@@ -147,11 +144,11 @@ class Console:
             pass
 
     def disable_progress_bar(self) -> None:
-        """Show no bar: lines on the same terminal show that we are alive."""
+        """Show no progress bar, because stdout is the same terminal."""
         self._bar = False
 
     def progress(self, done: int, whole: int) -> None:
-        """Draw the bar at ``done`` of ``whole``, if it is time: never in the first half second."""
+        """Draw the bar at ``done`` of ``whole``: after 500 ms, and at most every 100 ms."""
         if not self._bar or whole <= 0 or _now_ms() < self._next_bar_ms:
             return
         self._next_bar_ms = _now_ms() + _BAR_EVERY_MS
@@ -164,7 +161,7 @@ class Console:
         self._bar_shown = True
 
     def clear(self) -> None:
-        """Take the bar away."""
+        """Erase the progress bar."""
         if self._bar_shown:
             self._bar_shown = False
             with contextlib.suppress(OSError):

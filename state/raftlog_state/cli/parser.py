@@ -1,10 +1,7 @@
-"""The argument parser of a command: argparse that names the nearest option for a wrong one.
+"""Argument parser of a command, with the options that several commands share.
 
-Rules of this file:
-
-1. Options are never abbreviated: ``--rev`` must not reveal a secret by accident.
-2. Positionals and options may come in any order.
-3. A wrong call is a ``WrongCallError``, which ``main`` prints as argparse would, with exit code 2.
+Options cannot be abbreviated: ``--rev`` must not reveal a secret by accident. Positional arguments
+and options may be in any order. An unknown option is answered with the most similar one.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ NODES_TIMEOUT_MS: Final = 30_000
 
 
 class WrongCallError(Exception):
-    """The command line does not make sense. Never leaves ``main``."""
+    """The command line is invalid. ``main`` prints it as argparse would, and exits with code 2."""
 
     def __init__(self, program: str, usage: str, reason: str) -> None:
         super().__init__(reason)
@@ -39,7 +36,7 @@ class WrongCallError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """What one command takes. ``--help`` is ``main``'s: it knows where to print."""
+    """Parser of one command's arguments. ``--help`` is handled by ``main``."""
 
     def __init__(
         self,
@@ -50,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         takes_path: bool = True,
         takes_nodes: bool = False,
     ) -> None:
-        """``takes_nodes``: nodes that run may be named in place of a path, see ``source``."""
+        """``takes_nodes``: ``--bootstrap-server`` is accepted in place of PATH, see ``source``."""
         examples = textwrap.indent(textwrap.dedent(examples).strip(), "  ")
         super().__init__(
             prog=f"raftlog {command}",
@@ -65,66 +62,74 @@ class Parser(argparse.ArgumentParser):
                 "path",
                 metavar="PATH",
                 nargs="?" if takes_nodes else None,
-                help="what to read, see `raftlog --help`",
+                help="directory or file to read, see `raftlog --help`",
             )
         if takes_nodes:
             self.add_nodes(is_required=not takes_path)
 
     def add_nodes(self, *, is_required: bool) -> None:
-        """The options of every command that asks nodes over the network."""
-        nodes = self.add_argument_group("nodes" if is_required else "nodes in place of PATH")
+        """Add the options of every command that connects to nodes."""
+        nodes = self.add_argument_group("nodes" if is_required else "nodes, instead of PATH")
         nodes.add_argument(
             "--bootstrap-server",
             metavar="HOST:PORT,...",
             required=is_required,
-            help="some nodes of a quorum of raftlog's, or all"
+            help="one or more nodes of a raftlog quorum"
             if is_required
-            else "some controllers of a live cluster, or nodes of a quorum of raftlog's, or all",
+            else "one or more controllers of a running Kafka cluster, or nodes of a raftlog quorum",
         )
-        nodes.add_argument("--tls-ca", metavar="FILE", help="the CA of the nodes' certificates")
-        nodes.add_argument("--tls-certificate", metavar="FILE", help="what is shown to the nodes")
-        nodes.add_argument("--tls-key", metavar="FILE", help="its key")
+        nodes.add_argument(
+            "--tls-ca",
+            metavar="FILE",
+            help="PEM file of the CA that signed the nodes' certificates",
+        )
+        nodes.add_argument(
+            "--tls-certificate", metavar="FILE", help="PEM file of this client's certificate"
+        )
+        nodes.add_argument(
+            "--tls-key", metavar="FILE", help="PEM file of the private key of --tls-certificate"
+        )
         nodes.add_argument(
             "--timeout-ms",
             metavar="MS",
             type=int,
-            help="how long a question is asked again, until a leader answers; default: "
+            help="how long to retry a request until the leader answers, in milliseconds; default: "
             f"{NODES_TIMEOUT_MS}",
         )
 
     def add_redaction(self) -> None:
-        """The options of every command that prints values."""
-        self.add_argument("--reveal", action="store_true", help="show secrets as they are")
+        """Add the options of every command that prints values."""
+        self.add_argument("--reveal", action="store_true", help="print secrets in clear text")
         self.add_argument(
             "--redact-key-file",
             metavar="FILE",
-            help="show a keyed hash in place of a secret, so that a change of it shows; the key is "
-            f"what FILE holds (or the environment variable {REDACT_KEY_VARIABLE})",
+            help="print a keyed hash instead of each secret, so that changes are visible; FILE "
+            f"contains the key (or set the environment variable {REDACT_KEY_VARIABLE})",
         )
 
     def add_kind(self) -> None:
-        """The option of every command that reads logs of both kinds."""
+        """Add ``--as``, for every command that reads metadata logs and partitions."""
         self.add_argument(
             "--as",
             dest="record_kind",
             choices=("metadata", "partition"),
-            help="what the records of PATH are, where its files do not tell: those of a metadata "
-            "log, whose secrets are redacted, or others, which are shown as they are",
+            help="the kind of records in PATH, if it cannot be detected from its files: metadata "
+            "records, whose secrets are redacted, or those of a partition, printed unchanged",
         )
 
     def add_decompression_limit(self) -> None:
-        """The option of every command that decodes records."""
+        """Add ``--max-decompressed-bytes``, for every command that decodes records."""
         self.add_argument(
             "--max-decompressed-bytes",
             metavar="BYTES",
             type=_decompressed_bytes,
             default=DECOMPRESSED_BYTES_MAX,
-            help="do not read a compressed batch that expands to more bytes than these; default: "
+            help="fail on a record batch that decompresses to more bytes than this; default: "
             f"{DECOMPRESSED_BYTES_MAX}, at most {DECOMPRESSED_BYTES_OPTION_MAX}",
         )
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """What was asked for. Raises ``WrongCallError``."""
+        """Parse the arguments. Raises ``WrongCallError``."""
         found, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             name = unknown[0].partition("=")[0]
@@ -132,16 +137,16 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unexpected argument {name!r}")
             options = [text for action in self._actions for text in action.option_strings]
             hint = nearest(name, options) or "`--help` lists the options"
-            self.error(f"no option {name!r}; {hint}")
+            self.error(f"unknown option {name!r}; {hint}")
         return found
 
     def error(self, message: str) -> NoReturn:
-        """A wrong call, as argparse found it."""
+        """Raise ``WrongCallError`` instead of exiting the process."""
         raise WrongCallError(self.prog, self.format_usage(), message)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """``did you mean ...?``, or None if nothing is near."""
+    """Return ``did you mean ...?`` for the most similar name, None if none is similar."""
     import difflib
 
     near = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
@@ -149,8 +154,8 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def offset(text: str) -> int:
-    """An offset on the command line: a number of Kafka's, not negative."""
-    # Not int(): it takes signs, spaces, underscores and digits of other scripts.
+    """Parse an offset, an integer in [0, 2**63 - 1]."""
+    # Not int() alone: it accepts signs, spaces, underscores and digits of other scripts.
     if not (text.isascii() and text.isdigit()) or int(text[:20]) > _OFFSET_MAX or len(text) > 20:
         raise argparse.ArgumentTypeError(f"{text!r} is not an offset (0, 1, 2, ...)")
     return int(text)
@@ -167,7 +172,7 @@ def _decompressed_bytes(text: str) -> int:
 
 
 def kind_of(arguments: argparse.Namespace) -> LogKind | None:
-    """What ``add_kind``'s option declares, None if it was not given."""
+    """Return the kind that ``--as`` declares, None without it."""
     from raftlog.client import LogKind
 
     name: str | None = getattr(arguments, "record_kind", None)
@@ -175,14 +180,14 @@ def kind_of(arguments: argparse.Namespace) -> LogKind | None:
 
 
 def redactor(arguments: argparse.Namespace) -> Redactor:
-    """What hides secrets, as ``add_redaction`` asked for it. Raises ``OptionError``."""
+    """Return the redactor that ``add_redaction``'s options configure. Raises ``OptionError``."""
     from raftlog_state.records import Redactor
 
     return Redactor(key=_redact_key(arguments.redact_key_file), reveal=arguments.reveal)
 
 
 def _redact_key(file_name: str | None) -> bytes | None:
-    """The user's key for keyed hashes, None if there is none."""
+    """Return the key for keyed hashes, None if no key is configured."""
     if file_name is None:
         text = os.environ.get(REDACT_KEY_VARIABLE)
         return os.fsencode(text) if text else None
@@ -193,6 +198,6 @@ def _redact_key(file_name: str | None) -> bytes | None:
         reason = getattr(error, "strerror", None) or "not a path"
         raise OptionError(option="--redact-key-file", reason=reason.lower()) from None
     if len(key) > _KEY_BYTES_MAX:
-        reason = f"the file holds more than {_KEY_BYTES_MAX} bytes"
+        reason = f"the key file is larger than {_KEY_BYTES_MAX} bytes"
         raise OptionError(option="--redact-key-file", reason=reason)
     return key

@@ -1,16 +1,13 @@
-"""Records and batches as the JSON lines that ``raftlog cat`` prints.
+"""Records and batches as the JSON lines of ``raftlog cat``.
 
-Rules of this file:
+A metadata record has ``offset``, ``leaderEpoch``, ``timestamp`` (ms), then ``type``, ``version``
+and ``data`` as kafka-dump-log prints them. So has a control record, with the type's name in Kafka's
+``ControlRecordType``. A record of an ordinary partition has ``key``, ``value`` and ``headers``:
+UTF-8 as text, other bytes as base64 in ``keyBase64`` and ``valueBase64``, null as null. A batch has
+kafka-dump-log's fields, and ``file``, the segment that ``position`` refers to.
 
-1. ``type``, ``version`` and ``data`` of a metadata record are kafka-dump-log's own text, behind
-   ``offset``, ``leaderEpoch`` and ``timestamp`` (ms). A control record has the same shape, and its
-   type is named as in Kafka's ``ControlRecordType``.
-2. Memory is bounded: of a scan's columns a slice at a time becomes Python's objects, and a record
-   that is larger than a slice becomes a line in parts.
-3. A record of an ordinary partition has ``key``, ``value`` and ``headers``. Bytes that are UTF-8
-   are text; others are base64, under ``keyBase64`` and ``valueBase64``. Null is null.
-4. Batches have kafka-dump-log's fields under its names, and behind them ``file``, since a position
-   means nothing without it.
+Memory is bounded: columns are converted to Python objects in slices, and a record that is larger
+than a slice is written as a line in parts.
 """
 
 from __future__ import annotations
@@ -41,32 +38,33 @@ OnDamage = Callable[[int, str], None]
 
 _SLICE_BYTES_MAX: Final = 1 * MIB
 _ROW_BYTES: Final = 64
-"""What a row, or a header, counts for beside its bytes: Python's objects for it."""
+"""Estimated size of the Python objects of a row or header, in addition to its bytes."""
 _PART_BYTES: Final = 48 * KIB
-"""Divisible by three: base64 of parts is that of the whole."""
+"""Divisible by three, so that the concatenated base64 of parts is the base64 of the whole."""
 _INT32_MAX: Final = 2**31 - 1
 _TIMESTAMP_NAMES: Final = {
     TimestampType.CREATE_TIME: "CreateTime",
     TimestampType.LOG_APPEND_TIME: "LogAppendTime",
 }
-_NO_VALUE: Final = "a metadata record: it has no value"
+_NO_VALUE: Final = "a metadata record without a value"
 
 
 def metadata_lines(
     records: RecordColumns, selection: Selection, record_json: RecordJson, on_damage: OnDamage
 ) -> Iterator[str]:
-    """Lines of a metadata log's records; ``record_json`` shows a value, redacted or not.
+    """Yield the lines of a metadata log's records; ``record_json`` converts and redacts a value.
 
-    A value that is damaged inside its sound batch goes to ``on_damage`` with its offset.
+    A value that cannot be parsed, in a batch with a valid CRC, is reported to ``on_damage`` with
+    its offset.
     """
     takes_noop = selection.takes(NoOpRecord.schema.api_key)
-    noop_json = record_json(NO_OP_VALUE)  # most records of an idle cluster: shown once
+    noop_json = record_json(NO_OP_VALUE)  # most records of an idle cluster: converted once
     any_type = selection.api_keys is None and selection.hidden_api_keys <= {
         NoOpRecord.schema.api_key
     }
     controls = records.is_control.tolist()
     keys = _list(records.key, len(records))
-    rows = zip(*_places(records), _list(records.value, len(records)), strict=True)
+    rows = zip(*_offset_columns(records), _list(records.value, len(records)), strict=True)
     for at, (offset, epoch, timestamp_ms, value) in enumerate(rows):
         try:
             if value == NO_OP_VALUE and not controls[at]:
@@ -91,7 +89,7 @@ def metadata_lines(
 
 
 def slices(records: RecordColumns) -> Iterator[RecordColumns]:
-    """Yield the records in slices of bounded size, a larger one alone."""
+    """Yield the records in slices of bounded size; a larger record is a slice of its own."""
     ends = np.cumsum(_byte_counts(records) + _ROW_BYTES)
     start = 0
     while start < len(records):
@@ -102,7 +100,7 @@ def slices(records: RecordColumns) -> Iterator[RecordColumns]:
 
 
 def _byte_counts(records: RecordColumns) -> npt.NDArray[np.int64]:
-    """The bytes of each record's key, value and headers."""
+    """Return the size of each record's key, value and headers, in bytes."""
     byte_count = np.zeros(len(records), np.int64)
     for column in (records.key, records.value):
         if column is not None:
@@ -135,7 +133,7 @@ def _slice(records: RecordColumns, start: int, end: int) -> RecordColumns:
 def partition_lines(
     records: RecordColumns, selection: Selection, on_damage: OnDamage
 ) -> Iterator[Line]:
-    """Lines of the records of an ordinary partition, of one slice."""
+    """Yield the lines of one slice of an ordinary partition's records."""
     is_long = len(records) == 1 and int(_byte_counts(records)[0]) > _SLICE_BYTES_MAX
     if is_long and not records.is_control[0]:
         yield _long_line(records)
@@ -143,33 +141,33 @@ def partition_lines(
     controls = records.is_control.tolist()
     count = len(records)
     columns = (_list(records.key, count), _list(records.value, count))
-    rows = zip(*_places(records), *columns, _list(records.headers, count), strict=True)
+    rows = zip(*_offset_columns(records), *columns, _list(records.headers, count), strict=True)
     for at, (offset, epoch, timestamp_ms, key, value, headers) in enumerate(rows):
-        place = f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},'
+        prefix = f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},'
         if not controls[at]:
             pairs = [
                 f'{{"key":{_text(header["key"])},{_bytes("value", header["value"])}}}'
                 for header in headers or ()
             ]
             shown = f'{_bytes("key", key)},{_bytes("value", value)},"headers":[{",".join(pairs)}]}}'
-            yield place + shown
+            yield prefix + shown
             continue
         try:
             if selection.takes_control(control_name(key)):
-                yield place + _control_json(key, value)[1:]
+                yield prefix + _control_json(key, value)[1:]
         except CorruptBatchError as error:
             on_damage(offset, error.message())
 
 
 def _long_line(records: RecordColumns) -> Iterator[str]:
-    """The line of one record, in parts: nothing of it is held but a part."""
-    (offset,), (epoch,), (timestamp_ms,) = _places(records)
+    """Yield the line of one record in parts, so that only one part is in memory."""
+    (offset,), (epoch,), (timestamp_ms,) = _offset_columns(records)
     yield f'{{"offset":{offset},"leaderEpoch":{epoch},"timestamp":{timestamp_ms},'
     yield from _bytes_parts("key", _view(records.key))
     yield ","
     yield from _bytes_parts("value", _view(records.value))
     yield ',"headers":['
-    assert records.headers is not None, "they were asked for"
+    assert records.headers is not None, "a requested column"
     pairs: Any = records.headers.flatten()
     for at in range(len(pairs)):
         yield ',{"key":"' if at else '{"key":"'
@@ -181,14 +179,14 @@ def _long_line(records: RecordColumns) -> Iterator[str]:
 
 
 def _view(column: Any) -> memoryview | None:
-    """The bytes of the one cell of a column, not copied."""
+    """Return the bytes of a column's only cell, without copying them."""
     if column is None or not column[0].is_valid:
         return None
     return memoryview(column[0].as_buffer())
 
 
 def _bytes_parts(name: str, data: memoryview | None) -> Iterator[str]:
-    """What ``_bytes`` returns, in parts."""
+    """Yield the text that ``_bytes`` returns, in parts."""
     if data is None or len(data) <= _PART_BYTES:
         yield _bytes(name, None if data is None else bytes(data))
     elif _is_utf8(data):
@@ -203,7 +201,7 @@ def _bytes_parts(name: str, data: memoryview | None) -> Iterator[str]:
 
 
 def _text_parts(data: memoryview) -> Iterator[str]:
-    """UTF-8 as the inside of a JSON string."""
+    """Yield UTF-8 as the content of a JSON string, without quotes."""
     for text in _decoded(data):
         yield _text(text)[1:-1]
 
@@ -225,8 +223,10 @@ def _decoded(data: memoryview) -> Iterator[str]:
 
 
 def batch_line(batch: RecordBatch, file_name: str | None) -> str:
-    """The line of one batch, whose CRC held (Kafka: ``DumpLogSegments.printBatchLevel``). One that
-    nodes gave has no place in a file: ``file_name`` is None."""
+    """Return the line of a batch with a valid CRC (Kafka: ``DumpLogSegments.printBatchLevel``).
+
+    ``file_name`` is None for a batch that was fetched from a node, and so has no position.
+    """
     fields: dict[str, Any] = {
         "baseOffset": batch.base_offset,
         "lastOffset": batch.last_offset,
@@ -252,14 +252,15 @@ def batch_line(batch: RecordBatch, file_name: str | None) -> str:
 
 
 def _last_sequence(batch: RecordBatch) -> int:
-    """Sequences wrap around behind the largest int32 (Kafka: ``DefaultRecordBatch``)."""
+    """Return the sequence of the last record, which wraps around at 2**31 - 1 (Kafka:
+    ``DefaultRecordBatch.incrementSequence``)."""
     if batch.base_sequence == -1:
         return -1
     last = batch.base_sequence + batch.last_offset - batch.base_offset
     return last if last <= _INT32_MAX else last - _INT32_MAX - 1
 
 
-def _places(records: RecordColumns) -> tuple[list[Any], list[Any], list[Any]]:
+def _offset_columns(records: RecordColumns) -> tuple[list[Any], list[Any], list[Any]]:
     count = len(records)
     return (
         _list(records.offset, count),

@@ -1,7 +1,7 @@
-"""Which records `--type` means: metadata types and control types, however their names are spelled.
+"""Record types that ``--type`` selects: metadata types and control types.
 
-`PARTITION_RECORD` (kafka-dump-log), `PartitionRecord` (Kafka's source) and `partition` are one; an
-api key (`3`) names a type that is newer than this schema.
+``PARTITION_RECORD`` (kafka-dump-log), ``PartitionRecord`` (Kafka's source) and ``partition`` are
+equivalent. An API key (``3``) can select a type that the schemas of this version do not contain.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ _API_KEY_MAX = 2**15 - 1
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to print. ``api_keys`` None: every metadata type; ``control_names`` None: every one."""
+    """Record types to print. ``api_keys`` None: all metadata types; ``control_names`` None: all
+    control types."""
 
     api_keys: frozenset[int] | None
     control_names: frozenset[str] | None
     hidden_api_keys: frozenset[int]
 
     def takes(self, api_key: int) -> bool:
-        """Whether a metadata record of this type is printed."""
+        """Return whether metadata records of this type are printed."""
         if api_key in self.hidden_api_keys:
             return False
         return self.api_keys is None or api_key in self.api_keys
 
     def takes_control(self, name: str) -> bool:
-        """Whether a control record of this type (``leader_change``) is printed."""
+        """Return whether control records of this type (``leader_change``) are printed."""
         return self.control_names is None or name in self.control_names
 
 
 def select(types: Iterable[str], *, control: bool, noop: bool) -> Selection:
-    """What the options ask for: a type that is named is shown, hidden or not.
+    """Return the selection of the options; a named type is printed without ``control``, ``noop``.
 
-    Raises ``OptionError`` for a name that no type has, with the nearest one.
+    Raises ``OptionError`` for an unknown type, with the most similar name.
     """
     names = list(types)
     api_keys: set[int] = set()
@@ -55,8 +56,8 @@ def select(types: Iterable[str], *, control: bool, noop: bool) -> Selection:
         elif plain.isascii() and plain.isdigit() and len(plain) <= 5 and int(plain) <= _API_KEY_MAX:
             api_keys.add(int(plain))
         else:
-            hint = nearest(plain, [*metadata, *controls]) or "`topic` and `partition` are types"
-            raise OptionError(option="--type", reason=f"no record type is named {name!r}; {hint}")
+            hint = nearest(plain, [*metadata, *controls]) or "`topic`, `partition` are examples"
+            raise OptionError(option="--type", reason=f"unknown record type {name!r}; {hint}")
     if not names:
         hidden = frozenset() if noop else frozenset({NoOpRecord.schema.api_key})
         return Selection(None, None if control else frozenset(), hidden)

@@ -1,4 +1,4 @@
-"""``raftlog snapshot``: write the cluster's state at an offset as a checkpoint."""
+"""``raftlog snapshot``: write the cluster state at an offset to a snapshot file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from .parser import Parser, offset
 from .source import log_of
 
 ABOUT = """
-Write the state of a metadata log as a checkpoint: a file that kafka-dump-log and the metadata
-shell read, and that a node of Apache Kafka boots from if it lies in its metadata directory.
+Write the state of a metadata log to a snapshot: a .checkpoint file that kafka-dump-log and
+kafka-metadata-shell read, and that a Kafka controller loads from its metadata directory.
 
-TO is a directory, in which the file gets the name that Kafka gives it, or a name that ends in
-.checkpoint. A file that is there is never replaced.
+TO is a directory, in which the file gets Kafka's name for it, or a file name that ends in
+.checkpoint. An existing file is never replaced.
 
---at OFFSET is an end offset, as in a checkpoint's name: the state of all records below it. Without
-it: all that is committed, as far as files tell; nodes know.
+--at OFFSET is an end offset (exclusive), as in the name of a .checkpoint file: the state of all
+records below it. Default: the end of one log directory, or the committed end of several voters'
+directories and of running nodes.
 
-With --bootstrap-server the state of a quorum of raftlog's with values=kraft is written, too: to
-keep it elsewhere. The nodes' own log is not trimmed by it.
+With --bootstrap-server the source is a running Kafka cluster, or a raftlog quorum with
+values=kraft. The log of the nodes is not trimmed.
 
-A checkpoint holds secrets in clear, as Kafka's own do: passwords in configs, keys of SCRAM
-credentials. Only its owner may read it, and --reveal says that you know.
+A snapshot contains secrets in clear text, like Kafka's own: passwords in configs and the keys of
+SCRAM credentials. Its file mode is 0600, and --reveal is required as a confirmation.
 """
 
 EXAMPLES = """
@@ -34,25 +35,27 @@ raftlog snapshot --bootstrap-server controller-1:9093 backup/ --reveal
 
 
 def parser() -> Parser:
-    """What ``raftlog snapshot`` takes."""
+    """Return the parser of ``raftlog snapshot``."""
     command = Parser("snapshot", ABOUT, EXAMPLES, takes_nodes=True)
-    command.add_argument("to", metavar="TO", help="a directory, or a name that ends in .checkpoint")
     command.add_argument(
-        "--at", metavar="OFFSET", type=offset, help="the state of all records below this offset"
+        "to", metavar="TO", help="directory, or name of a file that ends in .checkpoint"
     )
     command.add_argument(
-        "--reveal", action="store_true", help="write secrets, without which no node can go on"
+        "--at", metavar="OFFSET", type=offset, help="write the state of all records below OFFSET"
+    )
+    command.add_argument(
+        "--reveal", action="store_true", help="confirm that the file contains secrets in clear text"
     )
     command.add_decompression_limit()
     return command
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Write the checkpoint, and print where it is. Returns the exit code."""
+    """Write the snapshot and print its path and id; return the exit code."""
     if arguments.path is None and arguments.bootstrap_server is None:
         parser().error("PATH and TO are required, or TO and --bootstrap-server")
     if not arguments.reveal:
-        parser().error("a checkpoint holds secrets in clear: say --reveal if that is meant")
+        parser().error("a snapshot contains secrets in clear text: confirm with --reveal")
 
     from raftlog_state.snapshot_writer import export_snapshot
 

@@ -1,9 +1,4 @@
-"""Where a command reads from: a path, or nodes that run.
-
-Rules of this file:
-
-1. One of the two is named, never both: a log in files and that of a cluster may be different ones.
-"""
+"""Source of a command: either PATH or ``--bootstrap-server``."""
 
 from __future__ import annotations
 
@@ -18,19 +13,21 @@ if TYPE_CHECKING:
     from raftlog.client import LogReader
     from raftlog.client.remote.leader_client import LeaderClient
 
-_OF_NODES: Final = ("tls_ca", "tls_certificate", "tls_key", "timeout_ms")
+_NODE_OPTIONS: Final = ("tls_ca", "tls_certificate", "tls_key", "timeout_ms")
 
 
 @contextmanager
 def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]:
-    """The log that PATH or ``--bootstrap-server`` names. Raises ``WrongCallError``, ``OptionError``
-    and what opening a log raises."""
+    """Open the log that PATH or ``--bootstrap-server`` names.
+
+    Raises ``WrongCallError``, ``OptionError`` and the errors of ``open_path``.
+    """
     if arguments.bootstrap_server is None:
         if arguments.path is None:
             parser.error("PATH or --bootstrap-server is required")
-        for name in _OF_NODES:
+        for name in _NODE_OPTIONS:
             if getattr(arguments, name) is not None:
-                parser.error(f"--{name.replace('_', '-')} is for --bootstrap-server")
+                parser.error(f"--{name.replace('_', '-')} requires --bootstrap-server")
 
         from raftlog.client import open_path
 
@@ -38,9 +35,9 @@ def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]
         yield open_path(arguments.path, kind=kind_of(arguments), decompressed_bytes_max=limit)
         return
     if arguments.path is not None:
-        parser.error("PATH or --bootstrap-server, not both")
+        parser.error("PATH and --bootstrap-server are mutually exclusive")
     if getattr(arguments, "record_kind", None) is not None:
-        parser.error("--as is for PATH: nodes say what the records of their log are")
+        parser.error("--as requires PATH: nodes report the kind of their log")
 
     from raftlog.client.remote.remote_log import RemoteLog
 
@@ -49,7 +46,7 @@ def log_of(arguments: argparse.Namespace, parser: Parser) -> Iterator[LogReader]
 
 
 def quorum_of(arguments: argparse.Namespace) -> LeaderClient:
-    """The nodes that ``Parser.add_nodes``' options name. Raises ``OptionError``."""
+    """Return a client for the nodes in ``Parser.add_nodes``' options. Raises ``OptionError``."""
     from raftlog.client.arguments import milliseconds
     from raftlog.client.remote.addresses import parse_addresses
     from raftlog.client.remote.leader_client import LeaderClient

@@ -1,4 +1,4 @@
-"""``raftlog state``: the cluster's state at an offset."""
+"""``raftlog state``: print the cluster state at an offset."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ KINDS = (
     "tokens",
 )
 HISTORY_KINDS = ("epochs", "transactions")
-"""Not state, but how it came about: as far back as the log goes."""
+"""Kinds that are not state, but history: from the log start offset on."""
 
 ABOUT = f"""
-Print the state that the records of a metadata log add up to, as JSON: one object, or with KIND
-one line a row.
+Print the cluster state that results from the records of a metadata log, as JSON: one object, or
+with KIND one row a line.
 
 KIND is one of {", ".join(KINDS[:8])},
-{", ".join(KINDS[8:])}; or {" or ".join(HISTORY_KINDS)}: the log's own history, as far
-back as it goes.
+{", ".join(KINDS[8:])}; or {" or ".join(HISTORY_KINDS)}: the history of the log, from
+its start offset on.
 
---at OFFSET is an end offset, as in a checkpoint's name and as --to of `raftlog cat`: the state of
-all records below it. Without it: all that is committed, as far as files tell; nodes know. stderr
-says which end was taken, and which checkpoint the state was built on. Records of a metadata
-transaction that is open there are not part of the state.
+--at OFFSET is an end offset (exclusive), as in the name of a .checkpoint file and like --to of
+`raftlog cat`: the state of all records below it. Default: the end of one log directory, or the
+committed end of several voters' directories and of running nodes. The end offset in use and the
+loaded snapshot are printed to stderr. Records of an open metadata transaction are not part of the
+state.
 """
 
 EXAMPLES = """
@@ -49,28 +50,27 @@ raftlog state __cluster_metadata-0 --at 1022 --format records
 
 
 def kind(name: str) -> str:
-    """A KIND on the command line."""
+    """Parse KIND."""
     plain = name.lower().replace("-", "_")
     kinds = (*KINDS, *HISTORY_KINDS)
     if plain in kinds:
         return plain
     hint = nearest(plain, kinds) or "see --help"
-    raise argparse.ArgumentTypeError(f"no kind {name!r}; {hint}")
+    raise argparse.ArgumentTypeError(f"unknown kind {name!r}; {hint}")
 
 
 def parser() -> Parser:
-    """What ``raftlog state`` takes."""
+    """Return the parser of ``raftlog state``."""
     command = Parser("state", ABOUT, EXAMPLES, takes_nodes=True)
-    command.add_argument("kind", metavar="KIND", nargs="?", type=kind, help="print these rows only")
+    command.add_argument("kind", metavar="KIND", nargs="?", type=kind, help="print only these rows")
     command.add_argument(
-        "--at", metavar="OFFSET", type=offset, help="the state of all records below this offset"
+        "--at", metavar="OFFSET", type=offset, help="print the state of all records below OFFSET"
     )
     command.add_argument(
         "--format",
         choices=("json", "records"),
         default="json",
-        help="records: what Kafka would write into a checkpoint of this state, as `raftlog cat` "
-        "prints it",
+        help="records: the records of a snapshot of this state, as `raftlog cat` prints them",
     )
     command.add_redaction()
     command.add_decompression_limit()
@@ -78,11 +78,11 @@ def parser() -> Parser:
 
 
 def _take_kind_from_path(arguments: argparse.Namespace) -> None:
-    """Where nodes are named in place of a path, the first word is the KIND."""
+    """With ``--bootstrap-server``, use the first positional argument as KIND."""
     if arguments.bootstrap_server is None or arguments.path is None:
         return
     if arguments.kind is not None:
-        parser().error("beside --bootstrap-server there is one KIND, and no PATH")
+        parser().error("PATH and --bootstrap-server are mutually exclusive")
     try:
         arguments.kind = kind(arguments.path)
     except argparse.ArgumentTypeError as error:
@@ -91,11 +91,11 @@ def _take_kind_from_path(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output, console: Console) -> int:
-    """Print the state. Returns the exit code."""
+    """Print the state; return the exit code."""
     _take_kind_from_path(arguments)
     hide = redactor(arguments)
     if arguments.kind and arguments.format == "records":
-        parser().error("--format records prints the whole state: it takes no KIND")
+        parser().error("--format records prints the whole state: it cannot be used with KIND")
 
     from raftlog_state.image_reader import ImageReader
 

@@ -1,7 +1,7 @@
-"""State and its differences as text: JSON, a row a line.
+"""Cluster state and its differences as JSON, one row a line.
 
-What a checkpoint does not keep (who took the last block of producer ids) is left out: the state at
-an offset is the same whatever it was built on.
+Columns that a snapshot does not contain (the broker that allocated the last block of producer ids)
+are omitted, so that the state at an offset does not depend on the snapshot that was loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .output import Output
 
 
 def print_image(image: MetadataImage, output: Output) -> None:
-    """One JSON object: where it stands, then a list for each kind, a row a line."""
+    """Print one JSON object: offset, epoch and voters, then a list for each kind, a row a line."""
     quorum = image.quorum
     head = {
         "end_offset": image.offset + 1,
@@ -49,34 +49,34 @@ def print_image(image: MetadataImage, output: Output) -> None:
 
 
 def print_rows(image: MetadataImage, kind: str, output: Output) -> None:
-    """The rows of one kind, one line each."""
+    """Print the rows of one kind, one line each."""
     (entity,) = (entity for entity in Entity if table_of(entity) == kind)
     for row in image.rows(entity):
         output.line(_text(_row(row)))
 
 
 def print_records(image: MetadataImage, output: Output) -> None:
-    """The records of a checkpoint of this image, as ``raftlog cat`` prints one.
+    """Print the records of a snapshot of this image, as ``raftlog cat`` prints a snapshot.
 
-    Offsets begin behind those of the checkpoint's control records.
+    Offsets begin after those of the snapshot's control records.
     """
     quorum = image.quorum
     offset = 1 + (quorum.kraft_version > 0) + (quorum.kraft_version > 0 and bool(quorum.voters))
-    place = f'"leaderEpoch":{image.leader_epoch},"timestamp":{image.timestamp_ms},'
+    prefix = f'"leaderEpoch":{image.leader_epoch},"timestamp":{image.timestamp_ms},'
     for record in image_records(image):
-        output.line(f'{{"offset":{offset},{place}{to_json_text(record)[1:]}')
+        output.line(f'{{"offset":{offset},{prefix}{to_json_text(record)[1:]}')
         offset += 1
 
 
 def change_line(change: RowChange) -> str:
-    """One row that differs."""
+    """Return the line of one difference."""
     line: dict[str, Any] = {"entity": change.entity, "key": list(change.key)}
     row = change.after or change.before
     if isinstance(row, PartitionRow):
         line["topic_name"] = row.topic_name
     line["op"] = change.op
     if change.before is not None and change.after is not None:
-        assert change.op is Op.UPDATE, "a row that is on both sides"
+        assert change.op is Op.UPDATE, "a row in both states"
         before, after = _row(change.before), _row(change.after)
         line["changed"] = {
             name: {"before": before[name], "after": after[name]}
