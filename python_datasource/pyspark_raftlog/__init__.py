@@ -1,9 +1,8 @@
-"""The Spark data source ``raftlog``, and what ``save()`` cannot do: ``append`` and ``commit_loop``.
+"""The Spark data source ``raftlog``, with ``append`` and ``commit_loop``, which return results.
 
-Spark finds the source by this module's name, unregistered.
-
-Rules of this file: it stays light and cannot fail, since Spark imports every ``pyspark_*`` module
-when it looks for a name, and one that fails hides all others.
+Spark finds the data source by the name of this package, without registration: it imports every
+``pyspark_*`` package when it looks up a name, and one that fails to import hides all others. So
+this module imports nothing that is slow or can fail.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
     "typed_error",
 ]
 
-_HOMES = {
+_MODULES = {
     "NewRecords": "optimistic_commit",
     "append": "frames",
     "commit_loop": "optimistic_commit",
@@ -40,7 +39,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    module = _HOMES.get(name)
+    module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(f".{module}", __name__), name)

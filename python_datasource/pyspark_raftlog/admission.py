@@ -1,12 +1,9 @@
-"""How a stream goes on: is its place still in the log, and where does the next batch end.
+"""Admission of micro-batches: detection of data loss, and the end offset of the next batch.
 
-Rules of this file:
-
-1. Every answer follows from the log's ends, epochs and checkpoints and from the offset that Spark
-   kept. Nothing here waits, looks at a clock or remembers.
-2. A log's end may fall between two looks (a voter's directory lags): that is no loss, the stream
-   waits. Loss is a start that moved past us, a single log that ends before us, another cluster, or
-   another epoch at the record before us.
+Results depend only on the log's offsets, epochs and snapshots and on Spark's checkpointed offset;
+there is no clock and no state. The log end may move back between two calls (a voter's directory
+lags): that is not a loss, the stream waits. Data loss is a log start offset after the stream's
+offset, a single log that ends before it, another cluster, or another epoch at the record before it.
 """
 
 from __future__ import annotations
@@ -24,36 +21,36 @@ from .planning import StartPosition, starting_offset_spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What was lost, and where a stream goes on that accepts it."""
+    """Data loss, and the position where a stream resumes with ``failOnDataLoss=false``."""
 
     error: DataLossError
     resume: StartPosition
 
     @property
     def is_different_log(self) -> bool:
-        """Nothing that was read before belongs to this log."""
+        """Whether the stream has read another cluster's log."""
         return self.error.condition == DataLoss.WRONG_CLUSTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """How much one micro-batch may hold; ``None`` is no limit. A checkpoint's rows are exempt."""
+    """Limits of one micro-batch, None for no limit. A snapshot's rows are exempt."""
 
     records_max: int | None = None
     bytes_max: int | None = None
     whole: bool = False
-    """Everything belongs into one batch (``Trigger.Once``), a checkpoint and its tail too."""
+    """All records are one batch (``Trigger.Once``), also a snapshot and the log after it."""
 
 
 def check_data_loss(log: LogReader, position: StreamOffset, options: RaftlogOptions) -> Loss | None:
-    """Say whether the records behind ``position`` are still what they were."""
+    """Return the data loss at ``position``, None if its records are unchanged."""
     if _is_other_cluster(log, position):
         return Loss(
             error=data_loss(
                 DataLoss.WRONG_CLUSTER,
                 path=log.path,
-                reason=f"the stream read cluster {position.cluster_id}, and this is the log of "
-                f"cluster {log.cluster_id}",
+                reason=f"the stream has read cluster {position.cluster_id}, but this is the log "
+                f"of cluster {log.cluster_id}",
             ),
             resume=earliest_position(log, options),
         )
@@ -62,8 +59,8 @@ def check_data_loss(log: LogReader, position: StreamOffset, options: RaftlogOpti
             error=data_loss(
                 DataLoss.OFFSETS_DELETED,
                 path=log.path,
-                reason=f"the stream is at offset {position.offset}, and the log now begins at "
-                f"{log.log_start_offset}",
+                reason=f"the stream is at offset {position.offset}, but the log start offset is "
+                f"now {log.log_start_offset}",
             ),
             resume=earliest_position(log, options),
         )
@@ -73,7 +70,7 @@ def check_data_loss(log: LogReader, position: StreamOffset, options: RaftlogOpti
 
 
 def earliest_position(log: LogReader, options: RaftlogOptions) -> StartPosition:
-    """Where a stream begins again: at the newest checkpoint, if that is how it began."""
+    """Return where a stream restarts: at the newest snapshot if it began with one."""
     if starting_offset_spec(log, options, streaming=True) is OffsetSpec.SNAPSHOT:
         newest = log.newest_snapshot()
         if newest is not None:
@@ -94,7 +91,7 @@ def _check_truncated(log: LogReader, position: StreamOffset) -> Loss | None:
         error=data_loss(
             DataLoss.LOG_TRUNCATED,
             path=log.path,
-            reason=f"the stream is at offset {position.offset}, and the log now ends at "
+            reason=f"the stream is at offset {position.offset}, but the log end offset is now "
             f"{log.log_end_offset}",
         ),
         resume=StartPosition(offset=position.offset),
@@ -102,9 +99,9 @@ def _check_truncated(log: LogReader, position: StreamOffset) -> Loss | None:
 
 
 def _check_diverged(log: LogReader, position: StreamOffset) -> Loss | None:
-    """Compare the epoch of the record before ``position`` with the log's own there.
+    """Compare the epoch of the record before ``position`` with the log's epoch at that offset.
 
-    Where the log ends before that record, a later epoch in the log says that it was replaced.
+    If the log ends before that record, a later epoch in the log shows that it was truncated.
     """
     if position.offset <= log.log_end_offset:
         epoch = epoch_before(log, position.offset)
@@ -121,22 +118,22 @@ def _check_diverged(log: LogReader, position: StreamOffset) -> Loss | None:
         error=data_loss(
             DataLoss.DIVERGED_EPOCH,
             path=log.path,
-            reason=f"the record before offset {position.offset} was of leader epoch "
-            f"{position.epoch}, and is of epoch {epoch} now; the histories part at offset {resume}",
+            reason=f"the record before offset {position.offset} had leader epoch {position.epoch}, "
+            f"and has epoch {epoch} now; the logs diverge at offset {resume}",
         ),
         resume=StartPosition(offset=resume),
     )
 
 
 def _is_compacted(log: LogReader, offset: int) -> bool:
-    """Whether a cleaner took away the record that would tell its epoch: then nothing does."""
+    """Return whether log compaction removed the record at ``offset``: its epoch is unknown."""
     if log.kind is LogKind.METADATA or offset >= log.log_end_offset:
         return False
     return next(log.batches(offset, offset + 1), None) is None
 
 
 def epoch_before(log: LogReader, offset: int) -> int:
-    """Leader epoch of the record before ``offset``; -1 where neither log nor checkpoint knows."""
+    """Return the leader epoch of the record before ``offset``, -1 if it is unknown."""
     if log.log_start_offset < offset <= log.log_end_offset:
         epoch = log.epochs.epoch_at(offset - 1)
         if epoch is not None:
@@ -148,11 +145,11 @@ def epoch_before(log: LogReader, offset: int) -> int:
 def next_batch(
     log: LogReader, start: StartPosition, end_offset: int, limits: BatchLimits, *, lost: bool
 ) -> StreamOffset | None:
-    """The next batch from ``begin`` towards ``end_offset``; ``None`` if nothing is new.
+    """Return the next batch from ``start`` towards ``end_offset``, None if there are no records.
 
-    A checkpoint's rows are a batch of their own, whatever the limits. Any other batch ends at a
-    boundary between record batches and outside metadata transactions; one of those that is larger
-    than the limits is taken whole.
+    A snapshot's rows are a batch of their own, regardless of the limits. Other batches end between
+    record batches and outside metadata transactions; a record batch or transaction that exceeds the
+    limits is not split.
     """
     offset = max(start.offset, end_offset)
     if start.snapshot is not None:
@@ -178,9 +175,9 @@ def next_batch(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvailableRows:
-    """What can be read of a batch that is planned, perhaps once more after a restart.
+    """The rows of a planned batch that can be read, perhaps again after a restart.
 
-    ``losses`` is empty if that is exactly the batch; else it says what is missing.
+    ``losses`` are the missing records; it is empty if the batch is complete.
     """
 
     start: StartPosition
@@ -189,7 +186,7 @@ class AvailableRows:
 
 
 def available_rows(log: LogReader, batch: StreamOffset) -> AvailableRows:
-    """Look at the log for the rows of ``batch``: its checkpoint first, then its range."""
+    """Return which rows of ``batch`` are available: those of its snapshot, then of its range."""
     losses: list[DataLossError] = []
 
     def lose(condition: DataLoss, reason: str) -> None:
@@ -198,20 +195,21 @@ def available_rows(log: LogReader, batch: StreamOffset) -> AvailableRows:
     if _is_other_cluster(log, batch):
         lose(
             DataLoss.WRONG_CLUSTER,
-            f"the batch is of cluster {batch.cluster_id}, this is the log of {log.cluster_id}",
+            f"the batch is from cluster {batch.cluster_id}, but this is the log of cluster "
+            f"{log.cluster_id}",
         )
     snapshot, offset, end_offset = batch.snapshot, batch.start_offset, batch.offset
     if snapshot is not None and snapshot not in log.snapshots:
-        lose(DataLoss.SNAPSHOT_DELETED, f"the batch begins with checkpoint {snapshot}, now deleted")
+        lose(DataLoss.SNAPSHOT_DELETED, f"snapshot {snapshot} of the batch has been deleted")
         snapshot = log.newest_snapshot()
         offset = max(offset, snapshot.end_offset if snapshot is not None else 0)
     if offset < end_offset:
-        place = f"the batch is of offsets {offset} to {end_offset} (exclusive), and the log now"
+        extent = f"the batch has offsets {offset} to {end_offset} (exclusive), but the log now"
         if offset < log.log_start_offset:
-            lose(DataLoss.OFFSETS_DELETED, f"{place} begins at {log.log_start_offset}")
+            lose(DataLoss.OFFSETS_DELETED, f"{extent} begins at {log.log_start_offset}")
             offset = min(log.log_start_offset, end_offset)
         if end_offset > log.log_end_offset:
-            lose(DataLoss.LOG_TRUNCATED, f"{place} ends at {log.log_end_offset}")
+            lose(DataLoss.LOG_TRUNCATED, f"{extent} ends at {log.log_end_offset}")
             end_offset = max(log.log_end_offset, offset)
         diverged = _check_diverged(log, batch)
         if diverged is not None:

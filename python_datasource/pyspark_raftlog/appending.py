@@ -1,13 +1,12 @@
-"""The one append of a write: on the driver, once all tasks have sent their rows.
+"""The append of a write, on the driver, after all tasks have sent their rows.
 
-Rules of this file:
+Invariants:
 
-1. All rows are one record batch, in the order of partitions and then of rows: there is no moment
-   at which some of them are in the log.
-2. A named append whose outcome is not known is asked for again: the log knows it by its name. One
-   without a name is never repeated.
-3. The log is open for this append only, and locked for no longer than the append itself takes.
-   A quorum's is connected to; it finds out by itself what became of an append, if it can in time.
+1. All rows are one record batch, in the order of partitions and then of rows, so that no reader
+   sees a part of them.
+2. An append with a commit name is retried if its outcome is unknown: the log deduplicates it by the
+   name. An append without a name is never retried.
+3. The log is open, and locked, only during the append.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 ATTEMPTS_MAX: Final = 4
-"""How often a named append is asked for whose outcome is not known."""
+"""Attempts of an append with a commit name while its outcome is unknown."""
 
 
 def append_rows(
@@ -48,9 +47,9 @@ def append_rows(
     *,
     open_log: Callable[[str], AbstractContextManager[AnyLog]] | None = None,
 ) -> AppendResult | None:
-    """Append all rows as one batch; None if there are none and nothing was to be checked.
+    """Append all rows as one batch; return None if there are neither rows nor offsets to check.
 
-    ``open_log`` opens the log anew for each try; by default the one that the options name.
+    ``open_log`` opens the log for each attempt; by default the log that the options name.
 
     Raises ``CommitMessageError``, ``CommitTooLargeError``, and what ``EmbeddedLog.append`` raises.
     """
@@ -67,7 +66,7 @@ def append_rows(
     result = _append_with_retries(plan, records, commit, opened)
     if result.was_duplicate:
         _LOGGER.warning(
-            "%s has %s already, at offsets %d to %d; nothing was written",
+            "%s already contains %s, at offsets %d to %d; nothing was written",
             options.path,
             commit,
             result.base_offset,
@@ -104,7 +103,7 @@ def _append_with_retries(
         except AppendUnknownError as unknown:
             if commit is None or not records or attempt == ATTEMPTS_MAX:
                 raise
-            _LOGGER.warning("%s; asking again for %s", unknown, commit)
+            _LOGGER.warning("%s; retrying %s", unknown, commit)
     raise AssertionError("the loop returns or raises")
 
 

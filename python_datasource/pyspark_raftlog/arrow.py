@@ -1,10 +1,8 @@
-"""Columns of a scan become Arrow batches of the source's schema.
+"""Conversion of a scan's columns to Arrow batches of the source's schema.
 
-Rules of this file:
-
-1. Nothing that was not asked for is read, decoded or built. Each column is declared once, with what
-   it needs of the scan and how it is made.
-2. No Python object per record but for metadata records that must be decoded, and control records.
+Only requested columns are read, decoded and built: ``_RULES`` declares for each column the scan
+columns that it needs. Python objects are created only for metadata records that must be decoded,
+and for control records.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from raftlog_state.records import Redactor
 
 BATCH_BYTES_SOFT_MAX: Final = 32 * MIB
-"""Small pieces are put together up to this many bytes, whatever ``recordBatchRows`` says."""
+"""Small batches are concatenated up to this size, regardless of ``recordBatchRows``."""
 
 _MICROSECONDS: Final = 1_000
 _TIMESTAMP_MS_MAX: Final = (2**63 - 1) // _MICROSECONDS
@@ -45,20 +43,20 @@ _TIMESTAMP_MS_MAX: Final = (2**63 - 1) // _MICROSECONDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPosition:
-    """What all rows of one checkpoint share: they stand for the log below ``id.end_offset``."""
+    """Columns that all rows of a snapshot share: the state of the log below ``id.end_offset``."""
 
     id: SnapshotId
     timestamp_ms: int
-    """The log's time there, not when the file was written."""
+    """Last contained log timestamp, not the time at which the file was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBuilder:
-    """Makes the rows of one partition.
+    """Builder of the rows of one partition.
 
-    ``redactor`` is None where values are not metadata records; the columns about those are then
-    null. ``snapshot`` is None for rows of the log. ``hide_reserved_headers``: raftlog wrote the
-    log, and its own headers are not shown.
+    ``redactor`` is None if values are not metadata records; the columns about those are then null.
+    ``snapshot`` is None for rows of the log. ``hide_reserved_headers``: raftlog wrote the log, and
+    its reserved headers are omitted.
     """
 
     columns: tuple[str, ...]
@@ -74,7 +72,7 @@ class RowBuilder:
     row_count_max: int = ARROW_ROWS_DEFAULT
 
     def scan_columns(self) -> Column:
-        """What the scan must build; offsets always: transactions are ranges of them."""
+        """Return the columns that the scan must build; always offsets, to find transactions."""
         needed = Column.OFFSET
         for name in self.columns:
             needed |= _RULES[name].needs
@@ -85,12 +83,14 @@ class RowBuilder:
         return needed
 
     def build(self, scan: Scan) -> Iterator[pa.RecordBatch]:
-        """The rows of ``scan`` that this reader may see, ``row_count_max`` at a time.
+        """Yield the visible rows of ``scan``, at most ``row_count_max`` at a time.
+
+        Rows before an error are yielded first.
 
         Raises:
-            CorruptBatchError: a metadata record does not parse, although its batch is sound; or
-                damage behind the scan hides which of its transactions were committed.
-            DataLossError: the log ends before it tells that. Rows before either were given out.
+            CorruptBatchError: a metadata record in a valid batch cannot be parsed; or the outcome
+                of a transaction is unknown because the log is damaged after the scan.
+            DataLossError: the outcome of a transaction is unknown because the log ends before it.
         """
         assert scan.records.offset is not None
         offset = scan.records.offset.to_numpy()
@@ -122,7 +122,7 @@ class RowBuilder:
 
 
 class _Rows:
-    """Some of the records of a scan, which become rows."""
+    """Selected records of a scan."""
 
     def __init__(
         self,
@@ -138,23 +138,23 @@ class _Rows:
         self.row_count = which.stop - which.start if isinstance(which, slice) else len(which)
 
     def column(self, name: str) -> pa.Array:
-        """A column of the scan."""
+        """Return an Arrow column of the scan's records."""
         column = getattr(self.scan.records, name)
-        assert column is not None, f"{name} was not asked for"
+        assert column is not None, f"{name} was not requested"
         if isinstance(self._which, slice):
             return column.slice(self._which.start, self.row_count)
         return column.take(pa.array(self._which))
 
     def numbers(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A numpy column of the scan's records."""
+        """Return a numpy column of the scan's records."""
         return column[self._which]
 
     def of_batch(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """What each row's batch says."""
+        """Return the value of each row's batch."""
         return np.asarray(column[self.numbers(self.scan.records.batch_ordinal)])
 
     def repeated(self, value: str | int | None, kind: pa.DataType) -> pa.Array:
-        """One value in every row."""
+        """Return a column with the same value in every row."""
         return pa.repeat(pa.scalar(value, kind), self.row_count)
 
     def visible_offset(self) -> pa.Array:
@@ -167,7 +167,7 @@ class _Rows:
 
     @cached_property
     def metadata(self) -> MetadataColumns | None:
-        """The columns about metadata records, where these are some; null for control records."""
+        """Columns about metadata records, null for control records; None in other logs."""
         if self.builder.redactor is None:
             return None
         values = self.column("value")
@@ -196,7 +196,7 @@ class _Rows:
         return headers.cast(COLUMNS["headers"][1])
 
     def control_texts(self, text_of: Callable[[bytes, bytes | None], str]) -> pa.Array:
-        """A text for every control record, from its key and value; null for all others."""
+        """Return a text for each control record, from key and value; null for other records."""
         if not self.is_control.any():
             return self.repeated(None, pa.string())
         texts: list[str | None] = [None] * self.row_count
@@ -206,7 +206,7 @@ class _Rows:
         return pa.array(texts, pa.string())
 
     def corrupt_batch_error(self, error: MetadataParseError) -> CorruptBatchError:
-        """Say where the record is that does not parse."""
+        """Return the error with the offset of the record that cannot be parsed."""
         offset = None
         offsets, values = self.column("offset"), self.column("value")
         for row in np.flatnonzero(~self.is_control).tolist():
@@ -220,19 +220,19 @@ class _Rows:
 
 
 def _timestamps(timestamp_ms: npt.NDArray[np.int64]) -> pa.Array:
-    """Milliseconds as Spark's microseconds; null where they do not fit."""
+    """Convert milliseconds to Spark's microseconds; null if they do not fit into int64."""
     fits = (timestamp_ms <= _TIMESTAMP_MS_MAX) & (timestamp_ms >= -_TIMESTAMP_MS_MAX)
     microseconds = np.where(fits, timestamp_ms, 0) * _MICROSECONDS
     return pa.array(microseconds, mask=~fits).view(COLUMNS["timestamp"][1])
 
 
 def _if_else(which: npt.NDArray[np.bool_], left: pa.Array | pa.Scalar, right: pa.Array) -> pa.Array:
-    """``left`` where ``which`` is true, ``right`` elsewhere."""
+    """Return ``left`` where ``which`` is true, ``right`` elsewhere."""
     return pc.call_function("if_else", [pa.array(which), left, right])
 
 
 def _without_reserved(headers: pa.ListArray) -> pa.ListArray:
-    """Leave out the headers whose names are the log's own. No row of a scan has null headers."""
+    """Remove headers with reserved keys. Headers of a scan are never null."""
     bounds = headers.offsets.to_numpy()
     values = headers.values.slice(bounds[0], bounds[-1] - bounds[0])
     names = values.field("key")
@@ -252,7 +252,8 @@ def _control_record(key: bytes, value: bytes | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ColumnRule:
-    """How a column is made, and what it needs: always, of metadata records, of control records."""
+    """Function that builds a column, and the scan columns that it needs: always, for metadata
+    records, for control records."""
 
     make: Callable[[_Rows], pa.Array]
     needs: Column = Column.NONE
@@ -317,13 +318,13 @@ _SNAPSHOT_RULES: Final[Mapping[str, Callable[[_Rows], pa.Array]]] = {
     ),
     "snapshotPosition": lambda rows: rows.column("offset").cast(pa.int32()),
 }
-"""What rows of a checkpoint take from the checkpoint, and their place in it."""
+"""Columns that have other values in rows of a snapshot."""
 
 
 def rebatch(batches: Iterable[pa.RecordBatch], row_count: int) -> Iterator[pa.RecordBatch]:
-    """Cut large batches and put small ones together: about ``row_count`` rows each, never none.
+    """Split large batches and concatenate small ones into batches of about ``row_count`` rows.
 
-    An error of ``batches`` comes behind all rows that came before it.
+    Never yields an empty batch. Rows before an error of ``batches`` are yielded first.
     """
     pending: list[pa.RecordBatch] = []
     pending_rows = pending_bytes = 0

@@ -1,4 +1,4 @@
-"""The one place of the source that looks at a clock or sleeps."""
+"""Clock of the data source; no other module reads the time or sleeps."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the stream reader needs to know of time, in milliseconds."""
+    """Clock in milliseconds, as Kafka's ``Time``."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, to compare with timestamps of records."""
+        """Return milliseconds since 1970, to compare with record timestamps."""
         ...
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Return after ``duration_ms``."""
+        """Sleep for ``duration_ms``."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """Clock of the operating system."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def sleep_ms(self, duration_ms: int) -> None:

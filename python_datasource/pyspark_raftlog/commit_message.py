@@ -1,11 +1,8 @@
-"""What a task sends to the driver: its rows as Arrow IPC bytes, with their length and CRC-32C.
+"""Commit message of a task: its rows as Arrow IPC bytes, with their length and CRC-32C.
 
-Rules of this file:
-
-1. The rows are bytes that the driver checks before it reads them. Spark pickles the message around
-   them, so that one holds plain values only.
-2. A task whose own rows are too many for one record batch sends how many bytes they take, and not
-   the rows: the driver refuses the write, and nobody tries the task again in vain.
+The driver checks the bytes before it decodes them. Spark pickles the message, so it has plain
+values only. A task whose rows exceed one record batch sends their size without the rows: the driver
+fails the write, whereas an error in the task would be retried by Spark in vain.
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ from .write_rows import min_byte_count
 
 @dataclass(frozen=True, kw_only=True)
 class RowsMessage(WriterCommitMessage):
-    """The rows of one partition. ``byte_count`` is what they take as records, at least.
+    """Rows of one partition. ``byte_count`` is their minimum size as records.
 
-    ``data`` is None if they are too many. ``data_byte_count`` and ``crc`` are of ``data``.
-    ``query_id`` names a stream's query.
+    ``data`` is None if that exceeds the limit. ``data_byte_count`` and ``crc`` describe ``data``.
+    ``query_id`` is the id of a stream's query.
     """
 
     partition: int
@@ -48,7 +45,7 @@ def pack_rows(
     byte_count_max: int,
     query_id: str | None = None,
 ) -> RowsMessage:
-    """Put converted rows into a message; on an executor."""
+    """Pack converted rows into a message; on an executor."""
     row_count = byte_count = 0
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as stream:
@@ -78,31 +75,31 @@ def pack_rows(
 
 
 def unpack_rows(message: RowsMessage, schema: pa.Schema) -> pa.Table:
-    """The rows of a message; on the driver. Raises ``CommitMessageError``."""
-    where = f"those of partition {message.partition}"
+    """Return the rows of a message; on the driver. Raises ``CommitMessageError``."""
+    where = f"partition {message.partition}"
     data = message.data
     if data is None:
-        raise CommitMessageError(reason=f"{where} were not sent")
+        raise CommitMessageError(reason=f"{where} was not sent")
     if len(data) != message.data_byte_count:
-        _refuse(f"{where} are {len(data)} bytes and were sent as {message.data_byte_count}")
+        _refuse(f"{where} has {len(data)} bytes, not the {message.data_byte_count} that were sent")
     if crc32c(data) != message.crc:
-        _refuse(f"the CRC of {where} does not hold")
+        _refuse(f"{where} has a wrong CRC")
     try:
         with pa.ipc.open_stream(data) as stream:
             rows = stream.read_all()
     except (pa.ArrowInvalid, OSError):
-        _refuse(f"{where} are no Arrow stream")
+        _refuse(f"{where} is not an Arrow stream")
     if not rows.schema.equals(schema) or rows.num_rows != message.row_count:
-        _refuse(f"{where} have other columns, or another number of rows, than were sent")
+        _refuse(f"{where} has other columns, or another number of rows, than were sent")
     return rows
 
 
 def in_order(messages: Sequence[object]) -> list[RowsMessage]:
-    """The messages of one write, by partition. Raises ``CommitMessageError``."""
+    """Return the messages of a write in the order of partitions. Raises ``CommitMessageError``."""
     found: list[RowsMessage] = []
     for message in messages:
         if not isinstance(message, RowsMessage):
-            _refuse("a task sent none")
+            _refuse("a task sent no rows message")
         found.append(message)
     found.sort(key=lambda message: message.partition)
     partitions = [message.partition for message in found]
@@ -112,11 +109,11 @@ def in_order(messages: Sequence[object]) -> list[RowsMessage]:
 
 
 def query_of(messages: Sequence[RowsMessage]) -> str:
-    """The query that all messages of a micro-batch name. Raises ``CommitMessageError``."""
+    """Return the query id of a micro-batch's messages. Raises ``CommitMessageError``."""
     queries = {message.query_id for message in messages}
     query_id = queries.pop() if len(queries) == 1 else None
     if not query_id:
-        _refuse("they do not all name the same query")
+        _refuse("not all tasks name the same query")
     return query_id
 
 

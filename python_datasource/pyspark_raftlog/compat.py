@@ -1,7 +1,7 @@
-"""The parts of the stream API that came with Spark 4.2, and stand-ins for 4.0 and 4.1.
+"""Classes of Spark 4.2's streaming API, with substitutes for Spark 4.0 and 4.1.
 
-Spark 4.2 passes limits to ``latestOffset``; 4.0 and 4.1 call it without arguments and know none of
-these names. Only 4.2 is tested.
+Spark 4.2 passes limits to ``latestOffset``; 4.0 and 4.1 call it without arguments and do not have
+these classes. Only 4.2 is tested.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ else:
         from dataclasses import dataclass
 
         class ReadLimit:
-            """Stands in for the base class of limits."""
+            """Substitute for the base class of limits."""
 
         class ReadAllAvailable(ReadLimit):
-            """Stands in for "no limit"."""
+            """Substitute for "no limit"."""
 
         @dataclass
         class ReadMaxRows(ReadLimit):
-            """Stands in for a limit of records."""
+            """Substitute for a limit of records."""
 
             max_rows: int
 
         class SupportsTriggerAvailableNow:
-            """Stands in for the mix-in that asks for a fixed target."""
+            """Substitute for the mix-in of ``Trigger.AvailableNow``."""
 
 
 __all__ = ["ReadAllAvailable", "ReadLimit", "ReadMaxRows", "SupportsTriggerAvailableNow"]

@@ -1,10 +1,4 @@
-"""How the source and the sink reach a log: ``raftlog.client.location``, by Spark's options.
-
-Rules of this file:
-
-1. A load, a save or a start names ``path`` or ``bootstrap.servers``; all that follows asks here,
-   and is the same for both.
-"""
+"""Location of the log of a source or sink, from Spark's options: a path or bootstrap servers."""
 
 from __future__ import annotations
 
@@ -33,12 +27,12 @@ CONNECTION_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     name: (name.removeprefix(PREFIX), text)
     for name in (PATH, *NODE_OPTIONS, *(PREFIX + one for one in NODE_OPTIONS))
 }
-"""Documented name (or alias, as Spark's Kafka source has them) to what ``take_location`` takes."""
+"""Documented name, or alias of Spark's Kafka source, to name for ``parse_location`` and parser."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What a writer must know of a log. ``byte_count_max`` is of one batch."""
+    """Settings of a log that a writer needs. ``byte_count_max`` is the limit of one batch."""
 
     values: ValueKind
     byte_count_max: int
@@ -46,17 +40,20 @@ class LogSettings:
 
 
 def take_location(given: dict[str, Any], call: str) -> LogLocation:
-    """Where the log is, by parsed options, of which those that say so are taken out.
+    """Remove the options of the location from ``given`` and return the location.
 
-    Raises ``OptionError``; ``call`` is what a path would be given to.
+    Raises ``OptionError``; without a location it suggests ``call``, e.g. ``load(path)``.
     """
     names = {name for name, _ in CONNECTION_OPTIONS.values()}
     return parse_location({name: given.pop(name) for name in names & set(given)}, call=call)
 
 
 def log_settings(where: HasLocation) -> LogSettings:
-    """How the log takes records. Raises ``LogNotFoundError``, ``NotALogError``,
-    ``CorruptFileError``, and what connecting raises."""
+    """Read the settings of a log.
+
+    Raises ``LogNotFoundError``, ``NotALogError``, ``CorruptFileError``, and the errors of
+    connecting to a quorum.
+    """
     if where.nodes is not None:
         with open_log(where) as log:
             return open_log_settings(log)
@@ -65,7 +62,7 @@ def log_settings(where: HasLocation) -> LogSettings:
     try:
         settings = settings_in(where.path)
     except LogNotFoundError:
-        remedy = "check the path, or make a log there first: raftlog.open(path).close()"
+        remedy = "check the path, or create the log first: raftlog.open(path).close()"
         raise LogNotFoundError(path=where.path, remedy=remedy) from None
     return LogSettings(
         ValueKind(settings["values"]),
@@ -75,5 +72,5 @@ def log_settings(where: HasLocation) -> LogSettings:
 
 
 def open_log_settings(log: ConnectedLog | Any) -> LogSettings:
-    """Those of a quorum's log that is connected."""
+    """Return the settings of a connected log."""
     return LogSettings(log.values, log.batch_bytes_max, log.is_compressed)

@@ -1,11 +1,8 @@
-"""``append``: a DataFrame into a log, with an answer: where its records are.
+"""``append``: writes a DataFrame to a log and returns the offsets of its records.
 
-Rules of this file:
-
-1. The checks, the conversion and the append are those of ``df.write.format("raftlog")``, made in
-   the caller's process: so the result and the errors arrive typed.
-2. The rows come here as Arrow. They are one record batch, so they are few; what is no small result
-   Spark itself refuses (``spark.driver.maxResultSize``).
+Checks, conversion and append are those of ``df.write.format("raftlog")``, but run in the driver's
+process, so that result and errors are typed. Rows are collected as Arrow, within
+``spark.driver.maxResultSize``.
 """
 
 from __future__ import annotations
@@ -38,15 +35,14 @@ def append(
 ) -> AppendResult | None:
     """Append the rows of ``frame`` to a log as one record batch.
 
-    ``to`` is the log's directory, or what ``raftlog.connect`` gave.
+    ``to`` is the log's directory, or a log returned by ``raftlog.connect``. The other arguments are
+    the options of the sink. ``required_base_offset`` is the end offset up to which the caller has
+    read the log; the next write can require ``AppendResult.end_offset``. Returns None if there are
+    neither rows nor offsets to check.
 
-    The arguments are the sink's options. ``required_base_offset`` is the end offset that the caller
-    has read; ``AppendResult.end_offset`` is what a next write may require. None if there was no row
-    and nothing to check.
-
-    Raises ``UnexpectedEndOffsetError`` (somebody else was first; nothing was written), and else
-    what writing raises: ``WriteSchemaError``, ``InvalidRowError``, ``CommitTooLargeError``,
-    ``OptionError``, ``LogNotFoundError``, ``NotALogError``, and what ``EmbeddedLog.append`` raises.
+    Raises ``UnexpectedEndOffsetError`` (another writer has appended; nothing was written),
+    ``WriteSchemaError``, ``InvalidRowError``, ``CommitTooLargeError``, ``OptionError``,
+    ``LogNotFoundError``, ``NotALogError``, and the errors of ``EmbeddedLog.append``.
     """
     log = None if isinstance(to, str | os.PathLike) else to
     options = WriteOptions(

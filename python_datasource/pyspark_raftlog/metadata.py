@@ -1,12 +1,9 @@
-"""Columns about metadata records: type, version, JSON, and the value without its secrets.
+"""Columns of metadata records: type, version, JSON, and the redacted value.
 
-Rules of this file:
-
-1. Type and version are read from the frames of all values at once, by numpy; only a frame that is
-   longer than usual is taken apart alone.
-2. Secrets may hide in any record (in a tagged field that is not known yet), so every value goes
-   through the redactor, the one place that knows them. Values and JSON share one decoding.
-3. Equal values are decoded once: most records of an idle cluster are the same four bytes.
+Type and version are read from the frames of all values with numpy; only frames with varints of
+several bytes are parsed one by one. Every value is redacted, since any record may have a secret in
+an unknown tagged field. Values and JSON share one decoding, and equal values are decoded once: most
+records of an idle cluster are the same four bytes.
 """
 
 from __future__ import annotations
@@ -31,13 +28,13 @@ from raftlog_state.records import (
 Int32s = npt.NDArray[np.int32]
 
 FRAME_BYTES: Final = 3
-"""Frame version, api key and version, where each is a varint of one byte."""
+"""Size of a frame (frame version, API key, version) whose varints have one byte each."""
 _FRAME_VERSION: Final = 1
 _ONE_BYTE_MAX: Final = 0x7F
 _NONE: Final = -1
 
 UNKNOWN_TYPE: Final = "UNKNOWN"
-"""What the JSON of a record says whose type or version is not known."""
+"""Type in the JSON of a record whose type or version is unknown."""
 
 _UNKNOWN_KEY: Final = max(kind.schema.api_key for kind in RECORD_TYPES) + 1
 _LATEST_VERSION: Final = np.full(_UNKNOWN_KEY + 1, _NONE, dtype=np.int32)
@@ -48,10 +45,10 @@ for _kind in RECORD_TYPES:
 
 
 def frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:
-    """Api keys and versions of metadata records; -1 in both for a null.
+    """Return API keys and versions of metadata records, both -1 for null.
 
     Raises:
-        MetadataParseError: a value has no frame.
+        MetadataParseError: a value has no valid frame.
     """
     api_keys = np.full(len(values), _NONE, dtype=np.int32)
     versions = np.full(len(values), _NONE, dtype=np.int32)
@@ -77,10 +74,9 @@ def frames(values: pa.BinaryArray) -> tuple[Int32s, Int32s]:
 
 
 class MetadataColumns:
-    """The columns about the metadata records ``values``; null where a value is null.
+    """Columns of the metadata records ``values``; null where a value is null.
 
-    Every property may raise ``MetadataParseError``: a value is damaged, and the column needs to
-    look into it.
+    Every property may raise ``MetadataParseError``, if it parses a damaged value.
     """
 
     def __init__(self, values: pa.BinaryArray, redactor: Redactor) -> None:
@@ -89,7 +85,7 @@ class MetadataColumns:
 
     @cached_property
     def record_type(self) -> pa.StringArray:
-        """Kafka's name of the type, such as ``TOPIC_RECORD``."""
+        """Kafka's name of the type, e.g. ``TOPIC_RECORD``."""
         api_keys, versions = self._frames
         latest = _LATEST_VERSION[np.clip(api_keys, 0, _UNKNOWN_KEY)]
         ordinals = np.where(versions <= latest, api_keys, _UNKNOWN_KEY)
@@ -97,26 +93,26 @@ class MetadataColumns:
 
     @cached_property
     def record_version(self) -> pa.Int32Array:
-        """The version that the record was written in."""
+        """Version of the record."""
         versions = self._frames[1]
         return pa.array(versions, mask=versions == _NONE)
 
     @cached_property
     def record(self) -> pa.StringArray:
-        """The fields as JSON, without secrets."""
+        """Redacted fields as JSON."""
         texts = [_data_of(to_json_text(redacted)) for _, _, redacted in self._decoded]
         return pa.array(texts, pa.string()).take(self._encoded.indices)
 
     @cached_property
     def value(self) -> pa.BinaryArray:
-        """The value bytes, written again where they held a secret."""
+        """Value bytes, encoded again if they contain a secret."""
         if self._redactor.reveal:
             return self._values
-        made = [
+        encoded = [
             value if redacted is decoded else encode(redacted)
             for value, decoded, redacted in self._decoded
         ]
-        return pa.array(made, pa.binary()).take(self._encoded.indices)
+        return pa.array(encoded, pa.binary()).take(self._encoded.indices)
 
     @cached_property
     def _frames(self) -> tuple[Int32s, Int32s]:
@@ -128,7 +124,7 @@ class MetadataColumns:
 
     @cached_property
     def _decoded(self) -> list[tuple[bytes, DecodedRecord, DecodedRecord]]:
-        """Each different value: its bytes, the record, and the record without secrets."""
+        """Distinct values: the bytes, the record, and the redacted record."""
         values: list[bytes] = self._encoded.dictionary.to_pylist()
         records = [(value, decode(value)) for value in values]
         return [(value, record, self._redactor.redact(record)) for value, record in records]
@@ -138,5 +134,5 @@ _DATA: Final = '"data":'
 
 
 def _data_of(text: str) -> str:
-    """``{..}`` of ``{"type":..,"version":..,"data":{..}}``; what comes before holds no ``data``."""
+    """Return ``{..}`` of ``{"type":..,"version":..,"data":{..}}``."""
     return text[text.index(_DATA) + len(_DATA) : -1]

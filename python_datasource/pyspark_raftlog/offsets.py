@@ -1,15 +1,15 @@
-"""The offsets that Spark keeps in a stream's checkpoint: their JSON, version 1.
+"""Offsets in a stream's checkpoint: their JSON, version 1.
 
-Rules of this file:
+``{"v": 1, "offset": end, "epoch": e, "from": start, "cluster": id}``, followed, if they apply, by
+``"snapshot": "<end>-<epoch>"``, ``"initial": true``, ``"lost": true``.
 
-1. Spark compares the JSON text, so the keys have one order, and a stream that has nothing new gives
-   back the very object it was given.
-2. An end says where its own batch began. Spark does not keep the initial offset and asks for it
-   again after a restart; whoever trusted that answer would lose records.
-3. Keys may be added by later versions, never moved; a version above ours is refused.
+Invariants:
 
-The JSON: ``{"v": 1, "offset": end, "epoch": e, "from": start, "cluster": id}``, and behind it, only
-where they say something, ``"snapshot": "<end>-<epoch>"``, ``"initial": true``, ``"lost": true``.
+1. Spark compares the JSON text: the order of keys is fixed, and a stream without new records
+   returns the start offset unchanged.
+2. An end offset contains the start of its own batch. Spark does not store the initial offset, and
+   requests it again after a restart, when it may be another one: using it would lose records.
+3. Later versions may add keys, but not reorder them. A later version is rejected.
 """
 
 from __future__ import annotations
@@ -24,24 +24,19 @@ from .data_loss import DataLoss, data_loss
 
 VERSION: Final = 1
 FROM_SPARK: Final = -1
-"""Stands for the start of a batch where only Spark knows it."""
+"""Start of a batch that is unknown here, and passed to ``partitions`` by Spark."""
 
 _SNAPSHOT_ID: Final = re.compile(r"(\d{1,19})-(\d{1,10})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffset:
-    """Where a micro-batch ends.
+    """End of a micro-batch.
 
-    Invariants:
-
-    1. ``offset`` is exclusive; ``epoch`` is the leader epoch of the record before it, -1 if none.
-    2. ``start_offset`` is where this batch began; the batch is ``[start_offset, offset)``.
-    3. ``snapshot`` names the checkpoint whose rows come first in this batch.
-    4. ``initial`` marks the place where a stream begins, before any row; its ``snapshot`` is then
-       the checkpoint that is still to come.
-    5. ``lost`` says that the batch begins elsewhere than its predecessor ended, because records
-       were gone and ``failOnDataLoss`` was false.
+    The batch is ``[start_offset, offset)``, after the rows of ``snapshot``, if any. ``epoch`` is
+    the leader epoch of the record before ``offset``, or -1. ``initial``: the start of a stream,
+    before any row, including those of ``snapshot``. ``lost``: the batch does not begin at the end
+    of its predecessor, because records were lost and ``failOnDataLoss`` was false.
     """
 
     offset: int
@@ -53,7 +48,7 @@ class StreamOffset:
     lost: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The dictionary that Spark writes down, keys in their fixed order."""
+        """Return the dictionary that Spark stores, with keys in their fixed order."""
         written: dict[str, Any] = {
             "v": VERSION,
             "offset": self.offset,
@@ -71,22 +66,21 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, written: object, *, path: str) -> StreamOffset:
-        """Read what a checkpoint holds; ``path`` is the log's, for the error.
+        """Parse an offset of a checkpoint; ``path`` of the log is for the error.
 
         Raises:
-            DataLossError: CHECKPOINT_MISMATCH if this is not an offset of this source, or one of
-                a later version.
+            DataLossError: CHECKPOINT_MISMATCH: not an offset of this source, or of a later version.
         """
         if not isinstance(written, dict):
             raise _mismatch(path, "an offset in the checkpoint is not a JSON object")
         version = _whole(written.get("v"))
         if version is None or version < 1:
-            raise _mismatch(path, "an offset in the checkpoint is not one of this source")
+            raise _mismatch(path, "an offset in the checkpoint was not written by this source")
         if version > VERSION:
             raise _mismatch(
                 path,
-                f"the checkpoint was written by a later version of this source (offsets of "
-                f"version {version}, this one knows {VERSION})",
+                f"the checkpoint was written by a later version of this source (offset version "
+                f"{version}, supported is {VERSION})",
             )
         offset, epoch = _whole(written.get("offset")), _whole(written.get("epoch"))
         start_offset, cluster = _whole(written.get("from")), written.get("cluster")
@@ -96,7 +90,7 @@ class StreamOffset:
             or start_offset is None
             or not isinstance(cluster, str | None)
         ):
-            raise _mismatch(path, "an offset in the checkpoint lacks a number or its cluster")
+            raise _mismatch(path, "an offset in the checkpoint has missing or invalid fields")
         return cls(
             offset=offset,
             epoch=epoch,
@@ -117,7 +111,7 @@ def _snapshot_id(written: object, path: str) -> SnapshotId | None:
         return None
     match = _SNAPSHOT_ID.fullmatch(written) if isinstance(written, str) else None
     if match is None:
-        raise _mismatch(path, "the name of a checkpoint file in the stream's offsets is damaged")
+        raise _mismatch(path, "an offset in the checkpoint has an invalid snapshot id")
     return SnapshotId(end_offset=int(match[1]), epoch=int(match[2]))
 
 

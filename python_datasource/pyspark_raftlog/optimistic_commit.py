@@ -1,10 +1,8 @@
-"""``commit_loop``: read, decide, append under the token, and decide again if somebody was first.
+"""``commit_loop``: optimistic concurrency control by the end offset of the log.
 
-Rules of this file:
-
-1. A decision is made on all records below an offset and appended at that offset, or not at all.
-2. Clock and chance are arguments. Pauses double up to a bound and are drawn from zero on, so that
-   rivals part (full jitter); the first conflict is answered at once.
+A decision based on all records below an offset is appended at exactly that offset; if another
+writer has appended there, the loop reads the new records and decides again. The first retry is
+immediate; later ones wait with exponential backoff and full jitter.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ PAUSE_LONGEST_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class NewRecords:
-    """What a decision is made on.
+    """Input of a decision.
 
-    ``records`` are those that were not shown before, from ``start_offset`` up to ``end_offset``
-    (exclusive); iterate them, or take ``records.to_arrow()``. ``end_offset`` is where the decision
-    will be appended. ``attempt`` counts from 1.
+    ``records`` are the new records since the previous call, from ``start_offset`` to ``end_offset``
+    (exclusive); iterate over them, or use ``records.to_arrow()``. The decision is appended at
+    ``end_offset``. ``attempt`` counts from 1.
     """
 
     records: LogRecords
@@ -53,7 +51,7 @@ class NewRecords:
 
 
 Decision: TypeAlias = "Iterable[UserRecord] | DataFrame | None"
-"""Records, as ``EmbeddedLog.append`` takes them; a DataFrame, as ``append`` does; or nothing."""
+"""Records as for ``EmbeddedLog.append``, a DataFrame as for ``append``, or None."""
 
 
 def commit_loop(
@@ -65,14 +63,18 @@ def commit_loop(
     pause: Callable[[float], object] = time.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> AppendResult | None:
-    """Append what ``decide`` decides, if the log is still what it decided on; else ask it again.
+    """Append the decision of ``decide`` if the log is unchanged; otherwise call it again.
 
-    ``decide`` is called with the records from ``from_offset`` (the log's start) on, and after a
-    conflict with those that came in between: it keeps in mind what it has seen. It returns what to
-    append, as one batch, or None to append nothing, which ends the loop with None.
+    ``decide`` is called with the records from ``from_offset`` (default: the log start offset) on,
+    and after a conflict with the records appended since: it must keep its own state. It returns the
+    records to append as one batch, or None to end the loop, which then returns None.
 
-    Raises ``UnexpectedEndOffsetError`` or ``LogLockedError`` after ``tries_max`` tries (nothing was
-    written), and whatever ``decide`` and appending raise.
+    Args:
+        pause: sleeps for a number of seconds.
+        jitter: returns a random number in [0, 1), the fraction of the backoff to wait.
+
+    Raises ``UnexpectedEndOffsetError`` or ``LogLockedError`` after ``tries_max`` attempts (nothing
+    was written), and the errors of ``decide`` and of the append.
     """
     if isinstance(log, str | os.PathLike):
         with raftlog.open(log, create=False) as opened:
@@ -98,7 +100,7 @@ def commit_loop(
                 raise
         if attempt > 1:
             pause(jitter() * min(PAUSE_LONGEST_S, PAUSE_FIRST_S * 2 ** (attempt - 2)))
-    raise ValueError("tries_max is 1 or more")
+    raise ValueError("tries_max must be at least 1")
 
 
 def _append(log: EmbeddedLog | ConnectedLog, decision: Any, at: int) -> AppendResult | None:

@@ -1,7 +1,7 @@
-"""Texts of options as values, for reading and for writing alike.
+"""Parsers of option values, shared by source and sink.
 
-Rules of this file: a function takes the option's documented name and its text, and raises
-``OptionError`` with what is allowed. The text itself is never shown: it may be a secret.
+A parser takes the option's documented name and its text. ``OptionError`` states which values are
+allowed, and never contains the text, which may be a secret.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftlog.client.arguments import duration_ms as duration_ms
 from raftlog.errors import OptionError
 
 Parse = Callable[[str, str], Any]
-"""Name and text to the value."""
+"""Parser of an option: name and text to value."""
 
 _UNITS_BYTES: Final = {"": 1, "b": 1, "k": limits.KIB, "m": limits.MIB, "g": 1024 * limits.MIB}
 _QUANTITY: Final = re.compile(r"\s*(\d{1,18})\s*([a-z]*)\s*", re.ASCII)
@@ -25,12 +25,12 @@ _LONG_MAX: Final = 2**63 - 1
 
 
 def text(_name: str, value: str) -> str:
-    """The text as it is."""
+    """Return the text unchanged."""
     return value
 
 
 def paths(name: str, value: str) -> str:
-    """Spark's JSON array for ``load([one, two])``."""
+    """Parse Spark's JSON array for ``load([one, two])``."""
     try:
         parts = json.loads(value)
     except ValueError:
@@ -41,7 +41,7 @@ def paths(name: str, value: str) -> str:
 
 
 def boolean(name: str, value: str) -> bool:
-    """``true`` or ``false``."""
+    """Parse ``true`` or ``false``."""
     match value.strip().lower():
         case "true":
             return True
@@ -52,31 +52,31 @@ def boolean(name: str, value: str) -> bool:
 
 
 def integer(min_value: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
-    """A whole number between these two, both inclusive."""
+    """Return a parser of integers between two inclusive bounds."""
 
     def parse(name: str, value: str) -> int:
         match = _QUANTITY.fullmatch(value)
         if match is None or match[2] or not min_value <= int(match[1]) <= most:
             top = "" if most == _LONG_MAX else f" to {most}"
-            raise OptionError(option=name, reason=f"must be a whole number from {min_value}{top}")
+            raise OptionError(option=name, reason=f"must be an integer from {min_value}{top}")
         return int(match[1])
 
     return parse
 
 
 def byte_count(name: str, value: str) -> int:
-    """Bytes: a number alone, or with a unit of 1024."""
+    """Parse a number of bytes, optionally with the unit k, m or g (powers of 1024)."""
     match = _QUANTITY.fullmatch(value.lower())
     unit = None if match is None else match[2].removesuffix("b") or match[2]
     if match is None or unit not in _UNITS_BYTES or int(match[1]) == 0:
         raise OptionError(
-            option=name, reason="must be bytes from 1, or a number with k, m or g (such as 64m)"
+            option=name, reason="must be bytes from 1, or a number with k, m or g (e.g. 64m)"
         )
     return int(match[1]) * _UNITS_BYTES[unit]
 
 
 def timestamp_ms(name: str, value: str) -> int:
-    """Milliseconds since 1970, or ISO 8601; UTC if it names no zone."""
+    """Parse milliseconds since 1970, or ISO 8601 (UTC without a time zone)."""
     stripped = value.strip()
     if re.fullmatch(r"\d{1,18}", stripped, re.ASCII):
         return int(stripped)
@@ -85,7 +85,7 @@ def timestamp_ms(name: str, value: str) -> int:
     except ValueError:
         raise OptionError(
             option=name,
-            reason="must be milliseconds since 1970, or ISO 8601 (such as 2026-03-01T12:00:00Z)",
+            reason="must be milliseconds since 1970, or ISO 8601 (e.g. 2026-03-01T12:00:00Z)",
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

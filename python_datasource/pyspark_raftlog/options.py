@@ -1,12 +1,9 @@
-"""Every option of the source: name, default, unit, and what is refused.
+"""Options of the source: names, defaults and validation.
 
-Rules of this file:
-
-1. Names are matched without case, as Spark hands them over in lower case; errors show the name as
-   it is documented. Names of Spark's Kafka source that mean the same are aliases.
-2. An unknown name is an error that suggests the nearest one. What Spark itself puts among the
-   options is passed over.
-3. A value is never shown, neither in an error nor in a ``repr``: one of them is a secret.
+Names are case-insensitive, since Spark passes them in lower case; errors show the documented name.
+Names of Spark's Kafka source with the same meaning are aliases. An unknown name is an error that
+suggests the most similar one; options that Spark itself adds are ignored. Neither errors nor
+``repr`` show values, which may be secret.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from .option_values import (
 
 
 class OffsetSpec(enum.Enum):
-    """A place in a log that has a name instead of a number."""
+    """Symbolic offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -46,7 +43,7 @@ class OffsetSpec(enum.Enum):
 
 
 class TimestampStrategy(enum.Enum):
-    """What happens when no record is as young as ``startingTimestamp``."""
+    """Behaviour if no record has a timestamp >= ``startingTimestamp``."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -54,10 +51,10 @@ class TimestampStrategy(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftlogOptions:
-    """The options of one ``load()``, checked. ``None`` stands for "not given".
+    """Validated options of a ``load()``; None if an option is not set.
 
-    Offsets are record numbers, ends are exclusive; ``RaftlogDataSource`` documents each option.
-    ``path`` holds the addresses if the log is that of ``nodes``.
+    ``RaftlogDataSource`` documents each option. End offsets are exclusive. ``path`` contains the
+    addresses if ``nodes`` is set.
     """
 
     path: str
@@ -88,11 +85,11 @@ class RaftlogOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> RaftlogOptions:
-        """Read what the user gave.
+        """Parse Spark's options.
 
         Raises:
-            OptionError: a name is unknown or given twice, a value is not allowed, two options
-                contradict each other, or there is no path.
+            OptionError: a name is unknown or set twice, a value is invalid, two options contradict
+                each other, or there is no path.
         """
         given: dict[str, Any] = {}
         names: dict[str, str] = {}
@@ -101,7 +98,9 @@ class RaftlogOptions:
                 continue
             name, attribute, parse = _find(raw_name)
             if attribute in names:
-                raise OptionError(option=name, reason=f"says the same as {names[attribute]}")
+                raise OptionError(
+                    option=name, reason=f"is an alias of {names[attribute]}, also set"
+                )
             names[attribute] = name
             given[attribute] = parse(name, value)
         location = take_location(given, "call load(path)")
@@ -112,30 +111,28 @@ class RaftlogOptions:
     def _check_together(self) -> None:
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least is not None and most is not None and least > most:
-            raise OptionError(
-                option="minOffsetsPerTrigger", reason="is larger than maxOffsetsPerTrigger"
-            )
+            raise OptionError(option="minOffsetsPerTrigger", reason="exceeds maxOffsetsPerTrigger")
         if self.redact_key is not None and not self.redact:
-            raise OptionError(option="redactKey", reason="has no meaning with redact=false")
+            raise OptionError(option="redactKey", reason="cannot be used with redact=false")
         if self.kind is not None and self.nodes is not None:
-            reason = "is for a path; nodes say themselves what the records of their log are"
+            reason = "cannot be used with bootstrap.servers: nodes report the kind of their log"
             raise OptionError(option="values", reason=reason)
 
     def at(self, path: str) -> RaftlogOptions:
-        """The same options for another path."""
+        """Return the same options with another path."""
         return dataclasses.replace(self, path=path)
 
     @property
     def includes_aborted(self) -> bool:
-        """Whether records of aborted transactions become rows."""
+        """Whether records of aborted transactions are returned."""
         return self.include_aborted_records or self.isolation is Isolation.READ_UNCOMMITTED
 
     def check_no_end(self) -> None:
-        """Raise ``OptionError`` if an end was given: a stream has none."""
+        """Raise ``OptionError`` if an end offset or timestamp is set, for streams."""
         if self.ending_timestamp_ms is not None:
-            raise OptionError(option="endingTimestamp", reason="is for batch reads only")
+            raise OptionError(option="endingTimestamp", reason="is allowed in batch reads only")
         if self.ending_offset is not OffsetSpec.LATEST:
-            raise OptionError(option="endingOffset", reason="is for batch reads only")
+            raise OptionError(option="endingOffset", reason="is allowed in batch reads only")
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -151,7 +148,7 @@ def _offset_or(*specs: OffsetSpec) -> Callable[[str, str], OffsetSpec | int]:
             return int(text)
         words = ", ".join(spec.value for spec in specs)
         raise OptionError(
-            option=name, reason=f"must be {words} or one offset (a path is one partition)"
+            option=name, reason=f"must be {words} or an offset (a log is one partition)"
         )
 
     return parse
@@ -231,7 +228,7 @@ OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "redactKey": ("redact_key", _secret),
     "values": ("kind", _kind),
 }
-"""Documented name (or alias) to the field it fills and how its text is read."""
+"""Documented name or alias to field of ``RaftlogOptions`` and parser."""
 
 _BY_KEY: Final = {name.lower(): name for name in OPTIONS}
 
@@ -239,7 +236,7 @@ _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "provider", "owner", "q
 
 
 def is_spark_option(raw_name: str) -> bool:
-    """Whether Spark puts this among the options by itself."""
+    """Return whether Spark itself adds this option."""
     name = raw_name.lower()
     return name in _SPARK_OPTIONS or name.startswith("option.")
 
@@ -253,13 +250,13 @@ WRITE_ONLY_OPTIONS: Final = (
     "txnTakeOverFrom",
     "maxBytesPerCommit",
 )
-"""What only writing knows (``write_options``): to be told apart, and to be suggested."""
+"""Options of the sink only (``write_options``), for the detection of writes and suggestions."""
 
 _WRITE_ONLY_KEYS: Final = {name.lower(): name for name in WRITE_ONLY_OPTIONS}
 
 
 def has_write_option(options: Mapping[str, str]) -> bool:
-    """Whether an option is there that only writing knows."""
+    """Return whether an option of the sink only is set."""
     return any(name.lower() in _WRITE_ONLY_KEYS for name in options)
 
 
@@ -278,17 +275,20 @@ def _find(raw_name: str) -> tuple[str, str, Parse]:
     if _BROKER_OPTIONS.fullmatch(raw_name):
         raise OptionError(
             option=raw_name,
-            reason="is for reading from brokers; this source reads one log: call load(path) with a "
-            "log directory, a segment or a checkpoint, or give bootstrap.servers of a quorum",
+            reason="is an option of Spark's Kafka source; this source reads one log: call "
+            "load(path) with a log directory, a segment or a .checkpoint file, or set "
+            "bootstrap.servers to nodes of a quorum",
         )
     if raw_name.lower() in _WRITE_ONLY_KEYS:
-        raise OptionError(option=_WRITE_ONLY_KEYS[raw_name.lower()], reason="is for writing only")
+        raise OptionError(
+            option=_WRITE_ONLY_KEYS[raw_name.lower()], reason="is allowed in writes only"
+        )
     raise unknown_option(raw_name, OPTIONS)
 
 
 def unknown_option(raw_name: str, known: Iterable[str]) -> OptionError:
-    """The error for a name that is not among those ``known`` here, with the nearest of all."""
+    """Return the error for an unknown name, with the most similar option."""
     every = _BY_KEY | _WRITE_ONLY_KEYS
     near = difflib.get_close_matches(raw_name.lower(), every, n=1, cutoff=0.6)
-    hint = f"did you mean {every[near[0]]}?" if near else "known are " + ", ".join(known)
+    hint = f"did you mean {every[near[0]]}?" if near else "options are " + ", ".join(known)
     return OptionError(option=raw_name, reason=f"is unknown; {hint}")

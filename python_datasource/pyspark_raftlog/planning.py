@@ -1,11 +1,9 @@
-"""From options and offsets to partitions: where a read begins and ends, and how it is split.
+"""Planning of a read: start and end offset, and input partitions.
 
-Rules of this file:
-
-1. A partition is an offset range, or one checkpoint; reading it twice gives the same rows. It
-   carries what its task cannot see in its range: the metadata transactions that touch it. (What
-   became of producers' transactions is found behind their records, and no later look changes it.)
-2. Nothing here reads records. The log is asked for its ends, its epochs and its plan.
+An input partition is an offset range or a snapshot; reading it again yields the same rows. It lists
+the metadata transactions that overlap its range, which its task cannot find there. Outcomes of
+producers' transactions are found by the task: their markers follow their records, and do not
+change. Planning reads no records.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from .data_loss import DataLoss, data_loss
 from .options import OffsetSpec, RaftlogOptions, TimestampStrategy
 
 RECORDS_PER_PARTITION_DEFAULT: Final = 250_000
-"""A longer range is split even if nobody asked: a task takes a second or two, JSON included."""
+"""Default of ``maxRecordsPerPartition``: a task of one or two seconds, JSON included."""
 
 _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
@@ -38,14 +36,14 @@ class LogRange(InputPartition):
 
 @dataclass(frozen=True)
 class SnapshotRows(InputPartition):
-    """All rows of one checkpoint file."""
+    """All rows of one snapshot."""
 
     snapshot_id: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPosition:
-    """Where a read begins: first the rows of ``snapshot``, if any, then the log from ``offset``."""
+    """Start of a read: the rows of ``snapshot``, if any, then the log from ``offset``."""
 
     offset: int
     snapshot: SnapshotId | None = None
@@ -54,7 +52,7 @@ class StartPosition:
 def starting_offset_spec(
     log: LogReader, options: RaftlogOptions, *, streaming: bool
 ) -> OffsetSpec | int:
-    """What ``startingOffset`` says, or what it stands for if it was not given."""
+    """Return ``startingOffset``, or its default for this log and kind of read."""
     given = options.starting_offset
     if given is None:
         if log.source is SourceKind.CHECKPOINT or (streaming and log.kind is LogKind.METADATA):
@@ -68,16 +66,16 @@ def starting_offset_spec(
 def start_position(
     log: LogReader, options: RaftlogOptions, *, end_offset: int, streaming: bool
 ) -> StartPosition:
-    """Where a new read of ``log`` begins.
+    """Return the start of a new read.
 
     Args:
-        end_offset: what ``latest`` means, exclusive.
+        end_offset: the offset of ``latest``, exclusive.
 
     Raises:
-        OptionError: the option cannot be met by this log, or no record is as young as
+        OptionError: the option does not apply to this log, or no record has a timestamp >=
             ``startingTimestamp``.
-        DataLossError: OFFSETS_DELETED, an offset by number is no longer there.
-        OffsetOutOfRangeError: an offset by number lies behind the end of the log.
+        DataLossError: OFFSETS_DELETED, a numeric offset is below the log start offset.
+        OffsetOutOfRangeError: a numeric offset is above the log end offset.
     """
     if options.starting_timestamp_ms is not None:
         return StartPosition(
@@ -89,14 +87,14 @@ def start_position(
         case OffsetSpec.LATEST:
             if not streaming:
                 raise OptionError(
-                    option="startingOffset", reason="latest would read nothing in a batch"
+                    option="startingOffset", reason="latest is allowed in streams only"
                 )
             return StartPosition(offset=end_offset)
         case OffsetSpec.SNAPSHOT:
             if log.kind is not LogKind.METADATA and log.source is not SourceKind.CHECKPOINT:
                 raise OptionError(
                     option="startingOffset",
-                    reason="snapshot is for metadata logs; other partitions have no checkpoints",
+                    reason="snapshot is for metadata logs; other partitions have no snapshots",
                 )
             newest = log.newest_snapshot()
             if newest is None:
@@ -110,7 +108,7 @@ def _earliest(log: LogReader) -> StartPosition:
     start = log.log_start_offset
     if start > 0:
         _LOGGER.warning(
-            "%s begins at offset %d: earlier records were deleted, history before it is missing",
+            "%s: log start offset is %d: earlier records were deleted, their history is missing",
             log.path,
             start,
         )
@@ -125,7 +123,8 @@ def _offset_at(log: LogReader, options: RaftlogOptions, timestamp_ms: int, end_o
         return end_offset
     raise OptionError(
         option="startingTimestamp",
-        reason="no record is that young; startingTimestampStrategy=latest begins at the end",
+        reason="no record has this timestamp or a later one; set "
+        "startingTimestampStrategy=latest to start at the end",
     )
 
 
@@ -142,7 +141,7 @@ def _check_exists(log: LogReader, options: RaftlogOptions, offset: int) -> int:
     deleted = data_loss(
         DataLoss.OFFSETS_DELETED,
         path=log.path,
-        reason=f"startingOffset is {offset}, and the log now begins at {log.log_start_offset}",
+        reason=f"startingOffset is {offset}, but the log start offset is {log.log_start_offset}",
     )
     if options.fail_on_data_loss:
         raise deleted
@@ -151,10 +150,10 @@ def _check_exists(log: LogReader, options: RaftlogOptions, offset: int) -> int:
 
 
 def batch_end_offset(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> int:
-    """Where a batch read ends, exclusive.
+    """Return the end offset of a batch read, exclusive.
 
     Raises:
-        OffsetOutOfRangeError: ``endingOffset`` lies behind the end of the log.
+        OffsetOutOfRangeError: ``endingOffset`` is above the log end offset.
     """
     end = log.read_end(
         isolation=options.isolation, holdback_ms=options.tail_holdback_ms or 0, now_ms=now_ms
@@ -174,7 +173,7 @@ def batch_end_offset(log: LogReader, options: RaftlogOptions, *, now_ms: int) ->
         )
     if options.ending_offset > end.offset:
         _LOGGER.warning(
-            "%s is read up to offset %d only, not to endingOffset: %s",
+            "%s: reading only up to offset %d, not to endingOffset: %s",
             log.path,
             end.offset,
             end.explanation,
@@ -183,11 +182,14 @@ def batch_end_offset(log: LogReader, options: RaftlogOptions, *, now_ms: int) ->
 
 
 def plan_batch(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> list[InputPartition]:
-    """The partitions of a batch read, never an empty list: Spark would make one of its own."""
+    """Return the partitions of a batch read.
+
+    The list is never empty, because Spark would replace an empty one by a partition of its own.
+    """
     end_offset = batch_end_offset(log, options, now_ms=now_ms)
     start = start_position(log, options, end_offset=end_offset, streaming=False)
     if isinstance(options.ending_offset, int) and options.ending_offset < start.offset:
-        raise OptionError(option="endingOffset", reason="lies before the start of the read")
+        raise OptionError(option="endingOffset", reason="is less than the start of the read")
     return plan_partitions(log, options, start, end_offset) or [
         LogRange(Split(start_offset=start.offset, end_offset=start.offset, spans=()))
     ]
@@ -196,7 +198,8 @@ def plan_batch(log: LogReader, options: RaftlogOptions, *, now_ms: int) -> list[
 def plan_partitions(
     log: LogReader, options: RaftlogOptions, start: StartPosition, end_offset: int
 ) -> list[InputPartition]:
-    """The checkpoint's rows, if any, then ``[start.offset, end_offset)`` at batch boundaries."""
+    """Return a partition for the snapshot, if any, and ``[start.offset, end_offset)``, split at
+    batch boundaries."""
     partitions: list[InputPartition] = []
     if start.snapshot is not None:
         partitions.append(SnapshotRows(start.snapshot))

@@ -1,4 +1,4 @@
-"""The batch reader, and the reading of one partition that batch and stream share."""
+"""The batch reader, and the reading of one partition, shared by batch and stream."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
 
 def open_source(options: RaftlogOptions) -> LogReader:
-    """Open the log that the options of a load name."""
+    """Open the log that the options name."""
     limit = options.decompressed_bytes_max
     return open_reader(options, options.kind, decompressed_bytes_max=limit)
 
 
 class RaftlogReader(DataSourceReader):
-    """One DataFrame: its range is fixed when it is first planned, and stays.
+    """Reader of one DataFrame, whose range is fixed when it is planned.
 
-    It is pickled and sent to executors, so it holds nothing but options and column names.
+    Spark pickles it and sends it to executors: it has options and column names only.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RaftlogReader(DataSourceReader):
         self._clock = clock or SystemClock()
 
     def partitions(self) -> list[InputPartition]:
-        """Split the range; on the driver, once."""
+        """Plan the partitions; on the driver, once."""
 
         def plan() -> list[InputPartition]:
             log = open_source(self._options)
@@ -60,18 +60,18 @@ class RaftlogReader(DataSourceReader):
         return retry(plan, self._clock, is_new_read=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the rows of one partition; on an executor."""
+        """Yield the rows of one partition; on an executor."""
         return read_partition(partition, self._options, self._columns)
 
 
 def read_partition(
     partition: InputPartition, options: RaftlogOptions, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the rows of ``partition`` as Arrow batches of about ``recordBatchRows`` rows.
+    """Yield the rows of ``partition`` as Arrow batches of about ``recordBatchRows`` rows.
 
     Raises:
-        DataLossError: the node deleted what was planned, and ``failOnDataLoss`` is true.
-        CorruptBatchError, LogGapError: damage; rows before it were given out.
+        DataLossError: planned records were deleted, and ``failOnDataLoss`` is true.
+        CorruptBatchError, LogGapError: the log is damaged; rows before that were yielded.
     """
     log = open_source(options)
     match partition:
@@ -91,7 +91,7 @@ def row_builder(
     transactions: TransactionLookup,
     snapshot: SnapshotPosition | None = None,
 ) -> RowBuilder:
-    """How rows of ``log``, or of one of its checkpoints, are made."""
+    """Return the builder for rows of ``log`` or of one of its snapshots."""
     redactor = None
     if log.kind is LogKind.METADATA:
         redactor = Redactor(key=options.redact_key, reveal=not options.redact)
@@ -151,7 +151,7 @@ def _snapshot_rows(
         for scan in snapshot.scan(columns=builder.scan_columns()):
             yield from builder.build(scan)
     except (LogNotFoundError, SegmentDeletedError):
-        reason = f"checkpoint {snapshot_id} was planned, and is now deleted"
+        reason = f"snapshot {snapshot_id} was deleted after the read was planned"
         _lose(options, DataLoss.SNAPSHOT_DELETED, log.path, reason)
 
 
@@ -159,4 +159,4 @@ def _lose(options: RaftlogOptions, condition: DataLoss, path: str, reason: str) 
     loss = data_loss(condition, path=path, reason=reason)
     if options.fail_on_data_loss:
         raise loss from None
-    _LOGGER.warning("%s; going on with what is there", loss)
+    _LOGGER.warning("%s; continuing without these records", loss)

@@ -1,7 +1,6 @@
-"""Ask a log again while its node deletes files under our hands.
+"""Retries of reads that fail because the node deletes files meanwhile.
 
-Rules of this file: an answer is asked for a few times, a moment apart, and never for long: whoever
-asks holds up a query.
+Few and with a short backoff, since the query waits.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ T = TypeVar("T")
 
 
 def retry(action: Callable[[], T], clock: Clock, *, is_new_read: bool = False) -> T:
-    """What ``action`` returns; it must look at the files anew each time.
+    """Call ``action`` until it succeeds; it must list the files again each time.
 
-    ``is_new_read``: nothing was promised yet, so that records which were deleted while the read was
-    planned are no loss either: another look finds where the log begins now.
+    ``is_new_read``: also retry after ``DataLossError``, since a read that is being planned can
+    start at the new log start offset.
 
-    Raises the last error if that does not end.
+    Raises the last error after ``ATTEMPTS_MAX`` attempts.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:

@@ -1,11 +1,8 @@
-"""The columns of the source: Spark's types, Arrow's types, and what a user schema may ask for.
+"""Columns of the source with their Spark and Arrow types, and projection to a user's schema.
 
-Rules of this file:
-
-1. The first eight columns are those of Spark's Kafka source, with its names and types, and the
-   leader epoch. Every column is nullable, so Arrow's flags can never disagree with Spark's.
-2. A user schema that names a subset of the columns, in any order, is a projection. Spark hands it
-   over as it is, and columns that are not in it are never decoded.
+The first columns have the names and types of Spark's Kafka source, followed by the leader epoch.
+All columns are nullable, so that Arrow's nullability always equals Spark's. A user's schema with a
+subset of the columns, in any order, is a projection: other columns are not decoded.
 """
 
 from __future__ import annotations
@@ -56,41 +53,41 @@ COLUMNS: Final[Mapping[str, tuple[DataType, pa.DataType]]] = {
     "headers": (_HEADERS_SPARK, _HEADERS_ARROW),
     "controlType": (StringType(), pa.string()),
 }
-"""Name to Spark's type and the Arrow type that Spark insists on."""
+"""Name to Spark type and the Arrow type that Spark requires for it."""
 
 
 def available_columns(options: RaftlogOptions) -> tuple[str, ...]:
-    """The columns that ``options`` give, in their order."""
+    """Return the columns that ``options`` enable, in order."""
     asked = {"headers": options.include_headers, "controlType": options.include_control_records}
     return tuple(name for name in COLUMNS if asked.get(name, True))
 
 
 def source_schema(options: RaftlogOptions) -> StructType:
-    """What ``load()`` without a schema returns."""
+    """Return the schema of ``load()`` without a user's schema."""
     return StructType([StructField(name, COLUMNS[name][0]) for name in available_columns(options)])
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The schema that every Arrow batch of these columns has."""
+    """Return the schema of Arrow batches with these columns."""
     return pa.schema([pa.field(name, COLUMNS[name][1]) for name in columns])
 
 
 def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
-    """The columns that a schema asks for, in its order.
+    """Return the columns of a user's schema, in its order.
 
     Raises:
-        OptionError: a column is unknown, needs an option that is not set, is named twice, or has
+        OptionError: a column is unknown, requires an option that is not set, is duplicated, or has
             another type or ``NOT NULL``; or the schema is empty.
     """
     if not schema.fields:
-        raise _refused("names no column")
+        raise _refused("has no columns")
     offered = available_columns(options)
     names = [field.name for field in schema.fields]
     for field in schema.fields:
         if field.name not in offered:
             raise _refused(_why_not_offered(field.name))
         if names.count(field.name) > 1:
-            raise _refused(f"names column {field.name} twice")
+            raise _refused(f"has column {field.name} twice")
         wanted = COLUMNS[field.name][0]
         if field.dataType != wanted:
             raise _refused(f"column {field.name} must be {wanted.simpleString()}")
@@ -102,12 +99,12 @@ def project(schema: StructType, options: RaftlogOptions) -> tuple[str, ...]:
 def _why_not_offered(name: str) -> str:
     match name:
         case "headers":
-            return "column headers needs option includeHeaders=true"
+            return "column headers requires option includeHeaders=true"
         case "controlType":
-            return "column controlType needs option includeControlRecords=true"
+            return "column controlType requires option includeControlRecords=true"
         case _:
             near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}?" if near else "known are " + ", ".join(COLUMNS)
+            hint = f"did you mean {near[0]}?" if near else "columns are " + ", ".join(COLUMNS)
             return f"column {name} is unknown; {hint}"
 
 

@@ -1,7 +1,7 @@
-"""The data source that Spark finds under the name ``raftlog``; its docstring is the manual.
+"""The data source ``raftlog``; the docstring of ``RaftlogDataSource`` is its manual.
 
-Rules of this file: what is not needed to find the source by its name is imported inside methods,
-since Spark imports every ``pyspark_*`` module to look for names.
+Modules are imported inside methods, since Spark imports every ``pyspark_*`` package when it looks
+up the name of a data source.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 
 class RaftlogDataSource(DataSource):
-    """Reads a replicated log from its files or from its nodes, and appends to one of raftlog's own:
-    in a batch, or as a stream.
+    """Spark data source of a replicated log: batch and stream reads, batch and stream writes.
 
     ::
 
@@ -38,180 +37,183 @@ class RaftlogDataSource(DataSource):
         frame.write.format("raftlog").mode("append").save("/logs/decisions-0")
         frame.writeStream.format("raftlog").option("checkpointLocation", ...).start("/logs/ids-0")
 
-    ``load`` takes the directory of a metadata log, a node's log directory that holds one, the
-    directory of an ordinary partition, one ``.log`` segment, or one ``.checkpoint``. Several
-    directories of voters of one cluster (``load([one, two, three])``, separated by commas, or as a
-    pattern with ``*``) are read up to what a majority of the voters holds; several replicas of an
-    ordinary partition up to what all of them hold. Nothing is locked or changed, so a running node
-    is not disturbed. The path must be visible to every executor.
+    ``load`` accepts a metadata directory, the log directory of a broker or controller that contains
+    one, a partition directory, a ``.log`` segment, or a snapshot (a ``.checkpoint`` file). The
+    directories of several voters of one cluster (``load([one, two, three])``, comma-separated, or a
+    pattern with ``*``) are read up to the offset that a majority of the voters has; several
+    replicas of an ordinary partition up to the offset that all of them have. Files are neither
+    locked nor changed, so the node can be running. The path must be readable on every executor.
 
-    Instead of a path, ``bootstrap.servers`` names nodes, as ``host:port,host:port``: those of a
-    quorum of raftlog's, to read or to write; or the live controllers of a Kafka cluster, whose
-    metadata is read from there. All else is the same. What is committed is known there, so nothing
-    is held back. Executors fetch their ranges from the leader themselves. With ``ssl.ca.location``
-    connections are encrypted; ``ssl.certificate.location``, ``ssl.key.location`` and
-    ``ssl.key.password`` prove this client, ``ssl.endpoint.identification.algorithm=none`` lets a
-    node be certified for another host. They are files in PEM form, at the same path everywhere.
-    The prefix ``kafka.``, as Spark's Kafka source has it, is allowed before these names.
+    ``bootstrap.servers`` replaces the path, as ``host:port,host:port``: the nodes of a raftlog
+    quorum, to read or to write, or the controllers of a running Kafka cluster, to read its
+    metadata. The committed end is known there, so that nothing is held back. Executors fetch their
+    ranges from the leader. ``ssl.ca.location`` enables TLS; ``ssl.certificate.location``,
+    ``ssl.key.location`` and ``ssl.key.password`` configure the client certificate;
+    ``ssl.endpoint.identification.algorithm=none`` disables the check of host names. Files are in
+    PEM format, at the same path on the driver and on every executor. The prefix ``kafka.`` of
+    Spark's Kafka source is accepted before these names.
 
     ::
 
         spark.read.format("raftlog").option("bootstrap.servers", "log-1:9092,log-2:9092").load()
 
-    Spark finds the name if raftlog is installed where the driver and the executors run; elsewhere
-    call ``spark.dataSource.register(RaftlogDataSource)`` first. Small batches are some 40 ms faster
-    with ``spark.python.unix.domain.socket.enabled=true`` (off by default).
+    Spark finds the source by name if raftlog is installed on the driver and the executors;
+    otherwise call ``spark.dataSource.register(RaftlogDataSource)`` first. Small batches are about
+    40 ms faster with ``spark.python.unix.domain.socket.enabled=true`` (off by default).
 
-    What is worth knowing and no error (history that is missing, loss that was accepted, which end
-    was taken) goes to Python's logger ``pyspark_raftlog``.
+    Warnings (missing history, accepted data loss) and the end offset of a read are logged to the
+    Python logger ``pyspark_raftlog``.
 
-    A DataFrame is planned once: later actions on it read the same range, even if the log has
-    grown. ``load()`` again to see more.
+    A DataFrame is planned once: later actions read the same range, even if the log has grown. Call
+    ``load()`` again to read newer records.
 
-    **Columns.** Those of Spark's Kafka source, then what a metadata log adds:
+    **Columns.** The columns of Spark's Kafka source, then those of metadata logs:
 
     ================ ========= ================================================================
-    key, value       BINARY    as in the log; secrets in metadata records are replaced
+    key, value       BINARY    as in the log; secrets in metadata records are redacted
     topic            STRING    from the directory's name
     partition        INT
-    offset           BIGINT    with gaps: control records have offsets and yield no rows
+    offset           BIGINT    with gaps: control records have offsets, but yield no rows
     timestamp        TIMESTAMP
     timestampType    INT       0 create time, 1 log append time
     leaderEpoch      INT       of the record's batch
-    visibleOffset    BIGINT    from where on it counts: its own offset, or in a metadata log that of
-                               the end of its transaction; null if that was aborted or is open
-    recordType       STRING    such as PARTITION_CHANGE_RECORD; null outside metadata logs
-    recordVersion    INT       the same
-    record           STRING    the record's fields as kafka-dump-log prints them, as JSON; the same
-    snapshotPosition INT       null for a row of the log. For a row of a checkpoint its place there;
-                               all of a checkpoint's rows have the last offset that it stands for,
-                               and the log's time at that offset
+    visibleOffset    BIGINT    offset at which the record takes effect: its own, or in a metadata
+                               log the end of its transaction; null if that is aborted or open
+    recordType       STRING    e.g. PARTITION_CHANGE_RECORD; null outside metadata logs
+    recordVersion    INT       version of the record; null outside metadata logs
+    record           STRING    JSON of the record's fields, as kafka-dump-log prints them; null
+                               outside metadata logs
+    snapshotPosition INT       null for a record of the log; for a record of a snapshot its position
+                               there: all records of a snapshot have the last contained offset of
+                               the snapshot, and the log's timestamp at that offset
     headers          ARRAY     of STRUCT<key: STRING, value: BINARY>; with ``includeHeaders``
-    controlType      STRING    such as leader_change; with ``includeControlRecords``
+    controlType      STRING    e.g. leader_change; with ``includeControlRecords``
     ================ ========= ================================================================
 
-    A schema that names some of them, in any order, is a projection: what it leaves out is not even
+    A schema with a subset of the columns, in any order, is a projection: other columns are not
     decoded. ``spark.read.format("raftlog").schema("offset BIGINT, record STRING").load(path)``
-    Without a schema every column is read, and the JSON of ``record`` is what takes the time.
+    Without a schema all columns are read; decoding ``record`` takes most of the time.
 
-    **Where a read begins and ends.** Offsets are record numbers, ends are exclusive.
+    **Start and end of a read.** End offsets are exclusive.
 
     startingOffset (alias startingOffsets)
-        ``earliest``, the oldest offset on disk, with a warning if history before it is gone;
-        ``latest`` (streams); ``snapshot``, the newest checkpoint's rows and then the log from
-        there, or ``earliest`` if there is no checkpoint; or a number. Only for new queries.
-        Default: batch ``earliest``; stream ``snapshot`` on a metadata log, else ``latest``.
+        ``earliest``, the log start offset, with a warning if earlier records were deleted;
+        ``latest`` (streams only); ``snapshot``, the newest snapshot and then the log from its end
+        offset, or ``earliest`` if there is no snapshot; or an offset. Applies to new queries only.
+        Default: ``earliest`` in a batch; in a stream ``snapshot`` for metadata logs, otherwise
+        ``latest``.
     startingTimestamp
-        The first record that is not older: milliseconds since 1970, or ISO 8601 (UTC if it names no
-        zone). Wins over ``startingOffset``.
+        Starts at the first record whose timestamp is >= this: milliseconds since 1970, or ISO 8601
+        (UTC without a time zone). Takes precedence over ``startingOffset``.
     startingTimestampStrategy (alias startingOffsetsByTimestampStrategy)
-        If no record is that young: ``error`` (default), or ``latest``.
+        If there is no such record: ``error`` (default), or ``latest``.
     endingOffset (alias endingOffsets)
-        Batch only. ``latest`` (default), or a number.
+        Batch only. ``latest`` (default), or an offset.
     endingTimestamp
-        Batch only. The first record that is not older ends the read. Wins over ``endingOffset``.
+        Batch only. Ends before the first record whose timestamp is >= this. Takes precedence over
+        ``endingOffset``.
     isolationLevel
-        ``read_committed`` (default): nothing of aborted transactions, and the end lies before any
-        open one. ``high_watermark`` (alias ``read_uncommitted``): everything.
+        ``read_committed`` (default): skips aborted transactions, and ends before the first open
+        one. ``read_uncommitted`` (alias ``high_watermark``): returns all records.
     tailHoldback
-        Milliseconds, or such as ``5s``: how old the tail of a single directory must be before it is
-        read. What a node wrote last may be taken back by its cluster, and one directory cannot
-        tell. Default: 5 s for streams, 0 for batch reads. Several copies need none.
+        Minimum age of the records at the end of a single directory: milliseconds, or e.g. ``5s``.
+        The cluster may still truncate uncommitted records, and one directory does not show which
+        are committed. Default: 5 s for streams, 0 for batch reads. Ignored for several replicas.
     failOnDataLoss
-        ``true`` (default): records that are gone end the query with a
-        ``RAFTLOG_DATA_LOSS.<condition>`` error. ``false``: a warning, and the read goes on: where
-        records were deleted, at the newest checkpoint (if the stream begins with one) or at the
-        oldest offset; where history was rewritten, at the point where it parts.
+        ``true`` (default): missing records fail the query with
+        ``RAFTLOG_DATA_LOSS.<condition>``. ``false``: logs a warning and continues: after deleted
+        records at the newest snapshot (if the stream began with one) or at the log start offset;
+        after a truncation at the offset where the histories diverge.
 
-    **What is shown.**
+    **Rows.**
 
     includeHeaders
-        Adds the column ``headers``. Default ``false``. In logs that raftlog itself writes, headers
-        whose names begin with ``raftlog.`` are its own and not shown.
+        Adds the column ``headers``. Default ``false``. In logs written by raftlog, headers whose
+        key begins with ``raftlog.`` are reserved and not returned.
     includeControlRecords
-        Adds the column ``controlType``, and rows for control records: ``key`` and ``value`` raw,
-        ``record`` their JSON. Default ``false``.
+        Adds the column ``controlType``, and rows for control records, with their bytes in ``key``
+        and ``value`` and their JSON in ``record``. Default ``false``.
     includeAbortedRecords
-        With ``read_committed``: rows of aborted transactions too, with a null ``visibleOffset``.
-        Default ``false``.
+        With ``read_committed``: also returns records of aborted transactions, with a null
+        ``visibleOffset``. Default ``false``.
     redact
-        ``true`` (default): secrets in metadata records (SCRAM, sensitive configs, whatever is
-        unknown) are replaced, in ``value`` and in ``record``. ``false`` shows them.
+        ``true`` (default): redacts secrets of metadata records (SCRAM credentials, sensitive
+        configs, unknown records and fields) in ``value`` and ``record``. ``false`` returns them.
     redactKey
-        A secret of yours, 16 bytes or more. Then a keyed hash stands for each secret and tells
-        whether it changed; without it, a fixed mask.
+        Secret of at least 16 bytes. Replaces each secret by a keyed hash, so that changes are
+        visible, instead of a fixed mask.
     values
-        What the records of a path are, where its files do not tell and the read is refused:
-        ``kraft`` for cluster metadata, ``bytes`` (or ``msgpack``) for records of another kind,
-        whose values are shown as they are. Not for ``__cluster_metadata`` itself.
+        Kind of the records, if it cannot be detected from the files and the read fails therefore:
+        ``kraft`` for cluster metadata, ``bytes`` (or ``msgpack``) for other records, whose values
+        are returned unchanged. Not allowed for ``__cluster_metadata`` itself.
 
-    **How much at a time.**
+    **Batch sizes.**
 
     maxOffsetsPerTrigger
-        Streams. Records a micro-batch at most; a record batch or a metadata transaction that is
-        larger is taken whole, as are the rows of a checkpoint.
+        Streams. Maximum number of records in a micro-batch. A larger record batch or metadata
+        transaction is not split, nor are the records of a snapshot.
     maxBytesPerTrigger
-        Streams. The same in bytes of the log, such as ``64m``.
+        Streams. Maximum size of a micro-batch in bytes of the log, e.g. ``64m``.
     minOffsetsPerTrigger, maxTriggerDelay
-        Streams, not AvailableNow. Wait for this many records, but no longer than that: milliseconds
-        or such as ``5m``; default ``15m``.
+        Streams, not with AvailableNow. Waits for this number of records, at most for the delay:
+        milliseconds, or e.g. ``5m``; default ``15m``.
     pollWaitMs
-        Streams. How long to wait for news before Spark is told that there is none. Default 100.
+        Streams. How long to wait for new records before an empty trigger. Default 100.
     minPartitions
-        Tasks at least, as far as record batches allow. Default 1.
+        Minimum number of tasks, as far as record batches can be split. Default 1.
     maxRecordsPerPartition
-        Records a task at most, as far as record batches allow. Default 250000.
+        Maximum number of records in a task, as far as record batches can be split. Default 250000.
     recordBatchRows
-        Rows of one Arrow batch. Default 16384.
+        Rows in an Arrow batch. Default 16384.
     maxDecompressedBytes
-        Bytes that a compressed record batch may expand to, such as ``256m``; a larger one is an
-        error, and a task may need a few times as much memory. Default ``128m``, at most ``512m``.
+        Maximum decompressed size of a record batch, e.g. ``256m``; a larger one is an error. A task
+        may need a multiple of it as memory. Default ``128m``, at most ``512m``.
 
-    **Writing.** Into a log that ``raftlog.open(path)`` has made, on the host of the driver, or into
-    that of a quorum's nodes. A write is one record batch: all of it is in the log or nothing,
-    whatever fails in between, in the order of partitions and then of rows. So the log's batch limit
-    bounds a write, and a micro-batch: see ``maxOffsetsPerTrigger`` of its source. The mode is
-    ``append``, and must be said.
+    **Writing** appends to a log created by ``raftlog.open(path)``, on the driver's host, or to the
+    log of a raftlog quorum. A write is one record batch, in the order of partitions and then of
+    rows: after any failure, all of its records are in the log or none. So the log's
+    ``max.message.bytes`` limits the size of a write and of a micro-batch; set
+    ``maxOffsetsPerTrigger`` of the stream's source accordingly. The mode must be ``append``.
 
     ============= ==================== =============================================================
     value         BINARY or STRING     null is a tombstone; only BINARY in msgpack and kraft logs
     key           BINARY or STRING
-    headers       ARRAY as above       names that begin with ``raftlog.`` are refused
-    timestamp     TIMESTAMP            to the millisecond; null, or no such column: the append's own
-    recordType    STRING, or a number  instead of ``value``, in logs of typed records: the type ...
-    recordVersion INT                  ... its version (a kraft log's frames may go without) ...
-    record        STRUCT, or STRING    ... and its fields, as a struct or as JSON
+    headers       ARRAY as above       keys that begin with ``raftlog.`` are rejected
+    timestamp     TIMESTAMP            milliseconds; without it or if null, the time of the append
+    recordType    STRING or integer    instead of ``value``, in msgpack and kraft logs: the type ...
+    recordVersion INT                  ... its version (optional in kraft logs) ...
+    record        STRUCT or STRING     ... and its fields, as a struct or as JSON
     ============= ==================== =============================================================
 
-    Any other column is an error. A kraft log takes no key, headers or timestamp, and records only
-    that Kafka's readers would take. Without a column ``recordVersion`` they are written as the
-    log's metadata.version says, and planning the write reads the log to learn it.
+    Other columns are an error. A kraft log accepts no key, headers or timestamp, and only records
+    that Kafka can read. Without the column ``recordVersion``, versions are those of the log's
+    metadata.version, and the log is read to find it when the write is planned.
 
     requiredBaseOffset
-        Batch only. The end offset of the log that the caller has read: if somebody has appended
-        since, nothing is written, and ``pyspark_raftlog.conflict(error)`` says where the log ended.
-        A frame without rows checks it too.
+        Batch only. The end offset up to which the caller has read the log. If other records were
+        appended since, the write fails without effect, and ``pyspark_raftlog.conflict(error)``
+        returns the current end offset. Also checked if there are no rows.
     requiredEndOffset
-        Batch only. The same, as the offset that the last record must get.
+        Batch only. The same check, by the offset of the last record to write.
     requiredEpoch
-        Refuses if somebody has claimed the log since that epoch.
+        Fails the write if another writer has claimed the log (a newer leader epoch) since.
     txnAppId, txnVersion
-        Name the write: under one ``txnAppId`` versions rise, and the same one again is not written
-        twice. A stream's version is its batch id, and its ``txnAppId`` the query's id unless one is
-        given; each query (each checkpoint) needs one of its own.
+        Idempotent writes: versions of a ``txnAppId`` increase, and a version is written at most
+        once. In a stream ``txnVersion`` is the batch id, and ``txnAppId`` defaults to the id of the
+        query; each query (each checkpoint) needs a ``txnAppId`` of its own.
     txnTakeOverFrom
-        Lets this query go on under a ``txnAppId`` whose last write is of the query that is named
-        here, which is gone for good.
+        Query id. Lets this query continue a ``txnAppId`` whose last write is from that query, which
+        must have ended for good.
     maxBytesPerCommit
-        Refuses larger writes than that before anything is written. Default: what the log allows
-        (``raftlog configure PATH max.message.bytes=...`` changes it).
+        Fails larger writes before anything is written. Default: the limit of the log
+        (``raftlog configure PATH max.message.bytes=...``).
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Check the options; what Spark keeps of them holds no secret in any ``repr``.
+        """Validate the options. No ``repr`` of them contains secrets.
 
         Raises:
-            OptionError: an option is unknown, or its value is not allowed.
+            OptionError: an option is unknown, or its value is invalid.
         """
         from .options import RaftlogOptions, has_write_option
 
@@ -234,20 +236,20 @@ class RaftlogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format``."""
+        """Return the name for ``format``."""
         return "raftlog"
 
     def schema(self) -> StructType:
-        """All columns that the options give."""
+        """Return all columns that the options enable."""
         from .schema import source_schema
 
         return source_schema(self._read_options())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read in a batch; ``schema`` may name a subset of the columns.
+        """Return the batch reader; ``schema`` may be a subset of the columns.
 
         Raises:
-            OptionError: the schema names something else.
+            OptionError: the schema has other columns.
         """
         from .reader import RaftlogReader
         from .schema import project
@@ -256,10 +258,10 @@ class RaftlogDataSource(DataSource):
         return RaftlogReader(options, project(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Read as a stream; ``schema`` may name a subset of the columns.
+        """Return the stream reader; ``schema`` may be a subset of the columns.
 
         Raises:
-            OptionError: the schema names something else, or an end was given.
+            OptionError: the schema has other columns, or an end offset is set.
         """
         from .schema import project
         from .stream_reader import RaftlogStreamReader
@@ -269,13 +271,13 @@ class RaftlogDataSource(DataSource):
         return RaftlogStreamReader(options, project(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Append in a batch.
+        """Return the batch writer.
 
-        Raises (as a text that ``pyspark_raftlog.typed_error`` reads):
-            AppendOnlyError: the log was to be overwritten.
-            OptionError: an option is for reading, or two contradict each other.
+        Raises (as a text that ``pyspark_raftlog.typed_error`` parses):
+            AppendOnlyError: the mode is overwrite.
+            OptionError: an option is for reads only, or two contradict each other.
             WriteSchemaError: the columns are not those of a record.
-            LogNotFoundError, NotALogError: there is no log of raftlog's own.
+            LogNotFoundError, NotALogError: there is no log created by raftlog.
         """
         from .typed_errors import as_spark_error
         from .write_plan import plan_write
@@ -283,7 +285,7 @@ class RaftlogDataSource(DataSource):
 
         with as_spark_error():
             if overwrite:
-                raise _append_only("overwriting", 'use mode("append"), or INSERT INTO')
+                raise _append_only("overwrite", 'use mode("append"), or INSERT INTO')
             options = self._write_options()
             options.check_batch()
             return RaftlogWriter(plan_write(options, schema))
@@ -291,9 +293,9 @@ class RaftlogDataSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Append each micro-batch of a stream, once.
+        """Return the stream writer, which appends each micro-batch exactly once.
 
-        Raises the same as ``writer``.
+        Raises the errors of ``writer``.
         """
         from .stream_writer import RaftlogStreamWriter
         from .typed_errors import as_spark_error
@@ -301,7 +303,7 @@ class RaftlogDataSource(DataSource):
 
         with as_spark_error():
             if overwrite:
-                remedy = 'use outputMode("append"), or "update" by way of foreachBatch'
+                remedy = 'use outputMode("append"), or "update" with foreachBatch'
                 raise _append_only('outputMode("complete")', remedy)
             options = self._write_options()
             options.check_stream()
@@ -311,7 +313,7 @@ class RaftlogDataSource(DataSource):
         if self._is_for_writing:
             from .options import RaftlogOptions
 
-            return RaftlogOptions.parse(self._given)  # raises: it names what is for writing
+            return RaftlogOptions.parse(self._given)  # raises OptionError for the sink's option
         return self._options
 
     def _write_options(self) -> WriteOptions:
@@ -327,7 +329,7 @@ def _append_only(what: str, remedy: str) -> AppendOnlyError:
 
 
 def _absolute(path: str) -> str:
-    """The path for processes that may work in another directory; commas separate several."""
+    """Make comma-separated paths absolute: executors may have another working directory."""
     import os
 
     parts = [path] if os.path.exists(path) else path.split(",")

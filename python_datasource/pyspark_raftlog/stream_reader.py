@@ -1,13 +1,13 @@
-"""The stream reader: where a stream begins, how far it has come, what its next batch is.
+"""The stream reader.
 
-Rules of this file:
+Invariants:
 
-1. Asking changes nothing: the same question about the same log has the same answer, and what is
-   written in Spark's checkpoint decides what a batch holds, never what this object remembers.
-2. Spark makes this object twice, pickles one of them to the executors, kills the other without
-   ``stop()`` and asks for the initial offset again after a restart. So it holds nothing that must
-   be released, and trusts only the offsets that it is given.
-3. The only wait is in ``latestOffset``, at most ``pollWaitMs``, while nothing is new.
+1. Calls have no effect on later results: the contents of a batch depend on the log and on the
+   offsets in Spark's checkpoint, never on state of the reader.
+2. The reader holds nothing that must be released. Spark creates it twice, pickles one instance to
+   the executors, ends the other without ``stop()``, and requests the initial offset again after a
+   restart.
+3. Only ``latestOffset`` waits, at most ``pollWaitMs``, while there are no new records.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOGGER: Final = logging.getLogger("pyspark_raftlog")
 
 
 class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query over one log."""
+    """Stream reader of one query and one log."""
 
     def __init__(
         self, options: RaftlogOptions, columns: tuple[str, ...], clock: Clock | None = None
@@ -73,27 +73,27 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = state["_clock"]
         self._reset()
 
-    # --- what Spark asks --------------------------------------------------------------------------
+    # --- Spark's interface ------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins; asked more than once, answered once."""
+        """Return the start of a new query, determined once."""
         if self._initial is None:
             self._initial = retry(self._initial_position, self._clock)
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Give a limit even if there is none: ``ReadAllAvailable`` then means ``Trigger.Once``."""
+        """Return a limit even without options, so that only ``Trigger.Once`` has no limit."""
         return ReadMaxRows(self._options.max_offsets_per_trigger or _UNLIMITED_ROWS)
 
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Where the next batch ends: ``start`` itself if nothing is new.
+        """Return the end of the next batch, ``start`` itself if there are no new records.
 
-        Waits up to ``pollWaitMs`` for news, except with a fixed target.
+        Waits up to ``pollWaitMs`` for new records, except with ``Trigger.AvailableNow``.
 
         Raises:
-            DataLossError: the records after ``start`` are not there any more.
+            DataLossError: records after ``start`` were lost.
         """
         if start is None:
             return self._legacy_latest_offset()
@@ -112,7 +112,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             remaining_ms -= step_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Give the newest end that was seen, for the query's progress. Reads nothing."""
+        """Return the latest known end of the log, for the query's progress. Reads no files."""
         if self._end is None or self._log is None:
             return None
         return StreamOffset(
@@ -123,14 +123,14 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of this run: what comes later belongs to the next one."""
+        """Fix the end offset of this run; later records belong to the next one."""
         self._target_offset = retry(self._refresh, self._clock)[1].offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan a batch, or plan one again after a restart: exactly what its end says.
+        """Plan the batch that ends at ``end``, perhaps again after a restart.
 
         Raises:
-            DataLossError: the batch cannot be read again as it was.
+            DataLossError: records of the batch were lost.
         """
         path = self._options.path
         before = StreamOffset.from_json(start, path=path)
@@ -144,28 +144,28 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise data_loss(
                 DataLoss.CHECKPOINT_MISMATCH,
                 path=path,
-                reason=f"a batch of offsets {batch.start_offset} to {batch.offset} does not follow "
-                f"one that ended at {before.offset}",
+                reason=f"a batch with offsets {batch.start_offset} to {batch.offset} does not "
+                f"follow a batch that ends at {before.offset}",
             )
         return retry(lambda: self._plan(batch), self._clock)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the rows of one partition; on an executor."""
+        """Yield the rows of one partition; on an executor."""
         return read_partition(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the log is not ours, and nobody waits for us."""
+        """Do nothing: a log does not track its readers."""
 
     def stop(self) -> None:
-        """Nothing to do: no file is held open between calls."""
+        """Do nothing: no file is open between calls."""
 
-    # --- how it is answered -----------------------------------------------------------------------
+    # --- implementation ---------------------------------------------------------------------------
 
     def _legacy_latest_offset(self) -> dict[str, Any]:
-        """Answer Spark 4.0 and 4.1, which do not say where the query is and know no limits.
+        """Return the end of the next batch for Spark 4.0 and 4.1, which pass no start and no limit.
 
-        A new query begins where its initial offset says. A restarted one asked for none: then the
-        batch begins where Spark will say that it does.
+        A new query starts at its initial offset. A restarted query has not requested it: the start
+        of its first batch is ``FROM_SPARK``, and is passed to ``partitions``.
         """
         if self._last is None:
             self._last = self._initial
@@ -201,7 +201,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for loss in batch_rows.losses:
             if self._options.fail_on_data_loss:
                 raise loss
-            _LOGGER.warning("%s; going on with what is there", loss)
+            _LOGGER.warning("%s; continuing without these records", loss)
         return plan_partitions(log, self._options, batch_rows.start, batch_rows.end_offset)
 
     def _limits(self, limit: ReadLimit | None) -> BatchLimits:
@@ -213,7 +213,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _refresh(self) -> tuple[LogReader, ReadEnd]:
-        """List the log again and say where it ends."""
+        """List the files of the log again; return the log and its end."""
         if self._log is None:
             self._log = open_source(self._options)
         else:
@@ -232,7 +232,8 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._end = read_end(self._log, self._end)
         except DivergedLogError:
-            # What was seen there may never have been read: the stream's own place decides.
+            # Records below the previous end may not have been read: `check_data_loss` compares the
+            # stream's own offset.
             self._end = read_end(self._log, None)
         if self._logged_basis is not self._end.basis:
             self._logged_basis = self._end.basis
@@ -250,10 +251,10 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return next_batch(log, start, end_offset, limits, lost=lost)
 
     def _resume(self, log: LogReader, position: StreamOffset) -> tuple[StartPosition, bool]:
-        """Where the next batch begins, and whether records were lost on the way there."""
+        """Return the start of the next batch, and whether records before it were lost."""
         loss = check_data_loss(log, position, self._options)
         if position.initial and position.snapshot is not None:
-            # Nothing has been given out yet: another checkpoint is as good a beginning.
+            # No rows have been read yet: a newer snapshot is an equally valid start.
             chosen = (
                 position.snapshot if position.snapshot in log.snapshots else log.newest_snapshot()
             )
@@ -265,7 +266,7 @@ class RaftlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise loss.error
         if self._logged_loss != str(loss.error):
             self._logged_loss = str(loss.error)
-            _LOGGER.warning("%s; going on at offset %d", loss.error, loss.resume.offset)
+            _LOGGER.warning("%s; resuming at offset %d", loss.error, loss.resume.offset)
         return loss.resume, True
 
     def _is_below_min_offsets(self, offset: int, end_offset: int, limits: BatchLimits) -> bool:

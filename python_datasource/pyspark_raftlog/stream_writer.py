@@ -1,11 +1,8 @@
-"""The streaming sink: each micro-batch is one named append, so that it is in the log once.
+"""The streaming sink: each micro-batch is one idempotent append.
 
-Rules of this file:
-
-1. Spark makes this writer anew, in two processes, for each micro-batch: what ``commit`` must know
-   of the query comes with the rows.
-2. A micro-batch is named by (``txnAppId`` or the query's id, the query's id, the batch's id). Asked
-   for again, after whatever crash, it is answered with the offsets that it has.
+The commit name of a micro-batch is (``txnAppId`` or query id, query id, batch id): if Spark repeats
+it after a crash, the append returns the existing offsets. Spark creates a new writer for each
+micro-batch, on driver and executors; the query id is sent with the rows.
 """
 
 from __future__ import annotations
@@ -25,18 +22,18 @@ if TYPE_CHECKING:
 
 
 class RaftlogStreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch of a stream."""
+    """Writer of one micro-batch."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Check and convert the rows of one partition; on an executor. Nothing touches the log."""
+        """Check and convert the rows of one partition; on an executor, without the log."""
         with as_spark_error():
             return run_task(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Append the micro-batch under its name; on the driver, after all tasks."""
+        """Append the micro-batch under its commit name; on the driver, after all tasks."""
         with as_spark_error():
             rows = in_order(messages)
             if rows:
@@ -44,4 +41,4 @@ class RaftlogStreamWriter(DataSourceStreamArrowWriter):
                 append_rows(self._plan, rows, commit)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing to do, as in a batch: the micro-batch comes again under its name."""
+        """Do nothing: Spark repeats the micro-batch, with the same commit name."""

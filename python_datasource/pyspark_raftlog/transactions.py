@@ -1,14 +1,14 @@
-"""Which records a reader may see, and from which offset on: transactions spread over records.
+"""Visibility of records by their transactions.
 
-Rules of this file:
+In a metadata log at most one transaction is open, and all records between its markers belong to it
+(KIP-868); once committed, they are visible from its end marker on. In other logs a transaction
+belongs to a producer, and records of other producers are interleaved (KIP-98); once committed, its
+records are visible from their own offsets on. The markers are found by the task that reads the
+records. Records of aborted and open transactions are not visible.
 
-1. In a metadata log one transaction is open at a time and everything between its markers belongs
-   to it (KIP-868). If it is committed, its records become visible at its end marker.
-2. In any other log a transaction is one producer's, and others' records lie between its own
-   (KIP-98). Its records count from their own offsets once it is committed.
-   A plan does not name those: whoever reads their records finds the markers behind them.
-3. Records of an aborted or an open transaction are visible from no offset; all others are from
-   their own.
+    metadata log  offset    10     11  12  13  14       producers  offset   20  21  22  23
+                  record    BEGIN  a   b   c   END                 record   p1  p2  p1  p1 aborts
+                  visible   14     14  14  14  14                  visible  -1  21  -1
 """
 
 from __future__ import annotations
@@ -31,15 +31,14 @@ Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
 NEVER: Final = -1
-"""No offset: what is here does not become visible, or not yet."""
+"""Visible offset of a record of an aborted or open transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """One element a record: the offset it is visible from (or ``NEVER``), and whether it is hidden
-    from a reader of committed records.
+    """Visible offset (or ``NEVER``) of each record, and whether its transaction was aborted.
 
-    Nothing is known from ``known_end`` (exclusive) on, if that is given: ``error`` says why.
+    If ``known_end`` is set, records from there on are unknown, because of ``error``.
     """
 
     offset: Int64s
@@ -49,24 +48,24 @@ class Visibility:
 
 
 class TransactionLookup(Protocol):
-    """Says which records of a scan may be seen."""
+    """Lookup of the visibility of a scan's records."""
 
     def visibility(self, scan: Scan, offset: Int64s) -> Visibility:
-        """Look up every record of ``scan``; ``offset`` is the column of their offsets."""
+        """Return the visibility of the records of ``scan``, whose offsets are ``offset``."""
         ...
 
 
 class ProducerTransactions:
-    """Those of an ordinary partition, found in the log itself when their records are read.
+    """Transactions of an ordinary partition, found in the log when their records are read.
 
-    Nothing is looked for where no producer wrote in a transaction.
+    The log is searched only if a scan has transactional records.
     """
 
     def __init__(self, log: LogReader) -> None:
         self._log = log
 
     def visibility(self, scan: Scan, offset: Int64s) -> Visibility:
-        """Look up every record of ``scan``; scans ascend from call to call."""
+        """Return the visibility of the records of ``scan``; scans must be in offset order."""
         batches = scan.batches
         if not (batches.is_transactional & ~batches.is_control).any():
             return Transactions.none().visibility(scan, offset)
@@ -80,7 +79,7 @@ class ProducerTransactions:
 
 
 class Transactions:
-    """The transactions that touch a range, ready to be looked up."""
+    """Transactions that overlap a range."""
 
     def __init__(self, spans: Sequence[TransactionSpan], *, is_metadata: bool) -> None:
         self._is_metadata = is_metadata
@@ -91,11 +90,11 @@ class Transactions:
 
     @classmethod
     def none(cls) -> Transactions:
-        """For records that lie outside any transaction, as those of a checkpoint."""
+        """Return a lookup for records outside of transactions, as those of a snapshot."""
         return cls((), is_metadata=True)
 
     def visibility(self, scan: Scan, offset: Int64s) -> Visibility:
-        """Look up every record of ``scan``; ``offset`` is the column of their offsets."""
+        """Return the visibility of the records of ``scan``, whose offsets are ``offset``."""
         if self._is_metadata:
             return self._of_metadata(offset)
         visible, aborted = self._of_batches(scan.batches)
@@ -130,7 +129,7 @@ _OPEN_END: Final = np.iinfo(np.int64).max
 
 
 class _Spans:
-    """Transactions of one producer, or of the log's controller: they do not overlap."""
+    """Transactions of one producer or of the controller, which do not overlap."""
 
     def __init__(self, spans: Sequence[TransactionSpan]) -> None:
         ordered = sorted(spans, key=lambda span: span.first_offset)
@@ -143,7 +142,7 @@ class _Spans:
         self.aborted = np.array([o is Outcome.ABORTED for o in outcome])
 
     def find(self, offset: Int64s, *, last_is_inside: bool) -> tuple[Bools, Int64s]:
-        """Which offsets lie in a transaction, and in which one (any number where in none)."""
+        """Return which offsets are in a transaction, and its index (arbitrary if in none)."""
         which = np.searchsorted(self._first, offset, side="right") - 1
         marker = self._marker[which]
         inside = (which >= 0) & ((offset <= marker) if last_is_inside else (offset < marker))

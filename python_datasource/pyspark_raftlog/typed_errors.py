@@ -1,10 +1,8 @@
-"""Errors across Spark: a typed error becomes a text that tells its facts, and is made again of it.
+"""Conversion of typed errors to text and back.
 
-Rules of this file:
-
-1. Spark keeps the text of a Python error and loses its type. So the text ends with the facts as
-   JSON, behind a marker, and ``typed_error`` reads them back. Errors hold no secrets.
-2. The code in brackets and the names of facts are stable; the words between them are not.
+Spark keeps the text of a Python error, but not its type. So the text ends with a marker and the
+error's fields as JSON, which ``typed_error`` parses. Errors contain no secrets. The code in
+brackets and the names of the fields are stable; the rest of the text is not.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from raftlog import errors
 from raftlog.errors import ForeignCommitError, RaftlogError, UnexpectedEndOffsetError
 
 MARKER: Final = "raftlog-facts "
-"""What stands before the JSON."""
+"""Text before the JSON."""
 _CODE: Final = "code"
 _KINDS: Final = {
     kind.code: kind
@@ -29,12 +27,12 @@ _KINDS: Final = {
 
 
 class RaftlogWriteError(Exception):
-    """What Spark sees of an error of the sink: its text. ``typed_error`` gives it back."""
+    """Text of a sink's error for Spark. ``typed_error`` returns the original error."""
 
 
 @contextmanager
 def as_spark_error() -> Iterator[None]:
-    """Let errors of raftlog leave as texts that can be made into them again."""
+    """Convert errors of raftlog to ``RaftlogWriteError``."""
     try:
         yield
     except RaftlogError as error:
@@ -42,7 +40,7 @@ def as_spark_error() -> Iterator[None]:
 
 
 def spark_text(error: RaftlogError) -> str:
-    """The error's own text, its way out in terms of Spark, and its facts if JSON can tell them."""
+    """Return the error's text, with its remedy as a Spark option and its fields as JSON."""
     facts = {field.name: getattr(error, field.name) for field in fields(error)}
     try:
         encoded = json.dumps({_CODE: error.code, **facts}, separators=(",", ":"))
@@ -52,7 +50,7 @@ def spark_text(error: RaftlogError) -> str:
 
 
 def typed_error(problem: BaseException) -> RaftlogError | None:
-    """The error of raftlog that Spark's exception tells of, or that lies behind it; else None."""
+    """Return the raftlog error in an exception, its text or its causes; None without one."""
     seen: list[BaseException] = []
     at: BaseException | None = problem
     while at is not None and at not in seen:
@@ -67,10 +65,10 @@ def typed_error(problem: BaseException) -> RaftlogError | None:
 
 
 def conflict(problem: BaseException) -> UnexpectedEndOffsetError | None:
-    """The refused token that Spark's exception tells of: somebody else was first.
+    """Return the ``UnexpectedEndOffsetError`` in an exception: another writer has appended.
 
-    None for any other failure. ``log_end_offset`` is where the log ended: read up to there, decide
-    again, and write with the new token.
+    None for any other failure. Read the log up to ``log_end_offset`` of the error, and write again
+    with that as required base offset.
     """
     found = typed_error(problem)
     return found if isinstance(found, UnexpectedEndOffsetError) else None
@@ -95,4 +93,4 @@ def _read(text: str) -> RaftlogError | None:
         }
         return kind(**given)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # somebody else's text, or one of another release
+        return None  # another text, or an error of another version

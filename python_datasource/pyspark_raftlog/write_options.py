@@ -1,10 +1,7 @@
-"""Every option of the sink: name, default, unit, and what is refused.
+"""Options of the sink: names, defaults and validation, as in ``options``.
 
-Rules of this file:
-
-1. The rules of ``options`` hold here too. An option of reading is refused by name, not passed over.
-2. What contradicts itself is refused before anything runs: a stream's version is its batch id, so
-   it takes neither a version nor an offset of its own.
+Options of the source are errors. Contradictions are errors before any task runs: a stream's
+transaction version is its batch id, so it accepts neither a version nor a required offset.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ _EPOCH_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The options of one write, checked. ``None`` stands for "not given".
+    """Validated options of a write; None if an option is not set.
 
     ``RaftlogDataSource`` documents each option.
     """
@@ -44,10 +41,10 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
-        """Read what the user gave; the path is made absolute.
+        """Parse Spark's options, with an absolute path.
 
-        Raises ``OptionError``: a name is unknown or for reading, a value is not allowed, two
-        options contradict each other, or there is no path.
+        Raises ``OptionError``: a name is unknown or for reads only, a value is invalid, two options
+        contradict each other, or there is no path.
         """
         given: dict[str, Any] = {}
         for raw_name, value in options.items():
@@ -68,19 +65,19 @@ class WriteOptions:
             _check_id("txnTakeOverFrom", self.txn_take_over_from)
             if self.txn_app_id is None:
                 raise OptionError(
-                    option="txnTakeOverFrom", reason="takes over a txnAppId, and none is given"
+                    option="txnTakeOverFrom", reason="requires txnAppId, which is not set"
                 )
 
     def check_batch(self) -> None:
-        """Raise ``OptionError`` for what a batch write cannot mean."""
+        """Raise ``OptionError`` for options that are invalid in a batch."""
         if (self.txn_app_id is None) != (self.txn_version is None):
             missing, given = ("txnVersion", "txnAppId")
             if self.txn_app_id is None:
                 missing, given = given, missing
-            raise OptionError(option=missing, reason=f"is missing: {given} needs it beside it")
+            raise OptionError(option=missing, reason=f"is missing: {given} requires it")
 
     def check_stream(self) -> None:
-        """Raise ``OptionError`` for what a stream cannot mean."""
+        """Raise ``OptionError`` for options that are invalid in a stream."""
         for name, value in (
             ("requiredBaseOffset", self.required_base_offset),
             ("requiredEndOffset", self.required_end_offset),
@@ -88,22 +85,23 @@ class WriteOptions:
             if value is not None:
                 raise OptionError(
                     option=name,
-                    reason="is for batch writes: no two batches of a stream have one offset; "
-                    "in foreachBatch each batch may be written with its own",
+                    reason="is allowed in batch writes only: micro-batches have different offsets; "
+                    "use foreachBatch to set it for each of them",
                 )
         if self.txn_version is not None:
             raise OptionError(
-                option="txnVersion", reason="is for batch writes: a stream's is its batch id"
+                option="txnVersion",
+                reason="is allowed in batch writes only: in a stream it is the batch id",
             )
 
     def batch_commit(self) -> CommitName | None:
-        """The name of a batch write: the application stands for its query, too."""
+        """Return the commit name of a batch write, whose query id is its ``txnAppId``."""
         if self.txn_app_id is None or self.txn_version is None:
             return None
         return CommitName(self.txn_app_id, self.txn_app_id, self.txn_version)
 
     def stream_commit(self, query_id: str, batch_id: int) -> CommitName:
-        """The name of a micro-batch."""
+        """Return the commit name of a micro-batch."""
         return CommitName(self.txn_app_id or query_id, query_id, batch_id)
 
 
@@ -124,7 +122,7 @@ _WRITE_OPTIONS: Final[Mapping[str, tuple[str, Parse]]] = {
     "txnTakeOverFrom": ("txn_take_over_from", text),
     "maxBytesPerCommit": ("max_bytes_per_commit", byte_count),
 }
-"""Documented name to the field it fills and how its text is read."""
+"""Documented name to field of ``WriteOptions`` and parser."""
 
 assert {*CONNECTION_OPTIONS, *WRITE_ONLY_OPTIONS} == set(_WRITE_OPTIONS)
 
@@ -139,5 +137,5 @@ def _find(raw_name: str) -> tuple[str, str, Callable[[str, str], Any]]:
         attribute, parse = _WRITE_OPTIONS[name]
         return name, attribute, parse
     if key in _READING_KEYS:
-        raise OptionError(option=_READING_KEYS[key], reason="is for reading only")
+        raise OptionError(option=_READING_KEYS[key], reason="is allowed in reads only")
     raise unknown_option(raw_name, _WRITE_OPTIONS)

@@ -1,11 +1,9 @@
-"""What is known of a write before its first task runs, and what a task does with it.
+"""Plan of a write, and its execution by a task.
 
-Rules of this file:
-
-1. The driver asks the log what its values are, what a batch may hold, and, if rows do not say it,
-   which versions of records its metadata.version writes; executors see neither the log nor its
-   path. A log is never made here: a mistyped path would be a new, empty log.
-2. A plan holds plain values, since Spark pickles it.
+The driver reads from the log the kind of its values, its batch limit and, for rows without
+``recordVersion``, the record versions of its metadata.version; executors do not access the log. A
+missing log is not created: a mistyped path would be a new, empty log. A plan has plain values,
+since Spark pickles it.
 """
 
 from __future__ import annotations
@@ -33,15 +31,15 @@ if TYPE_CHECKING:
     from raftlog_state.record_versions import RecordVersions
 
 _QUERY_ID: Final = "sql.streaming.queryId"
-"""Where Spark tells a task of a stream which query it belongs to."""
+"""Local property with the query id in tasks of a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """One write. Byte counts are of a whole record batch, before compression.
+    """Plan of a write. Sizes are of the record batch, before compression.
 
-    ``byte_count_max`` is what this write may take, ``log_byte_count_max`` what the log allows.
-    ``versions`` is given if metadata records come without any.
+    ``byte_count_max`` is the limit of this write, ``log_byte_count_max`` that of the log.
+    ``versions`` is set for metadata records without ``recordVersion``.
     """
 
     options: WriteOptions
@@ -55,11 +53,11 @@ class WritePlan:
 def plan_write(
     options: WriteOptions, schema: StructType, *, log: ConnectedLog | None = None
 ) -> WritePlan:
-    """Look at the log and at the columns; on the driver. ``log``: the quorum's, if it is connected.
+    """Plan a write to the log of ``options``, or to a connected ``log``; on the driver.
 
-    Raises ``LogNotFoundError``, ``NotALogError`` (also for a log that is not raftlog's own),
-    ``CorruptFileError``, ``WriteSchemaError``; and for metadata records without versions what
-    ``ImageReader.image_at`` raises: a log whose state is not known has no metadata.version.
+    Raises ``LogNotFoundError``, ``NotALogError`` (also for a log not created by raftlog),
+    ``CorruptFileError``, ``WriteSchemaError``; and for metadata records without versions the errors
+    of ``ImageReader.image_at``, which reads the metadata.version.
     """
     settings = log_settings(options) if log is None else open_log_settings(log)
     wanted = options.max_bytes_per_commit

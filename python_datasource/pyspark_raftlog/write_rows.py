@@ -1,12 +1,9 @@
-"""Rows of a frame become records: checked and encoded on executors, put together on the driver.
+"""Conversion of rows to records: checked and encoded on executors, assembled on the driver.
 
-Rules of this file:
-
-1. What leaves an executor are columns of ``MESSAGE_COLUMNS``: key, value, headers and time of each
-   record, the value in the bytes that the log will keep. A column that the frame lacks is not sent.
-2. Each row is looked at before any of them is sent. A row that cannot be a record is
-   ``InvalidRowError``, which names it and never shows it.
-3. No Python object per row on an executor where values are bytes.
+An executor sends the columns of ``MESSAGE_COLUMNS`` that the DataFrame has, with encoded values,
+and only after all of its rows have been checked. An invalid row raises ``InvalidRowError``, which
+contains its position, never its values. Values of type bytes are converted without a Python object
+for each row.
 """
 
 from __future__ import annotations
@@ -45,20 +42,20 @@ MESSAGE_COLUMNS: Final = {
     "headers": pa.list_(pa.field("element", _HEADER)),
     "timestamp": pa.timestamp("ms", "UTC"),
 }
-"""The columns that are sent, each with its type."""
+"""Columns that executors send, with their types."""
 
 _HEADER_BYTES_MIN: Final = 2
-"""The two lengths of a header, of a byte each."""
+"""Minimum size of a header: two varint lengths."""
 
 
 def message_schema(columns: InputColumns) -> pa.Schema:
-    """What is sent of a frame with these columns."""
+    """Return the schema that executors send for a DataFrame with these columns."""
     names = [name for name in MESSAGE_COLUMNS if name == "value" or name in columns.names]
     return pa.schema([pa.field(name, MESSAGE_COLUMNS[name]) for name in names])
 
 
 class RowConverter:
-    """Converts the rows of one task, batch by batch."""
+    """Converter of the rows of one task, batch by batch."""
 
     def __init__(
         self,
@@ -75,7 +72,7 @@ class RowConverter:
         self.row_count = 0
 
     def convert(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows as columns of ``MESSAGE_COLUMNS``. Raises ``InvalidRowError``."""
+        """Convert rows to columns of ``MESSAGE_COLUMNS``. Raises ``InvalidRowError``."""
         arrays = {
             "value": self._values_of(rows),
             "key": self._column(rows, "key"),
@@ -126,7 +123,7 @@ class RowConverter:
         ):
             try:
                 if record is None:
-                    raise InvalidValueError("record", "is null, and this log takes no such record")
+                    raise InvalidValueError("record", "is null")
                 if self._columns.form is RecordForm.JSON:
                     fields = parse_json(record)
                 else:
@@ -147,8 +144,8 @@ class RowConverter:
             return None
         names = pc.call_function("struct_field", [headers.flatten()], pc.StructFieldOptions([0]))
         prefix = pc.MatchSubstringOptions(HEADER_PREFIX)
-        ours = pc.call_function("starts_with", [names], prefix)
-        if names.null_count or pc.call_function("any", [ours]).as_py():
+        reserved = pc.call_function("starts_with", [names], prefix)
+        if names.null_count or pc.call_function("any", [reserved]).as_py():
             self._raise_invalid_header(headers)
         return headers
 
@@ -156,11 +153,11 @@ class RowConverter:
         for at, row in enumerate(headers.to_pylist()):
             for header in row or ():
                 if header is None or header["key"] is None:
-                    raise self._row_error(at, "headers", "has a header without a name")
+                    raise self._row_error(at, "headers", "has a header without a key")
                 if header["key"].startswith(HEADER_PREFIX):
-                    reason = f"has a header whose name begins with {HEADER_PREFIX!r}, as ours do"
+                    reason = f"has a header with the reserved prefix {HEADER_PREFIX!r}"
                     raise self._row_error(at, "headers", reason)
-        raise AssertionError("one of them was found")
+        raise AssertionError("an invalid header was found")
 
     def _timestamps(self, rows: pa.RecordBatch) -> pa.Array | None:
         if "timestamp" not in self._columns.names:
@@ -177,14 +174,14 @@ class RowConverter:
 
 
 def _first_negative(numbers: pa.Array) -> list[int]:
-    """Where the first negative number is, if there is one."""
+    """Return a list with the index of the first negative number, or an empty list."""
     which = pc.call_function("less", [numbers, pa.scalar(0, pa.int64())])
     found: list[int] = pc.call_function("indices_nonzero", [which]).slice(0, 1).to_pylist()
     return found
 
 
 def min_byte_count(rows: pa.RecordBatch) -> int:
-    """What records of ``MESSAGE_COLUMNS`` take at least in a batch that is not compressed."""
+    """Return the minimum size of the records in an uncompressed batch."""
     byte_count: int = rows.num_rows * RECORD_BYTES_MIN
     parts = [rows.column(name) for name in ("key", "value") if name in rows.schema.names]
     if "headers" in rows.schema.names:
@@ -198,7 +195,7 @@ def min_byte_count(rows: pa.RecordBatch) -> int:
 
 
 def records_of(rows: pa.Table) -> list[RecordToAppend]:
-    """Columns of ``MESSAGE_COLUMNS`` as records, in order."""
+    """Convert columns of ``MESSAGE_COLUMNS`` to records, in order."""
     return [record for batch in rows.to_batches() for record in _records_of(batch)]
 
 

@@ -1,13 +1,10 @@
-"""Which columns become which part of a record: checked on the driver, before a task runs.
+"""Check of a DataFrame's columns, on the driver, before any task runs.
 
-Rules of this file:
-
-1. A record's value comes from the column ``value``, or, in a log of typed records, from
-   ``recordType``, ``recordVersion`` and ``record``: the names that the source gives them.
-2. A column that no record has is refused by name, never dropped: whoever writes ``offset`` back
-   believes that the log would take it.
-3. ``nullable`` says nothing here, since Spark calls nearly every column nullable. Nulls themselves
-   are refused row by row (``write_rows``); a column of nulls only (VOID) is refused here.
+A record's value is in the column ``value`` or, in a log of typed records, in ``recordType``,
+``recordVersion`` and ``record``, the names of the source's columns. Other columns are errors, not
+ignored: a column ``offset``, for instance, would have no effect. ``nullable`` is not checked, since
+Spark marks almost every column as nullable; nulls are checked row by row (``write_rows``), except
+for columns of type VOID.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class RecordForm(enum.Enum):
-    """Where a record's value comes from."""
+    """Source of a record's value: the column ``value``, or ``record`` as JSON or struct."""
 
     VALUE = "value"
     JSON = "json"
@@ -52,7 +49,7 @@ class RecordForm(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InputColumns:
-    """The columns of a frame, in its order, and how they make a value."""
+    """Columns of a DataFrame, in its order, and the form of its values."""
 
     names: tuple[str, ...]
     form: RecordForm
@@ -80,34 +77,38 @@ _OFFERED: Final[Mapping[ValueKind, tuple[str, ...]]] = {
 
 
 def input_columns(schema: StructType, values: ValueKind) -> InputColumns:
-    """How rows of ``schema`` become records of a log whose values are ``values``.
+    """Check the columns of ``schema`` for a log with this kind of values.
 
-    Raises ``WriteSchemaError``: a column is unknown, missing, named twice, has no place in such a
-    log, or has a type that cannot become what it should.
+    Raises ``WriteSchemaError``: a column is unknown, missing, duplicated, not supported by such a
+    log, or has the wrong type.
     """
     names = tuple(field.name for field in schema.fields)
     for field in schema.fields:
         if field.name not in _OFFERED[values]:
             raise WriteSchemaError(column=field.name, reason=_why_not(field.name, values))
         if names.count(field.name) > 1:
-            raise WriteSchemaError(column=field.name, reason="is there twice")
+            raise WriteSchemaError(column=field.name, reason="is duplicated")
     typed = [name for name in _TYPED if name in names]
     if "value" in names and typed:
         raise WriteSchemaError(
-            column=typed[0], reason="a record's value is given as value, or by its type: not both"
+            column=typed[0],
+            reason=f"cannot be combined with value; use value or {', '.join(_TYPED)}",
         )
     if not typed and "value" not in names:
         raise WriteSchemaError(column="value", reason=_missing_value(values))
     for name in typed and _needed(values):
         if name not in names:
-            raise WriteSchemaError(column=name, reason=f"is missing beside {', '.join(typed)}")
+            raise WriteSchemaError(
+                column=name, reason=f"is missing; required with {', '.join(typed)}"
+            )
     for field in schema.fields:
         _check_type(field, values)
     return InputColumns(names, _form(schema) if typed else RecordForm.VALUE)
 
 
 def _needed(values: ValueKind) -> tuple[str, ...]:
-    """A kraft log's metadata.version says itself which versions are written."""
+    """Return the required columns of typed records; a kraft log's metadata.version implies
+    versions."""
     return ("recordType", "record") if values is ValueKind.KRAFT else _TYPED
 
 
@@ -118,29 +119,29 @@ def _form(schema: StructType) -> RecordForm:
 
 def _missing_value(values: ValueKind) -> str:
     if values is ValueKind.BYTES:
-        return "is missing; it is what the log keeps"
-    return f"is missing; give it, or {', '.join(_needed(values))}"
+        return "is missing"
+    return f"is missing; add it, or {', '.join(_needed(values))}"
 
 
 def _why_not(name: str, values: ValueKind) -> str:
     if name in _OFFERED[ValueKind.MSGPACK]:
         if name in _BESIDE:
             return (
-                "a kraft log takes no key, no header and no time of a record's own: Kafka's "
-                "readers do not accept them; leave it out"
+                "is not supported by kraft logs: metadata records have no key, headers or "
+                "timestamp; drop the column"
             )
-        return "this log's values are bytes: encode the record into the column value"
+        return "is not supported by bytes logs: encode the record into the column value"
     near = difflib.get_close_matches(name, _OFFERED[values], n=1, cutoff=0.6)
     hint = (
         f"did you mean {near[0]}?"
         if near
-        else f"a {values.value} log takes " + ", ".join(_OFFERED[values])
+        else f"columns of a {values.value} log are " + ", ".join(_OFFERED[values])
     )
-    return f"records have no such part; {hint}"
+    return f"is not a column of records; {hint}"
 
 
 def _check_type(field: StructField, values: ValueKind) -> None:
-    """Raise unless the column can become its part of a record."""
+    """Raise ``WriteSchemaError`` if the column has the wrong type."""
     kind = field.dataType
     match field.name:
         case "value" if values is ValueKind.BYTES:
@@ -155,12 +156,12 @@ def _check_type(field: StructField, values: ValueKind) -> None:
             wanted = "array<struct<key:string,value:binary>>"
             fits = _is_headers(kind)
         case "recordType" if values is ValueKind.MSGPACK:
-            wanted = "string or a whole number"
+            wanted = "string or an integer"
             fits = isinstance(kind, (StringType, *_INTEGERS))
         case "recordType":
             wanted, fits = "string", isinstance(kind, StringType)
         case "recordVersion":
-            wanted, fits = "a whole number", isinstance(kind, _INTEGERS)
+            wanted, fits = "an integer", isinstance(kind, _INTEGERS)
         case _:
             _check_record(kind, values)
             return
@@ -179,29 +180,29 @@ def _check_record(kind: DataType, values: ValueKind) -> None:
     if isinstance(kind, StringType):
         return
     if not isinstance(kind, StructType):
-        raise _wrong_type("record", "struct, or string for JSON", kind)
+        raise _wrong_type("record", "struct, or string with JSON", kind)
     scalars = _MSGPACK_SCALARS if values is ValueKind.MSGPACK else _KRAFT_SCALARS
     _check_inside("record", kind, scalars, with_maps=values is ValueKind.MSGPACK)
 
 
 def _check_inside(
-    place: str, kind: DataType, scalars: tuple[type[DataType], ...], *, with_maps: bool
+    path: str, kind: DataType, scalars: tuple[type[DataType], ...], *, with_maps: bool
 ) -> None:
     if isinstance(kind, StructType):
         for field in kind.fields:
-            _check_inside(f"{place}.{field.name}", field.dataType, scalars, with_maps=with_maps)
+            _check_inside(f"{path}.{field.name}", field.dataType, scalars, with_maps=with_maps)
     elif isinstance(kind, ArrayType):
-        _check_inside(f"{place}[]", kind.elementType, scalars, with_maps=with_maps)
+        _check_inside(f"{path}[]", kind.elementType, scalars, with_maps=with_maps)
     elif isinstance(kind, MapType) and with_maps:
         if not isinstance(kind.keyType, StringType):
-            raise _wrong_type(f"{place} (its keys)", "string", kind.keyType)
-        _check_inside(f"{place}{{}}", kind.valueType, scalars, with_maps=with_maps)
+            raise _wrong_type(f"{path} (its keys)", "string", kind.keyType)
+        _check_inside(f"{path}{{}}", kind.valueType, scalars, with_maps=with_maps)
     elif not isinstance(kind, scalars):
         wanted = "one of " + ", ".join(scalar.typeName() for scalar in scalars)
-        raise _wrong_type(place, wanted, kind)
+        raise _wrong_type(path, wanted, kind)
 
 
 def _wrong_type(column: str, wanted: str, kind: DataType) -> WriteSchemaError:
     return WriteSchemaError(
-        column=column, reason=f"must be {wanted}, and is {kind.simpleString()}; cast it"
+        column=column, reason=f"must be {wanted}, but is {kind.simpleString()}; cast it"
     )

@@ -1,13 +1,9 @@
-"""Typed records as the values of a log: ``msgpack`` and ``kraft``, from a struct or from JSON.
+"""Encoding of typed records (``msgpack`` and ``kraft``) from bytes, structs or JSON.
 
-Rules of this file:
-
-1. Every function gives the bytes of one value or raises ``InvalidValueError`` with a reason,
-   which never shows the value.
-2. A ``kraft`` value is a record that Kafka's own readers take: of a known type, in a known version,
-   with fields that fit. Transaction markers are refused: a write is one transaction as it is, and a
-   lone marker would leave one open for everybody. So are secrets that a reader masked: a mask would
-   become the secret.
+``InvalidValueError`` never contains the value. A ``kraft`` value must be a record that Kafka can
+read: known type, known version, valid fields. Transaction markers are rejected: a write is atomic
+without them, and a single marker would leave a transaction open for all readers. Redacted secrets
+are rejected, because the mask would become the secret.
 """
 
 from __future__ import annotations
@@ -50,7 +46,7 @@ if TYPE_CHECKING:
     from raftlog_state.record_versions import RecordVersions
 
 Plain: TypeAlias = Callable[[Any], Any]
-"""What Arrow gives for a cell, made into what JSON or MessagePack takes."""
+"""Conversion of an Arrow cell to a value that JSON or MessagePack can encode."""
 
 _KINDS: Final[Mapping[str, type[MetadataRecord]]] = {
     kind.schema.json_type: kind for kind in RECORD_TYPES
@@ -58,13 +54,13 @@ _KINDS: Final[Mapping[str, type[MetadataRecord]]] = {
 _MARKERS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 _MASKING: Final = Redactor()
 _NO_VERSION_REASON: Final = (
-    "is null; name it, or leave the column out: then metadata.version says it for all rows"
+    "is null; set it, or drop the column to use the versions of the log's metadata.version"
 )
-_MARKER_REASON: Final = "is a transaction's marker; leave such rows out, a write is atomic as it is"
+_MARKER_REASON: Final = "is a transaction marker; remove such rows, a write is atomic without them"
 
 
 class InvalidValueError(Exception):
-    """A value cannot be made. ``column`` is where the reason lies."""
+    """A value is invalid, because of ``column``."""
 
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(reason)
@@ -72,7 +68,7 @@ class InvalidValueError(Exception):
         self.reason = reason
 
 
-# --- values that are given as bytes ---------------------------------------------------------------
+# --- values as bytes ------------------------------------------------------------------------------
 
 
 def check_msgpack(value: bytes | None) -> None:
@@ -84,17 +80,17 @@ def check_msgpack(value: bytes | None) -> None:
 
 
 def check_kraft(value: bytes | None) -> None:
-    """Raise ``InvalidValueError`` unless the bytes are a metadata record that is known."""
+    """Raise ``InvalidValueError`` unless the bytes are a metadata record of a known type."""
     if value is None:
-        raise InvalidValueError("value", "is null, and a kraft log takes no record without a value")
+        raise InvalidValueError("value", "is null, which kraft logs do not support")
     try:
         decoded = decode(value)
     except MetadataParseError as error:
-        raise InvalidValueError("value", f"is no metadata record: {error.message()}") from None
+        raise InvalidValueError("value", f"is not a metadata record: {error.message()}") from None
     record = decoded.record
     if isinstance(record, UnknownRecord):
         what = f"type {record.api_key}, version {record.version}"
-        raise InvalidValueError("value", f"is a metadata record of {what}, which is not known here")
+        raise InvalidValueError("value", f"is a metadata record of {what}, which is unknown")
     if isinstance(record, _MARKERS):
         raise InvalidValueError("value", _MARKER_REASON)
     _refuse_masks("value", decoded)
@@ -104,23 +100,23 @@ def _refuse_masks(column: str, decoded: DecodedRecord) -> None:
     hidden = _MASKING.redact(decoded)
     if hidden is not decoded and hidden == decoded:
         raise InvalidValueError(
-            column, "is a secret that was masked when it was read; read it with redact=false"
+            column, "contains a redacted secret; read the source with redact=false"
         )
 
 
-# --- values that are given as type, version and fields --------------------------------------------
+# --- values as type, version and fields -----------------------------------------------------------
 
 
 def msgpack_value(kind: str | int | None, version: int | None, fields: Any) -> bytes:
-    """``[type, version, fields]``."""
+    """Encode ``[type, version, fields]``."""
     if kind is None or kind == "" or (isinstance(kind, int) and kind < 0):
-        raise InvalidValueError("recordType", "is neither a name nor a number of 0 or more")
+        raise InvalidValueError("recordType", "is neither a name nor a number >= 0")
     if version is None or version < 0:
-        raise InvalidValueError("recordVersion", "is not a number of 0 or more")
+        raise InvalidValueError("recordVersion", "is not a number >= 0")
     try:
         return cast("bytes", msgpack.packb([kind, version, fields]))
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError):
-        reason = "holds something that MessagePack has no form for"
+        reason = "contains a value that MessagePack cannot encode"
         raise InvalidValueError("record", reason) from None
 
 
@@ -131,11 +127,11 @@ def kraft_value(
     form: RecordForm,
     versions: RecordVersions | None,
 ) -> bytes:
-    """A metadata record. ``versions`` says which version it is if the frame does not."""
+    """Encode a metadata record. ``versions`` is used if ``version`` is None."""
     record_type = _KINDS.get(kind or "")
     if record_type is None:
         raise InvalidValueError(
-            "recordType", "is no name of a metadata record, such as TOPIC_RECORD"
+            "recordType", "is not a type of metadata records, e.g. TOPIC_RECORD"
         )
     if issubclass(record_type, _MARKERS):
         raise InvalidValueError("recordType", _MARKER_REASON)
@@ -157,7 +153,7 @@ def kraft_value(
 
 
 def parse_json(text: str) -> Any:
-    """Read JSON; numbers that JSON has not (NaN) are refused."""
+    """Parse JSON, without Python's extensions NaN and Infinity."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -169,7 +165,7 @@ def _no_constant(_name: str) -> NoReturn:
 
 
 def _without_absent(fields: tuple[FieldSchema, ...], data: Mapping[str, Any]) -> dict[str, Any]:
-    """A struct without the nulls that stand for "not given": where Kafka's type has no null."""
+    """Remove nulls of fields that are not nullable in Kafka's schema: they mean "not set"."""
     by_name = {field.json_name: field for field in fields}
     kept: dict[str, Any] = {}
     for name, value in data.items():
@@ -187,13 +183,13 @@ def _without_absent(fields: tuple[FieldSchema, ...], data: Mapping[str, Any]) ->
     return kept
 
 
-# --- cells of Arrow -------------------------------------------------------------------------------
+# --- Arrow cells ----------------------------------------------------------------------------------
 
 
 def plain_of(kind: pa.DataType, values: ValueKind) -> Plain | None:
-    """How cells of this type become plain values; None if they are that already.
+    """Return the conversion of cells of this type to plain values, None if none is needed.
 
-    Maps are objects. Bytes are base64 in Kafka's JSON, and themselves in MessagePack.
+    Maps become objects. Bytes become base64 in Kafka's JSON, and stay bytes in MessagePack.
     """
     if pa.types.is_map(kind):
         return _plain_map(plain_of(kind.item_type, values))
@@ -232,6 +228,6 @@ def _plain_struct(inner: Mapping[str, Plain]) -> Plain:
     def plain(fields: dict[str, Any] | None) -> dict[str, Any] | None:
         if fields is None:
             return None
-        return fields | {name: make(fields[name]) for name, make in inner.items()}
+        return fields | {name: convert(fields[name]) for name, convert in inner.items()}
 
     return plain

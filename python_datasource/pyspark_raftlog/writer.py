@@ -1,4 +1,4 @@
-"""The batch sink: tasks send their rows, and the driver makes one append of them."""
+"""The batch sink: tasks send their rows, and the driver appends them as one batch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class RaftlogWriter(DataSourceArrowWriter):
-    """One ``save()``. It is pickled and sent to executors, so it holds nothing but its plan."""
+    """Writer of one ``save()``. Spark pickles it and sends it to executors: it has a plan only."""
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Check and convert the rows of one partition; on an executor. Nothing touches the log."""
+        """Check and convert the rows of one partition; on an executor, without the log."""
         with as_spark_error():
             return run_task(self._plan, iterator)
 
@@ -33,8 +33,8 @@ class RaftlogWriter(DataSourceArrowWriter):
             append_rows(self._plan, in_order(messages), self._plan.options.batch_commit())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: nothing was written before ``commit``.
+        """Do nothing: nothing is written before ``commit``.
 
-        Spark calls this also after ``commit`` failed. Then the rows may be in the log, if nobody
-        knows what became of the append, and to take them out is nobody's right.
+        Spark also calls this after a failed ``commit``. If the outcome of its append is unknown,
+        the rows may be in the log; appended records cannot be removed.
         """

@@ -244,7 +244,7 @@ def test_no_property_outweighs_the_topic_of_cluster_metadata(tmp_path: Path) -> 
 
 
 def test_what_nodes_hold_is_not_declared() -> None:
-    with pytest.raises(OptionError, match="nodes say themselves"):
+    with pytest.raises(OptionError, match="nodes report the kind"):
         RaftlogOptions.parse({"bootstrap.servers": "127.0.0.1:9092", "values": "bytes"})
     status, _, err = run("cat", "--bootstrap-server", "127.0.0.1:9092", "--as", "partition")
     assert status == 2

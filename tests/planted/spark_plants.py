@@ -76,7 +76,7 @@ SPARK_PLANTS: Final = (
     Plant(
         bug="a batch that was cut off at the log's end is planned without a word",
         path=f"{SPARK}/admission.py",
-        old='            lose(DataLoss.LOG_TRUNCATED, f"{place} ends at {log.log_end_offset}")\n',
+        old='            lose(DataLoss.LOG_TRUNCATED, f"{extent} ends at {log.log_end_offset}")\n',
         new="",
         tests=(PROGRESS,),
     ),
@@ -181,7 +181,7 @@ SPARK_PLANTS: Final = (
     Plant(
         bug="a user's header that names a commit is written",
         path=f"{SPARK}/write_rows.py",
-        old='        if names.null_count or pc.call_function("any", [ours]).as_py():\n',
+        old='        if names.null_count or pc.call_function("any", [reserved]).as_py():\n',
         new="        if names.null_count:\n",
         tests=(WRITTEN,),
     ),

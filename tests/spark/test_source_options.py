@@ -186,7 +186,7 @@ def test_a_redaction_key_without_redaction_is_a_mistake() -> None:
 
 def test_a_stream_has_no_end() -> None:
     for name in ("endingOffset", "endingOffsets", "endingTimestamp"):
-        with pytest.raises(OptionError, match="batch reads only"):
+        with pytest.raises(OptionError, match="in batch reads only"):
             parse(**{name: "5"}).check_no_end()
 
 

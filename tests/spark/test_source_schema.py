@@ -76,7 +76,7 @@ def test_a_column_twice_is_refused() -> None:
 
 
 def test_an_empty_schema_is_refused() -> None:
-    assert "names no column" in refusal()
+    assert "has no columns" in refusal()
 
 
 def test_a_column_that_needs_an_option_says_which() -> None:

@@ -29,4 +29,4 @@ def test_two_jobs_allocate_ids_in_the_notebook(
     assert {row.job for row in rows} == {"orders", "refunds"}
     said = capsys.readouterr().out
     assert "Both rows are in the log, at offsets 7 to 8." in said
-    assert "Refused: the log ends at 9 now, not at 7." in said
+    assert "Conflict: the end offset is 9, not 7." in said

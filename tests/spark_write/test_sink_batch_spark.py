@@ -268,12 +268,17 @@ def test_bad_input_is_a_coded_error_and_the_next_write_works(
         (spark.range(1), path, WriteSchemaError, "column id"),
         (numbers(spark, 1).selectExpr("value", "value AS topic"), path, WriteSchemaError, "topic"),
         (numbers(spark, 1), kraft, WriteSchemaError, "must be binary"),
-        (spark.sql("SELECT X'' AS value, X'' AS key"), kraft, WriteSchemaError, "Kafka's readers"),
+        (spark.sql("SELECT X'' AS value, X'' AS key"), kraft, WriteSchemaError, "have no key"),
         (spark.sql("SELECT cast(NULL AS BINARY) AS value"), kraft, InvalidRowError, "row 0"),
         (spark.sql("SELECT cast(NULL AS BINARY) AS value"), state, InvalidRowError, "row 0"),
         (typed("'TOPIC_RECORD'", "'{'"), kraft, InvalidRowError, "is not JSON"),
         (typed("'TOPIC_RECORD'", "'{}'"), kraft, InvalidRowError, "field name: it is missing"),
-        (typed("'TOPPIC_RECORD'", "'{}'"), kraft, InvalidRowError, "no name of a metadata record"),
+        (
+            typed("'TOPPIC_RECORD'", "'{}'"),
+            kraft,
+            InvalidRowError,
+            "not a type of metadata records",
+        ),
         (typed("''", "'{}'"), state, InvalidRowError, "neither a name"),
     ):
         error = refused(frame, place)
@@ -313,11 +318,11 @@ def test_only_appending_to_a_log_of_ours_is_allowed(
             frame.write.format("raftlog").mode(mode).save(str(path))
     half_named = refused(frame, path, txnAppId="a", txnVersion=1, txnTakeOverFrom="")
     assert isinstance(half_named, OptionError)
-    with pytest.raises(AnalysisException, match="includeHeaders: is for reading only"):
+    with pytest.raises(AnalysisException, match="includeHeaders: is allowed in reads only"):
         save(frame, path, includeHeaders="true")
     missing = refused(frame, path.parent / "nothing-0")
     assert isinstance(missing, LogNotFoundError)
-    assert "make a log there first" in str(missing)
+    assert "create the log first" in str(missing)
     kafka = data / "kraft-logs/three-nodes-4.3.1/node-100/__cluster_metadata-0"
     assert isinstance(refused(frame, kafka), NotALogError)
     assert values(path) == []

@@ -59,13 +59,13 @@ def test_a_path_is_absolute(
     ("options", "option", "words"),
     [
         ({"requiredBaseOfset": "1"}, "requiredBaseOfset", "did you mean requiredBaseOffset?"),
-        ({"includeHeaders": "true"}, "includeHeaders", "is for reading only"),
-        ({"requiredBaseOffset": "-1"}, "requiredBaseOffset", "must be a whole number from 0"),
-        ({"requiredEpoch": "0"}, "requiredEpoch", "must be a whole number from 1"),
+        ({"includeHeaders": "true"}, "includeHeaders", "is allowed in reads only"),
+        ({"requiredBaseOffset": "-1"}, "requiredBaseOffset", "must be an integer from 0"),
+        ({"requiredEpoch": "0"}, "requiredEpoch", "must be an integer from 1"),
         ({"maxBytesPerCommit": "many"}, "maxBytesPerCommit", "must be bytes"),
         ({"txnAppId": ""}, "txnAppId", "must be from 1 to 256"),
         ({"txnAppId": "x" * 257}, "txnAppId", "257 bytes"),
-        ({"txnTakeOverFrom": "q"}, "txnTakeOverFrom", "none is given"),
+        ({"txnTakeOverFrom": "q"}, "txnTakeOverFrom", "requires txnAppId"),
         ({"path": " "}, "path", "is missing"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_batch_stands_for_its_query_and_a_query_for_its_application() -> None:
 
 def test_the_source_tells_reading_from_writing() -> None:
     writing = RaftlogDataSource({"path": "/logs/ids-0", "requiredBaseOffset": "1"})
-    with pytest.raises(OptionError, match="requiredBaseOffset: is for writing only"):
+    with pytest.raises(OptionError, match="requiredBaseOffset: is allowed in writes only"):
         writing.schema()
     assert "required_base_offset=1" in repr(writing)
     with pytest.raises(OptionError, match="did you mean requiredBaseOffset"):
