@@ -2,10 +2,10 @@
 # MAGIC %md
 # MAGIC # Two jobs, one sequence of ids
 # MAGIC
-# MAGIC Jobs that give out ids must never give out one twice, and leave none out. Here they agree on
-# MAGIC a small log: whoever takes a block of ids appends that fact **at the end that he has read**.
-# MAGIC If somebody else was first, the append is refused, and he decides again on what came in
-# MAGIC between. There is no lock to hold and no service to run: the log is a directory.
+# MAGIC Jobs that allocate ids must not allocate one twice, and must not leave gaps. Here they share
+# MAGIC a small log: a job that takes a block of ids appends a record **at the end offset that it
+# MAGIC has read**. If another job has appended first, the append fails, and the job reads the new
+# MAGIC records and tries again. No lock and no service is needed: the log is a directory.
 
 # COMMAND ----------
 
@@ -17,22 +17,22 @@ from pyspark.errors import PySparkException
 import raftlog
 from pyspark_raftlog import NewRecords, append, commit_loop, conflict
 
-dbutils.widgets.text("path", "", "directory of the log (empty: a new one)")
+dbutils.widgets.text("path", "", "directory of the log (empty: a new log)")
 path = dbutils.widgets.get("path") or f"{tempfile.mkdtemp(prefix='raftlog-')}/ids-0"
-raftlog.open(path).close()  # makes the log, unless it is there
+raftlog.open(path).close()  # creates the log if it does not exist
 
 # COMMAND ----------
 
 # MAGIC %md
 # MAGIC ## A job takes blocks of ids
-# MAGIC `commit_loop` reads the log, asks the job what it decides, appends that under the token, and
-# MAGIC asks again after a conflict, with the records that came in between.
+# MAGIC `commit_loop` reads the log, calls the job with the records, appends its decision if the end
+# MAGIC offset is unchanged, and calls the job again after a conflict, with the new records.
 
 # COMMAND ----------
 
 
 class Allocator:
-    """What a job knows of the log: which id is free, as of which offset."""
+    """State of a job: the next free id, and the offset up to which the log was read."""
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -40,7 +40,7 @@ class Allocator:
         self.read_up_to = 0
 
     def take(self, count: int) -> range:
-        """A block of ids that nobody else has, or ever gets."""
+        """Take a block of ids that no other job gets."""
         commit_loop(
             path, lambda new_records: self.decide(new_records, count), from_offset=self.read_up_to
         )
@@ -62,14 +62,14 @@ def run(job: str) -> list[range]:
 with ThreadPoolExecutor() as jobs:
     taken = [block for blocks in jobs.map(run, ("orders", "refunds")) for block in blocks]
 
-ids = sorted(one for block in taken for one in block)
+ids = sorted(number for block in taken for number in block)
 assert ids == list(range(246)), "no duplicate, no gap"
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What they agreed on is a table
-# MAGIC The same log, read by Spark.
+# MAGIC ## The blocks as a table
+# MAGIC Spark reads the same log.
 
 # COMMAND ----------
 
@@ -84,9 +84,9 @@ display(blocks)
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## A DataFrame is a decision, too
-# MAGIC `append` writes all rows of a frame as one record batch and says where they are. The sink of
-# MAGIC `df.write` takes the same token; it cannot answer, but `conflict` reads its refusal.
+# MAGIC ## Appending a DataFrame
+# MAGIC `append` writes all rows of a DataFrame as one record batch and returns their offsets.
+# MAGIC `df.write` has the same check as an option; `conflict` returns the typed error.
 
 # COMMAND ----------
 
@@ -102,6 +102,6 @@ except PySparkException as error:
     lost = conflict(error)
     if lost is None:
         raise
-    print(f"Refused: the log ends at {lost.log_end_offset} now, not at {end}. Nothing was written.")
+    print(f"Conflict: the end offset is {lost.log_end_offset}, not {end}. Nothing was written.")
 else:
-    raise AssertionError("the token was good once")
+    raise AssertionError("the required base offset was used before")

@@ -2,9 +2,10 @@
 # MAGIC %md
 # MAGIC # What happened to this cluster?
 # MAGIC
-# MAGIC Three controllers' directories of an Apache Kafka 4.3.1 cluster go into Delta tables, and
-# MAGIC questions are asked in SQL. Point the widget `path` at a directory of your own: a node's log
-# MAGIC directory, a metadata directory, a checkpoint, or several voters separated by commas.
+# MAGIC The metadata logs of three controllers of an Apache Kafka 4.3.1 cluster are written to Delta
+# MAGIC tables, which are queried with SQL. Set the widget `path` to read another cluster: a log
+# MAGIC directory, a metadata directory, a `.checkpoint` file, or the directories of several voters,
+# MAGIC comma-separated.
 
 # COMMAND ----------
 
@@ -13,12 +14,12 @@ from pathlib import Path
 
 from raftlog_state.tables import open_cluster
 
-dbutils.widgets.text("path", "", "directory of a Kafka node, or several voters")
-dbutils.widgets.text("tables", "", "where the Delta tables go (empty: a temporary folder)")
+dbutils.widgets.text("path", "", "directory of a Kafka node, or of several voters")
+dbutils.widgets.text("tables", "", "location of the Delta tables (empty: a temporary directory)")
 
 
 def bundled() -> str:
-    """The directories of the three voters that come with the project."""
+    """Return the directories of the three voters that are part of the repository."""
     cluster = Path.cwd() / "tests/data/kraft-logs/three-nodes-4.3.1"
     return ",".join(str(cluster / f"node-{node}") for node in (100, 101, 102))
 
@@ -30,8 +31,8 @@ tables_path = dbutils.widgets.get("tables") or f"{tempfile.mkdtemp(prefix='raftl
 
 # MAGIC %md
 # MAGIC ## From the log to tables
-# MAGIC `materialize` is a Spark stream over `format("raftlog")`. Here it takes what there is and
-# MAGIC ends; without `availableNow` it follows the log for as long as it runs.
+# MAGIC `materialize` is a Spark stream of `format("raftlog")`. With `availableNow` it reads all
+# MAGIC available records and ends; otherwise it follows the log.
 
 # COMMAND ----------
 
@@ -41,18 +42,18 @@ query.awaitTermination()
 
 now = cluster.latest()
 now.create_views()
-print(f"Delta tables hold the cluster as of offset {now.offset}: all that a majority has.")
+print(f"Delta tables contain the cluster state at offset {now.offset}, the committed end.")
 
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What is there?
+# MAGIC ## The current state
 
 # COMMAND ----------
 
 
 def ask(question: str, sql: str) -> None:
-    """Put a question above its answer."""
+    """Print a question and the result of its query."""
     print(f"\n{question}")
     display(spark.sql(sql))
 
@@ -72,13 +73,13 @@ ask(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What happened, and when?
-# MAGIC `changes` has every row before and after each record that changed it.
+# MAGIC ## The history
+# MAGIC `changes` has the row before and after each change, with the offset of its record.
 
 # COMMAND ----------
 
 ask(
-    "Who led the quorum, from which record on?",
+    "Which nodes led the quorum, and from which offset on?",
     """
     SELECT epochs.leader_epoch, leader_id, start_offset, log_time AS since
     FROM epochs JOIN log ON offset = start_offset ORDER BY leader_epoch
@@ -100,17 +101,17 @@ ask(
     """,
 )
 ask(
-    "Which topics are gone, since when, and how many partitions went with them?",
+    "Which topics were deleted, when, and how many partitions did they have?",
     """
     SELECT topic.log_time, topic.offset, topic.before.topic.name, count(*) AS partitions
-    FROM changes topic JOIN changes gone
-      ON gone.offset = topic.offset AND gone.entity = 'partition' AND gone.op = 'd'
+    FROM changes topic JOIN changes deleted
+      ON deleted.offset = topic.offset AND deleted.entity = 'partition' AND deleted.op = 'd'
     WHERE topic.entity = 'topic' AND topic.op = 'd'
     GROUP BY ALL ORDER BY topic.offset LIMIT 5
     """,
 )
 ask(
-    "Which partitions changed their leader most often?",
+    "Which partitions had the most leader elections?",
     """
     SELECT after.partition.topic_name AS topic, after.partition.partition_id AS partition,
            count(*) AS elections,
@@ -121,7 +122,7 @@ ask(
     """,
 )
 ask(
-    "How much of the log is heartbeat?",
+    "Which record types does the log contain?",
     """
     SELECT record_type, count(*) AS records, round(100 * count(*) / sum(count(*)) OVER (), 1)
            AS percent
@@ -132,7 +133,7 @@ ask(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What differs between two moments?
+# MAGIC ## Differences between two offsets
 
 # COMMAND ----------
 
@@ -154,8 +155,8 @@ ask(
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Is it true?
-# MAGIC `verify` folds the raw records a second time, in SQL, and compares every table.
+# MAGIC ## Verification
+# MAGIC `verify` computes the state again from the raw records, in SQL, and compares every table.
 
 # COMMAND ----------
 

@@ -1,7 +1,7 @@
-"""Run a Databricks-style notebook here: `python notebooks/run.py NOTEBOOK [name=value ...]`.
+"""Run a Databricks notebook locally: `python notebooks/run.py NOTEBOOK [name=value ...]`.
 
-A notebook here is plain Python: Databricks supplies `spark`, `dbutils` and `display`; this file
-supplies the same three, with a local session that has Delta. Widgets take `name=value` arguments.
+The notebooks are plain Python. This script provides the globals that Databricks provides: `spark`
+(a local session with Delta), `dbutils` and `display`. Arguments `name=value` set widgets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 def local_session() -> Any:
-    """A quiet session with Delta on two cores."""
+    """Return a local session with Delta on two cores, without log output."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from delta import configure_spark_with_delta_pip
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ def local_session() -> Any:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.databricks.delta.snapshotPartitions", "1")
-        # Generated code pays for itself on large data only; here its compilation is the cost.
+        # Compiling generated code takes longer than it saves on small data.
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
@@ -42,18 +42,18 @@ def local_session() -> Any:
         )
         .config(
             "spark.driver.extraJavaOptions",
-            # One compiler and one collector: a demo is over before more of them pay.
+            # The cheapest compiler and collector: a demo ends before others pay off.
             f"-Dlog4j2.configurationFile={LOG4J.as_uri()} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         )
     )
     session = configure_spark_with_delta_pip(builder).getOrCreate()
-    # An installed wheel is found by its name; an editable install is not, so it is registered.
+    # Spark finds an installed wheel by name, but not an editable install.
     session.dataSource.register(RaftlogDataSource)
     return session
 
 
 class Widgets:
-    """`dbutils.widgets`: a value given on the command line, else the notebook's default."""
+    """`dbutils.widgets`: the value on the command line, or the default of the notebook."""
 
     def __init__(self, values: dict[str, str]) -> None:
         self._values = values
@@ -67,7 +67,7 @@ class Widgets:
 
 
 def display(frame: Any) -> None:
-    """Print a frame as a table, every column whole."""
+    """Print a DataFrame as a table."""
     frame.show(n=40, truncate=60)
 
 

@@ -117,7 +117,7 @@ def test_tables_records_log_tables(
     assert second.image() == hidden.image
     assert hidden.image.rows_of(TopicRow) == image.rows_of(TopicRow)
     assert hidden.image.rows_of(PartitionRow) == image.rows_of(PartitionRow)
-    with pytest.raises(TablesError, match="2 secrets in it are redacted") as caught:
+    with pytest.raises(TablesError, match="2 secrets are redacted") as caught:
         second.export_snapshot(None, tmp_path)
     assert "opensesame" not in str(caught.value)
 

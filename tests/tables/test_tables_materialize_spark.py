@@ -215,7 +215,7 @@ def test_a_log_that_is_not_the_tables_own_is_refused_before_it_is_read(
     other = LogWriter(tmp_path / "other" / METADATA)
     other.append(*[value] * 120)
     other.append(*[value] * 280, epoch=4)
-    with pytest.raises(DivergedLogError, match=r"part at offset 120: .*truncate_to\(119\)"):
+    with pytest.raises(DivergedLogError, match=r"diverge at offset 120: .*truncate_to\(119\)"):
         run(opened, other.directory, checkpoint)
     stranger = LogWriter(tmp_path / "stranger" / METADATA, cluster_id="cluster-b")
     stranger.append(*[value] * 400)

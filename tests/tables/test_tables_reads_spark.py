@@ -76,7 +76,7 @@ def test_tables_that_nobody_filled_say_so(feed: Feed, tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_not_there_is_named(feed: Feed, template: Path) -> None:
-    with pytest.raises(TablesError, match="known are features"):
+    with pytest.raises(TablesError, match="tables are features"):
         feed.open(template).latest().table("topic")
 
 

@@ -1,6 +1,6 @@
 """A cluster's metadata as Delta tables: every record, every change, every state.
 
-``open_cluster`` is the door; what it gives out is named here. Needs pyspark and delta-spark.
+``open_cluster`` is the entry point. Requires pyspark and delta-spark.
 """
 
 from __future__ import annotations

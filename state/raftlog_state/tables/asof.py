@@ -26,10 +26,10 @@ def visible_between(changes: DataFrame, after: int, to: int) -> DataFrame:
 
 
 def last_of_all(changes: DataFrame) -> DataFrame:
-    """The last change of every key of every entity: ``entity``, ``row``, ``_op`` and its origin.
+    """Return the last change of each key of each entity: ``entity``, ``row``, ``_op``, origin.
 
-    ``row`` holds the last values of deleted keys too. ``_created_offset`` is null where no change
-    among ``changes`` made the row.
+    ``row`` has the last values of deleted keys, too. ``_created_offset`` is null if the row was
+    created before ``changes``.
     """
     now, was = sf.col("after"), sf.col("before")
     return _last(changes, ["entity", "key"], sf.coalesce(now, was), was.isNull()).select(
@@ -52,7 +52,7 @@ def rows_at(changes: DataFrame, table: TypedTable, offset: int) -> DataFrame:
 def _last(changes: DataFrame, keys: list[str], row: Column, was_absent: Column) -> DataFrame:
     of_key = Window.partitionBy(*keys)
     newest_first = of_key.orderBy(*(sf.col(name).desc() for name in _ORDER))
-    made = sf.when(was_absent & (sf.col("op") != "d"), sf.col("offset"))
+    created = sf.when(was_absent & (sf.col("op") != "d"), sf.col("offset"))
     ranked = changes.select(
         *keys,
         row.alias("row"),
@@ -61,7 +61,7 @@ def _last(changes: DataFrame, keys: list[str], row: Column, was_absent: Column) 
         sf.col("visible_offset").alias("_visible_offset"),
         sf.col("leader_epoch").alias("_leader_epoch"),
         sf.col("log_time").alias("_log_time"),
-        sf.max(made).over(of_key).alias("_created_offset"),
+        sf.max(created).over(of_key).alias("_created_offset"),
         sf.row_number().over(newest_first).alias("rank"),
     )
     return ranked.where(sf.col("rank") == 1).drop("rank")

@@ -98,10 +98,10 @@ def check_batch(table: pa.Table, *, next_offset: int, place: str) -> CheckedBatc
         place: the tables, for errors.
 
     Raises:
-        OffsetGapError: the rows begin behind ``next_offset``, or offsets are missing or double.
-        ReplayError: the leader epoch falls inside the batch.
-        TablesError: a column is missing, the topic is not the metadata log's, or the rows of a
-            checkpoint are not whole.
+        OffsetGapError: the rows begin after ``next_offset``, or offsets are missing or duplicated.
+        ReplayError: the leader epoch decreases in the batch.
+        TablesError: a column is missing, the topic is not that of the metadata log, or the rows of
+            a snapshot are incomplete.
     """
     _check_columns(table, place)
     table = table.select(SOURCE_COLUMNS).combine_chunks()
@@ -148,16 +148,16 @@ def _check_columns(table: pa.Table, place: str) -> None:
     if missing:
         raise TablesError(
             place=place,
-            reason=f"the rows lack {', '.join(missing)}",
-            remedy='read them by format("raftlog") with includeControlRecords=true and '
-            "includeAbortedRecords=true, and with all columns",
+            reason=f"the rows have no columns {', '.join(missing)}",
+            remedy='read them with format("raftlog"), includeControlRecords=true, '
+            "includeAbortedRecords=true and all columns",
         )
     others = set(pc.unique(table["topic"]).to_pylist()) - {CLUSTER_METADATA_TOPIC}
     if others:
         raise TablesError(
             place=place,
             reason=f"topic {sorted(map(str, others))[0]} is not a cluster's metadata log",
-            remedy=f"give the log of {CLUSTER_METADATA_TOPIC}",
+            remedy=f"use the log of {CLUSTER_METADATA_TOPIC}",
         )
 
 
@@ -179,8 +179,8 @@ def _new_snapshot(
     if not whole:
         raise TablesError(
             place=place,
-            reason=f"the rows of the checkpoint that ends at offset {last + 1} are not whole",
-            remedy="read the whole checkpoint, with its control records, in one batch",
+            reason=f"the rows of the snapshot with end offset {last + 1} are incomplete",
+            remedy="read the whole snapshot, with its control records, in one batch",
         )
     if last < next_offset:
         return rows.slice(0, 0), None
@@ -191,7 +191,7 @@ def _check_steps(offset: Int64s) -> None:
     wrong = np.flatnonzero(np.diff(offset) != 1)
     if len(wrong):
         before, after = int(offset[wrong[0]]), int(offset[wrong[0] + 1])
-        what = "an offset came twice" if after == before else "offsets are missing"
+        what = "duplicate offset" if after == before else "offsets are missing"
         raise OffsetGapError(
             expected_offset=before + 1,
             offset=after,
@@ -201,8 +201,8 @@ def _check_steps(offset: Int64s) -> None:
 
 def _gap_remedy(next_offset: int) -> str:
     if next_offset == 0:
-        return "the log's beginning is gone: begin with a checkpoint (bootstrap)"
-    return "give the records from there on, or go on from a newer checkpoint (bootstrap)"
+        return "the first records of the log were deleted: load a snapshot first (bootstrap)"
+    return "append the records from that offset on, or load a newer snapshot (bootstrap)"
 
 
 def _check_epochs(records: pa.Table) -> None:
@@ -213,7 +213,8 @@ def _check_epochs(records: pa.Table) -> None:
         raise ReplayError(
             offset=records["offset"][at].as_py(),
             record="a record",
-            reason=f"leader epoch {epoch[at]} comes after {epoch[at - 1]}: it never falls",
+            reason=f"leader epoch {epoch[at]} after leader epoch {epoch[at - 1]}: it must not "
+            "decrease",
         )
 
 

@@ -1,11 +1,9 @@
-"""The door: ``open_cluster`` and what can be done with a cluster's tables.
+"""``open_cluster``, and reading and writing of a cluster's tables.
 
-Rules of this file:
-
-1. One log has one set of tables, at a path (a folder a table) or in a schema. They are made by the
-   first write; opening them writes nothing.
-2. Readers see publications: what one manifest row names. Nothing sets a session configuration.
-3. One ``ClusterTables`` is used by one thread at a time; any number of them may be open.
+A log has one set of tables, at a path (a directory for each table) or in a schema. The first write
+creates them; opening writes nothing. Readers see publications: the table versions in a row of the
+manifest. No session configuration is changed. A ``ClusterTables`` is not thread-safe; several can
+be open.
 """
 
 from __future__ import annotations
@@ -41,11 +39,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
-    """How far tables are. Offsets are inclusive; -1 or None where there is nothing yet.
+    """Offsets that the tables have reached, inclusive; -1 or None if there is nothing yet.
 
-    ``log_offset``: the last record in ``log``; ``published_offset``: what ``latest()`` shows;
-    ``oldest_offset``: the first that ``at()`` can show; ``gaps``: offsets, first and last, whose
-    history nobody has, because a checkpoint stood for it.
+    ``log_offset``: the last record in ``log``; ``published_offset``: the offset of ``latest()``;
+    ``oldest_offset``: the first offset for ``at()``; ``gaps``: first and last offsets without
+    history, because a snapshot was loaded instead.
     """
 
     place: str
@@ -61,7 +59,7 @@ class ClusterStatus:
 
 
 class ClusterTables:
-    """A cluster's tables at one place. Make it with ``open_cluster``."""
+    """Tables of a cluster, returned by ``open_cluster``."""
 
     def __init__(
         self,
@@ -89,24 +87,25 @@ class ClusterTables:
         trigger: str | Mapping[str, str] | None = None,
         publish_every: float | str | None = None,
     ) -> StreamingQuery:
-        """Follow a log into the tables, as a streaming query of the source ``raftlog``.
+        """Write a log to the tables, as a streaming query of the source ``raftlog``.
 
-        Empty tables begin at the log's first record, or with its newest checkpoint where that is
-        gone; others go on where they end, whatever the checkpoint says.
+        Empty tables start at the first record of the log, or with its newest snapshot if that
+        record was deleted; others continue at their end, regardless of the checkpoint.
 
         Args:
-            path_or_options: the log's path, or the source's options with ``path`` among them.
-            checkpoint: a directory for Spark's checkpoints. It may be deleted between two runs.
-            trigger: None (as fast as possible), ``"availableNow"``, or what Spark's ``trigger``
-                takes, such as ``{"processingTime": "10 seconds"}``.
-            publish_every: seconds, or ``"30 seconds"``, between two publications; 0 or None
-                publishes every batch. The last batch of an ``availableNow`` run is published;
-                otherwise what was written is published after so long, new batches or not.
+            path_or_options: path of the log, or options of the source including ``path``.
+            checkpoint: directory for Spark's checkpoint. It can be deleted between two runs.
+            trigger: None (as fast as possible), ``"availableNow"``, or arguments of Spark's
+                ``trigger``, e.g. ``{"processingTime": "10 seconds"}``.
+            publish_every: interval of publications in seconds, or e.g. ``"30 seconds"``; 0 or None
+                publishes every batch. The last batch of an ``availableNow`` run is always
+                published; otherwise batches are published after this interval at the latest.
 
         Raises:
-            TablesError: the session does not know the source, or the log does not reach the tables.
-            WrongClusterError, DivergedLogError: this is not the log that the tables were made from.
-            OptionError: the source refuses an option.
+            TablesError: the session does not find the source, or there is a gap between tables and
+                log.
+            WrongClusterError, DivergedLogError: the tables were not created from this log.
+            OptionError: an option of the source is invalid.
         """
         return materialize(
             self._spark,
@@ -120,13 +119,13 @@ class ClusterTables:
         )
 
     def bootstrap(self, checkpoint_path: str) -> int:
-        """Load a Kafka checkpoint (``<offset>-<epoch>.checkpoint``) and publish.
+        """Load a snapshot of Kafka (``<offset>-<epoch>.checkpoint``) and publish.
 
-        Offsets between the tables' end and the checkpoint's are recorded as a gap. A checkpoint
-        that is not ahead of the tables changes nothing.
+        Offsets between the end of the tables and that of the snapshot are recorded as a gap. A
+        snapshot that is not ahead of the tables is ignored.
 
         Returns:
-            The offset that the tables hold then, inclusive.
+            The last offset in the tables, inclusive.
         """
         cluster_id = open_path(checkpoint_path).cluster_id
         options = {"path": checkpoint_path}
@@ -134,19 +133,18 @@ class ClusterTables:
         return self.apply(rows, cluster_id=cluster_id)
 
     def apply(self, rows: DataFrame, *, cluster_id: str | None = None, publish: bool = True) -> int:
-        """Bring rows of the source into the tables: what they hold already is passed over.
+        """Write rows of the source to the tables; rows that they contain already are skipped.
 
         Args:
             rows: from ``format("raftlog")`` with control and aborted records; any order.
-            cluster_id: whose log it is; compared if both sides know it.
-            publish: whether the typed tables follow at once.
+            cluster_id: cluster of the log; compared with that of the tables if both are known.
+            publish: whether to update the typed tables immediately.
 
         Returns:
-            The last offset in ``log``, inclusive; -1 if there is none.
+            The last offset in ``log``, inclusive; -1 if it is empty.
 
         Raises:
-            OffsetGapError, DivergedLogError, WrongClusterError, ReplayError: refused; nothing was
-                written.
+            OffsetGapError, DivergedLogError, WrongClusterError, ReplayError: nothing was written.
         """
         wanted = [name for name in SOURCE_COLUMNS if name in rows.columns]
         self._writer.apply(rows.select(*wanted).toArrow(), cluster_id)
@@ -155,18 +153,17 @@ class ClusterTables:
         return self._writer.progress().log_offset
 
     def publish(self) -> int:
-        """Bring the typed tables to the end of ``log``; the offset that readers see then."""
+        """Update the typed tables to the end of ``log``; return the offset, inclusive."""
         manifest = self._writer.publish(look_again=True)
         return NOTHING if manifest is None else manifest.offset
 
     def truncate_to(self, offset: int) -> int:
-        """Take back everything beyond ``offset``: the way out after a divergence.
+        """Restore all tables to the newest publication at or below ``offset``, after a divergence.
 
-        Every table goes back to the newest publication at or below ``offset``. What was there can
-        be found in Delta's history only.
+        Later versions remain in Delta's history only.
 
         Returns:
-            The offset that the tables hold then, inclusive.
+            The last offset in the tables, inclusive.
 
         Raises:
             TablesError: nothing was published at or below ``offset``.
@@ -181,15 +178,15 @@ class ClusterTables:
     # --- reading ----------------------------------------------------------------------------------
 
     def latest(self) -> ClusterView:
-        """The newest publication. Raises ``TablesError`` before the first one."""
+        """Return the newest publication. Raises ``TablesError`` before the first one."""
         return published_view(self._store, self._newest())
 
     def at(self, *, offset: int) -> ClusterView:
-        """The cluster as it was after ``offset`` (inclusive), published or not.
+        """Return the cluster state after ``offset`` (inclusive), published or not.
 
         Raises:
-            OffsetOutOfRangeError: the tables begin behind ``offset``, or do not reach it.
-            TablesError: a checkpoint stood for ``offset``: its history was never seen.
+            OffsetOutOfRangeError: the tables begin after ``offset``, or end before it.
+            TablesError: ``offset`` is in a gap: a snapshot was loaded instead of its history.
         """
         self._newest()
         log_version, changes_version = self._store.version(LOG), self._store.version(CHANGES)
@@ -201,31 +198,31 @@ class ClusterTables:
         )
 
     def image(self, offset: int | None = None) -> MetadataImage:
-        """The cluster's state after ``offset`` (inclusive; None: the newest publication).
+        """Return the state after ``offset`` (inclusive; None: newest publication) as an image.
 
-        What the tables hold of it, on the driver: its records are
-        ``raftlog_state.image_writer.image_records(image)``.
+        It is in memory of the driver; ``raftlog_state.image_writer.image_records(image)`` returns
+        its records.
 
         Raises:
-            As ``at`` and ``latest``; TablesError: ``offset`` lies inside a metadata transaction.
+            As ``at`` and ``latest``; TablesError: ``offset`` is inside a metadata transaction.
         """
         return image_of_view(self.latest() if offset is None else self.at(offset=offset))
 
     def export_snapshot(self, offset: int | None, path: str | os.PathLike[str]) -> ExportedSnapshot:
-        """Write a checkpoint of the state after ``offset`` (inclusive; None: the newest).
+        """Write a snapshot of the state after ``offset`` (inclusive; None: newest publication).
 
         Args:
             offset: as for ``at``, outside metadata transactions.
-            path: a directory of the driver, in which the checkpoint gets Kafka's name for it, or a
-                file's name that ends in ``.checkpoint``.
+            path: directory on the driver, in which the file gets Kafka's name for it, or a file
+                name that ends in ``.checkpoint``.
 
         Raises:
-            As ``image``; TablesError: secrets are redacted; FileExistsLogError: it is there.
+            As ``image``; TablesError: secrets are redacted; FileExistsLogError: the file exists.
         """
         return export_view(self.latest() if offset is None else self.at(offset=offset), path)
 
     def status(self) -> ClusterStatus:
-        """How far the tables are, as Delta says it."""
+        """Return the offsets that the tables have reached, read from Delta."""
         manifest = newest_manifest(self._store)
         first = last = None
         if self._store.exists(LOG):
@@ -249,7 +246,7 @@ class ClusterTables:
         """Compare the typed tables with a second replay of ``log``, in SQL.
 
         Args:
-            offset: the newest publication at or below it is verified; None: the newest of all.
+            offset: verifies the newest publication at or below it; None: the newest publication.
 
         Raises:
             TablesError: nothing was published at or below ``offset``.
@@ -267,8 +264,8 @@ class ClusterTables:
         if manifest is None:
             raise TablesError(
                 place=self._store.place,
-                reason="nothing was published here yet",
-                remedy="call materialize, bootstrap or apply first, or correct the place",
+                reason="nothing was published yet",
+                remedy="call materialize, bootstrap or apply first, or correct the location",
             )
         return manifest
 
@@ -293,8 +290,8 @@ class ClusterTables:
         if first <= offset <= last:
             return TablesError(
                 place=self._store.place,
-                reason=f"a checkpoint stood for offset {offset}: its history was never seen",
-                remedy="ask for an offset that status() does not name as a gap",
+                reason=f"no history at offset {offset}: a snapshot was loaded instead",
+                remedy="use an offset outside of the gaps that status() lists",
             )
         return OffsetOutOfRangeError(
             path=self._store.place, offset=offset, log_start_offset=first, log_end_offset=last + 1
@@ -309,15 +306,15 @@ def open_cluster(
     redact_key: str | None = None,
     after_step: Step = no_step,
 ) -> ClusterTables:
-    """Open the tables of a cluster's metadata log; the first write makes them.
+    """Open the tables of a cluster's metadata log; the first write creates them.
 
     Args:
-        spark: a session with Delta and, to materialize, with the source ``raftlog``.
-        path_or_schema: a path that holds, or will hold, a folder for each table; or ``schema`` or
+        spark: session with Delta and, to materialize, with the source ``raftlog``.
+        path_or_schema: path of the directory with a subdirectory for each table; or ``schema`` or
             ``catalog.schema``.
-        redact: whether secrets are replaced before anything is written. False stores them.
-        redact_key: a key of yours; secrets become keyed hashes, so that a change of them shows.
-        after_step: called with the name of every write once it has landed.
+        redact: whether secrets are redacted before they are written. False stores them.
+        redact_key: replaces secrets by hashes with this key, so that changes are visible.
+        after_step: called with the name of each write after its commit.
 
     Raises:
         TablesError: the name is neither a path nor a schema.

@@ -87,11 +87,11 @@ def _without_time(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def changes_table(made: Iterable[RecordChanges], shared: Columns) -> pa.Table:
-    """Rows of ``changes``; ``shared`` fills the columns that say which log they are of."""
+def changes_table(record_changes: Iterable[RecordChanges], shared: Columns) -> pa.Table:
+    """Return rows of ``changes``; ``shared`` has the columns that identify the log."""
     rows: list[Columns] = []
     seqs: dict[int, int] = {}
-    for record in made:
+    for record in record_changes:
         for change in record.changes:
             seq = seqs.get(record.offset, 0)
             seqs[record.offset] = seq + 1

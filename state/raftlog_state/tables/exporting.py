@@ -1,10 +1,7 @@
-"""From tables back to a state, and to a checkpoint that Apache Kafka boots from.
+"""Conversion of tables to an image, and to a snapshot that Apache Kafka can load.
 
-Rules of this file:
-
-1. A state is what the tables hold after a record that changed what readers see: inside a metadata
-   transaction there is none to export.
-2. Tables with redacted secrets are refused: a node would take the mask for the secret.
+There is no state to export inside a metadata transaction. Tables with redacted secrets are
+rejected: a node would use the mask as the secret.
 """
 
 from __future__ import annotations
@@ -35,9 +32,9 @@ def image_of_view(view: ClusterView) -> MetadataImage:
     if last["txn_begin_offset"] is not None and last["record_type"] not in _ENDS:
         raise TablesError(
             place=view.place,
-            reason=f"offset {view.offset} lies inside the metadata transaction that begins at "
+            reason=f"offset {view.offset} is inside the metadata transaction that begins at "
             f"{last['txn_begin_offset']}",
-            remedy="ask for the offset before it, or that of its end marker",
+            remedy="use the offset before it, or that of its end marker",
         )
     rows = list(itertools.chain.from_iterable(for_each(_rows_of(view), TYPED_TABLES)))
     time = last["time"]
@@ -51,15 +48,15 @@ def image_of_view(view: ClusterView) -> MetadataImage:
 
 
 def export_view(view: ClusterView, path: str | os.PathLike[str]) -> ExportedSnapshot:
-    """Write a view's state as a checkpoint. Raises ``TablesError`` where secrets are redacted."""
+    """Write a view's state to a snapshot. Raises ``TablesError`` if secrets are redacted."""
     image = image_of_view(view)
     hidden = list(hidden_secrets(image))
     if hidden:
         record, field, whose = hidden[0]
         raise TablesError(
             place=view.place,
-            reason=f"{len(hidden)} secrets in it are redacted, as the {field} of {record}, {whose}",
-            remedy="export from the log itself, or make tables with redact=False",
+            reason=f"{len(hidden)} secrets are redacted, e.g. {field} of {record}, {whose}",
+            remedy="export from the log itself, or create tables with redact=False",
         )
     return write_snapshot(image, path)
 

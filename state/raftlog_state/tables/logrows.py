@@ -1,10 +1,10 @@
-"""Rows of ``log``: made from the source's rows, and fed to the fold.
+"""Rows of ``log``: conversion from the source's rows, and replay.
 
 Rules of this file:
 
-1. What the fold is fed comes from rows of ``log`` only, whether they are about to be written or
-   were read back after a crash: the two cannot differ.
-2. Rows of a checkpoint stand together at one offset, ordered by their position.
+1. Only rows of ``log`` are replayed, before they are written or after they were read back: the
+   state cannot depend on which.
+2. Rows of a snapshot have the same offset, and are ordered by their position.
 """
 
 from __future__ import annotations
@@ -74,24 +74,24 @@ def log_rows(batch: CheckedBatch, *, cluster_id: str | None, incarnation: int) -
 
 
 def replay_rows(fold: MetadataLoader, rows: pa.Table) -> list[RecordChanges]:
-    """Feed ordered rows of ``log`` to the fold; what they changed.
+    """Replay ordered rows of ``log``; return their changes.
 
     Raises:
         ReplayError: a record contradicts the state, or its bytes are damaged.
         OffsetGapError: a row is not the next one.
     """
-    made: list[RecordChanges] = []
+    changes: list[RecordChanges] = []
     for part in _parts(rows):
         if part["snapshot_position"].null_count == 0:
             snapshot_id = SnapshotId(
                 epoch=part["leader_epoch"][0].as_py(), end_offset=part["offset"][0].as_py() + 1
             )
-            made += fold.bootstrap(snapshot_id, _snapshot_records(part))
+            changes += fold.bootstrap(snapshot_id, _snapshot_records(part))
         else:
             offsets = part["offset"].to_pylist()
             epochs = part["leader_epoch"].to_pylist()
-            made += fold.append_columns(offsets, epochs, _times_ms(part), _payloads(part))
-    return made
+            changes += fold.append_columns(offsets, epochs, _times_ms(part), _payloads(part))
+    return changes
 
 
 def _parts(rows: pa.Table) -> Iterator[pa.Table]:

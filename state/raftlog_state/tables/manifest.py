@@ -4,7 +4,7 @@ Rules of this file:
 
 1. A publication counts once its row is in ``commits``; a version that no row names does not exist
    for readers.
-2. After a truncation the rows behind it are dead: what they name is still there, and was never
+2. After a truncation the rows after it are dead: the versions that they name exist, but were never
    committed by Kafka. A row is live if no later incarnation began below it.
 """
 

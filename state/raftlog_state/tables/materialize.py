@@ -96,7 +96,7 @@ def seconds_between(publish_every: float | str | None) -> float:
         match = _DURATION.fullmatch(publish_every.lower())
         if match is None or match[2] not in _UNITS_S:
             raise OptionError(
-                option="publish_every", reason='must be seconds or a text such as "30 seconds"'
+                option="publish_every", reason='must be seconds, or e.g. "30 seconds"'
             )
         return float(match[1]) * _UNITS_S[match[2]]
     if publish_every < 0:
@@ -249,19 +249,19 @@ class Sink:
             try:
                 self._publish(look_again=True)  # its query may have ended, and another writer begun
             except RaftlogError as error:  # the next batch, or the next run, publishes
-                _LOGGER.warning("%s; publishing is tried again with the next batch", error)
+                _LOGGER.warning("%s; publishing again with the next batch", error)
 
 
 # --- is it the same log ---------------------------------------------------------------------------
 
 
 def check_same_log(store: DeltaStore, progress: Progress, log: LogReader) -> None:
-    """Compare cluster and leader epochs of the tables and of the log that is to follow.
+    """Compare cluster and leader epochs of tables and log.
 
     Raises:
-        WrongClusterError: the log is another cluster's.
-        DivergedLogError: the histories part below the tables' end.
-        TablesError: the log ends before the tables do.
+        WrongClusterError: the log belongs to another cluster.
+        DivergedLogError: the logs diverge below the end of the tables.
+        TablesError: the log ends before the tables.
     """
     known, given = progress.cluster_id, log.cluster_id
     if known is not None and given is not None and known != given:
@@ -275,20 +275,20 @@ def check_same_log(store: DeltaStore, progress: Progress, log: LogReader) -> Non
     if same:
         return
     if log.source is SourceKind.VOTERS and end_offset <= last:
-        return  # a voter's copy lags; its next look will tell
+        return  # a voter's replica lags, and is compared when it has caught up
     epoch = log.epochs.epoch_at(last)
     if end_offset <= last and (theirs is None or theirs.epoch == progress.log_epoch):
         raise TablesError(
             place=store.place,
-            reason=f"they hold offset {last}, and {log.path} ends before offset {end_offset}",
-            remedy="give a newer copy of the log; if its end was cut on purpose, go back with "
+            reason=f"they contain offset {last}, but {log.path} ends before offset {end_offset}",
+            remedy="use a more recent replica of the log; if it was truncated on purpose, call "
             f"truncate_to({end_offset - 1})",
         )
     raise _parted(store, progress, log, -1 if epoch is None else epoch)
 
 
 def _parted(store: DeltaStore, progress: Progress, log: LogReader, epoch: int) -> DivergedLogError:
-    """The error that says how far both histories are one (Kafka: KIP-101's rule)."""
+    """Return the error with the offset at which the logs diverge (KIP-101)."""
     theirs = log.epochs.end_offset_for(progress.log_epoch, log.log_end_offset)
     common = progress.log_offset
     if theirs is not None:
@@ -300,7 +300,7 @@ def _parted(store: DeltaStore, progress: Progress, log: LogReader, epoch: int) -
         offset=progress.log_offset,
         expected_epoch=progress.log_epoch,
         epoch=epoch,
-        remedy=f"the histories part at offset {common}: go back with truncate_to({common - 1}) and "
+        remedy=f"the logs diverge at offset {common}: call truncate_to({common - 1}) and "
         "materialize again",
     )
 
@@ -308,14 +308,14 @@ def _parted(store: DeltaStore, progress: Progress, log: LogReader, epoch: int) -
 def _starting_offset(
     store: DeltaStore, progress: Progress, log: LogReader, options: Mapping[str, str]
 ) -> str:
-    """Where a stream without a checkpoint of its own begins."""
+    """Return ``startingOffset`` of a stream without a checkpoint."""
     last, start_offset = progress.log_offset, log.log_start_offset
     if log.source is SourceKind.CHECKPOINT:
         return "snapshot"
     if last == NOTHING:
         return "earliest" if start_offset == 0 else "snapshot"
     if last >= start_offset:
-        return str(last)  # one record again, so that a divergence shows
+        return str(last)  # reads one record again, to detect a divergence
     if last + 1 == start_offset:
         return str(start_offset)
     accepted = {name.lower(): value for name, value in options.items()}.get("failondataloss")
@@ -323,9 +323,9 @@ def _starting_offset(
         return "snapshot"
     raise TablesError(
         place=store.place,
-        reason=f"they end at offset {last}, and {log.path} begins at offset {start_offset}",
-        remedy="give a copy that reaches further back; or accept a gap in history: load its newest "
-        "checkpoint with bootstrap, or set failOnDataLoss=false",
+        reason=f"they end at offset {last}, but {log.path} begins at offset {start_offset}",
+        remedy="use a replica with older records; or accept a gap in history: load the newest "
+        "snapshot with bootstrap, or set failOnDataLoss=false",
     )
 
 
@@ -380,12 +380,12 @@ def _source_error(error: PySparkException, place: str) -> RaftlogError:
     if "DATA_SOURCE_NOT_FOUND" in words:
         return TablesError(
             place=place,
-            reason=f'this Spark session does not know format("{FORMAT}")',
-            remedy="install raftlog where Spark's Python runs, or register the source with "
+            reason=f'this Spark session does not find format("{FORMAT}")',
+            remedy="install raftlog in Spark's Python environment, or register the source with "
             "spark.dataSource.register(pyspark_raftlog.RaftlogDataSource)",
         )
     return TablesError(
         place=place,
-        reason=f"the source refused: {words.splitlines()[0] if words else 'no reason given'}",
-        remedy="mend what it names",
+        reason=f"the source failed: {words.splitlines()[0] if words else 'no reason given'}",
+        remedy="fix the cause named above",
     )

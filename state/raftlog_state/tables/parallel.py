@@ -1,4 +1,4 @@
-"""A few tables at once: Spark's driver idles between the small jobs of one MERGE."""
+"""Concurrent work on several tables: Spark's driver idles between the small jobs of one MERGE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLES_AT_ONCE: Final = 4
 
 
 def for_each(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Results in the items' order. All items are worked on; the first error is raised then."""
+    """Return results in the order of items. After all items, the first error is raised."""
     with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="raftlog-tables") as pool:
         futures = [pool.submit(work, item) for item in items]
     return [future.result() for future in futures]

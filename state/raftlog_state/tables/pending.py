@@ -1,10 +1,7 @@
-"""What the typed tables still have to follow: the last change of every key since they were written.
+"""Unpublished changes: the last change of each key since the typed tables were written.
 
-Rules of this file:
-
-1. A key's last change wins; what it was in between is in ``changes``, not in a typed table.
-2. The same answer comes from memory, while the fold that made the changes runs, and from
-   ``changes``, after a restart.
+Intermediate changes of a key are in ``changes``, not in a typed table. The result is the same from
+memory, in the process that replayed the records, and from ``changes``, after a restart.
 """
 
 from __future__ import annotations
@@ -34,9 +31,9 @@ def source_schema(table: TypedTable) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The last change of a key: its row (the last one, where it is gone) and where it came from.
+    """Last change of a key: its row (the last one if deleted) and the record that changed it.
 
-    ``created_offset`` is None where the row is older than the changes that were seen.
+    ``created_offset`` is None if the row is older than these changes.
     """
 
     row: Row
@@ -68,9 +65,9 @@ class Pending:
             )
         return found
 
-    def note(self, made: Iterable[RecordChanges]) -> None:
-        """Take changes, in order."""
-        for record in made:
+    def note(self, record_changes: Iterable[RecordChanges]) -> None:
+        """Add changes, in order."""
+        for record in record_changes:
             for change in record.changes:
                 row = change.before if change.after is None else change.after
                 assert row is not None
@@ -94,7 +91,7 @@ class Pending:
         return tuple(table for table in TYPED_TABLES if self._last.get(table.entity))
 
     def living(self) -> list[Row]:
-        """Every row that is not gone, of all tables."""
+        """Return the rows of all tables that are not deleted."""
         return [
             last.row
             for of_entity in self._last.values()
@@ -102,11 +99,11 @@ class Pending:
             if last.op != Op.DELETE
         ]
 
-    def rows(self, table: TypedTable, *, with_gone: bool) -> pa.Table:
-        """The last changes of one table's rows, in ``source_schema``; gone ones only if asked."""
+    def rows(self, table: TypedTable, *, with_deleted: bool) -> pa.Table:
+        """Return the last changes of a table's rows, in ``source_schema``."""
         found: list[Columns] = []
         for last in self._last.get(table.entity, {}).values():
-            if with_gone or last.op != Op.DELETE:
+            if with_deleted or last.op != Op.DELETE:
                 found.append(columns_of(last.row) | _origin_of(last))
         return pa.Table.from_pylist(found, schema=arrow_schema(source_schema(table)))
 

@@ -61,15 +61,15 @@ class Progress:
         """What the typed tables hold."""
         return NOTHING if self.manifest is None else self.manifest.offset
 
-    def see_log_end(self, told: Mapping[str, Any]) -> None:
-        """Take what a commit of ``log`` says of its last record."""
-        self.log_offset, self.log_epoch = int(told["to"]), int(told["epoch"])
-        self.log_time = told["time"]
-        self.cluster_id, self.topic = told["cluster"], str(told["topic"])
-        self.partition = int(told["partition"])
+    def see_log_end(self, written: Mapping[str, Any]) -> None:
+        """Set the end of ``log`` from the commit info of its last write."""
+        self.log_offset, self.log_epoch = int(written["to"]), int(written["epoch"])
+        self.log_time = written["time"]
+        self.cluster_id, self.topic = written["cluster"], str(written["topic"])
+        self.partition = int(written["partition"])
 
     def app_id(self, table: str) -> str:
-        """The name under which Delta remembers what was written to a table."""
+        """Return Delta's ``txnAppId`` for writes to a table."""
         return f"raftlog-{table}-{self.cluster_id or 'unknown'}-{self.incarnation}"
 
     def saw_time(self, microseconds: int | None) -> None:
@@ -84,7 +84,7 @@ class Progress:
 
 
 def read_progress(store: DeltaStore) -> Progress:
-    """Ask the tables how far they are. Only a finished truncation makes the answer whole."""
+    """Read the progress of the tables. It is valid only if no truncation is unfinished."""
     progress = Progress()
     if not store.exists(LOG):
         return progress
@@ -101,8 +101,8 @@ def read_progress(store: DeltaStore) -> Progress:
 
 
 def _read_log_end(store: DeltaStore, progress: Progress) -> None:
-    progress.log_version, told = store.newest(LOG, progress.incarnation)
-    if told is None:
+    progress.log_version, written = store.newest(LOG, progress.incarnation)
+    if written is None:
         last = (
             store.read(LOG, progress.log_version)
             .orderBy(sf.col("offset").desc())
@@ -117,17 +117,17 @@ def _read_log_end(store: DeltaStore, progress: Progress) -> None:
             )
             .collect()
         )
-        told = last[0].asDict() if last else None
-    if told is not None:
-        progress.see_log_end(told)
+        written = last[0].asDict() if last else None
+    if written is not None:
+        progress.see_log_end(written)
 
 
 def _read_changes_end(store: DeltaStore, progress: Progress) -> None:
     progress.changes_to = progress.folded_offset = progress.published_offset
     if store.exists(CHANGES):
-        progress.changes_version, told = store.newest(CHANGES, progress.incarnation)
-        if told is not None:
-            progress.changes_to = int(told["to"])
+        progress.changes_version, written = store.newest(CHANGES, progress.incarnation)
+        if written is not None:
+            progress.changes_to = int(written["to"])
             progress.folded_offset = max(progress.folded_offset, progress.changes_to)
 
 
@@ -175,8 +175,8 @@ def _epoch_and_time(store: DeltaStore, progress: Progress, offset: int) -> tuple
     if not at:
         raise TablesError(
             place=store.place,
-            reason=f"table {LOG} lacks offset {offset}, which {CHANGES} was made from",
-            remedy="go back with truncate_to, or make new tables",
+            reason=f"table {LOG} does not contain offset {offset}, but table {CHANGES} does",
+            remedy="call truncate_to with an earlier offset, or create new tables",
         )
     return at[0]["leader_epoch"], at[0]["time"]
 

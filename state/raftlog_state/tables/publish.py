@@ -86,19 +86,19 @@ class Publisher:
             ConcurrentWriterError: another writer published first.
         """
         frame = self._store.frame(manifest.to_arrow(), struct(COMMITS_COLUMNS))
-        told = {"incarnation": manifest.incarnation, "offset": manifest.offset, "at": _now()}
+        written = {"incarnation": manifest.incarnation, "offset": manifest.offset, "at": _now()}
         self._store.append(
             GROWING_TABLES[COMMITS],
             frame.coalesce(1),
             app_id=f"raftlog-{COMMITS}-{manifest.cluster_id or 'unknown'}-{manifest.incarnation}",
             txn_version=txn_version,
-            written=told,
+            written=written,
         )
-        if not any(commit.written == told for commit in self._store.history(COMMITS, 2)):
+        if not any(commit.written == written for commit in self._store.history(COMMITS, 2)):
             raise ConcurrentWriterError(
                 place=self._store.place,
                 reason="another writer has published first",
-                remedy="let one writer run; what it wrote is whole, so run this one again",
+                remedy="run one writer at a time; its write is complete, so run this one again",
             )
         self._step(COMMITS)
 
@@ -118,7 +118,7 @@ class Publisher:
         return dict(for_each(follow, TYPED_TABLES if first_time else progress.pending.tables()))
 
     def _make(self, progress: Progress, table: TypedTable) -> None:
-        rows = progress.pending.rows(table, with_gone=False)
+        rows = progress.pending.rows(table, with_deleted=False)
         frame = self._store.frame(rows, source_schema(table)).drop(OP)
         self._store.append(
             table,
@@ -129,12 +129,12 @@ class Publisher:
         )
 
     def _merge(self, progress: Progress, table: TypedTable) -> None:
-        rows = progress.pending.rows(table, with_gone=True)
+        rows = progress.pending.rows(table, with_deleted=True)
         source = self._store.frame(rows, source_schema(table)).alias("s")
         is_newer = sf.struct("s._visible_offset", "s._offset") > sf.struct(
             "t._visible_offset", "t._offset"
         )
-        is_gone = sf.col(f"s.{OP}") == Op.DELETE.value
+        is_deleted = sf.col(f"s.{OP}") == Op.DELETE.value
         values: dict[str, str | Column] = {
             name: sf.col(f"s.{name}") for name in (*table.columns, *ORIGIN_COLUMNS)
         }
@@ -144,9 +144,9 @@ class Publisher:
                 self._store.delta_table(table.name)
                 .alias("t")
                 .merge(source, _same_key(table))
-                .whenMatchedDelete(is_gone & is_newer)
-                .whenMatchedUpdate(~is_gone & is_newer, {**values, "_created_offset": created})
-                .whenNotMatchedInsert(~is_gone, values)
+                .whenMatchedDelete(is_deleted & is_newer)
+                .whenMatchedUpdate(~is_deleted & is_newer, {**values, "_created_offset": created})
+                .whenNotMatchedInsert(~is_deleted, values)
                 .execute()
             )
 

@@ -2,9 +2,9 @@
 
 Rules of this file:
 
-1. A typed table's columns are its row's fields (``raftlog_state.rows``) in their order, the words
-   beside the numbers, then five columns that say which record made the row. Times are UTC
-   TIMESTAMP, whole numbers INT or BIGINT, never narrower.
+1. A typed table's columns are its row's fields (``raftlog_state.rows``) in their order, names
+   after their codes, then five columns with the record that wrote the row. Times are UTC TIMESTAMP,
+   integers INT or BIGINT, never narrower.
 2. Every table can be read and written by any Delta engine: no column mapping, no deletion vectors,
    no generated columns, no identity; checks are plain comparisons.
 3. Columns are nullable for Delta; what must be there is a CHECK.
@@ -112,7 +112,7 @@ ORIGIN_COLUMNS: Final[Mapping[str, DataType]] = {
     "_log_time": TIMESTAMP,
     "_created_offset": BIGINT,
 }
-"""Which record made the row as it is, when that took effect, and which record first made it."""
+"""The record that wrote the row, when that took effect, and the record that created the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +352,7 @@ CHANGES_COLUMNS: Final[Mapping[str, DataType]] = {
 """One row a change: ``op`` c, u, d, or r (it stood in a checkpoint); whole rows before and after.
 
 ``before`` and ``after`` hold one struct an entity, null but for the one that ``entity`` names.
-(``offset``, ``seq``) is the order in which changes were made, and the key of this table.
+(``offset``, ``seq``) is the order of changes, and the key of this table.
 """
 
 COMMITS_COLUMNS: Final[Mapping[str, DataType]] = {
@@ -426,7 +426,7 @@ Table = TypedTable | GrowingTable
 
 
 def properties(table: Table) -> dict[str, str]:
-    """The Delta properties that a table is made with."""
+    """Return the Delta properties of a new table."""
     found = {
         "delta.enableDeletionVectors": "false",
         "delta.deletedFileRetentionDuration": RETENTION,

@@ -102,9 +102,9 @@ def _broker_events(records: Records) -> DataFrame:
             }
         )
         events = events.unionByName(one, allowMissingColumns=True)
-    gone = records.of("UNREGISTER_BROKER_RECORD", "brokerId INT")
+    removals = records.of("UNREGISTER_BROKER_RECORD", "brokerId INT")
     return events.unionByName(
-        gone.withColumn("kind", sf.lit("unregister")), allowMissingColumns=True
+        removals.withColumn("kind", sf.lit("unregister")), allowMissingColumns=True
     )
 
 
@@ -143,9 +143,9 @@ def controllers(records: Records) -> DataFrame:
         _endpoints().alias("endpoints"),
         _features().alias("features"),
     )
-    gone = records.of("UNREGISTER_CONTROLLER_RECORD", "controllerId INT")
-    gone = gone.withColumnRenamed("controllerId", "controller_id")
-    return origin(last_writer(puts, gone, ["controller_id"]))
+    removals = records.of("UNREGISTER_CONTROLLER_RECORD", "controllerId INT")
+    removals = removals.withColumnRenamed("controllerId", "controller_id")
+    return origin(last_writer(puts, removals, ["controller_id"]))
 
 
 def configs(records: Records, lifetimes: DataFrame) -> DataFrame:
@@ -201,8 +201,8 @@ def acls(records: Records) -> DataFrame:
             "permissionType": "permission",
         }
     )
-    gone = records.of("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", "id STRING")
-    found = origin(last_writer(puts, gone.withColumnRenamed("id", "acl_id"), ["acl_id"]))
+    removals = records.of("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", "id STRING")
+    found = origin(last_writer(puts, removals.withColumnRenamed("id", "acl_id"), ["acl_id"]))
     words_of = {
         "resource_type": enums.ACL_RESOURCE_TYPES,
         "pattern_type": enums.PATTERN_TYPES,
@@ -229,9 +229,9 @@ def scram(records: Records) -> DataFrame:
         "iterations",
         *(sf.unbase64(name).alias(column) for name, column in secrets.items()),
     )
-    gone = records.of("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", "name STRING, mechanism INT")
-    gone = gone.withColumnRenamed("name", "user")
-    found = origin(last_writer(puts, gone, ["user", "mechanism"]))
+    removals = records.of("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", "name STRING, mechanism INT")
+    removals = removals.withColumnRenamed("name", "user")
+    found = origin(last_writer(puts, removals, ["user", "mechanism"]))
     mechanisms = words(sf.col("mechanism"), enums.SCRAM_MECHANISMS)
     return found.withColumn("mechanism_name", mechanisms)
 
@@ -252,9 +252,9 @@ def tokens(records: Records) -> DataFrame:
         "renewers",
         *(sf.timestamp_millis(f"{name}Timestamp").alias(f"{name}_timestamp") for name in times),
     )
-    gone = records.of("REMOVE_DELEGATION_TOKEN_RECORD", "tokenId STRING")
-    gone = gone.withColumnRenamed("tokenId", "token_id")
-    return origin(last_writer(puts, gone, ["token_id"]))
+    removals = records.of("REMOVE_DELEGATION_TOKEN_RECORD", "tokenId STRING")
+    removals = removals.withColumnRenamed("tokenId", "token_id")
+    return origin(last_writer(puts, removals, ["token_id"]))
 
 
 def features(records: Records) -> DataFrame:

@@ -5,7 +5,7 @@ Rules of this file:
 1. Nothing of the first replay is used: no fold, no image, no decoder. What a record says is read
    from its JSON by Spark, what counts from the transaction markers among the records.
 2. ``ord`` orders records: (offset, position in the checkpoint or -1). Records of a transaction take
-   effect together, and nothing else lies between them, so it orders effects too.
+   effect together, without other records in between, so it orders effects too.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def last_writer(puts: DataFrame, deletes: DataFrame | None, keys: Sequence[str])
     put since the key was absent. ``deletes`` has the keys and ``ord``."""
     rows = puts.withColumn("is_delete", sf.lit(False))
     if deletes is not None:
-        gone = deletes.select(*keys, "ord", sf.lit(True).alias("is_delete"))
-        rows = rows.unionByName(gone, allowMissingColumns=True)
+        deleted_rows = deletes.select(*keys, "ord", sf.lit(True).alias("is_delete"))
+        rows = rows.unionByName(deleted_rows, allowMissingColumns=True)
     of_key = Window.partitionBy(*keys)
     last_delete = sf.max(sf.when(sf.col("is_delete"), sf.col("ord"))).over(of_key)
     live = rows.withColumn("last_delete", last_delete).where(

@@ -23,7 +23,7 @@ _CONTROL: Final = (
 _NO_DIRECTORY: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _LEADER: Final = "LEADER_CHANGE"
 _FOOTER: Final = "SNAPSHOT_FOOTER"
-_TELLING: Final = ("KRAFT_VERSION", "KRAFT_VOTERS")
+_QUORUM_RECORDS: Final = ("KRAFT_VERSION", "KRAFT_VOTERS")
 
 
 def epochs(records: Records, prior: DataFrame | None) -> DataFrame:
@@ -67,22 +67,22 @@ def _running(records: Records) -> DataFrame:
     rows = records.control(_CONTROL)
     so_far = Window.orderBy("ord").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     kind = sf.col("type")
-    told = sf.when(kind == "KRAFT_VOTERS", _voters())
+    reported = sf.when(kind == "KRAFT_VOTERS", _voters())
     begins = kind.isin(_LEADER, _FOOTER)
     return rows.withColumns(
         {
             "version": sf.coalesce(
                 sf.last("kRaftVersion", ignorenulls=True).over(so_far), sf.lit(0)
             ),
-            "quorum": sf.coalesce(sf.last(told, ignorenulls=True).over(so_far), _nobody()),
+            "quorum": sf.coalesce(sf.last(reported, ignorenulls=True).over(so_far), _no_voters()),
             "reign": sf.sum(begins.cast("int")).over(so_far),
         }
     ).where("reign > 0")
 
 
 def _begun(rows: DataFrame) -> DataFrame:
-    """One row a reign: how it began, and what was last told of its voters."""
-    tells = sf.col("type").isin(*_TELLING)
+    """Return one row a reign: its first record, and the last control record with voters."""
+    is_report = sf.col("type").isin(*_QUORUM_RECORDS)
     meta = sf.struct(*META[1:])
     reigns = rows.groupBy("reign").agg(
         sf.min_by(
@@ -90,8 +90,8 @@ def _begun(rows: DataFrame) -> DataFrame:
             "ord",
         ).alias("b"),
         sf.max_by(
-            sf.when(tells, sf.struct(meta.alias("meta"), "version", "quorum")),
-            sf.when(tells, sf.col("ord")),
+            sf.when(is_report, sf.struct(meta.alias("meta"), "version", "quorum")),
+            sf.when(is_report, sf.col("ord")),
         ).alias("t"),
     )
     led = sf.col("b.type") == _LEADER
@@ -109,12 +109,12 @@ def _begun(rows: DataFrame) -> DataFrame:
         *(sf.coalesce(f"t.meta.{name}", f"b.{name}").alias(name) for name in META[1:]),
         *(sf.col(f"b.{name}").alias(f"begin_{name}") for name in META[1:]),
         sf.col("b.offset").alias("created"),
-        (sf.col("t.version").isNotNull()).alias("told"),
+        (sf.col("t.version").isNotNull()).alias("is_reported"),
     )
 
 
 def _with_prior(begun: DataFrame, prior: DataFrame) -> DataFrame:
-    """A checkpoint of an epoch that was known already does not begin it anew."""
+    """Keep the start of an epoch that is older than a snapshot of it."""
     before = prior.select(
         "leader_epoch",
         *(
@@ -126,13 +126,16 @@ def _with_prior(begun: DataFrame, prior: DataFrame) -> DataFrame:
     )
     rows = begun.join(before, "leader_epoch", "left")
     known = sf.col("prior_created").isNotNull()
-    untold = known & ~sf.col("told")
+    unreported = known & ~sf.col("is_reported")
     always = ("start_offset", "end_offset", "leader_id", "created")
-    while_untold = ("voters", "kraft_version", *_ORIGINS)
+    while_unreported = ("voters", "kraft_version", *_ORIGINS)
     return rows.withColumns(
         {
             **{n: sf.when(known, sf.col(f"prior_{n}")).otherwise(sf.col(n)) for n in always},
-            **{n: sf.when(untold, sf.col(f"prior_{n}")).otherwise(sf.col(n)) for n in while_untold},
+            **{
+                n: sf.when(unreported, sf.col(f"prior_{n}")).otherwise(sf.col(n))
+                for n in while_unreported
+            },
         }
     )
 
@@ -186,7 +189,7 @@ def _voters() -> Column:
     return sf.array_sort(voters)
 
 
-def _nobody() -> Column:
+def _no_voters() -> Column:
     return sf.from_json(sf.lit("[]"), VOTERS)
 
 

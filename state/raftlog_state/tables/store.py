@@ -1,11 +1,11 @@
-"""Where the tables are, and the only module that speaks to Delta.
+"""Delta tables of a cluster; the only module that calls Delta.
 
-Rules of this file:
+Invariants:
 
-1. A write is named: (application id, version) as writer options, never as session configuration,
-   which would leak into the next write. Delta skips silently what it has seen, so every write says
-   who it is in its commit, and is looked up afterwards.
-2. What Delta raises leaves as ``TablesError``, with Delta's own words.
+1. A write has a (``txnAppId``, ``txnVersion``), set as writer options and never as session
+   configuration, which would apply to the next write, too. Delta skips a known one silently, so
+   each write has an id in its commit's ``userMetadata``, and is looked up afterwards.
+2. Delta's errors are raised as ``TablesError``, with Delta's message.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from raftlog.errors import ConcurrentWriterError, TablesError
 from .schema import Table, properties
 
 METADATA_KEY: Final = "raftlog"
-"""Under this name a commit's ``userMetadata`` says what was written."""
+"""Key in a commit's ``userMetadata`` of the description of the write."""
 
 HISTORY_LOOK: Final = 20
-"""How many commits are looked at before the whole history is: maintenance lies between ours."""
+"""Commits that are searched before the whole history: maintenance is between raftlog's commits."""
 
 _ACTIVE_SESSION: Final = Lock()
-"""Held while ``createDataFrame`` makes its session the active one of the whole process."""
+"""Held while ``createDataFrame`` sets its session as the active one of the process."""
 
 SNAPSHOT_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
 """Into how many partitions Delta puts the list of a table's files (its default: 50)."""
@@ -58,8 +58,8 @@ def session_for_tables(spark: SparkSession) -> SparkSession:
     """Return a session with the settings of ``spark`` and few snapshot partitions.
 
     The tables are small, and each look at one would run a task for each of Delta's 50 snapshot
-    partitions. In a session of its own the setting touches no other table. One that the user has
-    made is kept: then it is ``spark`` itself.
+    partitions. In a session of its own the setting affects no other table. If the user has set it,
+    ``spark`` itself is returned.
     """
     if spark.conf.get(SNAPSHOT_PARTITIONS, None) is not None:
         return spark
@@ -75,13 +75,13 @@ def session_for_tables(spark: SparkSession) -> SparkSession:
 
 
 def one_file(frame: DataFrame, rows: pa.Table) -> DataFrame:
-    """``frame``, made of ``rows``, in as few partitions as it needs."""
+    """Coalesce ``frame``, whose rows are ``rows``, to one partition unless it is large."""
     return frame.coalesce(1) if rows.num_rows <= ROWS_IN_ONE_FILE else frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One commit of a table's history. ``written`` is what we said of it, else None."""
+    """Commit in a table's history. ``written`` is raftlog's ``userMetadata``, None without it."""
 
     version: int
     operation: str
@@ -100,7 +100,7 @@ class DeltaStore:
             raise TablesError(
                 place=path_or_schema,
                 reason="this is neither a path nor the name of a schema",
-                remedy="give a path with a slash in it, `schema` or `catalog.schema`",
+                remedy="use a path that contains a slash, `schema` or `catalog.schema`",
             )
 
     def in_session(self, spark: SparkSession) -> DeltaStore:
@@ -132,7 +132,7 @@ class DeltaStore:
         return ".".join(f"`{part}`" for part in (*self.place.split("."), table))
 
     def exists(self, table: str) -> bool:
-        """Whether a table has been made."""
+        """Return whether a table exists."""
         name = self.name_of(table)
         with self.errors(table):
             if self._is_path:
@@ -176,7 +176,7 @@ class DeltaStore:
                 return
             name = self.name_of(table.name)
             if not self._spark.catalog.tableExists(name):
-                # A catalog makes a table "as select", which forgets who wrote and what: so empty.
+                # CREATE TABLE AS SELECT would lose txnAppId and userMetadata: create it empty.
                 _writer(table, frame.limit(0)).mode("ignore").saveAsTable(name)
             writer.saveAsTable(name)
 
@@ -188,7 +188,7 @@ class DeltaStore:
             return DeltaTable.forName(self._spark, self.name_of(table))
 
     def restore(self, table: str, version: int) -> None:
-        """Make a table what it was at ``version``, in a new commit."""
+        """Restore a table to ``version``, in a new commit."""
         with self.errors(table):
             self.delta_table(table).restoreToVersion(version)
 
@@ -216,9 +216,9 @@ class DeltaStore:
         ]
 
     def newest(self, table: str, incarnation: int) -> tuple[int, Mapping[str, Any] | None]:
-        """The newest version of a table, and what our newest commit said of itself.
+        """Return the newest version of a table, and the description of raftlog's newest commit.
 
-        That is None where it was written before a truncation, or is behind Delta's retention.
+        The latter is None if the commit is older than a truncation or than Delta's retention.
         """
         version = -1
         for limit in (1, HISTORY_LOOK, None):
@@ -240,11 +240,11 @@ class DeltaStore:
             for commit in self.history(table, limit):
                 if commit.operation not in _MAINTENANCE:
                     return commit
-        raise AssertionError("every table has the commit that made it")
+        raise AssertionError("every table has the commit that created it")
 
     @contextmanager
     def errors(self, table: str) -> Iterator[None]:
-        """Turn what Delta raises inside the block into ``TablesError``."""
+        """Convert Delta's errors in the block to ``TablesError``."""
         try:
             yield
         except (PySparkException, Py4JJavaError) as error:
@@ -256,29 +256,29 @@ class DeltaStore:
             return ConcurrentWriterError(
                 place=self.place,
                 reason=f"another writer changed table {table} at the same time",
-                remedy="let one writer run; what it wrote is whole, so run this one again",
+                remedy="run one writer at a time; its write is complete, so run this one again",
             )
         if "BEYOND_DELETED_FILE_RETENTION" in words or "DELTA_FILE_NOT_FOUND" in words:
             return TablesError(
                 place=self.place,
-                reason=f"an old version of table {table} is gone (vacuumed, or behind retention)",
-                remedy="ask for a newer offset",
+                reason=f"a version of table {table} was deleted by VACUUM or log retention",
+                remedy="use a later offset",
             )
         if isinstance(error, AnalysisException) and "DATA_SOURCE_NOT_FOUND" in words:
             return TablesError(
                 place=self.place,
-                reason="this Spark session does not know Delta",
-                remedy="make the session with delta-spark's jars, extension and catalog",
+                reason="this Spark session does not find Delta",
+                remedy="create the session with delta-spark's jars, extension and catalog",
             )
         return TablesError(
             place=self.place,
-            reason=f"Delta refused work on table {table}: {_first_words(words)}",
-            remedy="nothing of this step was written; mend the cause and run again",
+            reason=f"Delta failed on table {table}: {_first_words(words)}",
+            remedy="nothing of this step was written; fix the cause and run again",
         )
 
 
 def _writer(table: Table, frame: DataFrame) -> DataFrameWriter:
-    """A writer that makes the table with its properties, where it is not there yet."""
+    """Return a writer that creates a missing table with its properties."""
     writer = frame.write.format("delta")
     for name, value in properties(table).items():
         writer = writer.option(name, value)
@@ -286,7 +286,7 @@ def _writer(table: Table, frame: DataFrame) -> DataFrameWriter:
 
 
 def _first_words(words: str) -> str:
-    """Delta's own sentence, without Java's stack."""
+    """Return the first line of Delta's message, without the Java stack trace."""
     found = re.search(r"\[[A-Z_.]+\][^\n]*", words)
     first = found[0] if found else words.partition("\n")[0] or "no reason given"
     return first[:_WORDS_MAX]

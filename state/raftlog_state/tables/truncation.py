@@ -1,12 +1,12 @@
-"""The way back: what was written beyond an offset is taken out of every table.
+"""Truncation of all tables to an earlier publication.
 
-Rules of this file:
+Invariants:
 
-1. The manifest row comes first, with the versions that hold the older state: from then on readers
-   see that state. Then every table is restored to its version; a crash between is finished by the
-   next writer, for the row is still the newest.
-2. RESTORE does not make Delta forget names of writes, so the incarnation rises: the same offsets
-   can be written again under new names.
+1. The manifest row is written first, with the table versions of the earlier state, which readers
+   see from then on. Then each table is restored to its version. After a crash in between, the next
+   writer completes the restores, because that row is still the newest.
+2. RESTORE does not remove ``txnAppId`` versions from Delta's log, so the incarnation increases: the
+   same offsets can be written again with new names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .store import DeltaStore
 def finish_truncation(
     store: DeltaStore, manifest: Manifest, after_step: Callable[[str], None]
 ) -> None:
-    """Restore the tables that the newest manifest row, a truncation's, has not brought back yet."""
+    """Restore the tables that the newest manifest row, a truncation, has not restored yet."""
 
     def restore(name: str) -> None:
         version = manifest.table_versions[name]
@@ -39,16 +39,16 @@ def _is_done(store: DeltaStore, name: str, version: int, manifest: Manifest) -> 
     newest = store.newest_change(name)
     if newest.version <= version or newest.restored_version == version:
         return True
-    # a writer of the new incarnation has gone on; typed tables say nothing and are made again
+    # A writer of the new incarnation has appended. Typed tables have no metadata: restore again.
     written = newest.written or {}
     return name in (LOG, CHANGES) and written.get("incarnation", -1) >= manifest.incarnation
 
 
 def nothing_to_go_back_to(store: DeltaStore, offset: int, oldest: int | None) -> TablesError:
-    """The error of a truncation below everything that was ever published."""
+    """Return the error for an offset below the first publication."""
     known = "nothing was published" if oldest is None else f"they begin at offset {oldest}"
     return TablesError(
         place=store.place,
-        reason=f"they were never at an offset up to {offset}: {known}",
-        remedy="make new tables at another place from the log as it is now",
+        reason=f"no publication at or below offset {offset}: {known}",
+        remedy="create new tables at another location from the current log",
     )

@@ -57,8 +57,8 @@ class Difference:
     def __str__(self) -> str:
         more = f" ({self.row_count} rows differ)" if self.row_count > 1 else ""
         return (
-            f"{self.table} {self.key}, {self.column}: log says {self.expected}, "
-            f"table says {self.found}{more}"
+            f"{self.table} {self.key}, {self.column}: log has {self.expected}, "
+            f"table has {self.found}{more}"
         )
 
 
@@ -72,7 +72,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the tables hold what the log says."""
+        """Whether the tables match the log."""
         return not self.differences
 
     @property
@@ -83,7 +83,7 @@ class VerifyReport:
     def __str__(self) -> str:
         rows = sum(self.rows_compared.values())
         if self.ok:
-            return f"offset {self.offset}: {rows} rows are what the log says"
+            return f"offset {self.offset}: {rows} rows match the log"
         return f"offset {self.offset}: {len(self.differences)} tables differ; {self.first}"
 
 
@@ -142,7 +142,7 @@ def expected_tables(log: DataFrame, offset: int) -> dict[str, DataFrame]:
     }
     if snapshot_offset is not None and prior:
         found = {
-            name: _made_before(name, frame, prior[name], snapshot_offset)
+            name: _with_created_offset(name, frame, prior[name], snapshot_offset)
             for name, frame in found.items()
         }
     found["epochs"] = sql_quorum.epochs(records, prior.get("epochs"))
@@ -150,22 +150,24 @@ def expected_tables(log: DataFrame, offset: int) -> dict[str, DataFrame]:
     return found
 
 
-def _made_before(name: str, frame: DataFrame, prior: DataFrame, snapshot_offset: int) -> DataFrame:
-    """A row that a checkpoint repeats was made when it was first seen."""
+def _with_created_offset(
+    name: str, frame: DataFrame, prior: DataFrame, snapshot_offset: int
+) -> DataFrame:
+    """Keep the created offset of rows that are older than a snapshot that contains them."""
     keys = _keys(next(table for table in TYPED_TABLES if table.name == name))
     before = prior.select(
         *(key.alias(f"k{at}") for at, key in enumerate(keys)),
-        sf.col("_created_offset").alias("made_before"),
+        sf.col("_created_offset").alias("created_before"),
     )
     same = sf.lit(True)
     for at, key in enumerate(keys):
         same = same & (key == sf.col(f"k{at}"))
-    made = sf.when(
+    created = sf.when(
         sf.col("_created_offset") == snapshot_offset,
-        sf.coalesce("made_before", "_created_offset"),
+        sf.coalesce("created_before", "_created_offset"),
     ).otherwise(sf.col("_created_offset"))
-    joined = frame.join(before, same, "left").withColumn("_created_offset", made)
-    return joined.drop("made_before", *(f"k{at}" for at in range(len(keys))))
+    joined = frame.join(before, same, "left").withColumn("_created_offset", created)
+    return joined.drop("created_before", *(f"k{at}" for at in range(len(keys))))
 
 
 def _keys(table: TypedTable) -> list[Column]:

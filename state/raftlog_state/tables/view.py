@@ -62,8 +62,8 @@ class ClusterView:
             return self._read_growing(LOG).where(sf.col("offset") <= self.offset)
         raise TablesError(
             place=self._place,
-            reason=f"there is no table {name}",
-            remedy=f"known are {', '.join((*BY_NAME, *_GROWING))}",
+            reason=f"unknown table {name}",
+            remedy=f"tables are {', '.join((*BY_NAME, *_GROWING))}",
         )
 
     def topics(self) -> DataFrame:
@@ -83,7 +83,7 @@ class ClusterView:
         return self.table("controllers")
 
     def configs(self) -> DataFrame:
-        """Configs that somebody set; secret values are redacted."""
+        """Dynamic configs; secret values are redacted."""
         return self.table("configs")
 
     def acls(self) -> DataFrame:
@@ -99,7 +99,7 @@ class ClusterView:
         return self.table("features")
 
     def producer_ids(self) -> DataFrame:
-        """The next producer id that nobody has: one row."""
+        """Next producer id to allocate: one row."""
         return self.table("producer_ids")
 
     def scram(self) -> DataFrame:
@@ -111,7 +111,7 @@ class ClusterView:
         return self.table("tokens")
 
     def epochs(self) -> DataFrame:
-        """Leader epochs: who led from where to where, and who voted."""
+        """Leader epochs: leader, start and end offset, voters."""
         return self.table("epochs")
 
     def transactions(self) -> DataFrame:

@@ -1,13 +1,13 @@
-"""The writer: one range of the log into ``log`` and ``changes``, two appends, each exactly once.
+"""The writer: appends a range of the log to ``log`` and ``changes``, exactly once.
 
-Rules of this file:
+Invariants:
 
-1. Check, fold, then write: what is refused has written nothing.
-2. Every append is conditional. Its Delta version number is the end that the table had before, so of
-   two writers that saw the same end one lands and the other is skipped by Delta, whatever the ends
-   of their ranges; the skipped one finds out by looking, reads the tables again and goes on.
+1. Check, replay, then write: rejected rows have no effect.
+2. Every append is conditional. Its ``txnVersion`` is the end that the table had before, so of two
+   writers with the same end one commits and Delta skips the other, regardless of the ends of their
+   ranges; the skipped writer detects it in the history, reads the tables again and retries.
 3. The state in memory is a cache of the tables. After any error it is dropped and read again.
-4. A crash between the two appends is mended from ``log`` alone: the source is not asked.
+4. A crash between the two appends is recovered from ``log`` alone, without the source.
 """
 
 from __future__ import annotations
@@ -106,15 +106,15 @@ class Writer:
                 self._store, self._publisher = own_store, own_publisher
 
     def forget(self) -> None:
-        """Drop the cache: the tables are asked again."""
+        """Drop the cache: the tables are read again."""
         with self._lock:
             self._state = None
 
     def publish(self, *, look_again: bool = False) -> Manifest | None:
-        """Bring the typed tables to the end of ``log``; None if there is nothing at all.
+        """Update the typed tables to the end of ``log``; return None if it is empty.
 
-        ``look_again``: see first whether another writer has gone on. Raises ``TablesError``;
-        readers then see what they saw before.
+        ``look_again``: first check whether another writer has appended. Raises ``TablesError``;
+        readers then see the previous publication.
         """
         with self._lock:
             if look_again and self._state is not None:
@@ -124,31 +124,30 @@ class Writer:
             return self._again_if_late(self._publish)
 
     def apply(self, table: pa.Table, cluster_id: str | None) -> bool:
-        """Bring what is new in rows of the source into ``log`` and ``changes``.
+        """Append the new rows of the source to ``log`` and ``changes``.
 
         Returns:
-            Whether there was anything new.
+            Whether there were new rows.
 
         Raises:
-            OffsetGapError, DivergedLogError, WrongClusterError, ReplayError: refused; nothing was
-                written.
-            TablesError: the rows are not what this needs, or Delta refused.
+            OffsetGapError, DivergedLogError, WrongClusterError, ReplayError: nothing was written.
+            TablesError: the rows are not those of a metadata log, or Delta failed.
         """
         return self._again_if_late(lambda: self._apply(table, cluster_id))
 
     def truncate_to(self, target: Manifest, incarnation: int) -> None:
-        """Go back to a publication: its manifest row again, then every table."""
+        """Restore a publication: its manifest row again, then every table."""
         with self._lock:
             self._state = None
             row = truncation_of(target, incarnation=incarnation)
-            # The first row of its incarnation: the next publication's name is its start, 1 or more.
+            # First row of its incarnation; the txnVersion of the next publication is 1 or more.
             self._publisher.write(row, txn_version=0)
             finish_truncation(self._store, row, self._step)
 
     def _again_if_late(self, work: Callable[[], T]) -> T:
-        """Do ``work``; if another writer was faster, look again where the tables are and repeat.
+        """Do ``work``; if another writer was faster, read the tables again and retry.
 
-        Any error drops the cache: what was in memory may be ahead of what was written.
+        Any error drops the cache, which may be ahead of the tables.
         """
         with self._lock:
             for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -160,7 +159,7 @@ class Writer:
                     if attempt == ATTEMPTS_MAX:
                         raise
                 except (OffsetGapError, DivergedLogError):
-                    # the cache may be behind another writer: what the tables say counts
+                    # The cache may be older than another writer's commit: read the tables again.
                     self._state = None
                     if not was_cached:
                         raise
@@ -187,9 +186,9 @@ class Writer:
         if progress.cluster_id is None:
             progress.cluster_id = cluster_id
         rows = log_rows(batch, cluster_id=progress.cluster_id, incarnation=progress.incarnation)
-        made = replay_rows(state.fold, rows)
+        changes = replay_rows(state.fold, rows)
         self._append_log(progress, batch, rows)
-        self._append_changes(state, made)
+        self._append_changes(state, changes)
         return True
 
     # --- checks -----------------------------------------------------------------------------------
@@ -205,12 +204,13 @@ class Writer:
             if partition != progress.partition:
                 raise TablesError(
                     place=self._store.place,
-                    reason=f"they hold partition {progress.partition}, the rows are of {partition}",
-                    remedy="give each log tables of its own",
+                    reason=f"they contain partition {progress.partition}, the rows are from "
+                    f"partition {partition}",
+                    remedy="use separate tables for each log",
                 )
 
     def _check_seen(self, progress: Progress, batch: CheckedBatch) -> None:
-        """Rows that the tables hold already must be of the epoch that they hold."""
+        """Check that rows that are already in the tables have the same epoch there."""
         seen = list(epoch_ranges(batch.seen))
         if not seen:
             return
@@ -247,8 +247,8 @@ class Writer:
             offset=offset,
             expected_epoch=expected_epoch,
             epoch=epoch,
-            remedy=f"nothing was written; go back with truncate_to({offset - 1}), further if this "
-            "is said again, and materialize from there",
+            remedy=f"nothing was written; call truncate_to({offset - 1}), with a lower offset if "
+            "this error is raised again, and materialize from there",
         )
 
     # --- writes -----------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Writer:
     def _append_log(self, progress: Progress, batch: CheckedBatch, rows: pa.Table) -> None:
         first, last = progress.log_offset + 1, batch.last_offset
         times = rows["log_time"].cast(pa.int64())
-        told = {
+        commit_info = {
             "from": first,
             "to": last,
             "epoch": rows["leader_epoch"][-1].as_py(),
@@ -279,17 +279,17 @@ class Writer:
             "topic": rows["topic"][-1].as_py(),
             "partition": rows["partition"][-1].as_py(),
         }
-        commit = self._append(LOG, rows, progress, txn_version=first, written=told)
+        commit = self._append(LOG, rows, progress, txn_version=first, written=commit_info)
         if batch.snapshot_id is not None:
             progress.gaps.append((first, batch.snapshot_id.end_offset - 1))
         progress.log_version = commit.version
-        progress.see_log_end(told)
+        progress.see_log_end(commit_info)
         progress.saw_time(pc.max(times).as_py())
 
-    def _append_changes(self, state: State, made: list[RecordChanges]) -> None:
+    def _append_changes(self, state: State, changes: list[RecordChanges]) -> None:
         progress = state.progress
         last = state.fold.image.offset
-        if made:
+        if changes:
             shared = {
                 "cluster_id": progress.cluster_id,
                 "topic": progress.topic,
@@ -297,13 +297,13 @@ class Writer:
                 "incarnation": progress.incarnation,
                 "_writer_epoch": 0,
             }
-            rows = changes_table(made, shared)
+            rows = changes_table(changes, shared)
             first = progress.changes_to + 1
             written = {"from": first, "to": last}
             commit = self._append(CHANGES, rows, progress, txn_version=first, written=written)
             progress.changes_version = commit.version
             progress.changes_to = last
-            progress.pending.note(made)
+            progress.pending.note(changes)
         progress.folded_offset = last
 
     def _append(
@@ -316,25 +316,25 @@ class Writer:
         written: Mapping[str, Any],
     ) -> Commit:
         incarnation = progress.incarnation
-        told = {**written, "incarnation": incarnation, "id": uuid.uuid4().hex}
+        user_metadata = {**written, "incarnation": incarnation, "id": uuid.uuid4().hex}
         self._store.append(
             GROWING_TABLES[name],
             one_file(self._store.frame(rows, GROWING_TABLES[name].schema), rows),
             app_id=progress.app_id(name),
             txn_version=txn_version,
-            written=told,
+            written=user_metadata,
         )
-        commit = self._landed(name, told)
+        commit = self._landed(name, user_metadata)
         self._step(name)
         return commit
 
-    def _landed(self, name: str, told: Mapping[str, Any]) -> Commit:
+    def _landed(self, name: str, user_metadata: Mapping[str, Any]) -> Commit:
         for limit in (1, 20):
             for commit in self._store.history(name, limit):
-                if commit.written is not None and commit.written.get("id") == told["id"]:
+                if commit.written is not None and commit.written.get("id") == user_metadata["id"]:
                     return commit
         raise ConcurrentWriterError(
             place=self._store.place,
             reason=f"another writer has appended to table {name} first",
-            remedy="let one writer run; what it wrote is whole, so run this one again",
+            remedy="run one writer at a time; its write is complete, so run this one again",
         )
