@@ -1,9 +1,10 @@
-"""raftlog: a KRaft replicated log as records, columns and files. Knows neither Spark nor tables.
+"""KRaft replicated logs: record format, log files, quorum nodes and clients.
 
-``raftlog.open(path)`` opens a log of one's own, to append to and to read;
-``raftlog.connect("host:port,host:port")`` does so with the log of a quorum, and
-``raftlog.follow("host:port")`` reads the metadata of a Kafka cluster from its live controllers.
-What they need is imported when it is first asked for.
+``raftlog.open(path)`` opens an embedded log in a directory, to append and to read.
+``raftlog.connect("host:port,host:port")`` connects to the log of a quorum.
+``raftlog.follow("host:port")`` reads the metadata log of a Kafka cluster from its controllers.
+
+Submodules are imported lazily. This package does not depend on Spark or Delta.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = [
     "repair",
 ]
 
-_HOMES = {
+_EXPORTS = {
     "AppendResult": ("raftlog.client.requests", "AppendResult"),
     "CommitName": ("raftlog.log.writing.batch_metadata", "CommitName"),
     "ConnectedLog": ("raftlog.client.remote.handle", "ConnectedLog"),
@@ -50,10 +51,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    module, there = _HOMES[name]
-    globals()[name] = found = getattr(import_module(module), there)
-    return found
+    module, attribute = _EXPORTS[name]
+    globals()[name] = exported = getattr(import_module(module), attribute)
+    return exported

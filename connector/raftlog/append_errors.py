@@ -1,11 +1,8 @@
-"""Why an append was refused, or what became of it.
+"""Errors of appends. Import them from ``raftlog.errors``.
 
-Rules of this file:
-
-1. Import these from ``raftlog.errors``, whose rules hold here too.
-2. An ``AppendError`` changed nothing: no byte was written and no offset given. The one error after
-   which that is not known is ``AppendUnknownError``, and it is none.
-3. Where Kafka has words for a refusal (Kafka: ``BatchAccumulator``), ours begin with them.
+After an ``AppendError`` nothing has changed: no byte was written and no offset was assigned.
+``AppendUnknownError``, whose outcome is unknown, is therefore not an ``AppendError``. Messages
+begin with Kafka's text where Kafka has one (Kafka: ``BatchAccumulator``, ``ProducerAppendInfo``).
 """
 
 from __future__ import annotations
@@ -18,21 +15,21 @@ from .base_errors import LogError, location_text
 
 @dataclass(kw_only=True, eq=False)
 class AppendError(LogError):
-    """An append was refused and changed nothing. Catch it to catch every refusal."""
+    """Base class of rejected appends. Nothing was written."""
 
     code: ClassVar[str] = "RAFTLOG_APPEND"
 
 
-# --- the token and the epoch ----------------------------------------------------------------------
+# --- required offsets and the leader epoch --------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False)
 class UnexpectedEndOffsetError(AppendError):
-    """A rival was first: the log's end is not where the caller's token says.
+    """The log end offset is not the required one: another writer has appended in between.
 
-    ``required_end_offset`` is the offset that the last record was to get and
-    ``required_base_offset`` the first one's: that of the two which does not hold, or both.
-    ``log_end_offset`` is where the next record goes.
+    ``required_end_offset`` is the offset required for the last record, ``required_base_offset`` the
+    one for the first record; None for one that was not required, or that matched.
+    ``log_end_offset`` is the offset of the next record.
     """
 
     required_end_offset: int | None = None
@@ -44,7 +41,7 @@ class UnexpectedEndOffsetError(AppendError):
 
     @property
     def next_available_offset(self) -> int:
-        """The offset that the last record would have got (Kafka's "next available")."""
+        """The offset that the last record would have been assigned (Kafka: "next available")."""
         return self.log_end_offset + self.record_count - 1
 
     def message(self) -> str:
@@ -58,12 +55,12 @@ class UnexpectedEndOffsetError(AppendError):
                 f"Wanted base offset {self.required_base_offset}, "
                 f"but the next offset was {self.log_end_offset}"
             )
-        return f"{what}; read up to log end offset {self.log_end_offset}, decide again and retry"
+        return f"{what}; read up to log end offset {self.log_end_offset}, then retry"
 
 
 @dataclass(kw_only=True, eq=False)
 class NotLeaderError(AppendError):
-    """The caller's epoch is over: another leader or writer has claimed the log since."""
+    """A stale leader epoch: another leader or writer has claimed the log since."""
 
     epoch: int
     current_epoch: int
@@ -73,13 +70,13 @@ class NotLeaderError(AppendError):
     def message(self) -> str:
         return (
             f"Append failed because the given epoch {self.epoch} is stale. Current leader epoch = "
-            f"{self.current_epoch}; read the log again and append under that epoch"
+            f"{self.current_epoch}; read the log again and append with the current epoch"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class FutureEpochError(AppendError):
-    """The caller's bug: it names an epoch that has not begun."""
+    """A leader epoch larger than the current one: a bug of the caller."""
 
     epoch: int
     current_epoch: int
@@ -89,16 +86,16 @@ class FutureEpochError(AppendError):
     def message(self) -> str:
         return (
             f"Attempt to append from epoch {self.epoch} which is larger than the current epoch "
-            f"{self.current_epoch}; use the epoch that the log answered with"
+            f"{self.current_epoch}; use the epoch that the log returned"
         )
 
 
-# --- what was to be appended ----------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False)
 class InvalidAppendError(AppendError):
-    """The caller's bug: these records, or these arguments together, can never be appended."""
+    """Records or arguments that can never be appended: a bug of the caller. Do not retry."""
 
     reason: str
     code: ClassVar[str] = "RAFTLOG_INVALID_APPEND"
@@ -112,7 +109,7 @@ class InvalidAppendError(AppendError):
 class InvalidTimestampError(AppendError):
     """A record's timestamp is too far ahead of the clock of the log's writer.
 
-    Time retention would keep it, and all that follows, until that time has passed.
+    Time-based retention would keep it, and all records after it, until that time has passed.
     """
 
     timestamp_ms: int
@@ -125,13 +122,13 @@ class InvalidTimestampError(AppendError):
         return (
             f"Timestamp {self.timestamp_ms} of a record is out of range. The timestamp should be "
             f"at most {self.after_ms_max} ms after {self.now_ms}, the clock of the log's writer; "
-            "correct the timestamp, or the clocks"
+            "correct the timestamp or synchronize the clocks"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class RecordBatchTooLargeError(AppendError):
-    """The records do not fit into one batch: the caller must split them."""
+    """Records that do not fit into one batch. Split them. Sizes include the batch header."""
 
     byte_count: int
     byte_count_max: int
@@ -141,13 +138,13 @@ class RecordBatchTooLargeError(AppendError):
     def message(self) -> str:
         return (
             f"The total record(s) size of {self.byte_count} exceeds the maximum allowed batch "
-            f"size of {self.byte_count_max}; append fewer records at once"
+            f"size of {self.byte_count_max}; append fewer records per batch"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class BufferAllocationError(AppendError):
-    """Too much is waiting to be written: the disk is slower than the callers. Wait and retry."""
+    """The buffer of pending appends is full: the disk is slower than the writers. Retry later."""
 
     byte_count: int
     byte_count_max: int
@@ -157,17 +154,18 @@ class BufferAllocationError(AppendError):
     def message(self) -> str:
         return (
             f"Append failed because we failed to allocate memory to write the batch: "
-            f"{self.byte_count} more bytes would exceed the {self.byte_count_max} that may wait to "
-            "be written; let earlier appends finish and retry"
+            f"{self.byte_count} more bytes would exceed the limit of {self.byte_count_max} bytes "
+            "of pending appends; wait for earlier appends, then retry"
         )
 
 
-# --- who appends ----------------------------------------------------------------------------------
+# --- producers and applications -------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False)
 class OutOfOrderSequenceError(AppendError):
-    """A producer's batch does not follow its last one: one was lost, or is too old to be known."""
+    """A producer's batch does not follow its last batch: a batch is missing, or it is a duplicate
+    of one older than those that the log remembers (``limits.PRODUCER_BATCHES_KEPT``)."""
 
     producer_id: int
     producer_epoch: int
@@ -180,14 +178,14 @@ class OutOfOrderSequenceError(AppendError):
         return (
             f"Out of order sequence number for producer {self.producer_id} in epoch "
             f"{self.producer_epoch}: {self.sequence} (incoming seq. number), "
-            f"{self.expected_sequence} (expected); append the missing batch first, or begin a new "
+            f"{self.expected_sequence} (expected); append the missing batch first, or bump the "
             "producer epoch"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class InvalidProducerEpochError(AppendError):
-    """The producer is fenced: a later incarnation of it has appended."""
+    """A fenced producer: a newer instance with a higher producer epoch has appended."""
 
     producer_id: int
     producer_epoch: int
@@ -198,14 +196,14 @@ class InvalidProducerEpochError(AppendError):
     def message(self) -> str:
         return (
             f"Epoch of producer {self.producer_id} is {self.producer_epoch}, which is smaller than "
-            f"the last seen epoch {self.current_producer_epoch}; a later incarnation took over, so "
-            "stop this one"
+            f"the last seen epoch {self.current_producer_epoch}; a newer instance has fenced this "
+            "producer, stop this instance"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class StaleCommitError(AppendError):
-    """A named commit is older than the application's last one: a later run has gone past it."""
+    """A commit version older than the application's last one: a newer run has committed."""
 
     application_id: str
     query_id: str
@@ -216,14 +214,14 @@ class StaleCommitError(AppendError):
     def message(self) -> str:
         return (
             f"commit {self.version} of application {self.application_id!r} (query "
-            f"{self.query_id!r}) is older than its last one, {self.last_version}; another run of "
-            "it has gone on, so stop this one"
+            f"{self.query_id!r}) is older than its last commit {self.last_version}; another run "
+            "of this application has continued, stop this run"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class ForeignCommitError(AppendError):
-    """Another query commits under the same application id: one of the two has the wrong name."""
+    """An application id that belongs to another query: one of the two has the wrong id."""
 
     application_id: str
     query_id: str
@@ -234,21 +232,21 @@ class ForeignCommitError(AppendError):
 
     def message(self) -> str:
         return (
-            f"application {self.application_id!r} belongs to query {self.last_query_id!r} (last "
-            f"commit {self.last_version}), and query {self.query_id!r} wants to write its commit "
-            f"{self.version}; give this query an application id of its own, or take the name over "
-            "if the other one is gone for good"
+            f"application id {self.application_id!r} belongs to query {self.last_query_id!r} (last "
+            f"commit {self.last_version}) and was used by query {self.query_id!r} for commit "
+            f"{self.version}; give this query its own application id, or take over the id "
+            "(take_over_from) if the other query has ended permanently"
         )
 
 
-# --- the log that should have taken it ------------------------------------------------------------
+# --- the log --------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False)
 class LogClosedError(AppendError):
-    """The log was closed by its owner, or closed itself after the error that ``reason`` names.
+    """The log was closed by its owner, or after a failure, which ``reason`` names.
 
-    ``remedy`` replaces the usual advice.
+    ``remedy`` replaces the default advice.
     """
 
     reason: str
@@ -257,15 +255,16 @@ class LogClosedError(AppendError):
     code: ClassVar[str] = "RAFTLOG_LOG_CLOSED"
 
     def message(self) -> str:
-        remedy = self.remedy or "open it again"
+        remedy = self.remedy or "reopen it"
         return f"{self.path or 'the log'} is closed: {self.reason}; {remedy}"
 
 
 @dataclass(kw_only=True, eq=False)
 class LogReadOnlyError(AppendError):
-    """Damage below the durable mark: acknowledged records are hurt, and nothing is built on that.
+    """A log opened read-only: corruption below the recovery point (acknowledged records), or a log
+    that raftlog did not create.
 
-    ``position`` and ``offset`` are where what is whole ends.
+    ``position`` and ``offset`` are the end of the valid records, None if unknown.
     """
 
     path: str
@@ -277,13 +276,13 @@ class LogReadOnlyError(AppendError):
     kafka_code: ClassVar[int | None] = 56
 
     def message(self) -> str:
-        place = location_text(self.path, self.position, self.offset)
-        return f"{place}: the log can only be read: {self.reason}; {self.remedy}"
+        location = location_text(self.path, self.position, self.offset)
+        return f"{location}: the log is read-only: {self.reason}; {self.remedy}"
 
 
 @dataclass(kw_only=True, eq=False)
 class LogLockedError(AppendError):
-    """Another writer held the log's lock for as long as the caller would wait. Retry."""
+    """Another writer held the log's lock until the caller's timeout. Retry."""
 
     path: str
     waited_ms: int
@@ -292,17 +291,17 @@ class LogLockedError(AppendError):
 
     def message(self) -> str:
         return (
-            f"{self.path} was held by another writer for {self.waited_ms} ms; retry, or look for a "
-            "writer that hangs"
+            f"{self.path} is locked by another writer (waited {self.waited_ms} ms); retry, or look "
+            "for a writer process that hangs"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class AppendUnknownError(LogError):
-    """It is not known whether the records were appended: the answer was lost, or the disk failed.
+    """An append with unknown outcome: the response was lost, or the disk failed.
 
-    Not ``retriable`` as it is: only an append that names its commit or its producer's sequence is
-    recognised when it comes again.
+    Not ``retriable``: only an append with a commit name or a producer sequence is recognized as a
+    duplicate when it is repeated.
     """
 
     path: str
@@ -312,6 +311,6 @@ class AppendUnknownError(LogError):
 
     def message(self) -> str:
         return (
-            f"{self.path}: unknown outcome of an append: {self.reason}; append again under the "
-            "same commit name or producer sequence, or read the end of the log before you do"
+            f"{self.path}: unknown outcome of an append: {self.reason}; retry with the same commit "
+            "name or producer sequence, or read the end of the log before you append again"
         )

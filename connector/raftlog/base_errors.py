@@ -1,10 +1,4 @@
-"""The root of every error of raftlog, the root of the log's errors, and how a place reads.
-
-Rules of this file:
-
-1. ``raftlog.errors`` is the page that lists them all, and what everybody imports; its rules hold
-   here too. Only that page and the files that it is made of import this one.
-"""
+"""Base classes of raftlog's errors. Import them from ``raftlog.errors``."""
 
 from __future__ import annotations
 
@@ -17,25 +11,29 @@ def _rebuild(kind: type[RaftlogError], facts: dict[str, Any]) -> RaftlogError:
 
 
 def location_text(path: str | None, position: int | None = None, offset: int | None = None) -> str:
-    """Say where: ``path at byte 61, offset 7``, leaving out what is not known."""
-    words = path or "this buffer"
+    """Format a location as ``path at byte 61, offset 7``, without the parts that are None."""
+    text = path or "the buffer"
     if position is not None:
-        words += f" at byte {position}"
+        text += f" at byte {position}"
     if offset is not None:
-        words += f", offset {offset}"
-    return words
+        text += f", offset {offset}"
+    return text
 
 
 @dataclass(kw_only=True, eq=False)
 class RaftlogError(Exception):
-    """The root. Catch it to catch everything that raftlog raises on purpose."""
+    """Base class of all errors that raftlog raises.
+
+    ``code`` is stable. ``retriable``: the same call may succeed later. ``kafka_code`` is the number
+    in Kafka's ``Errors``, None if Kafka has no such error.
+    """
 
     code: ClassVar[str] = "RAFTLOG_ERROR"
     retriable: ClassVar[bool] = False
     kafka_code: ClassVar[int | None] = None
 
     def message(self) -> str:
-        """What a person reads, without the code."""
+        """Return the text without the code."""
         return type(self).__name__
 
     def __str__(self) -> str:
@@ -48,6 +46,6 @@ class RaftlogError(Exception):
 
 @dataclass(kw_only=True, eq=False)
 class LogError(RaftlogError):
-    """Something is wrong with a log, or with what was asked of it."""
+    """Base class of errors of a log and of requests to it."""
 
     code: ClassVar[str] = "RAFTLOG_LOG"

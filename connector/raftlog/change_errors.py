@@ -1,9 +1,6 @@
-"""Why changes of a cluster's metadata were refused, row by row.
+"""Errors of changes of cluster metadata. Import them from ``raftlog.errors``.
 
-Rules of this file:
-
-1. Import these from ``raftlog.errors``, whose rules hold here too.
-2. If one row is refused nothing is written, of no row.
+Changes are atomic: if one row is rejected, no row is written.
 """
 
 from __future__ import annotations
@@ -18,9 +15,10 @@ _SHOWN_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedChange:
-    """A row that cannot be done: ``row`` counts from 0, ``change`` is its kind ("?": none).
+    """A rejected row of a table of changes.
 
-    ``what`` it is about, the ``reason``, the ``remedy``, and Kafka's code for the same.
+    ``row`` counts from 0. ``change`` is the kind of change, "?" if the row has none. ``what`` is
+    the object to be changed, such as a topic or a broker.
     """
 
     row: int
@@ -36,7 +34,7 @@ class RefusedChange:
 
 @dataclass(kw_only=True, eq=False)
 class InvalidChangesError(RaftlogError):
-    """Rows of a table of changes do not fit the state or each other: the caller's mistake."""
+    """Rows of a table of changes that contradict the state or each other. Nothing was written."""
 
     refused: tuple[RefusedChange, ...]
     row_count: int
@@ -44,18 +42,18 @@ class InvalidChangesError(RaftlogError):
     kafka_code: ClassVar[int | None] = 42
 
     def message(self) -> str:
-        lines = "".join(f"\n  {one}" for one in self.refused[:_SHOWN_MAX])
+        lines = "".join(f"\n  {change}" for change in self.refused[:_SHOWN_MAX])
         more = len(self.refused) - _SHOWN_MAX
         rest = f"\n  and {more} more" if more > 0 else ""
         return (
-            f"{len(self.refused)} of {self.row_count} changes are refused, and nothing was "
+            f"{len(self.refused)} of {self.row_count} changes were rejected, nothing was "
             f"written:{lines}{rest}"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class ChangesNotSupportedError(RaftlogError):
-    """The log of a quorum of nodes: no controller checks changes of its metadata there."""
+    """Changes of a quorum's metadata log through a client: no controller checks them there."""
 
     path: str
     code: ClassVar[str] = "RAFTLOG_CHANGES_NOT_SUPPORTED"
@@ -63,8 +61,8 @@ class ChangesNotSupportedError(RaftlogError):
 
     def message(self) -> str:
         return (
-            f"{self.path}: changes of the metadata log of a quorum are not supported through a "
-            "client; nothing was written. Apply them to a log in files, "
-            'raftlog.open(path, values="kraft"), or append records that are checked already: '
+            f"{self.path}: changes of a quorum's metadata log are not supported through a client; "
+            "nothing was written. Apply them to a log in files, "
+            'raftlog.open(path, values="kraft"), or append records that are already validated: '
             "log.append(records, required_base_offset=...)"
         )

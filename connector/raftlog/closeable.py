@@ -1,4 +1,4 @@
-"""What is closed at the end of a ``with`` statement, however that ends."""
+"""Base class of objects with ``close`` that are context managers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Self
 
 
 class Closeable(abc.ABC):
-    """Something that is to be closed. Files, snapshots and logs are."""
+    """Context manager that calls ``close`` on exit, such as a file, a snapshot or a log."""
 
     __slots__ = ()
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give it back. Closing twice is allowed."""
+        """Release the resource. Closing twice is allowed."""
 
     def __enter__(self) -> Self:
         return self

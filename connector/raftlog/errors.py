@@ -1,16 +1,15 @@
-"""Every error that raftlog raises: the page to import them from.
+"""All errors that raftlog raises. Import them from here.
 
-Those of an append are told in ``append_errors``, those of writing rows in ``write_errors``, those
-of messages between processes in ``wire_errors``, of a node that cannot start in ``node_errors``,
-of a quorum's clients in ``remote_errors``, the root of all in ``base_errors``.
+Defined in this module: errors of logs, of metadata records and of options. The others:
+``base_errors`` (base classes), ``append_errors`` (appends), ``change_errors`` (changes of cluster
+metadata), ``write_errors`` (rows to be written), ``wire_errors`` (Kafka protocol), ``node_errors``
+(start of a node), ``remote_errors`` (clients of a quorum).
 
-Rules of this file:
+``str(error)`` is ``[CODE] message``: a stable code, then where, what, why and what to do. The code
+is part of the text because Spark keeps only the text of an error that crosses a process.
 
-1. An error holds facts as fields; ``__str__`` puts them into one sentence that says where, what,
-   why and what to do, after a stable code in brackets. Spark keeps only the text of an error that
-   crosses a process, so the code must be in it.
-2. Fields are keyword-only and every error survives pickling.
-3. No field ever holds a secret: values of records and of options are not facts of an error.
+An error holds its facts as keyword-only fields and survives pickling. No field holds a secret:
+values of records and of options are never part of an error.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .append_errors import StaleCommitError as StaleCommitError
 from .append_errors import UnexpectedEndOffsetError as UnexpectedEndOffsetError
 from .base_errors import LogError as LogError
 from .base_errors import RaftlogError as RaftlogError
-from .base_errors import location_text as _place
+from .base_errors import location_text as _location_text
 from .change_errors import ChangesNotSupportedError as ChangesNotSupportedError
 from .change_errors import InvalidChangesError as InvalidChangesError
 from .change_errors import RefusedChange as RefusedChange
@@ -69,22 +68,22 @@ from .write_errors import WriteSchemaError as WriteSchemaError
 
 @dataclass(kw_only=True, eq=False)
 class LogNotFoundError(LogError):
-    """The caller named a path that does not exist. ``remedy`` replaces the usual advice."""
+    """A path that does not exist. ``remedy`` replaces the default advice."""
 
     path: str
     remedy: str | None = None
     code: ClassVar[str] = "RAFTLOG_LOG_NOT_FOUND"
 
     def message(self) -> str:
-        remedy = self.remedy or "check the path and the host it is read on"
+        remedy = self.remedy or "check the path and the host that reads it"
         return f"{self.path} does not exist; {remedy}"
 
 
 @dataclass(kw_only=True, eq=False)
 class LogAccessError(LogError):
-    """The file system refused to let us read or write; nothing is known about the log itself.
+    """The file system denied a read or a write; the state of the log itself is unknown.
 
-    ``remedy`` replaces the advice where access rights are not the reason.
+    ``remedy`` replaces the default advice if the reason is not a missing permission.
     """
 
     path: str
@@ -95,27 +94,27 @@ class LogAccessError(LogError):
 
     def message(self) -> str:
         verb, right = ("written", "write") if self.to_write else ("read", "read")
-        remedy = self.remedy or f"give this user {right} access to it"
+        remedy = self.remedy or f"grant this user {right} permission"
         return f"{self.path} cannot be {verb}: {self.reason}; {remedy}"
 
 
 @dataclass(kw_only=True, eq=False)
 class FileExistsLogError(LogError):
-    """A file was to be made and its name is taken: another writer, or what a dead one left."""
+    """A file to be created already exists: created by another writer or by a process that died."""
 
     path: str
     code: ClassVar[str] = "RAFTLOG_FILE_EXISTS"
 
     def message(self) -> str:
         return (
-            f"{self.path} is there already and was to be made anew; another writer made it, or a "
-            "dead one left it: open the log again"
+            f"cannot create {self.path}: it already exists, created by another writer or left by a "
+            "process that died; reopen the log"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class DiskFullError(LogError):
-    """The file system has no room. What was to be written is not there, or a first part of it."""
+    """The disk is full. Nothing was written, or only a prefix of the bytes."""
 
     path: str
     reason: str
@@ -123,15 +122,16 @@ class DiskFullError(LogError):
     kafka_code: ClassVar[int | None] = 56
 
     def message(self) -> str:
-        return f"{self.path} cannot grow: {self.reason}; make room on its disk, then try again"
+        return f"cannot write to {self.path}: {self.reason}; free space on its disk, then retry"
 
 
 @dataclass(kw_only=True, eq=False)
 class DiskFailedError(LogError):
-    """A write or a sync failed: what was written since the last good sync may be lost.
+    """A write or an fsync failed: bytes written since the last successful fsync may be lost.
 
-    Never retry a sync: the kernel forgets pages that it could not write, and the next one succeeds
-    without them (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020).
+    Never retry an fsync: the kernel drops pages that it could not write, and the next fsync
+    succeeds without them (Rebello et al., "Can Applications Recover from fsync Failures?", ATC
+    2020).
     """
 
     path: str
@@ -141,15 +141,15 @@ class DiskFailedError(LogError):
 
     def message(self) -> str:
         return (
-            f"{self.path} could not be made durable: {self.reason}; what was written since the "
-            "last sync may be lost although it can still be read: close this log, see to the "
-            "disk, open the log again"
+            f"write or fsync of {self.path} failed: {self.reason}; data written since the last "
+            "successful fsync may be lost although it can still be read: close this log, check "
+            "the disk, then reopen the log"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class NotALogError(LogError):
-    """The path exists and holds no Kafka log: the caller's mistake."""
+    """A path that exists and is not a Kafka log."""
 
     path: str
     reason: str
@@ -157,14 +157,14 @@ class NotALogError(LogError):
 
     def message(self) -> str:
         return (
-            f"{self.path} is not a Kafka log: {self.reason}; give a metadata directory, a node's "
-            "log directory, a partition's directory, a .log segment or a .checkpoint"
+            f"{self.path} is not a Kafka log: {self.reason}; expected a metadata directory, a "
+            "node's log directory, a partition directory, a .log segment or a .checkpoint snapshot"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class UnknownRecordKindError(LogError):
-    """What the records of a log are is not known, so secrets among them could not be redacted."""
+    """The kind of a log's records is unknown, so secrets in them could not be redacted."""
 
     path: str
     reason: str
@@ -172,15 +172,15 @@ class UnknownRecordKindError(LogError):
 
     def message(self) -> str:
         return (
-            f"{self.path} is not read: whether its records are cluster metadata, whose secrets are "
-            f"redacted, is not known: {self.reason}; declare it: --as metadata or --as partition, "
-            'in Spark .option("values", "kraft") or .option("values", "bytes")'
+            f"cannot determine whether the records of {self.path} are cluster metadata, whose "
+            f"secrets are redacted: {self.reason}; declare it with --as metadata or --as "
+            'partition, in Spark with .option("values", "kraft") or .option("values", "bytes")'
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class CorruptBatchError(LogError):
-    """Bytes of a record batch are damaged. Everything before ``position`` was whole."""
+    """A corrupt record batch at ``position``. The bytes before it are valid."""
 
     reason: str
     path: str | None = None
@@ -190,16 +190,16 @@ class CorruptBatchError(LogError):
     kafka_code: ClassVar[int | None] = 2
 
     def message(self) -> str:
-        place = _place(self.path, self.position, self.offset)
+        location = _location_text(self.path, self.position, self.offset)
         return (
-            f"damaged record batch in {place}: {self.reason}; "
-            "what lies before it is whole, `raftlog check` tells what lies behind it"
+            f"corrupt record batch in {location}: {self.reason}; the batches before it are valid, "
+            "run `raftlog check` to examine those after it"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class UnsupportedMagicError(CorruptBatchError):
-    """A batch in the format of Kafka before 0.11 (magic 0 or 1), which no KRaft log holds."""
+    """A batch in the message format of Kafka before 0.11 (magic 0 or 1); KRaft never wrote it."""
 
     magic: int
     code: ClassVar[str] = "RAFTLOG_UNSUPPORTED_MAGIC"
@@ -214,7 +214,7 @@ _RAISE_LIMIT: Final = (
 
 @dataclass(kw_only=True, eq=False)
 class DecompressionLimitError(CorruptBatchError):
-    """A compressed batch expands beyond the limit of its reader. It may be whole."""
+    """A compressed batch expands beyond the limit of its reader. It may be valid."""
 
     byte_count_max: int
     remedy: ClassVar[str] = _RAISE_LIMIT
@@ -222,41 +222,44 @@ class DecompressionLimitError(CorruptBatchError):
     kafka_code: ClassVar[int | None] = 10
 
     def message(self) -> str:
-        place = _place(self.path, self.position, self.offset)
+        location = _location_text(self.path, self.position, self.offset)
         return (
-            f"record batch in {place} is not read: {self.reason}; {self.remedy}, or read "
-            "from the next batch on"
+            f"record batch in {location} exceeds the decompression limit: {self.reason}; "
+            f"{self.remedy}, or read from the next batch on"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class HeaderLimitError(CorruptBatchError):
-    """A record, or a batch, has more headers than are decoded; none of them was."""
+    """A record or a batch has more headers than the limit; none of them was decoded."""
 
     header_count_max: int
     code: ClassVar[str] = "RAFTLOG_HEADER_LIMIT"
     kafka_code: ClassVar[int | None] = 87
 
     def message(self) -> str:
-        place = _place(self.path, self.position, self.offset)
-        return f"record batch in {place} is not read: {self.reason}; read from the next batch on"
+        location = _location_text(self.path, self.position, self.offset)
+        return (
+            f"record batch in {location} exceeds the header limit: {self.reason}; read from the "
+            "next batch on"
+        )
 
 
 @dataclass(kw_only=True, eq=False)
 class MalformedVarintError(LogError):
-    """Bytes are not a varint. Decoders turn it into the error of what they were decoding."""
+    """Bytes that are not a varint. Decoders convert it into the error of their own format."""
 
     position: int
     reason: str
     code: ClassVar[str] = "RAFTLOG_MALFORMED_VARINT"
 
     def message(self) -> str:
-        return f"the varint at byte {self.position} is malformed: {self.reason}"
+        return f"malformed varint at byte {self.position}: {self.reason}"
 
 
 @dataclass(kw_only=True, eq=False)
 class LogGapError(LogError):
-    """Offsets skip or go back in a log that must be contiguous."""
+    """A gap or a regression of offsets in a log whose offsets must be contiguous."""
 
     path: str
     position: int | None
@@ -265,20 +268,23 @@ class LogGapError(LogError):
     code: ClassVar[str] = "RAFTLOG_LOG_GAP"
 
     def message(self) -> str:
-        place = _place(self.path, self.position)
+        location = _location_text(self.path, self.position)
         if self.offset < self.expected_offset:
-            what = f"offset {self.offset} comes after {self.expected_offset - 1}: offsets go back"
+            what = (
+                f"offset {self.offset} follows offset {self.expected_offset - 1}, offsets must "
+                "increase"
+            )
         else:
             what = (
                 f"offsets {self.expected_offset} to {self.offset - 1} are missing "
-                "(a lost segment, or damage)"
+                "(a lost segment, or corruption)"
             )
-        return f"{place}: {what}; read another voter's copy, or from a checkpoint behind the gap"
+        return f"{location}: {what}; read another voter's replica, or start at a later offset"
 
 
 @dataclass(kw_only=True, eq=False)
 class TransactionMarkerError(LogError):
-    """A metadata transaction begins inside another, or ends where none is open."""
+    """A metadata transaction that begins inside another one, or ends where none is open."""
 
     path: str
     offset: int
@@ -287,14 +293,15 @@ class TransactionMarkerError(LogError):
 
     def message(self) -> str:
         return (
-            f"{_place(self.path, None, self.offset)}: {self.reason}, so what is committed from "
-            "here on is not known; read with isolation level high_watermark to see it as it lies"
+            f"{_location_text(self.path, None, self.offset)}: {self.reason}, so it is unknown "
+            "which later records are committed; read with isolation level read_uncommitted to "
+            "get all of them"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class CorruptFileError(LogError):
-    """A small file beside the log (index, epochs, quorum-state, properties) does not parse."""
+    """A corrupt file beside the segments: index, epoch checkpoint, quorum-state, properties."""
 
     path: str
     reason: str
@@ -302,36 +309,42 @@ class CorruptFileError(LogError):
     code: ClassVar[str] = "RAFTLOG_CORRUPT_FILE"
 
     def message(self) -> str:
-        return f"{_place(self.path, self.position)} is damaged: {self.reason}"
+        return f"{_location_text(self.path, self.position)} is corrupt: {self.reason}"
 
 
 @dataclass(kw_only=True, eq=False)
 class CorruptSnapshotError(CorruptFileError):
-    """A .checkpoint is not whole: no header, no footer, or damage between."""
+    """A snapshot (.checkpoint) without header or footer, or with a corrupt batch."""
 
     code: ClassVar[str] = "RAFTLOG_CORRUPT_SNAPSHOT"
 
     def message(self) -> str:
-        place = _place(self.path, self.position)
-        return f"checkpoint {place} is not whole: {self.reason}; use an older one"
+        location = _location_text(self.path, self.position)
+        return f"snapshot {location} is corrupt: {self.reason}; use an older snapshot"
 
 
 @dataclass(kw_only=True, eq=False)
 class SnapshotDecompressionLimitError(CorruptSnapshotError):
-    """A batch of a .checkpoint expands beyond the limit of its reader. It may be whole."""
+    """A batch of a snapshot expands beyond the limit of its reader. It may be valid."""
 
     byte_count_max: int
     remedy: ClassVar[str] = _RAISE_LIMIT
     code: ClassVar[str] = "RAFTLOG_SNAPSHOT_DECOMPRESSION_LIMIT"
 
     def message(self) -> str:
-        place = _place(self.path, self.position)
-        return f"checkpoint {place} is not read: {self.reason}; {self.remedy}, or use an older one"
+        location = _location_text(self.path, self.position)
+        return (
+            f"snapshot {location} exceeds the decompression limit: {self.reason}; {self.remedy}, "
+            "or use an older snapshot"
+        )
 
 
 @dataclass(kw_only=True, eq=False)
 class SnapshotRefusedError(LogError):
-    """A snapshot was to end (exclusive) where none may: the caller's bug. Nothing was written."""
+    """A snapshot id that the log does not allow: a bug of the caller. Nothing was written.
+
+    ``end_offset`` is exclusive (Kafka: ``KafkaRaftLog.validateSnapshotId``).
+    """
 
     path: str
     end_offset: int
@@ -341,14 +354,14 @@ class SnapshotRefusedError(LogError):
 
     def message(self) -> str:
         return (
-            f"{self.path} takes no snapshot that ends at offset {self.end_offset}, epoch "
-            f"{self.epoch}: {self.reason}; end it behind a committed batch, in that one's epoch"
+            f"cannot create a snapshot of {self.path} at end offset {self.end_offset}, epoch "
+            f"{self.epoch}: {self.reason}; end it after a committed batch, with that batch's epoch"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class TruncationRefusedError(LogError):
-    """Committed records were to be cut off: who asks for it does not lead this log."""
+    """A truncation below the high watermark, which would delete committed records."""
 
     path: str
     offset: int
@@ -357,14 +370,14 @@ class TruncationRefusedError(LogError):
 
     def message(self) -> str:
         return (
-            f"{self.path} is not cut at offset {self.offset}: it is committed up to "
-            f"{self.high_watermark}; find out which of the copies is wrong before you go on"
+            f"cannot truncate {self.path} to offset {self.offset}, which is below the high "
+            f"watermark {self.high_watermark}; find out which replica is wrong before you continue"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class OffsetOutOfRangeError(LogError):
-    """The caller asked for offsets that this log does not hold."""
+    """A requested offset that the log does not have. ``log_end_offset`` is exclusive."""
 
     path: str
     offset: int
@@ -375,21 +388,21 @@ class OffsetOutOfRangeError(LogError):
 
     def message(self) -> str:
         return (
-            f"offset {self.offset} is not in {self.path}, which holds offsets from "
-            f"{self.log_start_offset} up to, not including, {self.log_end_offset}"
+            f"offset {self.offset} is out of range for {self.path}: log start offset "
+            f"{self.log_start_offset}, log end offset {self.log_end_offset} (exclusive)"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class SegmentDeletedError(LogError):
-    """The node deleted or rolled a file while it was read. List again and retry."""
+    """The node deleted or rolled a file during a read. List the segments again and retry."""
 
     path: str
     code: ClassVar[str] = "RAFTLOG_SEGMENT_DELETED"
     retriable: ClassVar[bool] = True
 
     def message(self) -> str:
-        return f"{self.path} was deleted by its node while it was read; read again"
+        return f"{self.path} was deleted by its node during the read; retry"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -403,15 +416,15 @@ class TooFewVotersError(LogError):
     def message(self) -> str:
         need = len(self.voters) // 2 + 1
         return (
-            f"the directories of voters {list(self.given)} were given and {need} of the voters "
-            f"{list(self.voters)} are needed to know what is committed; add the missing "
-            "directories, or give a single one and accept its own end"
+            f"only the directories of voters {list(self.given)} were given, but {need} of the "
+            f"voters {list(self.voters)} are needed to compute the high watermark; add the missing "
+            "directories, or read a single directory up to its own end"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class WrongClusterError(LogError):
-    """Two things that must belong to one cluster do not."""
+    """A cluster id that is not the expected one."""
 
     path: str
     expected_cluster_id: str
@@ -422,13 +435,13 @@ class WrongClusterError(LogError):
     def message(self) -> str:
         return (
             f"{self.path} belongs to cluster {self.cluster_id}, "
-            f"and cluster {self.expected_cluster_id} was expected"
+            f"expected cluster {self.expected_cluster_id}"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class DivergedLogError(LogError):
-    """Two histories disagree about one offset: one of them was truncated and rewritten."""
+    """Different leader epochs at one offset: one of two logs was truncated and rewritten."""
 
     path: str
     offset: int
@@ -439,17 +452,17 @@ class DivergedLogError(LogError):
 
     def message(self) -> str:
         return (
-            f"{self.path} has leader epoch {self.epoch} at offset {self.offset} where epoch "
-            f"{self.expected_epoch} was read before; {self.remedy}"
+            f"{self.path} diverged: leader epoch {self.epoch} at offset {self.offset}, "
+            f"expected epoch {self.expected_epoch} as read before; {self.remedy}"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class DataLossError(LogError):
-    """Records that were to be read are gone. ``condition`` is stable and machine-readable.
+    """Records to be read no longer exist. ``condition`` is stable and machine-readable.
 
-    OFFSETS_DELETED: the log begins behind them; LOG_TRUNCATED: it ends before them. The Spark
-    source knows more of them, under the same names where they mean the same.
+    OFFSETS_DELETED: they are below the log start offset. LOG_TRUNCATED: they are at or above the
+    log end offset. The Spark source adds conditions; those with the same name mean the same.
     """
 
     path: str
@@ -465,21 +478,21 @@ class DataLossError(LogError):
         return f"{self.path}: {self.reason}; {self.remedy}"
 
 
-# --- what the records mean ------------------------------------------------------------------------
+# --- metadata records and their state -------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False)
 class StateError(RaftlogError):
-    """The records could be read and do not make sense."""
+    """Base class of errors of metadata records, and of the state and tables built from them."""
 
     code: ClassVar[str] = "RAFTLOG_STATE"
 
 
 @dataclass(kw_only=True, eq=False)
 class MetadataParseError(StateError):
-    """Bytes are not the metadata record that their frame says they are.
+    """Bytes that do not parse as the metadata record that their frame declares.
 
-    ``version`` is None where not even the frame could be read.
+    ``version`` is None if the frame itself does not parse.
     """
 
     record: str
@@ -490,14 +503,15 @@ class MetadataParseError(StateError):
 
     def message(self) -> str:
         version = "" if self.version is None else f" version {self.version}"
-        return f"{self.record}{version}, byte {self.position}: {self.reason}"
+        return f"cannot parse {self.record}{version} at byte {self.position}: {self.reason}"
 
 
 @dataclass(kw_only=True, eq=False)
 class InvalidRecordError(StateError):
-    """A record, or JSON of one, holds what Kafka's type cannot: the caller's mistake.
+    """A record, or its JSON, with a value that Kafka's schema does not allow.
 
-    ``field`` is its path in Kafka's names, empty for the record itself. The value is never shown.
+    ``field`` is the path in Kafka's field names, empty for the record itself. The value is never
+    shown.
     """
 
     record: str
@@ -509,12 +523,12 @@ class InvalidRecordError(StateError):
     def message(self) -> str:
         version = "" if self.version is None else f" version {self.version}"
         field = f", field {self.field}" if self.field else ""
-        return f"{self.record}{version}{field}: {self.reason}"
+        return f"invalid {self.record}{version}{field}: {self.reason}"
 
 
 @dataclass(kw_only=True, eq=False)
 class UnsupportedVersionError(StateError):
-    """A record cannot be written in this version: the caller's mistake."""
+    """A record that cannot be written in the requested version."""
 
     record: str
     version: int
@@ -523,12 +537,12 @@ class UnsupportedVersionError(StateError):
     kafka_code: ClassVar[int | None] = 35
 
     def message(self) -> str:
-        return f"{self.record} cannot be written in version {self.version}: {self.reason}"
+        return f"cannot write {self.record} in version {self.version}: {self.reason}"
 
 
 @dataclass(kw_only=True, eq=False)
 class ReplayError(StateError):
-    """A record contradicts the state before it: the log is incomplete, or not what it seems."""
+    """A record that contradicts the state before it: earlier records are missing or wrong."""
 
     offset: int
     record: str
@@ -537,14 +551,14 @@ class ReplayError(StateError):
 
     def message(self) -> str:
         return (
-            f"{self.record} at offset {self.offset} cannot be replayed: {self.reason}; begin at "
-            "a checkpoint or at the first offset of the log"
+            f"cannot replay {self.record} at offset {self.offset}: {self.reason}; start at a "
+            "snapshot or at the first offset of the log"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class OffsetGapError(StateError):
-    """Input does not begin where the state ends. Nothing was written."""
+    """Input that does not begin at the next offset of the state. Nothing was written."""
 
     expected_offset: int
     offset: int
@@ -553,14 +567,14 @@ class OffsetGapError(StateError):
 
     def message(self) -> str:
         return (
-            f"offset {self.expected_offset} was expected next and {self.offset} came; "
+            f"expected offset {self.expected_offset} next, got offset {self.offset}; "
             f"nothing was written; {self.remedy}"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class TablesError(StateError):
-    """The Delta tables are not in the state that the call needs."""
+    """Delta tables that are not in the state that the call needs. ``place`` is their location."""
 
     place: str
     reason: str
@@ -571,23 +585,23 @@ class TablesError(StateError):
         self.place = without_user_info(self.place)
 
     def message(self) -> str:
-        return f"tables at {self.place}: {self.reason}; {self.remedy}"
+        return f"Delta tables at {self.place}: {self.reason}; {self.remedy}"
 
 
 @dataclass(kw_only=True, eq=False)
 class ConcurrentWriterError(TablesError):
-    """Somebody else wrote to the same tables at the same time. Nothing is half written."""
+    """Another writer committed to the same tables concurrently. No commit is partial."""
 
     code: ClassVar[str] = "RAFTLOG_CONCURRENT_WRITER"
     retriable: ClassVar[bool] = True
 
 
-# --- what the caller wrote ------------------------------------------------------------------------
+# --- options and write modes ----------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False)
 class OptionError(RaftlogError):
-    """An option is unknown or its value is not allowed. The value itself is never shown."""
+    """An unknown option, or a value that is not allowed. The value itself is never shown."""
 
     option: str
     reason: str
@@ -599,7 +613,7 @@ class OptionError(RaftlogError):
 
 @dataclass(kw_only=True, eq=False)
 class AppendOnlyError(RaftlogError):
-    """A log is append-only: overwrite cannot be done."""
+    """A write mode other than append. ``what`` names the mode."""
 
     what: str
     remedy: str
@@ -607,5 +621,6 @@ class AppendOnlyError(RaftlogError):
 
     def message(self) -> str:
         return (
-            f"{self.what} is refused: a log can only be appended to, never replaced; {self.remedy}"
+            f"{self.what} is not supported: a log is append-only, records are never replaced; "
+            f"{self.remedy}"
         )

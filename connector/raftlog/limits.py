@@ -1,4 +1,4 @@
-"""Every limit, its unit in its name, checked against its neighbours at import."""
+"""All limits. Each has its unit in its name; relations between them are asserted at import."""
 
 from __future__ import annotations
 
@@ -8,57 +8,58 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 BATCH_HEADER_BYTES: Final = 61
-"""A magic-2 header up to the first record (kraft-format: DefaultRecordBatch)."""
+"""Size of a magic-2 batch header (Kafka: ``DefaultRecordBatch.RECORD_BATCH_OVERHEAD``)."""
 
 LOG_OVERHEAD_BYTES: Final = 12
-"""Base offset and length: what a batch's own length does not count."""
+"""Base offset and batch length, which the batch length does not include (Kafka:
+``Records.LOG_OVERHEAD``)."""
 
 BATCH_BYTES_MAX: Final = 8 * MIB
-"""KRaft's MAX_BATCH_SIZE_BYTES: what one batch may hold when it is written."""
+"""Largest batch that is written (Kafka: ``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``)."""
 
 LOG_BATCH_BYTES_MAX: Final = 64 * MIB
-"""What a log of our own may raise its batch limit to."""
+"""Largest `max.message.bytes` of a log that raftlog writes."""
 
 BACKUPS_MAX: Final = 64
 BACKUP_BYTES_MAX: Final = 1024 * MIB
-"""How many saved copies of what recovery and repair cut off a log keeps, and of how many bytes."""
+"""Backups of truncated bytes (by recovery and repair) that a log keeps: count, and total bytes."""
 
 READ_BATCH_BYTES_MAX: Final = 256 * MIB
-"""A batch on disk that says it is larger is damage: Kafka's ordinary topics allow more than KRaft
-does (`max.message.bytes`), and nobody raises it this far."""
+"""A larger batch length on disk is corruption. Topics of Kafka may have batches larger than KRaft's
+limit (`max.message.bytes`), but hardly this large."""
 
 RAW_BATCH_BYTES_MAX: Final = 64 * MIB
-"""Bytes of one batch before compression, its header included, that any writer may append: every
-reader's limit is higher, so that what was acknowledged can be read."""
+"""Largest batch before compression, header included, that any writer may append. Lower than every
+reader's limit, so that each acknowledged batch can be read."""
 
 DECOMPRESSED_BYTES_MAX: Final = 128 * MIB
-"""Bytes that the records of one compressed batch may expand to, unless a reader is given another
-limit: more than any batch of raftlog's own, or of a topic whose limits are Kafka's defaults."""
+"""Default decompression limit of a reader, per batch: more than any batch written by raftlog, or by
+a topic with Kafka's default limits, expands to."""
 
 DECOMPRESSED_BYTES_OPTION_MAX: Final = 512 * MIB
-"""The largest limit that a reader may be given instead."""
+"""Largest decompression limit that a reader accepts."""
 
 HEADERS_PER_RECORD_MAX: Final = 10_000
-"""Headers of one record, the log's own included. Two bytes may be a header, and each becomes an
-object of a hundred."""
+"""Headers of one record, those added by the log included. A header of two bytes becomes an object
+of about 100 bytes."""
 
 HEADERS_PER_BATCH_MAX: Final = 1_000_000
-"""Headers of all records of one batch, and of one scan of several."""
+"""Headers of all records of one batch, and of all batches of one scan."""
 
 PRODUCED_RECORDS_MAX: Final = 1_048_576
-"""Records of one produced batch: as many as the smallest records of an uncompressed one."""
+"""Records of one produced batch: as many as fit uncompressed into 8 MiB at the smallest size."""
 
 PRODUCED_OBJECTS_MAX: Final = 200_000
-"""Records of one produced batch that must be decoded one by one, as those of a ``kraft`` log."""
+"""Records of one produced batch if each is decoded to an object, as in a ``kraft`` log."""
 
 SCAN_BYTES_MAX: Final = 1024 * MIB
-"""How much of a buffer one scan decodes: Arrow's offsets into it are 32-bit."""
+"""Bytes of a buffer that one scan decodes: Arrow's offsets are 32-bit."""
 
 SCAN_DECOMPRESSED_BYTES_MAX: Final = 64 * MIB
-"""A scan ends with the batch that takes what it decompressed beyond this, or before it."""
+"""Decompressed bytes after which a scan stops at the next batch boundary."""
 
 READ_CHUNK_BYTES: Final = 1 * MIB
-"""How much of a segment is read at once: bounds memory, and fits a cache."""
+"""Bytes of a segment per read: bounds memory, and fits into a CPU cache."""
 
 ARROW_ROWS_DEFAULT: Final = 16_384
 ARROW_ROWS_MAX: Final = 1_048_576
@@ -66,76 +67,82 @@ ARROW_ROWS_MAX: Final = 1_048_576
 VARINT_BYTES_MAX: Final = 5
 VARLONG_BYTES_MAX: Final = 10
 STRING_BYTES_MAX: Final = 32_767
-"""Kafka refuses longer strings in messages."""
+"""Longest string in a Kafka message (its length is an int16)."""
 
 WIRE_FRAME_BYTES_MAX: Final = 100 * MIB
-"""What one frame may hold (Kafka: `socket.request.max.bytes`); a stranger is allowed less."""
+"""Largest frame (Kafka: `socket.request.max.bytes`). Before authentication the limit is lower."""
 
 WIRE_ELEMENTS_MAX: Final = 4096
-"""How many elements all arrays of one message may hold together: a node serves one topic, and an
-element of three bytes becomes an object of hundreds."""
+"""Elements of all arrays of one message together. A node serves one topic, and an element of three
+bytes becomes an object of several hundred."""
 
 EPOCH_MAX: Final = 2**31 - 1
-"""The newest leader epoch that a batch can hold."""
+"""Largest leader epoch that fits into a batch header."""
 
 EPOCH_RESERVED_FROM: Final = 2**31 - 2**20
-"""Leader epochs from here on are reached one election at a time only: no message jumps to them."""
+"""Leader epochs from here on are reached by elections only, one at a time: a message with such an
+epoch does not raise the current epoch."""
 
 EPOCH_STEP_MAX: Final = 2**16
-"""How far ahead of the newest epoch with a proven leader a request may be. Elections that elect no
-leader would take most of a day to get there."""
+"""Largest distance of a request's epoch from the last epoch with an established leader. Failed
+elections alone would take most of a day to cover it."""
 
 VOTER_ENDPOINTS_MAX: Final = 16
-"""How many listeners a node may name: they are stored in the log, and told to every client."""
+"""Listeners of one voter: they are stored in the log and sent to every client."""
 
 SMALL_FILE_BYTES_MAX: Final = 16 * MIB
-"""Text files beside a log (epochs, quorum-state, properties): larger is damage."""
+"""Largest text file of a log (epoch checkpoint, quorum-state, properties): a larger one is
+corrupt."""
 
 SEGMENT_BYTES_MAX: Final = 2**31 - 1
-"""What one segment holds at most: positions in an offset index are 32-bit (Kafka:
-`LogSegments`, `segment.bytes`). No batch is looked for after them, in a sparse file say."""
+"""Largest segment: positions in an offset index are 32-bit (Kafka: `segment.bytes`). The search for
+a valid batch ends here, for example in a sparse file."""
 
 IDENTIFY_BATCHES_MAX: Final = 8
 IDENTIFY_RECORDS_MAX: Final = 64
-"""How many batches and data records of a file are looked at to find out what its records are."""
+"""Batches and data records of a file that are examined to identify the kind of its records."""
 
 IDENTIFY_BYTES_MAX: Final = 16 * MIB
-"""What one of these batches may expand to, and how far after damage the next one is looked for
-(Kafka: a metadata batch has at most 8 MiB, `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`)."""
+"""Decompression limit of each of these batches, and length of the search for the next batch after
+corrupt bytes (Kafka: a metadata batch has at most 8 MiB, `KafkaRaftClient.MAX_BATCH_SIZE_BYTES`).
+"""
 
 PRODUCER_BATCHES_KEPT: Final = 5
-"""How many batches of a producer a log remembers (Kafka: NUM_BATCHES_TO_RETAIN)."""
+"""Batches per producer in the producer state (Kafka:
+``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``)."""
 
 PRODUCERS_MAX: Final = 10_000
-"""How many producers a log remembers; the one that has been silent longest is forgotten first."""
+"""Producers in the producer state; the one with the oldest last batch is evicted first."""
 
 COMMITS_MAX: Final = 10_000
-"""How many application ids a log remembers the last commit of."""
+"""Application ids whose last commit a log remembers."""
 
 COMMITS_PER_PRINCIPAL_MAX: Final = 1_000
-"""How many of these one principal may have, where application ids have owners: a tenth, so that one
-cannot make the log forget those of others."""
+"""Application ids of one principal, if they have owners: a tenth, so that no principal can evict
+those of the others."""
 
 WAITING_FETCHES_MAX: Final = 256
-"""How many fetches of one principal are answered as soon as there are records; more are answered
-when their time is up."""
+"""Delayed fetches of one principal that complete when records arrive; further ones complete at
+their timeout."""
 
 COMMIT_ID_BYTES_MAX: Final = 256
-"""An application id or a query id, as UTF-8: all that a log remembers fits into one batch."""
+"""Longest application id or query id in UTF-8. All of a log's commits fit into one batch."""
 
 REDACTION_KEY_BYTES_MIN: Final = 16
-"""A shorter key could be found by trying, and with it the secrets that it hides."""
+"""Shortest key of keyed redaction: a shorter key could be found by brute force, and with it the
+redacted secrets."""
 
 TAIL_HOLDBACK_MS_DEFAULT: Final = 5_000
-"""How young the tail of a single directory may be before a stream reads it (a heuristic)."""
+"""Age that records of a single directory must have before a stream reads them (a heuristic for
+records that are not committed yet)."""
 
 TIMESTAMP_AFTER_MS_MAX: Final = 60 * 60 * 1000
 """How far a record's timestamp may be ahead of the clock of the log's writer (Kafka:
-``message.timestamp.after.max.ms``)."""
+`message.timestamp.after.max.ms`)."""
 
 CLOCK_AHEAD_MS_MAX: Final = 10 * 60 * 1000
-"""A record that claims to be younger than this says nothing of its age: clocks of nodes are not so
-far apart, and a producer may write any time that it likes."""
+"""A timestamp further ahead of this machine's clock does not count as the record's age: clocks of
+nodes do not differ that much, and a producer may set any timestamp."""
 
 assert BATCH_HEADER_BYTES < BATCH_BYTES_MAX <= LOG_BATCH_BYTES_MAX <= READ_BATCH_BYTES_MAX
 assert LOG_BATCH_BYTES_MAX <= RAW_BATCH_BYTES_MAX < DECOMPRESSED_BYTES_MAX

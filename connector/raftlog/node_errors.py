@@ -1,10 +1,7 @@
-"""What can be wrong with a node before it serves: its configuration, its directory.
+"""Errors of a node's configuration, directory and start. Import them from ``raftlog.errors``.
 
-Rules of this file:
-
-1. Import these from ``raftlog.errors``, whose rules hold here too.
-2. A value of a configuration is shown only where it is an address, a name or a number: never a
-   password, and nothing of a key's content.
+A configuration value is shown only if it is an address, a name or a number, never a password or
+the content of a key.
 """
 
 from __future__ import annotations
@@ -17,9 +14,9 @@ from .base_errors import LogError, RaftlogError
 
 @dataclass(kw_only=True, eq=False)
 class ConfigError(RaftlogError):
-    """A node's configuration cannot be read, or says what cannot be.
+    """A node's configuration that cannot be read, or that is invalid.
 
-    ``key`` is its dotted path in the file, None if it is about the file as a whole.
+    ``key`` is the dotted path of the setting, None for the file as a whole.
     """
 
     path: str
@@ -34,21 +31,21 @@ class ConfigError(RaftlogError):
 
 @dataclass(kw_only=True, eq=False)
 class NotFormattedError(LogError):
-    """A node was to start in a directory that says nothing of a cluster."""
+    """A node's directory without meta.properties."""
 
     path: str
     code: ClassVar[str] = "RAFTLOG_NOT_FORMATTED"
 
     def message(self) -> str:
         return (
-            f"{self.path} is not formatted: it has no meta.properties; run `raftlog node format` "
+            f"{self.path} is not formatted: meta.properties not found; run `raftlog node format` "
             "once, or check the directory in the configuration"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class AlreadyFormattedError(LogError):
-    """A directory was to be formatted, and something is there. Nothing was changed."""
+    """A directory to be formatted that is not empty. Nothing was changed."""
 
     path: str
     reason: str
@@ -56,26 +53,29 @@ class AlreadyFormattedError(LogError):
 
     def message(self) -> str:
         return (
-            f"{self.path} is not formatted anew: {self.reason}; a node that has voted must not "
-            "forget it: start it as it is, or give it another directory"
+            f"cannot format {self.path}: {self.reason}; a node that has voted must keep its vote: "
+            "start it with this directory as it is, or format another directory"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class WrongDirectoryError(LogError):
-    """A directory belongs to another node than the one that was to start in it."""
+    """A directory that belongs to another node."""
 
     path: str
     reason: str
     code: ClassVar[str] = "RAFTLOG_WRONG_DIRECTORY"
 
     def message(self) -> str:
-        return f"{self.path} is another node's: {self.reason}; check which directory is whose"
+        return (
+            f"{self.path} belongs to another node: {self.reason}; check the node id and the "
+            "directory in the configuration"
+        )
 
 
 @dataclass(kw_only=True, eq=False)
 class NodeAddressError(RaftlogError):
-    """A node cannot listen where it was told to."""
+    """A listener address that cannot be bound."""
 
     host: str
     port: int
@@ -84,8 +84,8 @@ class NodeAddressError(RaftlogError):
 
     def message(self) -> str:
         return (
-            f"nobody can listen on {self.host}:{self.port}: {self.reason}; is another node running "
-            "there, and is the address one of this machine's?"
+            f"cannot listen on {self.host}:{self.port}: {self.reason}; check that no other process "
+            "uses the port and that the address is one of this machine"
         )
 
 
@@ -99,6 +99,6 @@ class NodeRunningError(LogError):
 
     def message(self) -> str:
         return (
-            f"{self.path} is in use: this node runs already, or its last process has not ended; "
-            "stop that one first"
+            f"{self.path} is in use by another process: this node is already running, or its "
+            "previous process has not ended; stop that process first"
         )

@@ -1,10 +1,7 @@
-"""Text of strangers, such as paths and host names, as text that a terminal and JSON take.
+"""Escaping of untrusted text, such as paths and host names, for terminals, logs and JSON.
 
-Rules of this file:
-
-1. Letters of every script stay. What is not printable (controls, C1, directions of writing, line
-   separators, halves of surrogate pairs) becomes JSON's ``\\uXXXX``, inside JSON and outside.
-2. The user and the password in a URL are never shown.
+Printable characters of every script stay. Others (C0 and C1 controls, bidirectional controls, line
+separators, lone surrogates) become ``\\uXXXX``, as in JSON.
 """
 
 from __future__ import annotations
@@ -16,14 +13,14 @@ _USER_INFO: Final = re.compile(r"://.*@", re.DOTALL)
 
 
 def printable(text: str) -> str:
-    """``text`` with everything escaped that is not printable; of one line, so newlines too."""
+    """Return ``text`` with all characters escaped that are not printable, newlines included."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
 
 
 def without_user_info(text: str) -> str:
-    """A URL, or several, without what is between ``//`` and ``@``: a user, a password, a key."""
+    """Return ``text`` with the user info of its URLs (user, password, key) replaced by ``***``."""
     return _USER_INFO.sub("://***@", text)
 
 

@@ -1,11 +1,8 @@
-"""What can go wrong between a client and the nodes of a quorum, besides what a log itself refuses.
+"""Errors between a client and the nodes of a quorum. Import them from ``raftlog.errors``.
 
-Rules of this file:
-
-1. Import these from ``raftlog.errors``, whose rules hold here too.
-2. All but ``NotRemoteError`` are refusals of an append, too: when one of them is raised, nothing
-   was appended. What may have been is ``AppendUnknownError``.
-3. Addresses and names are facts; paths and contents of keys are none.
+Those that are an ``AppendError`` mean for an append that nothing was appended; an append with
+unknown outcome is ``AppendUnknownError``. Messages have addresses and names, never the paths or
+contents of keys.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from .base_errors import RaftlogError
 
 @dataclass(kw_only=True, eq=False)
 class QuorumUnavailableError(AppendError):
-    """No leader could be found, or none answered in time. ``reason`` is what was seen last."""
+    """No leader was found, or none responded in time. ``reason`` is the last failure."""
 
     path: str
     waited_ms: int
@@ -30,14 +27,15 @@ class QuorumUnavailableError(AppendError):
 
     def message(self) -> str:
         return (
-            f"{self.path}: no leader answered within {self.waited_ms} ms: {self.reason}; check "
-            "that a majority of the nodes runs and that the addresses are right, then retry"
+            f"{self.path}: no leader available within {self.waited_ms} ms: {self.reason}; check "
+            "that a majority of the nodes is running and that the addresses are correct, then "
+            "retry"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class AccessDeniedError(AppendError):
-    """This caller is not let in, or may not do that."""
+    """Authentication failed, or the principal is not authorized for the operation."""
 
     path: str
     reason: str
@@ -46,16 +44,16 @@ class AccessDeniedError(AppendError):
 
     def message(self) -> str:
         return (
-            f"{self.path} refuses: {self.reason}; check the certificates on both sides and the "
-            "rights that the node's configuration gives to this name"
+            f"{self.path}: access denied: {self.reason}; check the certificates of client and node "
+            "and the rights of this principal in the node's configuration"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class NodeRefusedError(AppendError):
-    """A node answered with one of Kafka's errors for which there is no better class here.
+    """A response with a Kafka error code that has no class of its own here.
 
-    ``error`` is Kafka's number of it.
+    ``error`` is the code in Kafka's ``Errors``.
     """
 
     path: str
@@ -66,28 +64,28 @@ class NodeRefusedError(AppendError):
 
     def message(self) -> str:
         return (
-            f"{self.path} answered {self.api} with Kafka's error {self.error}: {self.reason}; "
-            "check that the address is that of a quorum's nodes"
+            f"{self.path} answered {self.api} with Kafka error code {self.error}: {self.reason}; "
+            "check that the address belongs to a node of the quorum"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class NotRemoteError(RaftlogError):
-    """The caller asked of a quorum, over the network, what only its nodes do."""
+    """An operation that a client of a quorum does not support."""
 
     what: str
     remedy: str
     code: ClassVar[str] = "RAFTLOG_NOT_REMOTE"
 
     def message(self) -> str:
-        return f"{self.what} cannot be done from a client of a quorum; {self.remedy}"
+        return f"{self.what} is not supported by a client of a quorum; {self.remedy}"
 
 
 @dataclass(kw_only=True, eq=False)
 class VoterChangeError(RaftlogError):
-    """A voter was not added or removed; after error 7 (a timeout) it may still be.
+    """A voter was not added or removed. After error 7 (REQUEST_TIMED_OUT) it may still be.
 
-    ``error`` is Kafka's number, ``reason`` the node's own words.
+    ``error`` is the code in Kafka's ``Errors``, ``reason`` the node's error message.
     """
 
     path: str
@@ -97,6 +95,6 @@ class VoterChangeError(RaftlogError):
 
     def message(self) -> str:
         return (
-            f"{self.path} does not change its voters: {self.reason} (Kafka's error {self.error}); "
-            "look at who votes with `raftlog quorum`, then decide"
+            f"voter change rejected by {self.path}: {self.reason} (Kafka error code {self.error}); "
+            "list the current voters with `raftlog quorum` before you retry"
         )

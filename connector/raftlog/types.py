@@ -1,7 +1,7 @@
-"""Small values that every layer speaks of. Kafka's words, one meaning each.
+"""Value types used by all layers, with Kafka's names.
 
-Ranges are half-open: a ``start_offset`` is inside, an ``end_offset`` is not. Inclusive pairs say
-``first`` and ``last``.
+Ranges are half-open: ``start_offset`` is inclusive, ``end_offset`` exclusive. Inclusive pairs are
+named ``first`` and ``last``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final, TypeAlias
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 CLUSTER_METADATA_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""The one topic whose id is fixed (Kafka: ``Uuid.METADATA_TOPIC_ID``)."""
+"""The fixed topic id of the metadata log (Kafka: ``Uuid.METADATA_TOPIC_ID``)."""
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
-"""Kafka's base64 text of sixteen zero bytes: "no directory", "not known"."""
+"""Base64 of sixteen zero bytes: no id, or unknown (Kafka: ``Uuid.ZERO_UUID``)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetAndEpoch:
-    """A place in a log's history. Ordered as Kafka orders it: by epoch, then by offset."""
+    """An offset and its leader epoch. Ordered by epoch, then by offset, as in Kafka."""
 
     epoch: int
     offset: int
@@ -26,9 +26,10 @@ class OffsetAndEpoch:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SnapshotId:
-    """The state of all records below ``end_offset`` (exclusive); ``epoch`` is that of the last.
+    """Id of a snapshot: the state of all records below ``end_offset`` (exclusive).
 
-    Ordered by epoch first, then offset (Kafka: ``OffsetAndEpoch``).
+    ``epoch`` is the leader epoch of the last of these records. Ordered by epoch, then by offset
+    (Kafka: ``OffsetAndEpoch``). ``str()`` is the start of the snapshot's file name.
     """
 
     epoch: int
@@ -40,7 +41,7 @@ class SnapshotId:
 
 @dataclass(frozen=True, slots=True)
 class TopicPartition:
-    """Which log: ``str()`` is the name of its directory."""
+    """A partition of a topic. ``str()`` is the name of the log's directory."""
 
     topic: str
     partition: int
@@ -51,7 +52,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaKey:
-    """A voter: node id and, since KIP-853, the id of its metadata directory (or ``ZERO_UUID``)."""
+    """Id of a replica: node id and, since KIP-853, directory id (``ZERO_UUID`` if unknown)."""
 
     node_id: int
     directory_id: str = ZERO_UUID
@@ -71,23 +72,27 @@ class ReplicaKey:
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """A follower's log agrees with its leader's up to where it wants to go on."""
+    """The follower's log matches the leader's up to the fetch offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diverging:
-    """It does not: in the leader's log ``end.epoch`` is the newest not above the follower's, and
-    ends (exclusive) at ``end.offset``."""
+    """The follower's log diverges: it must truncate to ``end`` before it fetches again.
+
+    In the leader's log ``end.epoch`` is the largest epoch <= the follower's last epoch, and
+    ``end.offset`` is its end offset (exclusive).
+    """
 
     end: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNeeded:
-    """The records that a follower needs are gone: it must take this snapshot."""
+    """The records at the fetch offset are deleted: the follower must fetch this snapshot."""
 
     snapshot_id: SnapshotId
 
 
 ValidOffsetAndEpoch: TypeAlias = Valid | Diverging | SnapshotNeeded
-"""What a leader answers a follower about its place in the log."""
+"""Result of the leader's validation of a fetch offset and epoch (Kafka:
+``ValidOffsetAndEpoch``)."""

@@ -1,11 +1,8 @@
-"""What can be wrong between two processes that speak Kafka's protocol.
+"""Errors of Kafka's protocol. Import them from ``raftlog.errors``.
 
-Rules of this file:
-
-1. Import these from ``raftlog.errors``, whose rules hold here too.
-2. Bytes of a message are never a fact of an error: they may hold records or secrets.
-3. ``UnsupportedFieldError`` is ours, ``NoCommonVersionError`` nobody's, the others the peer's.
-   After one of the peer's the connection is closed, as Kafka does: what follows cannot be trusted.
+Messages never contain bytes of a request or response, which may hold records or secrets. After an
+error of the peer (all but ``UnsupportedFieldError`` and ``NoCommonVersionError``) the connection is
+closed, as Kafka does: the bytes that follow cannot be trusted.
 """
 
 from __future__ import annotations
@@ -18,16 +15,16 @@ from .base_errors import RaftlogError
 
 @dataclass(kw_only=True, eq=False)
 class WireError(RaftlogError):
-    """The root of these."""
+    """Base class of errors of Kafka's protocol."""
 
     code: ClassVar[str] = "RAFTLOG_WIRE"
 
 
 @dataclass(kw_only=True, eq=False)
 class FrameLengthError(WireError):
-    """A frame claims a length that is negative or beyond the limit. Nothing of it was kept.
+    """A frame size that is negative or beyond the limit. Its bytes are not buffered.
 
-    ``where`` names the peer; ``hint`` says what else the first bytes look like.
+    ``where`` names the peer; ``hint`` names another protocol that the first bytes look like.
     """
 
     where: str
@@ -38,18 +35,18 @@ class FrameLengthError(WireError):
     kafka_code: ClassVar[int | None] = 42
 
     def message(self) -> str:
-        remedy = self.hint or "check that it speaks Kafka's protocol, or raise the limit"
+        remedy = self.hint or "check that the peer uses Kafka's protocol, or raise the limit"
         return (
-            f"{self.where} announces a frame of {self.byte_count} bytes, and 0 to "
-            f"{self.byte_count_max} are allowed; {remedy}"
+            f"invalid frame size {self.byte_count} from {self.where}, allowed are 0 to "
+            f"{self.byte_count_max} bytes; {remedy}"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class MalformedMessageError(WireError):
-    """Bytes of a header, a request or an answer are not what Kafka's definition of it says.
+    """Bytes that do not parse as a Kafka header, request or response.
 
-    ``position`` counts from the first byte that the decoder was given.
+    ``position`` counts from the first byte given to the decoder.
     """
 
     api: str
@@ -62,14 +59,14 @@ class MalformedMessageError(WireError):
     def message(self) -> str:
         version = "" if self.version is None else f" version {self.version}"
         return (
-            f"{self.api}{version} cannot be read at byte {self.position}: {self.reason}; close "
-            "this connection"
+            f"cannot parse {self.api}{version} at byte {self.position}: {self.reason}; close the "
+            "connection"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class UnsupportedApiError(WireError):
-    """A request is of a kind, or of a version, that this listener does not serve."""
+    """An API key or version that the listener does not support."""
 
     api_key: int
     version: int
@@ -79,15 +76,18 @@ class UnsupportedApiError(WireError):
 
     def message(self) -> str:
         return (
-            f"api key {self.api_key} version {self.version} is not served on the listener for "
-            f"{self.listener}; ask with ApiVersions what is"
+            f"API key {self.api_key} version {self.version} is not supported on the listener for "
+            f"{self.listener}; request the supported versions with ApiVersions"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class NoCommonVersionError(WireError):
-    """A peer and we speak no version of a request in common: first and last of each. ``theirs`` is
-    None if it does not serve the request at all."""
+    """No version of an API that both this process and the peer support.
+
+    ``ours`` and ``theirs`` are first and last version; ``theirs`` is None if the peer does not
+    support the API.
+    """
 
     api: str
     ours: tuple[int, ...]
@@ -98,14 +98,15 @@ class NoCommonVersionError(WireError):
     def message(self) -> str:
         theirs = "none" if self.theirs is None else f"{self.theirs[0]} to {self.theirs[1]}"
         return (
-            f"{self.api}: we speak versions {self.ours[0]} to {self.ours[1]} and the peer "
-            f"{theirs}; upgrade the older of the two, or connect to a listener that serves it"
+            f"{self.api}: no common version, this process supports {self.ours[0]} to "
+            f"{self.ours[1]} and the peer {theirs}; upgrade the older of the two, or connect to a "
+            "listener that supports it"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class UnsupportedFieldError(WireError):
-    """A message of ours holds what the version that it should be written in cannot say."""
+    """A field whose value cannot be encoded in the chosen version of a message."""
 
     api: str
     version: int
@@ -115,16 +116,16 @@ class UnsupportedFieldError(WireError):
     kafka_code: ClassVar[int | None] = 35
 
     def message(self) -> str:
-        return f"{self.api} version {self.version}, field {self.field}: {self.reason}"
+        return f"cannot encode {self.api} version {self.version}, field {self.field}: {self.reason}"
 
 
 @dataclass(kw_only=True, eq=False)
 class UnacknowledgedAppendError(WireError):
-    """An append that wanted no answer (acks 0) failed. That its connection is closed is the only
-    way to tell its writer."""
+    """A failed append with acks=0. It has no response: closing the connection is the only signal
+    to the producer."""
 
     reason: str
     code: ClassVar[str] = "RAFTLOG_UNACKNOWLEDGED_APPEND"
 
     def message(self) -> str:
-        return f"an append without an answer failed: {self.reason}; close this connection"
+        return f"append with acks=0 failed: {self.reason}; close the connection"

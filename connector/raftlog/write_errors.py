@@ -1,9 +1,6 @@
-"""Why rows of a table cannot become records: what a bulk writer, such as Spark's sink, refuses.
+"""Errors of bulk writes, such as those of the Spark sink. Import them from ``raftlog.errors``.
 
-Rules of this file:
-
-1. Import these from ``raftlog.errors``, whose rules hold here too.
-2. All of them are raised before anything is appended: nothing was written.
+All of them are raised before the append: nothing was written.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from .base_errors import RaftlogError
 
 @dataclass(kw_only=True, eq=False)
 class WriteSchemaError(RaftlogError):
-    """The columns are not those that a log of this kind takes: the caller's mistake."""
+    """A column that a log of this kind does not accept."""
 
     column: str
     reason: str
@@ -28,7 +25,7 @@ class WriteSchemaError(RaftlogError):
 
 @dataclass(kw_only=True, eq=False)
 class InvalidRowError(RaftlogError):
-    """One row cannot be a record of this log. ``row`` counts from 0 within its task's partition."""
+    """A row that is not a valid record of the log. ``row`` counts from 0 in its partition."""
 
     column: str
     partition: int
@@ -45,10 +42,10 @@ class InvalidRowError(RaftlogError):
 
 @dataclass(kw_only=True, eq=False)
 class CommitTooLargeError(RaftlogError):
-    """All rows of a write are one record batch, and this one would be too large.
+    """A write whose rows do not fit into one record batch.
 
-    ``byte_count`` is what it would take, before compression. ``byte_count_max`` is what was allowed
-    for this write, ``log_byte_count_max`` what the log allows.
+    ``byte_count`` is the size before compression, ``byte_count_max`` the limit of this write and
+    ``log_byte_count_max`` the limit of the log.
     """
 
     path: str
@@ -64,19 +61,19 @@ class CommitTooLargeError(RaftlogError):
         else:
             raising = f"raise its limit with `raftlog configure {self.path} max.message.bytes=...`"
         return (
-            f"this write is one record batch of {self.byte_count} bytes, and {self.byte_count_max} "
-            f"are allowed in {self.path}; nothing was written: write fewer rows at once, or "
-            f"{raising}; a stream then goes on from where it stopped"
+            f"record batch too large for {self.path}: a write is one batch, this one has "
+            f"{self.byte_count} bytes, the limit is {self.byte_count_max}; nothing was written: "
+            f"write fewer rows per commit, or {raising}; a stream then resumes where it stopped"
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class CommitMessageError(RaftlogError):
-    """What a task sent to the driver did not arrive whole, or not from this write."""
+    """A task's commit message that is incomplete, or not of this write."""
 
     reason: str
     code: ClassVar[str] = "RAFTLOG_COMMIT_MESSAGE"
     retriable: ClassVar[bool] = True
 
     def message(self) -> str:
-        return f"rows sent by a task cannot be used: {self.reason}; nothing was written: try again"
+        return f"invalid commit message of a task: {self.reason}; nothing was written, retry"

@@ -275,13 +275,13 @@ def test_offsets_that_are_not_there_are_an_error(option: str, offset: str) -> No
     status, out, err = run("cat", NODE, option, offset)
     assert (status, out) == (1, "")
     assert "[RAFTLOG_OFFSET_OUT_OF_RANGE]" in err
-    assert "from 0 up to, not including, 3131" in err
+    assert "log start offset 0, log end offset 3131 (exclusive)" in err
 
 
 def test_offsets_that_were_deleted_are_an_error() -> None:
     status, out, err = run("cat", TRIMMED, "--from", "0")
     assert (status, out) == (1, "")
-    assert "from 416 up to" in err
+    assert "log start offset 416," in err
     assert rows("cat", TRIMMED, "--from", "416", "--noop", "--control")[0]["offset"] == 416
 
 

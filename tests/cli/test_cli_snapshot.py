@@ -45,7 +45,7 @@ def test_an_older_state_is_written_under_a_name_of_ones_own(log: Path, tmp_path:
     assert [row["level"] for row in rows("state", path, "features")] == [30]
     status, _, err = run("snapshot", log, path, "--at", "4", "--reveal")
     assert status == 1
-    assert "is there already" in err
+    assert "it already exists" in err
 
 
 def test_secrets_are_written_only_if_that_is_said(log: Path, tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def test_all_rows_that_are_refused_are_named_in_one_error() -> None:
     error = caught.value
     assert [one.row for one in error.refused] == [0, *range(2, 14)]
     text = str(pickle.loads(pickle.dumps(error)))
-    assert text.startswith("[RAFTLOG_INVALID_CHANGES] 13 of 14 changes are refused, and nothing")
+    assert text.startswith("[RAFTLOG_INVALID_CHANGES] 13 of 14 changes were rejected, nothing")
     assert "\n  row 0 (create_topic), topic 'a b': Topic name is invalid: 'a b' contains" in text
     assert text.endswith("\n  and 3 more")
 

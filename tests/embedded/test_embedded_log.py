@@ -227,7 +227,7 @@ def test_older_and_foreign_commits_are_refused_by_name(log: EmbeddedLog) -> None
     log.append(b"a", commit=("app", "query", 7))
     with pytest.raises(StaleCommitError):
         log.append(b"b", commit=("app", "query", 6))
-    with pytest.raises(ForeignCommitError, match="take the name over"):
+    with pytest.raises(ForeignCommitError, match="take over the id"):
         log.append(b"b", commit=("app", "rival", 8))
     assert log.append(b"b", commit=("app", "rival", 0), take_over_from="query").base_offset == 2
     with pytest.raises(ForeignCommitError):  # a second rival is too late: it is no more "query"'s

@@ -74,7 +74,7 @@ def test_another_query_is_refused_unless_it_takes_over(
     with pytest.raises(ForeignCommitError) as refused:
         producer_state.check_commit(commit(version, "q2"))
     assert (refused.value.query_id, refused.value.last_query_id) == ("q2", "q1")
-    assert "take the name over" in str(refused.value)
+    assert "take over the id" in str(refused.value)
     with pytest.raises(ForeignCommitError):
         producer_state.check_commit(commit(version, "q2"), take_over_from="q0")
     assert producer_state.check_commit(commit(version, "q2"), take_over_from="q1") is None

@@ -97,7 +97,7 @@ def test_a_frame_that_is_too_long_closes_the_connection_before_it_is_read(tmp_pa
         async with await node.connect() as connection:
             connection.writer.write((2**30).to_bytes(4, "big"))
             await _closes(connection, node)
-        assert "announces a frame" in node.lines("refused")[0]["reason"]
+        assert "invalid frame size" in node.lines("refused")[0]["reason"]
 
     with_node(tmp_path, check)
 

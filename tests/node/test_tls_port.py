@@ -109,7 +109,7 @@ def test_who_has_no_right_has_no_room_for_large_frames_either(tmp_path: Path) ->
         async with await door.enter("nobody") as stranger:
             stranger.writer.write(large)
             assert await stranger.next_frame() is None
-        assert "announces a frame" in node.lines("refused")[-1]["reason"]
+        assert "invalid frame size" in node.lines("refused")[-1]["reason"]
         async with await door.enter("jobs-1") as job:
             job.writer.write(large)
             await job.writer.drain()

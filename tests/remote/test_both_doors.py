@@ -251,7 +251,7 @@ def test_older_and_foreign_commits_are_refused_by_name(log: AnyLog, names: Itera
     with pytest.raises(StaleCommitError) as stale:
         log.append(b"b", commit=(app, "query", 6))
     assert (stale.value.version, stale.value.last_version) == (6, 7)
-    with pytest.raises(ForeignCommitError, match="take the name over") as foreign:
+    with pytest.raises(ForeignCommitError, match="take over the id") as foreign:
         log.append(b"b", commit=(app, "rival", 8))
     assert foreign.value.last_query_id == "query"
     taken = log.append(b"b", commit=(app, "rival", 0), take_over_from="query")

@@ -61,7 +61,7 @@ def log(quorums: Quorums) -> ConnectedLog:
 def test_what_only_a_node_can_do_says_so(
     log: ConnectedLog, call: Callable[[ConnectedLog], object]
 ) -> None:
-    with log, pytest.raises(NotRemoteError, match="cannot be done from a client"):
+    with log, pytest.raises(NotRemoteError, match="is not supported by a client"):
         call(log)
 
 

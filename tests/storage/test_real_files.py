@@ -78,10 +78,10 @@ def test_a_failed_sync_is_not_repeated(
     ("number", "kind", "words"),
     [
         (errno.EIO, DiskFailedError, "input/output error"),
-        (errno.ENOSPC, DiskFullError, "no space left on device; make room"),
+        (errno.ENOSPC, DiskFullError, "no space left on device; free space"),
         (errno.EDQUOT, DiskFullError, "quota"),
         (errno.EFBIG, DiskFullError, "too large"),
-        (errno.EROFS, LogAccessError, "cannot be written: read-only file system; give this user"),
+        (errno.EROFS, LogAccessError, "cannot be written: read-only file system; grant this user"),
     ],
 )
 def test_a_refused_write_says_why(

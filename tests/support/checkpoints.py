@@ -23,7 +23,7 @@ def snapshot_log_records(data: bytes, *, path: str | None = None) -> list[LogRec
     Raises ``CorruptSnapshotError`` if header or footer is missing or the end is torn,
     ``CorruptBatchError`` where a batch is damaged.
     """
-    name = path or "this buffer"
+    name = path or "the buffer"
     records: list[LogRecord] = []
     position = 0
     for batch in iter_batches(data, path=path):

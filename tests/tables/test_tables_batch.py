@@ -51,7 +51,7 @@ def test_what_the_tables_hold_is_clipped_and_kept_to_be_compared() -> None:
 
 
 def test_a_batch_behind_the_tables_end_is_a_gap() -> None:
-    with pytest.raises(OffsetGapError, match=r"offset 3 was expected next and 4 came"):
+    with pytest.raises(OffsetGapError, match=r"expected offset 3 next, got offset 4"):
         checked(source_rows(at(4, *NO_OPS)), next_offset=3)
 
 
