@@ -82,7 +82,10 @@ def test_what_is_not_said_has_its_default_and_what_is_not_known_is_kept() -> Non
         ((b"values=bytes\n", b""), "values is missing"),
         ((b"values=bytes", b"values=json"), "values has the unknown value 'json'"),
         ((b"topic.id=", b"topic.name="), "topic.id is missing"),
-        ((b"compression.type=none", b"compression.type=rar"), "compression.type has the unknown value 'rar'"),
+        (
+            (b"compression.type=none", b"compression.type=rar"),
+            "compression.type has the unknown value 'rar'",
+        ),
         ((b"segment.bytes=1073741824", b"segment.bytes=-1"), "segment.bytes: it must be from 61"),
         ((b"retention.ms=-1", b"retention.ms=-2"), r"retention.ms: it must be -1 \(no limit\), or"),
         ((b"linger.ms=0", b"linger.ms=soon"), "linger.ms is 'soon', not a number"),

@@ -191,7 +191,7 @@ def test_a_batch_s_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert builder.encode([four]) is None
     builder.append([b"b"])
     assert read(builder.build(0, 1)).record_count == 4
-    with pytest.raises(InvalidAppendError, match="at most 10 headers, and not 12"):
+    with pytest.raises(InvalidAppendError, match="12 headers exceed the 10 of a batch"):
         builder_of(2000).append([six, six])
 
 

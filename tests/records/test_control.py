@@ -92,7 +92,7 @@ def test_bytes_behind_a_key_are_ignored_as_kafka_ignores_them() -> None:
 
 @pytest.mark.parametrize("key", [None, b"", b"\x00\x00\x00", b"\xff\xff\x00\x02"])
 def test_a_key_that_is_none_is_damage(key: bytes | None) -> None:
-    with pytest.raises(CorruptBatchError, match="control record's key"):
+    with pytest.raises(CorruptBatchError, match="control record key"):
         decode_control(key, b"")
 
 
@@ -120,7 +120,7 @@ def test_a_known_version_that_does_not_parse_is_damage(type_id: int, value: byte
 @pytest.mark.parametrize("ids", [(), (-1,), (1, 2, 1)])
 def test_a_set_of_voters_that_is_none_is_damage(ids: tuple[int, ...]) -> None:
     key, value = encode_control(KRaftVoters(voters=tuple(map(voter, ids))))
-    with pytest.raises(CorruptBatchError, match="a set of voters is empty"):
+    with pytest.raises(CorruptBatchError, match="invalid voter set"):
         decode_control(key, value)
 
 

@@ -145,7 +145,7 @@ def test_a_tag_of_a_later_version_is_damage() -> None:
         ("", "frame version is malformed"),
         ("00020000", "unsupported frame version 0; Kafka writes 1"),
         ("02020000", "unsupported frame version 2"),
-        ("01", "its api key is malformed: the bytes end inside it"),
+        ("01", "its api key is malformed: unexpected end of data"),
         ("0102", "its version is malformed"),
         ("0180800200", "api key 32768 is out of range"),
         ("0102ffffff7f", "version 268435455 is out of range"),

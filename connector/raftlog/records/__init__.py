@@ -1,7 +1,7 @@
-"""Bytes <-> record batches. Pure: no file, no clock, no randomness.
+"""Encoding and decoding of Kafka record batches (magic 2), without I/O, clock or randomness.
 
-What this package exports is light: one batch at a time, as objects. ``raftlog.records.scan`` and
-``raftlog.records.batch_index`` give columns, and import numpy and pyarrow.
+The package exports one batch at a time, as objects. ``raftlog.records.scan`` and
+``raftlog.records.batch_index`` decode many batches to columns; they import numpy and pyarrow.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
-"""Appends become batches: offsets given, tokens checked, batches filled and handed out in order.
+"""Accumulator of appended records: checks, offset assignment and batching of one leader epoch.
 
-Rules of this file:
+As Kafka's ``BatchAccumulator``, but without a lock of its own: the caller's lock makes the check of
+required offsets and the assignment of offsets one step. Time is an argument.
 
-1. Everything happens under the caller's lock: the token is checked in the same step that gives the
-   offsets. Time is an argument. (Kafka: ``BatchAccumulator``, which has a lock of its own and lets
-   a drain pass by an append; here the driver does.)
-2. A refusal changes nothing: neither offsets nor batches. Checks come in Kafka's order: epoch,
-   token, room in a batch.
-3. A list goes into one batch (``append_atomic``) or in order into as many as it needs
-   (``append``, KAFKA-12258). A batch that carries a token, a commit's name or a producer's id
-   holds nothing else.
-4. Batches leave in the order of their offsets.
+The checks have Kafka's order: epoch, required offsets, size. A rejected append changes neither
+offsets nor batches.
 """
 
 from __future__ import annotations
@@ -38,14 +32,18 @@ from .packed import PackedRecords
 
 
 class _BatchPart(NamedTuple):
-    """Records in the bytes that they will have, and the builder they are for."""
+    """Encoded records and the builder that they are encoded for."""
 
     builder: BatchBuilder
     encoded: EncodedRecords
 
 
 class BatchAccumulator:
-    """Collects the appends of one leader epoch. Not safe for threads: see rule 1."""
+    """Batches of the appends of one leader epoch, in offset order. Not thread-safe.
+
+    Offsets are contiguous from ``next_offset`` on. ``byte_count_max`` is the largest batch, header
+    included.
+    """
 
     def __init__(
         self,
@@ -62,27 +60,32 @@ class BatchAccumulator:
         self._current_batch: BatchBuilder | None = None
         self._completed: list[bytes] = []
 
-    # --- what it knows ----------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """The only epoch whose appends are taken."""
+        """The only leader epoch whose appends are accepted."""
         return self._epoch
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._next_offset
 
     # --- appending --------------------------------------------------------------------------------
 
     def append(self, epoch: int, records: Sequence[RecordToAppend], *, now_ms: int) -> int:
-        """Append in order, in as many batches as it takes. Returns the last record's offset.
+        """Append records in order, in as many batches as needed (KAFKA-12258).
 
-        A writer that fails may leave some of the batches written and others not. Raises
-        ``NotLeaderError``, ``FutureEpochError``, ``InvalidAppendError`` (no records),
-        ``RecordBatchTooLargeError`` (one record alone is too large; none of them is appended),
-        ``InvalidTimestampError`` (a time too far ahead of ``now_ms``).
+        After a failed write some of the batches may be written and others not. Returns the offset
+        of the last record.
+
+        Raises:
+            NotLeaderError: ``epoch`` is stale.
+            FutureEpochError: ``epoch`` is larger than the current one.
+            InvalidAppendError: there are no records.
+            RecordBatchTooLargeError: one record alone exceeds a batch; no record is appended.
+            InvalidTimestampError: a timestamp is too far ahead of ``now_ms``.
         """
         self._check(epoch, records)
         current = self._current_batch or self._new_builder(now_ms)
@@ -103,19 +106,24 @@ class BatchAccumulator:
         standalone: bool = False,
         producer: ProducerStamp | None = None,
     ) -> int:
-        """Append all records in one batch, or none. Returns the last record's offset.
+        """Append all records in one batch, or none. Returns the offset of the last record.
 
-        ``required_end_offset`` is the offset that the last record must get (Kafka's token, begin
-        and end markers counted), ``required_base_offset`` the first one's. Under a token no records
-        may be given: that only checks, and returns the offset before the next. ``standalone`` keeps
-        other appends out of the batch, as a token, a producer and packed records do by themselves.
+        ``required_base_offset`` is the offset required for the first record, and
+        ``required_end_offset`` the one for the last (Kafka: ``requiredBaseOffset``; begin and end
+        markers of a transaction count). With a required offset ``records`` may be empty: the
+        offsets are checked only, and the last assigned offset is returned.
 
-        Raises like ``append``, and ``UnexpectedEndOffsetError`` and ``RecordBatchTooLargeError``
-        for what the token and one batch cannot hold.
+        The batch has no records of other appends if ``standalone`` is set, an offset is required, a
+        producer is given, or the records are ``PackedRecords``.
+
+        Raises:
+            UnexpectedEndOffsetError: a required offset does not match the next offset.
+            RecordBatchTooLargeError: the records exceed one batch.
+            AppendError: as ``append``.
         """
         has_required_offset = required_end_offset is not None or required_base_offset is not None
         self._check(epoch, records, may_be_empty=has_required_offset)
-        self._check_token(len(records), required_end_offset, required_base_offset)
+        self._check_required_offsets(len(records), required_end_offset, required_base_offset)
         if not records:
             return self._next_offset - 1
         is_packed = isinstance(records, PackedRecords)
@@ -135,12 +143,12 @@ class BatchAccumulator:
     # --- draining ---------------------------------------------------------------------------------
 
     def drain(self) -> list[bytes]:
-        """Return all batches that wait, in order."""
+        """Remove and return all batches, in offset order."""
         self._complete()
         drained, self._completed = self._completed, []
         return drained
 
-    # --- inside -----------------------------------------------------------------------------------
+    # --- batching ---------------------------------------------------------------------------------
 
     def _check(self, epoch: int, records: Sequence[object], *, may_be_empty: bool = False) -> None:
         if epoch < self._epoch:
@@ -150,7 +158,7 @@ class BatchAccumulator:
         if not records and not may_be_empty:
             raise InvalidAppendError(reason="there are no records")
 
-    def _check_token(
+    def _check_required_offsets(
         self, count: int, required_end_offset: int | None, required_base_offset: int | None
     ) -> None:
         is_end_right = required_end_offset in (None, self._next_offset + count - 1)
@@ -174,7 +182,7 @@ class BatchAccumulator:
     def _encode_whole(
         self, current: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
     ) -> list[_BatchPart] | None:
-        """All of them into the batch that is being filled, or else into a new one."""
+        """Encode all records for the current batch, else for a new one; None if too large."""
         encoded = current.encode(records)
         if encoded is None and current.record_count:
             current = self._new_builder(now_ms)
@@ -184,14 +192,14 @@ class BatchAccumulator:
     def _split(
         self, builder: BatchBuilder, records: Sequence[RecordToAppend], now_ms: int
     ) -> list[_BatchPart]:
-        """Fill batch after batch, record by record."""
+        """Encode the records for as many batches as needed, filling each one."""
         parts: list[_BatchPart] = []
         start = 0
         while start < len(records):
             count = builder.fitting_record_count(records, start)
             if count:
                 encoded = builder.encode(records[start : start + count])
-                assert encoded is not None, "what was measured fits"
+                assert encoded is not None, "fitting_record_count measured these records"
                 parts.append(_BatchPart(builder, encoded))
                 start += count
             elif not builder.record_count:
@@ -212,7 +220,7 @@ class BatchAccumulator:
         self._complete()
 
     def _add(self, parts: list[_BatchPart], now_ms: int) -> None:
-        """The one step that changes anything."""
+        """Add encoded records and advance the next offset: the only step that changes state."""
         latest_ms = max(part.encoded.max_timestamp_ms for part in parts)
         if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:
             raise InvalidTimestampError(

@@ -1,10 +1,12 @@
-"""Arrow columns from the places where bytes lie: no copy but Arrow's own, no object per value.
+"""Arrow columns built from positions in a buffer, without a Python object per value.
 
-Rules of this file:
+A column of byte strings is an Arrow ``take`` from an array over the buffer: its even elements are
+the strings, its odd elements the bytes between them. The keys of records, for example:
 
-1. A column of byte strings is taken out of one large array over the data, whose even slots are the
-   strings and whose odd slots are what lies between them: one pass in C++.
-2. Positions are below 2**31 (``limits.SCAN_BYTES_MAX``), since Arrow's offsets are 32-bit.
+    buffer      --key0--value0--key1--value1--
+    elements      [0 ][---1----][2 ]            keys = take(0, 2, ...)
+
+Positions are below 2**31 (``limits.SCAN_BYTES_MAX``), since Arrow's offsets are 32-bit.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ from .record_columns import Spans
 from .varint_numpy import Bytes
 
 _LONG_BYTES: Final = 64 * KIB
-"""From this mean length on a copy of each string costs nothing beside its bytes."""
+"""Mean length from which on the call per string costs little compared to copying its bytes."""
 
 
 def number_column(numbers: npt.NDArray[np.integer], kind: pa.DataType) -> pa.Array:
-    """An Arrow column over the memory of ``numbers``, which must have the width of ``kind``."""
+    """Return an Arrow array over the memory of ``numbers``, whose width must match ``kind``."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def bytes_column(data: Bytes, spans: Spans) -> pa.BinaryArray:
-    """The byte strings at ``spans`` (rising), null where the count is -1."""
+    """Return the byte strings at ``spans`` (ascending), null where the byte count is -1."""
     count = len(spans.start)
     if count == 0:
         return pa.array([], pa.binary())
@@ -58,7 +60,7 @@ def _take(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
 
 
 def _copied(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
-    """The same for long strings: Arrow would enlarge its buffer as it goes, and hold them twice."""
+    """Copy long strings one by one: ``take`` would grow its buffer and hold them twice."""
     offsets = np.zeros(len(start) + 1, np.int32)
     np.cumsum(byte_count, out=offsets[1:])
     values = np.empty(int(offsets[-1]), np.uint8)
@@ -71,7 +73,7 @@ def _copied(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
 
 
 def headers_column(data: Bytes, count: Int64s, key: Spans, value: Spans) -> pa.ListArray:
-    """Lists of headers, ``count`` of them a record."""
+    """Return the list of headers of each record; ``count`` is the header count per record."""
     offsets = np.zeros(len(count) + 1, np.int32)
     np.cumsum(count, out=offsets[1:])
     keys = _text(bytes_column(data, key))
@@ -83,5 +85,6 @@ def headers_column(data: Bytes, count: Int64s, key: Spans, value: Spans) -> pa.L
 def _text(column: pa.BinaryArray) -> pa.StringArray:
     try:
         return column.cast(pa.string())
-    except pa.ArrowInvalid:  # letters that are not UTF-8 are replaced, as the record reader does
-        return pa.array([one.decode("utf-8", "replace") for one in column.to_pylist()], pa.string())
+    except pa.ArrowInvalid:  # invalid UTF-8 is replaced by U+FFFD, as in record.read_record
+        texts = [data.decode("utf-8", "replace") for data in column.to_pylist()]
+        return pa.array(texts, pa.string())

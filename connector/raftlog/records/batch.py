@@ -1,14 +1,12 @@
-"""Record batches, magic 2, both ways: what was read here, what is to be written in ``new_batch``.
+"""Reading of record batches (magic 2), one at a time. Writing is in ``new_batch``.
 
-Rules of this file:
+A ``RecordBatch`` exists only if its CRC matched, so its records are never read unverified. Bytes
+that end inside a batch, or that are zeros up to the end (a preallocated file), are a ``TornTail``,
+not an error. Other bytes raise ``CorruptBatchError`` or ``UnsupportedMagicError``, with path,
+position and offset.
 
-1. The CRC is checked before anything under it is believed, and a ``RecordBatch`` exists only if it
-   held. There is no way to iterate an unverified batch.
-2. Bytes that stop inside a batch, or that are zeros to their end (a preallocated file), are a
-   ``TornTail``: an outcome, not an error. Everything else that is not a batch is
-   ``CorruptBatchError`` (old formats: ``UnsupportedMagicError``) with path, position and offset.
-3. The reader is Kafka's general one. What KRaft adds (no keys, no headers, one time a batch) is not
-   asked of a batch here.
+Batches of any Kafka topic are accepted: KRaft's restrictions (no keys, no headers, one timestamp
+per batch) are not checked here.
 """
 
 from __future__ import annotations
@@ -64,9 +62,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """The bytes at ``position`` hold no whole batch, and may be the beginning of one.
+    """End of the data at ``position``, with ``byte_count`` bytes of an incomplete batch or zeros.
 
-    ``byte_count`` is what is left there: 0 is a clean end.
+    0 bytes are a clean end.
     """
 
     position: int
@@ -75,7 +73,11 @@ class TornTail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """A batch that was read and whose CRC held. ``position`` is that of its first byte."""
+    """Batch with a verified CRC, its records still encoded in ``payload``.
+
+    ``position`` is the position of its first byte in the file. ``last_offset`` is inclusive.
+    ``delete_horizon_ms`` is set if the base timestamp field holds a delete horizon (KIP-534).
+    """
 
     base_offset: int
     last_offset: int
@@ -99,14 +101,16 @@ class RecordBatch:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind this batch."""
+        """The offset after the batch."""
         return self.last_offset + 1
 
     def records(self, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-        """Decode one record after the other.
+        """Yield the records in order.
 
-        Raises ``CorruptBatchError`` at the first record that is damaged, and behind the last one
-        if bytes are left; ``DecompressionLimitError`` before it grows beyond the limit.
+        Raises:
+            CorruptBatchError: a record is corrupt, or bytes are left after the last one.
+            DecompressionLimitError: the records exceed ``decompressed_bytes_max``.
+            HeaderLimitError: a record or the batch has too many headers.
         """
         appended_ms = None
         if self.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -127,7 +131,9 @@ class RecordBatch:
         except CorruptBatchError as error:
             raise self._locate_error(error) from None
         if self.record_count * RECORD_BYTES_MIN > len(data):
-            raise self._damaged(f"it claims {self.record_count} records in {len(data)} bytes")
+            raise self._corrupt(
+                f"record count {self.record_count} does not fit into {len(data)} bytes of records"
+            )
         position = 0
         previous_delta = -1
         last_delta = self.last_offset - self.base_offset
@@ -141,18 +147,18 @@ class RecordBatch:
                 error.reason = f"record {ordinal + 1} of {self.record_count}: {error.reason}"
                 raise self._locate_error(error) from None
             if not previous_delta < stored.offset_delta <= last_delta:
-                raise self._damaged(
+                raise self._corrupt(
                     f"record {ordinal + 1} of {self.record_count} has offset delta "
-                    f"{stored.offset_delta} behind {previous_delta} and up to {last_delta}"
+                    f"{stored.offset_delta}, expected one from {previous_delta + 1} to {last_delta}"
                 )
             previous_delta = stored.offset_delta
             yield stored
         if position != len(data):
-            raise self._damaged(
-                f"{len(data) - position} bytes follow its {self.record_count} records"
+            raise self._corrupt(
+                f"{len(data) - position} bytes are left after its {self.record_count} records"
             )
 
-    def _damaged(self, reason: str) -> CorruptBatchError:
+    def _corrupt(self, reason: str) -> CorruptBatchError:
         return CorruptBatchError(
             reason=reason, path=self.path, position=self.position, offset=self.base_offset
         )
@@ -172,10 +178,14 @@ def _check_header_count(header_count: int) -> None:
 def read_batch(
     buffer: Buffer, position: int = 0, *, path: str | None = None, file_position: int = 0
 ) -> RecordBatch | TornTail:
-    """Read the batch that begins at ``position`` of ``buffer`` and check its CRC.
+    """Read the batch that starts at ``position`` of ``buffer`` and check its CRC.
 
-    ``file_position`` is where ``buffer`` begins in ``path``; positions that come back are the
-    file's. Raises ``CorruptBatchError`` and its subclasses.
+    ``file_position`` is the position of ``buffer`` in the file ``path``; positions in the result
+    and in errors are positions in the file.
+
+    Raises:
+        CorruptBatchError: the bytes are not a valid batch.
+        UnsupportedMagicError: the batch has magic 0 or 1.
     """
     at = position + file_position
     left = len(buffer) - position
@@ -191,7 +201,7 @@ def read_batch(
     actual = crc32c(view[CRC_START:])
     reason = None
     if actual != crc:
-        reason = f"its CRC is {crc} and its bytes have {actual}"
+        reason = f"CRC mismatch (stored crc = {crc}, computed crc = {actual})"
     else:
         reason = header_damage(base_offset, attributes, last_offset_delta, record_count)
     if reason is not None:
@@ -223,10 +233,10 @@ def read_batch(
 def iter_batches(
     buffer: Buffer, position: int = 0, *, path: str | None = None, file_position: int = 0
 ) -> Iterator[RecordBatch]:
-    """Read batch after batch up to the end or a torn tail.
+    """Yield the batches from ``position`` up to the end of the data or a torn tail.
 
-    The last batch's ``position + byte_count`` says where the rest begins; ``read_batch`` there
-    gives the ``TornTail``. Raises ``CorruptBatchError`` behind the last batch that is whole.
+    ``read_batch`` at the last batch's end (``position + byte_count``) returns the ``TornTail``.
+    Raises ``CorruptBatchError`` after the last valid batch.
     """
     while True:
         batch = read_batch(buffer, position, path=path, file_position=file_position)
@@ -239,7 +249,7 @@ def iter_batches(
 def _batch_byte_count(
     buffer: Buffer, position: int, path: str | None, file_position: int
 ) -> int | None:
-    """How many bytes the batch takes, or None if its length is not there yet."""
+    """Return the size of the batch, or None if its length field is incomplete or all is zero."""
     error = length_error(buffer, position, path, file_position)
     if error is not None:
         raise error

@@ -1,10 +1,8 @@
-"""Walk over the batches of a buffer by their headers, without a look at their records.
+"""Index of the batches of a buffer: their positions and headers, without their records.
 
-Rules of this file:
-
-1. Lengths are followed first (``batch_positions``); all else is gathered by numpy in one go.
-2. A header is what the bytes say. Length and magic are checked here, since no CRC covers them; the
-   rest may be believed only behind a CRC that held (``crc``).
+``batch_positions`` finds the positions; numpy copies all headers in one step. Length and magic are
+checked here, since no CRC covers them. The other fields are unverified until the CRC is checked
+(``crc``).
 """
 
 from __future__ import annotations
@@ -51,16 +49,17 @@ HEADER_DTYPE: Final = np.dtype(
         ("record_count", ">i4"),
     ]
 )
-"""``BATCH_HEADER`` as numpy reads it."""
+"""``BATCH_HEADER`` as a numpy dtype."""
 
 assert HEADER_DTYPE.itemsize == BATCH_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSpans:
-    """Batches that lie one behind the other in a buffer, and why no more of them do.
+    """Contiguous batches of a buffer, and the reason why they end.
 
-    ``position`` is the buffer's, of each batch; ``end_position`` is that behind the last.
+    ``position`` has the position of each batch in the buffer; ``end_position`` is the one after the
+    last batch. ``error`` is set if ``stop`` is DAMAGED.
     """
 
     position: Int64s
@@ -71,12 +70,12 @@ class BatchSpans:
 
     @property
     def batch_end(self) -> Int64s:
-        """The position behind each batch."""
+        """The position after each batch."""
         end: Int64s = self.position + LOG_OVERHEAD_BYTES + self.headers["length"]
         return end
 
     def cut(self, count: int, stop: Stop, error: CorruptBatchError | None = None) -> BatchSpans:
-        """The first ``count`` batches, and another reason for their end."""
+        """Return the first ``count`` batches, with another reason for their end."""
         end_position = (
             int(self.position[count]) if count < len(self.position) else self.end_position
         )
@@ -91,10 +90,11 @@ def scan_headers(
     start_offset: int | None = None,
     end_offset: int | None = None,
 ) -> HeaderScan:
-    """Walk over the headers of ``buffer``, for planning: no CRC is checked, nothing decompressed.
+    """Return the headers of the batches in ``buffer``, for planning. No CRC is checked.
 
-    ``file_position`` is where the buffer begins in ``path``. Batches below ``start_offset`` are
-    left out, and the first one at or behind ``end_offset`` ends the walk.
+    ``file_position`` is the position of the buffer in the file ``path``. Leading batches whose last
+    offset is < ``start_offset`` are skipped. The first batch whose base offset is >= ``end_offset``
+    ends the scan.
     """
     spans = index_batches(memoryview(buffer), path, file_position)
     bad = np.flatnonzero(damaged_headers(spans.headers))
@@ -112,7 +112,7 @@ def scan_headers(
 
 
 def index_batches(view: memoryview, path: str | None, file_position: int) -> BatchSpans:
-    """Find the batches of a buffer by their lengths; stop at what cannot be one."""
+    """Find the batches of a buffer, up to the first one with an invalid length or magic."""
     position, end_position = find_batch_positions(view)
     headers = _gather_headers(view, position)
     bad = np.flatnonzero((headers["magic"] != BATCH_MAGIC) | (headers["length"] > LENGTH_MAX))
@@ -127,17 +127,17 @@ def index_batches(view: memoryview, path: str | None, file_position: int) -> Bat
 
 
 def _gather_headers(view: memoryview, position: Int64s) -> Headers:
-    """Copy the 61 bytes at each position."""
+    """Copy the 61 header bytes at each position."""
     count = len(view) - BATCH_HEADER_BYTES + 1
     if count <= 0 or len(position) == 0:
         return np.empty(0, HEADER_DTYPE)
-    # Every position of the buffer as if a header began there: a view, nothing is copied.
+    # A view with one overlapping element per position of the buffer, without a copy.
     everywhere: Headers = np.ndarray((count,), f"V{BATCH_HEADER_BYTES}", view, strides=(1,))
     return everywhere[position].view(HEADER_DTYPE)
 
 
 def damaged_headers(headers: Headers) -> Bools:
-    """``header_damage`` for many headers at once."""
+    """Return which headers ``header_damage`` rejects."""
     base_offset = headers["base_offset"]
     last_delta = headers["last_offset_delta"].astype(np.int64)
     record_count = headers["record_count"]
@@ -163,15 +163,15 @@ def _header_error(
         int(header["last_offset_delta"]),
         int(header["record_count"]),
     )
-    assert reason is not None, "header_damage and damaged_headers agree"
+    assert reason is not None, "header_damage and damaged_headers must agree"
     position = int(spans.position[at]) + file_position
     return CorruptBatchError(reason=reason, path=path, position=position, offset=base_offset)
 
 
 def clip(spans: BatchSpans, start_offset: int | None, end_offset: int | None) -> BatchSpans:
-    """Leave out batches wholly below ``start_offset``, and from ``end_offset`` on.
+    """Remove leading batches below ``start_offset``, and all batches from ``end_offset`` on.
 
-    What is left lies together: offsets that go back between are the caller's to find.
+    The remaining batches are contiguous in the buffer. Offsets are not checked for order.
     """
     base_offset = spans.headers["base_offset"]
     if end_offset is not None:
@@ -193,7 +193,7 @@ def clip(spans: BatchSpans, start_offset: int | None, end_offset: int | None) ->
 
 
 def batch_columns(spans: BatchSpans, file_position: int) -> BatchColumns:
-    """Headers as columns in this machine's byte order."""
+    """Convert headers to columns in native byte order."""
     headers = spans.headers
     base_offset = headers["base_offset"].astype(np.int64)
     return BatchColumns(

@@ -1,12 +1,21 @@
-"""Find where the batches of a buffer begin: each one's length says where the next one is.
+"""Positions of the batches in a buffer.
 
-Rules of this file:
+Each batch's length gives the position of the next one: a chain that starts at the first byte. A
+metadata log has so many batches of one record that following the chain in Python costs more than
+decoding the batches. For small batches numpy therefore finds *candidates*, positions whose bytes
+look like a batch header, and the chain is compared with them. Only candidates on the chain count,
+so the result is the same as that of following every length.
 
-1. The chain of lengths decides, from the first byte on. Batches of one record, of which a metadata
-   log is full, are so many that following them one by one costs more than decoding them: there
-   numpy guesses from their looks which bytes begin a batch, and only guesses that lie on the chain
-   count.
-2. What is found are lengths that fit; whether they are batches is for others to see.
+    candidate    c0    c1    c2    c3    c4    c5
+    start         0    80   160   210   300   380
+    next         80   160   300   250   380   460     start plus the candidate's size
+    break                     x     x           x     next is not the start of the next candidate
+
+From position 0 the chain takes c0, c1, c2 as one slice, up to the break, and continues at 300 with
+c4, c5. c3 is never reached: its bytes are inside a record of batch c2. Where the chain reaches no
+candidate, one batch is followed in Python.
+
+The positions are those of plausible lengths; magic, header and CRC are checked by the callers.
 """
 
 from __future__ import annotations
@@ -23,13 +32,17 @@ from .header import BATCH_LENGTH, BATCH_MAGIC, LENGTH_MIN, LENGTH_POSITION, MAGI
 
 _PROBE_BATCHES: Final = 64
 _SMALL_BYTES: Final = 400
-"""Below this many bytes a batch on average, guessing is worth its pass over all bytes."""
+"""Mean batch size below which the pass over all bytes for candidates pays off."""
 _MISSES_MAX: Final = 16
-"""One guess in so many may be wrong: each costs as much as many batches followed in Python."""
+"""Candidates are used if at most one in this many is a break: each break costs as much as following
+many batches in Python."""
 
 
 def find_batch_positions(view: memoryview) -> tuple[Int64s, int]:
-    """Positions of what look like whole batches, and where the last of them ends."""
+    """Return the positions of complete batches, and the end position of the last one.
+
+    The end is that of the buffer, or the position of an incomplete batch or an invalid length.
+    """
     positions, position, ended = _follow(view, 0, _PROBE_BATCHES)
     found = [np.array(positions, np.int64)]
     if not ended and position < _SMALL_BYTES * _PROBE_BATCHES:
@@ -43,7 +56,10 @@ def find_batch_positions(view: memoryview) -> tuple[Int64s, int]:
 
 
 def _follow(view: memoryview, position: int, count_max: int | None) -> tuple[list[int], int, bool]:
-    """Follow lengths one by one. Returns positions, the one behind them, and whether they ended."""
+    """Follow the chain of lengths for at most ``count_max`` batches.
+
+    Returns their positions, the position after them, and whether the chain ended there.
+    """
     length_at = BATCH_LENGTH.unpack_from
     byte_count = len(view)
     last = byte_count - BATCH_HEADER_BYTES
@@ -62,7 +78,7 @@ def _follow(view: memoryview, position: int, count_max: int | None) -> tuple[lis
 
 
 class _Candidates:
-    """Bytes behind ``position`` that look like the beginning of a small batch."""
+    """Positions from ``position`` on whose bytes look like the header of a small batch."""
 
     __slots__ = ("_breaks", "_next", "_start", "_view")
 
@@ -70,8 +86,8 @@ class _Candidates:
         data = np.frombuffer(view[position:], np.uint8)
         magics = data[MAGIC_POSITION : len(data) - (BATCH_HEADER_BYTES - MAGIC_POSITION - 1)]
         start = np.flatnonzero(magics == BATCH_MAGIC)
-        # Fewer than 65 536 bytes; a leader epoch below 2**24; no attributes in the high byte; a
-        # base time between the years 2004 and 2039.
+        # Length below 2**16; leader epoch below 2**24; high byte of the attributes 0; base
+        # timestamp between 2004 and 2039 (its high bytes are 0, 0, 1).
         zeros = np.bitwise_or.reduce([data.take(start + at) for at in (8, 9, 12, 21, 27, 28)])
         start = start[(zeros == 0) & (data.take(start + 29) == 1)]
         low = data.take(start + 11)
@@ -86,11 +102,14 @@ class _Candidates:
         self._breaks = np.flatnonzero(is_break).tolist()
 
     def is_plausible(self) -> bool:
-        """Whether nearly every guess is followed by the one that its length names."""
+        """Return whether nearly every candidate ends where the next candidate starts."""
         return len(self._breaks) * _MISSES_MAX <= len(self._start)
 
     def follow(self, found: list[Int64s], position: int) -> tuple[int, bool]:
-        """Add runs of guesses that lie on the chain, and single batches between them."""
+        """Append the positions on the chain to ``found``: slices of candidates, and single batches.
+
+        Returns the position after them, and whether the chain ended there.
+        """
         while True:
             at = int(np.searchsorted(self._start, position))
             if at < len(self._start) and self._start[at] == position:

@@ -1,13 +1,7 @@
-"""One batch that is being filled.
+"""Builder of one record batch (Kafka: ``BatchBuilder``).
 
-Rules of this file:
-
-1. The limit counts the whole batch, its header included (Kafka: ``BatchBuilder``), and a batch that
-   was built never exceeds it: records that grow under their codec are stored without it. Before
-   compression it is bounded too, below what any reader decompresses of one batch.
-2. Encoding and adding are two steps, and only the second one changes the builder: whoever is
-   refused in between leaves no trace.
-3. Records that have no time of their own get the batch's: that of its first append.
+Encoding and adding are two steps, and only ``add`` changes the builder, so that an append can be
+rejected in between. Records without a timestamp get the base timestamp of the batch.
 """
 
 from __future__ import annotations
@@ -31,13 +25,12 @@ from .header import CONTROL_BIT, TRANSACTIONAL_BIT
 from .new_batch import finish_batch
 
 _SIZED_AT_ONCE: Final = 1024
-"""How many records are measured at once where not all fit: a batch's end is among the last."""
+"""Records per step when the records that fit into a batch are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """Whose batch it is, and which of theirs (Kafka: ``producerId``, ``producerEpoch``,
-    ``baseSequence``)."""
+    """Producer id, producer epoch and base sequence of a batch; -1 each for no producer."""
 
     producer_id: int
     producer_epoch: int
@@ -46,23 +39,25 @@ class ProducerStamp:
 
 
 class EncodedRecords(NamedTuple):
-    """Records in the bytes that they will have at one place of one batch."""
+    """Records encoded for one position in one batch."""
 
     data: bytes
     record_count: int
     max_timestamp_ms: int
     header_count: int = 0
     compressed: bytes | None = None
-    """``data`` under the builder's codec, where that had to be known."""
+    """``data`` compressed with the builder's codec, if it is already known."""
 
 
 NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
 
 
 class BatchBuilder:
-    """Holds at most ``byte_count_max`` bytes, and ``raw_byte_count_max`` before compression.
+    """Batch that is being filled; its base offset and leader epoch are arguments of ``build``.
 
-    Offsets and epoch are arguments of ``build``.
+    ``byte_count_max`` limits the built batch, header included. ``raw_byte_count_max`` limits it
+    before compression, below every reader's decompression limit. Records that do not shrink under
+    the codec are stored uncompressed.
     """
 
     def __init__(
@@ -75,7 +70,7 @@ class BatchBuilder:
         producer: ProducerStamp = NO_PRODUCER,
         is_control: bool = False,
     ) -> None:
-        # So 32-bit deltas always suffice: a batch has fewer records than bytes.
+        # A batch has fewer records than bytes, so 32-bit offset deltas suffice.
         assert BATCH_HEADER_BYTES < byte_count_max <= READ_BATCH_BYTES_MAX
         self.base_timestamp_ms: Final = base_timestamp_ms
         self.byte_count_max: Final = byte_count_max
@@ -96,12 +91,12 @@ class BatchBuilder:
 
     @property
     def byte_count(self) -> int:
-        """What the batch takes now, header included and not compressed."""
+        """Current size of the batch before compression, header included."""
         return self._byte_count
 
     @property
     def remaining_byte_count(self) -> int:
-        """What its records may still take."""
+        """Bytes left for further records, before compression."""
         return self.byte_count_max - self._byte_count
 
     @property
@@ -113,11 +108,11 @@ class BatchBuilder:
         return self._max_timestamp_ms
 
     def too_large(self, records: Sequence[RecordToAppend]) -> AppendError:
-        """Return the refusal of records that do not fit: the size of a batch of them alone, and the
-        limit that it exceeds."""
+        """Return the error for records that do not fit: it names the size of a batch of these
+        records alone, and the limit that it exceeds."""
         header_count = RecordsToEncode(records).header_count()
         if header_count > HEADERS_PER_BATCH_MAX:
-            reason = f"a batch has at most {HEADERS_PER_BATCH_MAX} headers, and not {header_count}"
+            reason = f"{header_count} headers exceed the {HEADERS_PER_BATCH_MAX} of a batch"
             return InvalidAppendError(reason=reason)
         return self._size_error(records)
 
@@ -130,10 +125,10 @@ class BatchBuilder:
         return RecordBatchTooLargeError(byte_count=byte_count, byte_count_max=limit)
 
     def encode(self, records: Sequence[RecordToAppend]) -> EncodedRecords | None:
-        """The records as they would lie behind those that are here, or None if they do not fit.
+        """Return the records encoded for the end of this batch, or None if they do not fit.
 
-        The first records of a batch with a codec fit if they do so compressed; behind them, what
-        fits is counted without it, since a codec tells its size only at the end.
+        The first records of a compressed batch fit if their compressed size fits. For later ones
+        the uncompressed size counts, since the compressed size is known only at the end.
         """
         is_packed = self.compression is not Compression.NONE and not self._record_count
         room = self.remaining_byte_count
@@ -154,7 +149,7 @@ class BatchBuilder:
         return EncodedRecords(data, len(records), latest_ms, header_count, compressed)
 
     def fitting_record_count(self, records: Sequence[RecordToAppend], start: int) -> int:
-        """How many of ``records[start:]`` fit, from the first one on and without a codec."""
+        """Return how many records of ``records[start:]`` fit uncompressed, in order."""
         room, header_room = self.remaining_byte_count, self._header_room
         at = start
         while at < len(records):
@@ -170,7 +165,7 @@ class BatchBuilder:
         return at - start
 
     def add(self, encoded: EncodedRecords) -> None:
-        """Take records that ``encode`` gave for this builder as it is."""
+        """Add records that ``encode`` returned for the builder's current state."""
         latest_ms = encoded.max_timestamp_ms
         if self._parts:
             latest_ms = max(latest_ms, self._max_timestamp_ms)
@@ -182,14 +177,17 @@ class BatchBuilder:
         self._header_count += encoded.header_count
 
     def append(self, records: Sequence[RecordToAppend]) -> None:
-        """Add all the records or, with ``RecordBatchTooLargeError``, none of them."""
+        """Add all records or none.
+
+        Raises ``RecordBatchTooLargeError``, or ``InvalidAppendError`` for too many headers.
+        """
         encoded = self.encode(records)
         if encoded is None:
             raise self.too_large(records)
         self.add(encoded)
 
     def build(self, base_offset: int, leader_epoch: int) -> bytes:
-        """The batch at this offset and epoch. Building one without records is a bug."""
+        """Return the bytes of the batch. It must have at least one record."""
         assert self._record_count, "a batch has records"
         payload = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         codec = self.compression

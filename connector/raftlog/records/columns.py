@@ -1,11 +1,7 @@
-"""What a scan gives: batches as numpy columns, records as Arrow columns.
+"""Results of a scan: batches as numpy columns, records as Arrow columns.
 
-Rules of this file:
-
-1. One element a batch, or one element a record; no Python object for either.
-2. A column that was not asked for is None, and nothing was spent on it.
-3. Positions are the file's; ``Scan.end_position`` alone is the buffer's, since it says how much of
-   the buffer was used.
+Each column has one element per batch or one per record. A column that was not requested is None.
+Positions are positions in the file, except ``end_position``, which is a position in the buffer.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 
 
 class Column(enum.Flag):
-    """What to build of the records."""
+    """Record columns to build."""
 
     OFFSET = enum.auto()
     TIMESTAMP = enum.auto()
@@ -51,25 +47,25 @@ class Column(enum.Flag):
 
 
 class Stop(enum.Enum):
-    """Why a scan ended where it ended."""
+    """Reason for the end of a scan."""
 
     END = "end"
-    """The whole buffer was used."""
+    """The whole buffer was scanned."""
     TORN = "torn"
-    """What follows is no whole batch: one cut off, or zeros. More bytes may complete it."""
+    """An incomplete batch follows, or zeros. More bytes may complete it."""
     DAMAGED = "damaged"
-    """What follows is damaged, and ``error`` says how."""
+    """A corrupt batch follows; see ``error``."""
     END_OFFSET = "end_offset"
-    """The next batch begins at or behind the ``end_offset`` that was asked for."""
+    """The base offset of the next batch is >= the requested ``end_offset``."""
     FULL = "full"
-    """Enough bytes are decoded for one scan: go on with another at ``end_position``."""
+    """A limit of one scan was reached: continue with another scan at ``end_position``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchColumns:
-    """Headers of batches, one element a batch.
+    """Headers of batches, one element per batch.
 
-    Before their CRC is checked (``scan_headers``) they are what the bytes say, no more.
+    From ``scan_headers`` they are unverified: no CRC was checked.
     """
 
     position: Int64s
@@ -89,9 +85,11 @@ class BatchColumns:
         return len(self.position)
 
     def __getitem__(self, which: slice | Bools | Int64s) -> BatchColumns:
-        """Some of the batches."""
-        chosen: dict[str, Any] = {one.name: getattr(self, one.name)[which] for one in fields(self)}
-        return BatchColumns(**chosen)
+        """Return the batches that ``which`` selects."""
+        columns: dict[str, Any] = {
+            column.name: getattr(self, column.name)[which] for column in fields(self)
+        }
+        return BatchColumns(**columns)
 
     def _has(self, bit: int) -> Bools:
         has: Bools = (self.attributes & bit) != 0
@@ -102,7 +100,7 @@ class BatchColumns:
         return self.last_offset + 1
 
     def in_order_count(self, expected_offset: int) -> int:
-        """How many leading batches follow each other from ``expected_offset`` on."""
+        """Return how many leading batches have contiguous offsets from ``expected_offset`` on."""
         expected = np.concatenate(([expected_offset], self.next_offset))[: len(self)]
         wrong = np.flatnonzero(self.base_offset != expected)
         return int(wrong[0]) if len(wrong) else len(self)
@@ -121,16 +119,16 @@ class BatchColumns:
 
     @property
     def compression(self) -> Int16s:
-        """Numbers of ``Compression``."""
+        """Values of ``Compression``."""
         return self.attributes & np.int16(COMPRESSION_BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """Records of the batches, one element a record, in the order of the log.
+    """Records of the batches, one element per record, in offset order.
 
-    ``batch_ordinal`` is the place of the record's batch in ``Scan.batches``. Control records are
-    among the records: ``is_control`` tells them apart.
+    ``batch_ordinal`` is the index of the record's batch in ``Scan.batches``. Control records are
+    included and marked by ``is_control``.
     """
 
     batch_ordinal: Int32s
@@ -148,7 +146,7 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderScan:
-    """The batches of a buffer by their headers alone. ``end_position`` is where the walk ended."""
+    """Unverified headers of the batches of a buffer, up to ``end_position`` in the buffer."""
 
     batches: BatchColumns
     end_position: int
@@ -158,11 +156,11 @@ class HeaderScan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """Whole, sound batches of a buffer, and where and why they end.
+    """Verified batches of a buffer and their records, and where and why the scan ended.
 
-    ``end_position`` is how many bytes of the buffer were used: skipped batches are, the one that
-    ended the scan is not. ``error`` is set if ``stop`` is DAMAGED: give out what is here, then
-    raise it.
+    ``end_position`` is the number of bytes of the buffer that were scanned, skipped batches
+    included and the batch that ended the scan excluded. ``error`` is set if ``stop`` is DAMAGED:
+    the batches before it are valid, so return them first, then raise it.
     """
 
     batches: BatchColumns

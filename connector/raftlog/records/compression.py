@@ -1,14 +1,13 @@
-"""The five codecs of a record batch, through pyarrow, and never beyond a limit of bytes.
+"""Compression codecs of record batches, through pyarrow, with a limit on the decompressed size.
 
-Rules of this file:
+Decompression holds at most ``byte_count_max`` bytes plus one read of ``_READ_BYTES_MAX``. Its
+errors have no path, position or offset; the caller adds them.
 
-1. Decompression stops with ``DecompressionLimitError`` before more than ``byte_count_max`` bytes
-   (plus one read of ``_READ_BYTES_MAX``) are held, and with ``CorruptBatchError`` for bytes that
-   are not what the codec writes. Both lack the place, which the caller knows and adds.
-2. What is written is what Kafka reads: snappy in xerial's framing (Kafka: ``SnappyCompression``),
-   lz4 as a frame of independent blocks of 64 KiB, since Kafka's ``Lz4BlockInputStream`` refuses
-   blocks that lean on each other, which lz4's own default has.
-3. pyarrow is imported at the first use: a log without compression never pays for it.
+The formats are those that Kafka reads: snappy in xerial's framing (Kafka: ``SnappyCompression``);
+lz4 as a frame of independent blocks of 64 KiB, since Kafka's ``Lz4BlockInputStream`` rejects linked
+blocks, the default of the lz4 library.
+
+pyarrow is imported at the first use, so that logs without compression do not load it.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ _READ_BYTES_MAX: Final = 4 * MIB
 _XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * KIB
 _SNAPPY_GROWTH_MAX: Final = 22
-"""A snappy element of 3 bytes yields at most 64: a block that claims more growth lies."""
+"""Largest expansion of a valid snappy block: an element of 3 bytes yields at most 64 bytes."""
 
 _LZ4_FRAME_HEADER: Final = bytes.fromhex("04224d18604082")
-"""Magic; version 1, independent blocks; 64 KiB a block; the checksum of those two bytes."""
+"""Magic; FLG (version 1, independent blocks); BD (blocks of 64 KiB); checksum of FLG and BD."""
 _LZ4_BLOCK_BYTES: Final = 64 * KIB
 _LZ4_STORED: Final = 0x8000_0000
 
 
 def compress(data: bytes, codec: Compression) -> bytes:
-    """``data`` as a batch of this codec carries it."""
+    """Return ``data`` compressed as the payload of a batch with this codec."""
     if codec is Compression.NONE:
         return data
     if codec is Compression.SNAPPY:
@@ -64,9 +63,11 @@ def compress(data: bytes, codec: Compression) -> bytes:
 def decompress(
     data: Buffer, codec: Compression, *, byte_count_max: int = DECOMPRESSED_BYTES_MAX
 ) -> bytes:
-    """What ``data`` expands to, at most ``byte_count_max`` bytes.
+    """Return ``data`` decompressed, at most ``byte_count_max`` bytes.
 
-    Raises ``DecompressionLimitError`` or ``CorruptBatchError``, both without a place.
+    Raises:
+        DecompressionLimitError: it expands to more bytes.
+        CorruptBatchError: it is not valid data of the codec.
     """
     if codec is Compression.NONE:
         return bytes(data)
@@ -80,9 +81,9 @@ def decompress(
 def decompress_onto(
     out: bytearray, data: Buffer, codec: Compression, *, byte_count_max: int
 ) -> None:
-    """Append to ``out`` what ``data`` expands to, holding none of it twice.
+    """Append the decompressed ``data`` to ``out``, without a second copy.
 
-    Raises as ``decompress``; ``out`` is then as it was.
+    Raises as ``decompress``; ``out`` is unchanged then.
     """
     start = len(out)
     try:
@@ -102,10 +103,10 @@ def iter_decompressed(
     byte_count_max: int = DECOMPRESSED_BYTES_MAX,
     piece_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[bytes]:
-    """Decompress ``data`` piece by piece: a reader that stops early decompresses no more.
+    """Yield ``data`` decompressed, in pieces of at most a few MiB, lazily.
 
-    A piece has at most a few MiB; one raw block of snappy is one piece, and is refused if it has
-    more than ``piece_bytes_max`` bytes. Raises as ``decompress``.
+    A raw snappy block is one piece; it must not exceed ``piece_bytes_max`` bytes. Raises as
+    ``decompress``.
     """
     if codec is Compression.NONE:
         yield bytes(data)
@@ -121,8 +122,8 @@ def _codec(name: str) -> Any:
     return pa.Codec(name)
 
 
-def _damaged(name: str, what: str) -> RaftlogError:
-    return CorruptBatchError(reason=f"its {name} data is damaged: {what}")
+def _corrupt(name: str, what: str) -> RaftlogError:
+    return CorruptBatchError(reason=f"corrupt {name} data: {what}")
 
 
 def _too_large(name: str, byte_count_max: int) -> RaftlogError:
@@ -136,7 +137,7 @@ def _decompress_stream(data: Buffer, name: str, byte_count_max: int) -> Iterator
     import pyarrow as pa
 
     byte_count = 0
-    # The first read suits what batches are made of; only a batch that grows on gets more.
+    # The first read covers the usual expansion of a batch; later reads double.
     want = min(max(_READ_BYTES_MIN, 4 * len(data)), _READ_BYTES_MAX)
     try:
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), name) as stream:
@@ -147,7 +148,7 @@ def _decompress_stream(data: Buffer, name: str, byte_count_max: int) -> Iterator
                 yield piece
                 want = min(2 * want, _READ_BYTES_MAX)
     except (pa.ArrowException, OSError) as error:
-        raise _damaged(name, _first_line(error)) from None
+        raise _corrupt(name, _first_line(error)) from None
 
 
 def _first_line(error: Exception) -> str:
@@ -164,7 +165,7 @@ def _xerial(data: bytes) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, byte_count_max: int, piece_bytes_max: int) -> Iterator[bytes]:
-    """Both forms that Kafka reads: xerial's framing, and one raw block."""
+    """Yield the blocks of xerial's framing, or one raw block: Kafka reads both."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_HEADER[:8]:
         yield _snappy_block(view, 0, min(byte_count_max, piece_bytes_max))
@@ -173,16 +174,16 @@ def _decompress_snappy(data: Buffer, byte_count_max: int, piece_bytes_max: int) 
     position = 0
     while position < len(view):
         if bytes(view[position : position + 8]) == _XERIAL_HEADER[:8]:
-            position += len(_XERIAL_HEADER)  # streams may follow each other
+            position += len(_XERIAL_HEADER)  # streams may be concatenated
             if position > len(view):
-                raise _damaged("snappy", "its header is cut off")
+                raise _corrupt("snappy", "truncated header")
             continue
         if position + 4 > len(view):
-            raise _damaged("snappy", "a block's length is cut off")
+            raise _corrupt("snappy", "truncated block length")
         (byte_count,) = struct.unpack_from(">i", view, position)
         position += 4
         if not 0 < byte_count <= len(view) - position:
-            raise _damaged("snappy", f"a block claims {byte_count} bytes")
+            raise _corrupt("snappy", f"invalid block length {byte_count}")
         piece = _snappy_block(view[position : position + byte_count], byte_total, byte_count_max)
         yield piece
         byte_total += len(piece)
@@ -195,16 +196,16 @@ def _snappy_block(block: memoryview, held: int, byte_count_max: int) -> bytes:
     try:
         grown, _ = read_unsigned_varint(block, 0)
     except RaftlogError:
-        raise _damaged("snappy", "a block does not begin with its length") from None
+        raise _corrupt("snappy", "a block does not start with its uncompressed length") from None
     if grown > _SNAPPY_GROWTH_MAX * len(block):
-        raise _damaged("snappy", f"a block of {len(block)} bytes claims to hold {grown}")
+        raise _corrupt("snappy", f"invalid length {grown} of a block of {len(block)} bytes")
     if held + grown > byte_count_max:
         raise _too_large("snappy", byte_count_max)
     try:
-        # pyarrow cannot make an empty result; an empty block is its length and nothing else.
+        # pyarrow cannot return an empty result; an empty block has nothing after its length.
         return _codec("snappy").decompress(block, grown, asbytes=True) if grown else b""
     except (pa.ArrowException, OSError) as error:
-        raise _damaged("snappy", _first_line(error)) from None
+        raise _corrupt("snappy", _first_line(error)) from None
 
 
 def _lz4_frame(data: bytes) -> bytes:
@@ -215,7 +216,7 @@ def _lz4_frame(data: bytes) -> bytes:
         block = codec.compress(plain, asbytes=True)
         if len(block) < len(plain):
             out += (struct.pack("<I", len(block)), block)
-        else:  # what does not shrink is stored as it is
+        else:  # a block that does not shrink is stored uncompressed
             out += (struct.pack("<I", len(plain) | _LZ4_STORED), plain)
     out.append(struct.pack("<I", 0))
     return b"".join(out)

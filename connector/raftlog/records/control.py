@@ -1,12 +1,11 @@
-"""Control records: what a log writes about itself, both ways.
+"""Encoding and decoding of control records.
 
-Rules of this file:
+The key is an int16 version (0) and an int16 type; further bytes are ignored (Kafka:
+``ControlRecordType``). The value is an int16 version and the message.
 
-1. The key is an int16 version (0) and an int16 type; bytes behind those are ignored, as Kafka
-   ignores them (Kafka: ``ControlRecordType``). The value is the bare message, its version first.
-2. A type that is not known, and a later version of a known type that does not parse, pass through
-   as ``UnknownControl``. A known version that does not parse is ``CorruptBatchError`` without a
-   place.
+An unknown type, and a newer version of a known type that does not parse, decode to
+``UnknownControl``. A known version that does not parse is a ``CorruptBatchError`` without path,
+position and offset.
 """
 
 from __future__ import annotations
@@ -65,17 +64,17 @@ _KEY: Final = struct.Struct(">hh")
 
 
 def control_type_id(key: bytes | None) -> int:
-    """The type's number in a control record's key. Raises ``CorruptBatchError``."""
+    """Return the type id in a control record's key. Raises ``CorruptBatchError``."""
     if key is None or len(key) < _KEY.size:
-        raise CorruptBatchError(reason="a control record's key is shorter than 4 bytes")
+        raise CorruptBatchError(reason="control record key is shorter than 4 bytes")
     version, type_id = _KEY.unpack_from(key)
     if version < 0:
-        raise CorruptBatchError(reason=f"a control record's key has version {version}")
+        raise CorruptBatchError(reason=f"invalid control record key version {version}")
     return int(type_id)
 
 
 def control_name(key: bytes | None) -> str:
-    """``leader_change``, ``commit``, ...; ``unknown_42`` for a type that is not known."""
+    """Return the type's name: ``leader_change``, ``commit``, ...; ``unknown_42`` if unknown."""
     type_id = control_type_id(key)
     try:
         return ControlType(type_id).name.lower()
@@ -84,7 +83,7 @@ def control_name(key: bytes | None) -> str:
 
 
 def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:
-    """What a record of a control batch says. Raises ``CorruptBatchError`` without a place."""
+    """Decode a record of a control batch. Raises ``CorruptBatchError``."""
     type_id = control_type_id(key)
     assert key is not None
     decoder = _DECODERS.get(type_id)
@@ -92,21 +91,21 @@ def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:
         return UnknownControl(type_id, key, value)
     name = ControlType(type_id).name
     if value is None or len(value) < 2:
-        raise CorruptBatchError(reason=f"a control record {name} has no value")
+        raise CorruptBatchError(reason=f"control record {name} has no value")
     reader = FieldReader(value)
     version = reader.int16()
     try:
         if version < 0:
-            raise CorruptBatchError(reason=f"its version is {version}")
+            raise CorruptBatchError(reason=f"invalid version {version}")
         return decoder(reader, version, type_id)
     except CorruptBatchError as error:
         if version > _VERSION_MAX.get(type_id, 0):
             return UnknownControl(type_id, key, value)
-        raise CorruptBatchError(reason=f"a control record {name}: {error.reason}") from None
+        raise CorruptBatchError(reason=f"control record {name}: {error.reason}") from None
 
 
 def encode_control(record: ControlRecord) -> tuple[bytes, bytes | None]:
-    """The key and the value of a control record."""
+    """Return key and value of a control record."""
     if isinstance(record, UnknownControl):
         return record.key, record.value
     key = _KEY.pack(0, record.control_type)
@@ -134,7 +133,7 @@ def encode_control(record: ControlRecord) -> tuple[bytes, bytes | None]:
 
 def _leader_change(reader: FieldReader, version: int, _type_id: int) -> LeaderChange:
     if version > 1:
-        raise CorruptBatchError(reason=f"version {version} is not known")
+        raise CorruptBatchError(reason=f"unknown version {version}")
 
     def voter(fields: FieldReader) -> LeaderChangeVoter:
         voter_id = fields.int32()
@@ -179,7 +178,9 @@ def _kraft_voters(reader: FieldReader, version: int, _type_id: int) -> KRaftVote
     voters = reader.array(_voter)
     ids = [voter.voter_id for voter in voters]
     if not voters or min(ids) < 0 or len(set(ids)) < len(ids):
-        raise CorruptBatchError(reason="a set of voters is empty, or names an id twice or below 0")
+        raise CorruptBatchError(
+            reason="invalid voter set: it is empty, or a voter id is duplicate or negative"
+        )
     return KRaftVoters(
         version=version,
         voters=voters,
@@ -223,7 +224,7 @@ _DECODERS: Final[dict[int, Callable[[FieldReader, int, int], ControlRecord]]] = 
     ControlType.KRAFT_VOTERS: _kraft_voters,
 }
 _VERSION_MAX: Final[dict[int, int]] = {ControlType.LEADER_CHANGE: 1}
-"""The newest known version of a message; 0 where it is not named."""
+"""Newest known version of a message; 0 if not listed."""
 
 
 def _leader_change_voters(voters: tuple[LeaderChangeVoter, ...], version: int) -> bytes:

@@ -1,7 +1,6 @@
-"""Control records as kafka-dump-log prints them (Kafka: ``DumpLogSegments``).
+"""JSON of control records as ``kafka-dump-log`` prints it (Kafka: ``DumpLogSegments``).
 
-Rules of this file: names and order of fields are those of Kafka's JSON converters; what they do not
-print is not printed here.
+Fields, their names and their order are those of Kafka's JSON converters.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from .control_messages import (
 
 
 def control_json(record: ControlRecord) -> dict[str, Any]:
-    """The fields that kafka-dump-log prints, under its names and in its order.
+    """Return the JSON object that ``kafka-dump-log`` prints for ``record``.
 
-    An unknown control record shows its type and, as dump-log does, no payload.
+    An unknown control record has its type id and no payload, as in ``kafka-dump-log``.
     """
     match record:
         case LeaderChange():

@@ -1,11 +1,8 @@
-"""What a control record can say: one frozen class a type.
+"""Messages of control records, one class per type.
 
-Rules of this file:
-
-1. Fields are Kafka's, in Python's spelling and in the order of the message. ``tagged_fields`` are
-   those that no known version names, ``trailing`` the bytes behind the message: both are kept, and
-   written again.
-2. ``ControlRecord`` is closed: whoever looks at one matches them all.
+Fields have Kafka's names in snake case and Kafka's order. ``tagged_fields`` (unknown tags) and
+``trailing`` (bytes after the message) are kept and written back. A ``match`` on ``ControlRecord``
+must handle all of its classes.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from .fields import TaggedField
 
 
 class ControlType(enum.IntEnum):
-    """The types that Kafka 4.3 writes (Kafka: ``ControlRecordType``)."""
+    """Types of control records in Kafka 4.3 (Kafka: ``ControlRecordType``)."""
 
     ABORT = 0
     COMMIT = 1
@@ -33,7 +30,7 @@ class ControlType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LeaderChangeVoter:
-    """A voter as a leader names it. The directory is written in version 1 only."""
+    """Voter in a ``LeaderChange``. The directory id is written in version 1 only."""
 
     voter_id: int
     voter_directory_id: str = ZERO_UUID
@@ -42,7 +39,7 @@ class LeaderChangeVoter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderChange:
-    """The first record of every leader epoch."""
+    """First record of every leader epoch (Kafka: ``LeaderChangeMessage``)."""
 
     leader_id: int
     voters: tuple[LeaderChangeVoter, ...] = ()
@@ -55,7 +52,10 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHeader:
-    """The first record of a checkpoint: the log time of the last record it contains."""
+    """First record of a snapshot (Kafka: ``SnapshotHeaderRecord``).
+
+    ``last_contained_log_timestamp_ms`` is the append time of the last record in the snapshot.
+    """
 
     last_contained_log_timestamp_ms: int
     version: int = 0
@@ -66,7 +66,7 @@ class SnapshotHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFooter:
-    """The last record of a checkpoint: without it the file is not whole."""
+    """Last record of a snapshot; without it the file is incomplete."""
 
     version: int = 0
     tagged_fields: tuple[TaggedField, ...] = ()
@@ -76,7 +76,8 @@ class SnapshotFooter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KRaftVersion:
-    """0: voters from configuration. 1: voters from the log (KIP-853)."""
+    """The kraft.version feature. 0: static voters from configuration. 1: voters in the log
+    (KIP-853)."""
 
     kraft_version: int
     version: int = 0
@@ -87,7 +88,7 @@ class KRaftVersion:
 
 @dataclass(frozen=True, slots=True)
 class VoterEndpoint:
-    """Where a voter listens, by listener name."""
+    """Address of one listener of a voter."""
 
     name: str
     host: str
@@ -97,7 +98,7 @@ class VoterEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """A member of the quorum, and the versions of KRaft that it speaks."""
+    """Voter with its endpoints and its supported range of kraft.version."""
 
     voter_id: int
     voter_directory_id: str
@@ -110,7 +111,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KRaftVoters:
-    """The whole set of voters. It holds from where it is appended, committed or not."""
+    """The complete voter set. It takes effect when it is appended, not when it is committed."""
 
     voters: tuple[Voter, ...]
     version: int = 0
@@ -121,7 +122,7 @@ class KRaftVoters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionMarker:
-    """The end of a producer's transaction: ABORT or COMMIT."""
+    """End of a producer's transaction; ``control_type`` is ABORT or COMMIT."""
 
     control_type: ControlType
     coordinator_epoch: int
@@ -131,7 +132,7 @@ class EndTransactionMarker:
 
 @dataclass(frozen=True, slots=True)
 class UnknownControl:
-    """A control record that this version does not know: its bytes, untouched."""
+    """Control record of an unknown type or version, with its bytes unchanged."""
 
     type_id: int
     key: bytes

@@ -1,13 +1,11 @@
-"""Check the CRCs of many batches.
+"""Verification of the CRCs of many batches.
 
-Rules of this file:
+A call of ``crc32c`` costs more than the bytes of a small batch, so small batches are checked in
+windows, by one call over a modified copy of their bytes (``_all_match``). If that fails, each batch
+is checked alone to find the first corrupt one.
 
-1. A call of ``crc32c`` costs more than the bytes of a small batch. So small batches are checked
-   together, by one call over a copy of their bytes: see ``_all_match``. If that fails, each is
-   checked alone to find the first that is damaged.
-2. One damaged batch is found for certain (as far as its own CRC finds it). Several in one window
-   would have to cancel each other out: a chance of 2**-32, that at which any damaged batch passes
-   its CRC.
+One corrupt batch is detected as reliably as by its own CRC. Several in one window must cancel each
+other out to be missed: probability 2**-32, as for any corrupt batch to match its CRC.
 """
 
 from __future__ import annotations
@@ -25,14 +23,14 @@ from .columns import Int64s
 from .header import CRC_START
 
 _WINDOW_BYTES: Final = 1 * MIB
-"""What is copied at once: it should stay in a processor's cache."""
+"""Bytes per copy: they should fit into a CPU cache."""
 _TOGETHER_BYTES_MAX: Final = 2048
-"""Batches longer than this on average are checked one by one: the call costs less than the copy."""
+"""Mean batch size above which batches are checked one by one: a call costs less than the copy."""
 _ALL_ONES: Final = 0xFFFF_FFFF
 
 
 def first_bad_crc(view: memoryview, spans: BatchSpans) -> int | None:
-    """The ordinal of the first batch whose CRC does not hold, or None."""
+    """Return the ordinal of the first batch whose CRC does not match, or None."""
     position = spans.position
     end = spans.batch_end
     stored = spans.headers["crc"].astype(np.uint32)
@@ -53,7 +51,7 @@ def first_bad_crc(view: memoryview, spans: BatchSpans) -> int | None:
 
 
 def _crcs(view: memoryview, position: Int64s, end: Int64s) -> npt.NDArray[np.uint32]:
-    """The CRC of each batch by a call of its own."""
+    """Compute the CRC of each batch alone."""
     pieces = map(slice, (position + CRC_START).tolist(), end.tolist())
     return np.fromiter(map(crc32c, map(view.__getitem__, pieces)), np.uint32, len(position))
 
@@ -61,13 +59,17 @@ def _crcs(view: memoryview, position: Int64s, end: Int64s) -> npt.NDArray[np.uin
 def _all_match(
     view: memoryview, position: Int64s, end_position: int, stored: npt.NDArray[np.uint32]
 ) -> bool:
-    """Whether the CRCs of batches that lie one behind the other hold, all of them.
+    """Return whether the CRCs of all batches, contiguous in the buffer, match.
 
-    With a register that begins at zero, a CRC is the remainder of a division of polynomials, so
-    bytes followed by their own remainder divide without one, and so does a row of such pieces with
-    zeros between. CRC-32C begins with ones and ends inverted: flipping a piece's first four bytes
-    and its CRC makes it such a piece. The copy holds, in place of each batch's first 21 bytes,
-    the CRC of the batch before it and zeros.
+    With an initial register of zero, a CRC is the remainder of a polynomial division. Bytes
+    followed by their own remainder have remainder zero, and so have several such pieces in a row,
+    with zeros in between. CRC-32C starts with a register of ones and inverts its result; inverting
+    the first four bytes and the CRC of a batch converts it to such a piece:
+
+        batch n    [21 bytes, the last 4 are its CRC     ][body                         ]
+        copy       [inverted CRC of batch n-1][17 zeros  ][body, first 4 bytes inverted ]
+
+    The CRC of the last batch is appended; the remainder of the whole copy must be zero.
     """
     start = int(position[0])
     copy = np.frombuffer(view[start:end_position], np.uint8).copy()
@@ -77,7 +79,7 @@ def _all_match(
     seams = everywhere[at].view(np.uint8).reshape(-1, seam)
     seams[:, :CRC_START] = 0
     seams[:, CRC_START:] ^= 0xFF
-    # The remainder's lowest byte comes first; stored CRCs are big-endian numbers.
+    # A remainder's lowest byte is first, a CRC in the header is big-endian.
     remainders = (stored ^ np.uint32(_ALL_ONES)).astype("<u4").view(np.uint8).reshape(-1, 4)
     seams[1:, :4] = remainders[:-1]
     everywhere[at] = seams.view(everywhere.dtype).ravel()

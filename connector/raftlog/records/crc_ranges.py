@@ -1,10 +1,8 @@
-"""CRCs of many ranges of bytes that overlap, from the CRCs of prefixes: the bytes are read once.
+"""CRCs of many overlapping byte ranges, computed from CRCs of prefixes: the bytes are read once.
 
-Rules of this file:
-
-1. For a prefix ``A`` and a range ``B`` after it, ``crc(AB) = shift(crc(A), len(B)) ^ crc(B)``, so
-   ``crc(B)`` follows from the CRCs of two prefixes. ``shift`` is linear over GF(2): the operator of
-   ``2 ** k`` bytes is the square of that of half as many (zlib: ``crc32_combine``).
+For a prefix ``A`` and a range ``B`` after it, ``crc(AB) = shift(crc(A), len(B)) ^ crc(B)``, so
+``crc(B)`` follows from the CRCs of two prefixes. ``shift`` is linear over GF(2): the operator for
+``2 ** k`` bytes is the square of the one for ``2 ** (k - 1)`` bytes (zlib: ``crc32_combine``).
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from .columns import Int64s
 
 UInt32s: TypeAlias = npt.NDArray[np.uint32]
 _POLYNOMIAL: Final = 0x82F6_3B78
-"""CRC-32C, its bits reversed."""
+"""Polynomial of CRC-32C, bits reversed."""
 _ZEROS_PER_BYTE: Final = 3
-"""A byte is ``2 ** 3`` bits."""
+"""log2 of the bits per byte."""
 
 
 def range_crcs(start_crcs: UInt32s, end_crcs: UInt32s, byte_counts: Int64s) -> UInt32s:
-    """The CRCs of ranges, by those of the prefixes that end at their starts and at their ends.
+    """Return the CRCs of ranges from the CRCs of the prefixes up to their starts and their ends.
 
     ``byte_counts`` are the lengths of the ranges.
     """
@@ -33,7 +31,7 @@ def range_crcs(start_crcs: UInt32s, end_crcs: UInt32s, byte_counts: Int64s) -> U
 
 
 def _shifted(crcs: UInt32s, byte_counts: Int64s) -> UInt32s:
-    """What CRCs contribute to those of prefixes that are longer by so many bytes."""
+    """Return the contribution of ``crcs`` to the CRCs of prefixes longer by ``byte_counts``."""
     result = crcs.copy()
     for power in range(int(byte_counts.max(initial=0)).bit_length()):
         chosen = np.flatnonzero(byte_counts >> power & 1)
@@ -49,7 +47,7 @@ def _shifted(crcs: UInt32s, byte_counts: Int64s) -> UInt32s:
 
 @cache
 def _tables(power: int) -> UInt32s:
-    """The operator of ``2 ** power`` bytes, as one table for each byte of a CRC."""
+    """Return the operator for ``2 ** power`` zero bytes, as one table per byte of a CRC."""
     columns = _columns(power + _ZEROS_PER_BYTE)
     tables = np.zeros((4, 256), np.uint32)
     for bit, column in enumerate(columns):
@@ -60,7 +58,7 @@ def _tables(power: int) -> UInt32s:
 
 @cache
 def _columns(power: int) -> tuple[int, ...]:
-    """The operator of ``2 ** power`` zero bits: what each bit of a CRC becomes."""
+    """Return the operator for ``2 ** power`` zero bits: the image of each bit of a CRC."""
     if power == 0:
         return (_POLYNOMIAL, *(1 << bit for bit in range(31)))
     half = _columns(power - 1)

@@ -1,13 +1,9 @@
-"""Many records to bytes at once.
+"""Encoding of many records.
 
-Rules of this file:
-
-1. The bytes are those of ``record_bytes``, record by record. What is usual is made faster: numbers
-   below ``_SMALL`` come from a table, and values of few lengths (no key, no header, the time of
-   their batch) are encoded column by column, so that every loop runs inside Python itself.
-2. Each pass over many records costs as much as encoding them: what is learnt is kept.
-3. Deltas count from ``first_delta`` without a gap: the log gives offsets, not the caller.
-4. What is encoded already (``PackedRecords``) stays as it is where it can.
+The bytes are those of ``record.record_bytes`` per record, with offset deltas that count up from
+``first_delta``. Common cases are faster: varints below ``_SMALL`` are in a table, and records that
+are only values of few different lengths (no key, headers or timestamp) are encoded by columns, with
+loops that run in C. The bytes of ``PackedRecords`` are reused if possible.
 """
 
 from __future__ import annotations
@@ -23,33 +19,33 @@ from .record import NewRecord, StoredRecord, header_key, record_bytes, wrapped_i
 from .varint import unsigned_varint, varint, varint_byte_count
 
 RecordToAppend: TypeAlias = bytes | NewRecord
-"""A bare value, or a record with key, time or headers of its own."""
+"""A value only, or a record with key, timestamp or headers."""
 
 _SMALL_BITS: Final = 13
 _SMALL: Final = 1 << _SMALL_BITS
-"""Below this, varints of lengths and of deltas come from a table; all have at most two bytes."""
+"""Varints of numbers below this are in a table; they have at most two bytes."""
 _ONE_BYTE: Final = 1 << 6
-"""Below this, varints have one byte."""
+"""Varints of numbers below this have one byte."""
 _VALUE_FIELDS_BYTES: Final = 4
-"""Of a record that is only a value: attributes, time delta, key length and header count."""
+"""One byte each for attributes, timestamp delta, key length (null) and header count (0)."""
 _COLUMNS_MIN: Final = 16
-"""Fewer records for each length of a value, and columns cost more than they save."""
+"""Records per different value length from which on encoding by columns is faster."""
 
 
 class RecordsToEncode:
-    """Records, and what a first look at them told."""
+    """Records to be encoded, with facts that are computed once in a first pass."""
 
     __slots__ = ("_lengths", "_values", "records")
 
     def __init__(self, records: Sequence[RecordToAppend]) -> None:
         self.records: Final = records
-        is_looked_at = len(records) >= _COLUMNS_MIN and not isinstance(records, PackedRecords)
-        values = _plain_values(records) if is_looked_at else None
+        may_be_columns = len(records) >= _COLUMNS_MIN and not isinstance(records, PackedRecords)
+        values = _plain_values(records) if may_be_columns else None
         self._values: Final = values
         self._lengths: Final = None if values is None else list(map(len, values))
 
     def min_byte_count(self) -> int:
-        """What they take at least: what this refuses need not be encoded to be refused."""
+        """Return a lower bound of the encoded size, to reject large records without encoding."""
         if self._lengths is not None:
             return sum(self._lengths) + RECORD_BYTES_MIN * len(self._lengths)
         if isinstance(self.records, PackedRecords):
@@ -57,15 +53,15 @@ class RecordsToEncode:
         return sum(map(_min_byte_count, self.records))
 
     def header_count(self) -> int:
-        """How many headers they have."""
+        """Return the number of headers of all records."""
         if self._values is not None:
             return 0
         if isinstance(self.records, PackedRecords):
             return self.records.header_count
-        return sum(len(one.headers) for one in self.records if isinstance(one, NewRecord))
+        return sum(len(record.headers) for record in self.records if isinstance(record, NewRecord))
 
     def compressed(self, data: bytes, codec: Compression) -> bytes | None:
-        """Their encoded ``data`` under a codec, if the records bring it."""
+        """Return ``data`` compressed with ``codec`` if the records already have it, else None."""
         packed = self.records
         if not isinstance(packed, PackedRecords) or data is not packed.data:
             return None
@@ -73,19 +69,21 @@ class RecordsToEncode:
         return found[1] if found is not None and found[0] is codec else None
 
     def max_timestamp_ms(self, base_timestamp_ms: int) -> int:
-        """The latest time; records that have none have their batch's, and so has no record."""
+        """Return the largest timestamp; a record without one has ``base_timestamp_ms``."""
         if self._values is not None:
             return base_timestamp_ms
         if isinstance(self.records, PackedRecords):
             is_timed = self.records.base_timestamp_ms is not None
             return self.records.max_timestamp_ms if is_timed else base_timestamp_ms
-        times = {None if isinstance(one, bytes) else one.timestamp_ms for one in self.records}
+        times = {
+            None if isinstance(record, bytes) else record.timestamp_ms for record in self.records
+        }
         if not times or None in times:
             times.add(base_timestamp_ms)
         return max(time_ms for time_ms in times if time_ms is not None)
 
     def encode(self, first_delta: int, base_timestamp_ms: int) -> bytes:
-        """Their bytes, the first at ``first_delta``; times are stored against the base."""
+        """Encode the records, with offset deltas from ``first_delta`` on."""
         values, lengths, packed = self._values, self._lengths, self.records
         if isinstance(packed, PackedRecords):
             if first_delta == 0 and packed.base_timestamp_ms in (None, base_timestamp_ms):
@@ -96,11 +94,11 @@ class RecordsToEncode:
             if len(kinds) * _COLUMNS_MIN <= len(lengths):
                 return _encode_columns(values, lengths, kinds, first_delta)
         small = _small_varints()
-        given = self.records if values is None else values
+        plain = self.records if values is None else values
         return b"".join(
             [
                 _encode_one(record, delta, base_timestamp_ms, small)
-                for delta, record in enumerate(given, first_delta)
+                for delta, record in enumerate(plain, first_delta)
             ]
         )
 
@@ -108,14 +106,14 @@ class RecordsToEncode:
 def encode_records(
     records: Sequence[RecordToAppend], first_delta: int, base_timestamp_ms: int
 ) -> bytes:
-    """The records' bytes, the first at ``first_delta``."""
+    """Encode the records, with offset deltas from ``first_delta`` on."""
     return RecordsToEncode(records).encode(first_delta, base_timestamp_ms)
 
 
 def record_byte_counts(
     records: Sequence[RecordToAppend], first_delta: int, base_timestamp_ms: int
 ) -> list[int]:
-    """How many bytes each record takes in ``encode_records``."""
+    """Return the size of each record as ``encode_records`` encodes it."""
     return [
         _value_byte_count(len(record), delta)
         if isinstance(record, bytes)
@@ -125,7 +123,7 @@ def record_byte_counts(
 
 
 def _plain_values(records: Sequence[RecordToAppend]) -> Sequence[bytes] | None:
-    """The values, if the records are nothing but values, else None."""
+    """Return the values if no record has a key, a timestamp, headers or a null value, else None."""
     kinds = set(map(type, records))
     if kinds == {bytes}:
         return records  # type: ignore[return-value]
@@ -150,13 +148,13 @@ def _min_byte_count(record: RecordToAppend) -> int:
     return RECORD_BYTES_MIN + len(record.key or b"") + len(record.value or b"") + in_headers
 
 
-# --- one by one -----------------------------------------------------------------------------------
+# --- record by record -----------------------------------------------------------------------------
 
 
 def _encode_one(
     record: RecordToAppend, delta: int, base_ms: int, small: tuple[bytes, ...]
 ) -> bytes:
-    """One record, by the table if all its numbers are in it."""
+    """Encode one record, with varints from the table ``small`` where they are in it."""
     if isinstance(record, bytes):
         return _encode_fields(None, record, 0, delta, small)
     time_ms = record.timestamp_ms
@@ -219,7 +217,10 @@ def _value_body_byte_count(byte_count: int, delta_byte_count: int) -> int:
 def _encode_columns(
     values: Sequence[bytes], lengths: list[int], kinds: set[int], first_delta: int
 ) -> bytes:
-    """Values of few lengths, in runs whose deltas differ in the first bytes of their varints."""
+    """Encode values of few different lengths, in runs of offset deltas.
+
+    The varints of a run's deltas have the same length and differ in their first two bytes only.
+    """
     pieces: list[bytes] = []
     start = 0
     while start < len(values):
@@ -236,10 +237,12 @@ def _encode_columns(
 def _value_pieces(
     values: Sequence[bytes], lengths: list[int], kinds: set[int], delta: int
 ) -> list[bytes]:
-    """Four pieces a record: what depends on its length, its delta, its length again, the value.
+    """Return four pieces per record, which depend on the length, the delta, the length, the value.
 
-    In front of each lies the zero that ends the record before it (its count of headers). A delta
-    of more than two bytes shares all but those two with the whole run, so the rest stands behind.
+    piece 0: header count of the previous record (0), length, attributes, timestamp delta
+    piece 1: offset delta, at most its first two bytes
+    piece 2: rest of the offset delta (equal in the run), key length, value length
+    piece 3: value
     """
     count = len(values)
     high = unsigned_varint(delta >> _SMALL_BITS) if delta >= _SMALL else b""
@@ -247,14 +250,14 @@ def _value_pieces(
     low = delta % _SMALL
     delta_bytes = varint_byte_count(delta)
     before = {n: b"\0%b\0\0" % varint(_value_body_byte_count(n, delta_bytes)) for n in kinds}
-    behind = {n: b"%b\x01%b" % (high, varint(n)) for n in kinds}
+    after = {n: b"%b\x01%b" % (high, varint(n)) for n in kinds}
     pieces = [b""] * (4 * count)
     if len(kinds) == 1:
         pieces[0::4] = [before[lengths[0]]] * count
-        pieces[2::4] = [behind[lengths[0]]] * count
+        pieces[2::4] = [after[lengths[0]]] * count
     else:
         pieces[0::4] = map(before.__getitem__, lengths)
-        pieces[2::4] = map(behind.__getitem__, lengths)
+        pieces[2::4] = map(after.__getitem__, lengths)
     pieces[1::4] = table[low : low + count]
     pieces[3::4] = values
     return pieces
@@ -267,5 +270,5 @@ def _small_varints() -> tuple[bytes, ...]:
 
 @cache
 def _first_bytes() -> tuple[bytes, ...]:
-    """The first two bytes of the varint of any number of three bytes or more, by its low bits."""
+    """Return the first two bytes of varints of three bytes or more, by the number's low bits."""
     return tuple(bytes((number << 1 & 0x7F | 0x80, number >> 6 | 0x80)) for number in range(_SMALL))

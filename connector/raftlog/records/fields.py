@@ -1,12 +1,11 @@
-"""Fields of Kafka's flexible messages, as the control records need them.
+"""Fields of Kafka's flexible messages, as far as control records use them.
 
-Rules of this file:
+Fixed-width numbers are big-endian. Lengths and counts are unsigned varints of the value plus 1; 0
+means null, which no field of a control record may be (Kafka: ``MessageDataGenerator``). Every
+structure ends with its tagged fields. Control records define none, so unknown ones are kept and
+written back.
 
-1. Fixed-width numbers are big endian; lengths and counts are unsigned varints of one more, so that
-   0 means null, which no field of a control record may be (Kafka: ``MessageDataGenerator``).
-2. Every structure ends with its tagged fields. No control record knows one: they are kept as they
-   came and written again.
-3. The reader raises ``CorruptBatchError`` without a place for whatever does not parse.
+The reader raises ``CorruptBatchError`` without path, position and offset.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TaggedField:
-    """A field that this version of the format does not know."""
+    """Tagged field that this version of the format does not define."""
 
     tag: int
     data: bytes
 
 
 class FieldReader:
-    """Reads one field after the other from the bytes of a message."""
+    """Sequential reader of the fields of a message."""
 
     __slots__ = ("_data", "_position")
 
@@ -55,25 +54,25 @@ class FieldReader:
         return self._number(">q", 8)
 
     def uuid(self) -> str:
-        """Kafka's text of a UUID: base64 for URLs without padding, 22 characters."""
+        """Read a UUID as Kafka's text: URL-safe base64 without padding, 22 characters."""
         return base64.urlsafe_b64encode(self._take(16)).rstrip(b"=").decode()
 
     def string(self) -> str:
         byte_count = self._unsigned() - 1
         if not 0 <= byte_count <= STRING_BYTES_MAX:
-            raise CorruptBatchError(reason=f"a string claims {byte_count} bytes")
+            raise CorruptBatchError(reason=f"invalid string length {byte_count}")
         return self._take(byte_count).decode("utf-8", "replace")
 
     def array(self, element: Callable[[FieldReader], T]) -> tuple[T, ...]:
         count = self._unsigned() - 1
         if not 0 <= count <= len(self._data) - self._position:
-            raise CorruptBatchError(reason=f"an array claims {count} elements")
+            raise CorruptBatchError(reason=f"invalid array length {count}")
         return tuple(element(self) for _ in range(count))
 
     def tagged_fields(self) -> tuple[TaggedField, ...]:
         count = self._unsigned()
         if count > len(self._data) - self._position:
-            raise CorruptBatchError(reason=f"a structure claims {count} tagged fields")
+            raise CorruptBatchError(reason=f"invalid number of tagged fields {count}")
         return tuple(
             TaggedField(self._unsigned(), self._take(self._unsigned())) for _ in range(count)
         )
@@ -89,15 +88,15 @@ class FieldReader:
         try:
             value, self._position = read_unsigned_varint(self._data, self._position)
         except MalformedVarintError as error:
-            raise CorruptBatchError(reason=f"a varint is malformed: {error.reason}") from None
+            raise CorruptBatchError(reason=f"malformed varint: {error.reason}") from None
         return value
 
     def _take(self, byte_count: int) -> bytes:
         end = self._position + byte_count
         if end > len(self._data):
             raise CorruptBatchError(
-                reason=f"a field of {byte_count} bytes begins {len(self._data) - self._position} "
-                "bytes before the end"
+                reason=f"field of {byte_count} bytes, but only "
+                f"{len(self._data) - self._position} bytes are left"
             )
         taken = self._data[self._position : end]
         self._position = end
@@ -105,7 +104,7 @@ class FieldReader:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The 16 bytes of Kafka's 22 characters."""
+    """Return the 16 bytes of a UUID in Kafka's text form (22 characters)."""
     data = base64.urlsafe_b64decode(text + "==")
     assert len(data) == 16, "a UUID has 16 bytes"
     return data
@@ -122,6 +121,6 @@ def array_bytes(elements: tuple[bytes, ...]) -> bytes:
 
 def tagged_bytes(tagged: tuple[TaggedField, ...]) -> bytes:
     out = [unsigned_varint(len(tagged))]
-    for one in tagged:
-        out += (unsigned_varint(one.tag), unsigned_varint(len(one.data)), one.data)
+    for field in tagged:
+        out += (unsigned_varint(field.tag), unsigned_varint(len(field.data)), field.data)
     return b"".join(out)

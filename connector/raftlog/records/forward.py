@@ -1,11 +1,9 @@
-"""Read fields of a batch's records in one pass, without holding what is skipped.
+"""Streaming reads of single fields of a batch's records.
 
-Rules of this file:
-
-1. Memory is bounded by what is asked for and one decompressed piece, whatever a batch expands to:
-   a log must know the few fields that it looks at of any batch that it has appended.
-2. Nothing that follows the last field asked for is decompressed.
-3. Every length is held against the record's own; damage is ``CorruptBatchError`` without a place.
+Memory is bounded by the requested fields and one decompressed piece, whatever the batch expands to,
+so that a log can examine every batch that it has appended. Bytes after the last requested field are
+not decompressed. Each length is checked against the record's length; ``CorruptBatchError`` is
+raised without path, position and offset.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ from .header import INT32_MAX
 from .varint import read_varint, read_varlong
 
 _BYTES_MAX: Final = INT32_MAX + VARINT_BYTES_MAX
-"""The longest record that its own length can name, with that length."""
+"""Largest size of a record, its length field included."""
 
 
 class ForwardReader:
-    """The decompressed records of one batch, read from front to back."""
+    """Sequential reader of the decompressed records of one batch."""
 
     __slots__ = ("_at", "_base", "_buffer", "_pieces")
 
@@ -65,7 +63,7 @@ class ForwardReader:
         return self._buffer[start : self._at]
 
     def skip(self, byte_count: int) -> None:
-        """Pass over bytes, holding none of them."""
+        """Skip the next bytes without buffering them."""
         while byte_count > (left := len(self._buffer) - self._at):
             byte_count -= left
             self._at += left
@@ -74,7 +72,7 @@ class ForwardReader:
         self._at += byte_count
 
     def _load(self, byte_count: int) -> bool:
-        """Have ``byte_count`` bytes in the buffer; whether there are so many."""
+        """Buffer ``byte_count`` bytes; return whether there are that many."""
         while len(self._buffer) - self._at < byte_count:
             if not self._next_piece():
                 return False
@@ -98,10 +96,10 @@ def _pieces(batch: RecordBatch) -> Iterator[bytes]:
 
 
 def _begin_record(reader: ForwardReader) -> tuple[int, int]:
-    """Read up to the key of a record; return where the record ends, and its offset delta."""
+    """Read a record up to its key; return the record's end position and offset delta."""
     byte_count = reader.varint()
     if byte_count < 1:
-        raise CorruptBatchError(reason=f"a record's length is {byte_count}")
+        raise CorruptBatchError(reason=f"invalid record length {byte_count}")
     end = reader.position + byte_count
     reader.skip(1)
     reader.varlong()
@@ -109,10 +107,10 @@ def _begin_record(reader: ForwardReader) -> tuple[int, int]:
 
 
 def _field_byte_count(reader: ForwardReader, end: int) -> int:
-    """The length of the next key or value, -1 for null."""
+    """Read the length of the next key or value, -1 for null."""
     byte_count = reader.varint()
     if byte_count < -1 or reader.position + byte_count > end:
-        raise CorruptBatchError(reason=f"a field claims {byte_count} bytes")
+        raise CorruptBatchError(reason=f"invalid field length {byte_count}")
     return byte_count
 
 
@@ -121,8 +119,8 @@ def first_record_headers(
 ) -> list[bytes | None]:
     """Return the values of the headers ``key`` among the first headers of the first record.
 
-    A value of more than ``byte_count_max`` bytes is given as None, as a null is. Raises
-    ``CorruptBatchError``.
+    At most ``header_count_max`` headers are read. A null value, and one of more than
+    ``byte_count_max`` bytes, is returned as None. Raises ``CorruptBatchError``.
     """
     reader, wanted = ForwardReader(batch), key.encode()
     end, _ = _begin_record(reader)
@@ -130,7 +128,7 @@ def first_record_headers(
         reader.skip(max(0, _field_byte_count(reader, end)))
     count = reader.varint()
     if not 0 <= 2 * count <= end - reader.position:
-        raise CorruptBatchError(reason=f"it claims {count} headers")
+        raise CorruptBatchError(reason=f"invalid header count {count}")
     found: list[bytes | None] = []
     for _ in range(min(count, header_count_max)):
         key_bytes = _field_byte_count(reader, end)
@@ -151,10 +149,10 @@ def first_record_headers(
 def iter_value_starts(
     batch: RecordBatch, starts: tuple[bytes, ...], *, byte_count_max: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield offset delta and value of the records whose values begin with one of ``starts``.
+    """Yield offset delta and value of the records whose values start with one of ``starts``.
 
-    Of a longer value its first ``byte_count_max`` bytes are given. ``starts`` have equal lengths.
-    Raises ``CorruptBatchError`` at the first record that is damaged.
+    Values are truncated to ``byte_count_max`` bytes. ``starts`` have equal lengths. Raises
+    ``CorruptBatchError`` at the first corrupt record.
     """
     reader, start_bytes = ForwardReader(batch), len(starts[0])
     for _ in range(batch.record_count):
@@ -166,12 +164,14 @@ def iter_value_starts(
             if start in starts:
                 yield delta, start + reader.take(min(value_bytes, byte_count_max) - start_bytes)
         if reader.position > end:
-            raise CorruptBatchError(reason=f"its fields end {reader.position - end} bytes late")
+            raise CorruptBatchError(
+                reason=f"its fields exceed the record length by {reader.position - end} bytes"
+            )
         reader.skip(end - reader.position)
 
 
 def contains_any(batch: RecordBatch, texts: tuple[bytes, ...]) -> bool:
-    """Whether the records hold one of ``texts``, which have equal lengths, anywhere."""
+    """Return whether the decompressed records contain one of ``texts``, of equal lengths."""
     before = b""
     for piece in _pieces(batch):
         joined = before + piece if before else piece

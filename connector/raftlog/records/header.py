@@ -1,11 +1,8 @@
-"""The header of a magic-2 record batch: its layout, declared once, and what it may not say.
+"""Layout and validation of the header of a magic-2 record batch (Kafka: ``DefaultRecordBatch``).
 
-Rules of this file:
-
-1. Offset, length, epoch and magic lie outside the CRC. Length and magic are looked at first, since
-   they say where the CRC's bytes are (``length_error``); the rest is believed only after the CRC
-   held, and even then must make sense (``header_damage``).
-2. Kafka: ``DefaultRecordBatch``, ``ByteBufferLogInputStream``.
+Base offset, length, leader epoch and magic are not covered by the CRC. Length and magic are checked
+first, since they locate the CRC and its bytes (``length_error``; Kafka:
+``ByteBufferLogInputStream``). The other fields are checked after the CRC (``header_damage``).
 """
 
 from __future__ import annotations
@@ -24,9 +21,9 @@ BATCH_HEADER: Final = struct.Struct(
     ">"
     "q"  # base_offset
     "i"  # batch_length: bytes after this field
-    "i"  # leader_epoch: outside the CRC, the leader stamps it
+    "i"  # leader_epoch: not covered by the CRC, set by the leader
     "b"  # magic: 2
-    "I"  # crc: CRC-32C of everything below
+    "I"  # crc: CRC-32C of all bytes after this field
     "h"  # attributes
     "i"  # last_offset_delta
     "q"  # base_timestamp_ms, or the delete horizon
@@ -42,7 +39,7 @@ BATCH_MAGIC: Final = 2
 LENGTH_MIN: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 LENGTH_MAX: Final = READ_BATCH_BYTES_MAX - LOG_OVERHEAD_BYTES
 RECORD_BYTES_MIN: Final = 7
-"""Seven fields of a byte each: how many records a stream of bytes can hold at most."""
+"""Smallest record: seven fields of one byte each."""
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 
@@ -59,7 +56,7 @@ assert (BATCH_HEADER.size, CRC_START, MAGIC_POSITION) == (BATCH_HEADER_BYTES, 21
 
 
 class TimestampType(enum.IntEnum):
-    """Whose clock a record's time is: its producer's or the log's (Kafka: ``TimestampType``)."""
+    """Origin of a record's timestamp: its producer or the log (Kafka: ``TimestampType``)."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -68,22 +65,23 @@ class TimestampType(enum.IntEnum):
 def header_damage(
     base_offset: int, attributes: int, last_offset_delta: int, record_count: int
 ) -> str | None:
-    """What is impossible in a header whose CRC held, or None."""
+    """Return why a header with a matching CRC is invalid, or None."""
     if base_offset < 0 or base_offset > INT64_MAX - INT32_MAX:
-        return f"its base offset is {base_offset}"
+        return f"invalid base offset {base_offset}"
     if attributes & COMPRESSION_BITS > Compression.ZSTD:
-        return f"its compression is {attributes & COMPRESSION_BITS}, which no codec has"
+        return f"unknown compression codec {attributes & COMPRESSION_BITS}"
     if last_offset_delta < 0 or record_count < 0 or record_count > last_offset_delta + 1:
-        return f"it claims {record_count} records up to offset delta {last_offset_delta}"
+        return f"invalid record count {record_count} with last offset delta {last_offset_delta}"
     return None
 
 
 def length_error(
     buffer: Buffer, position: int, path: str | None, file_position: int
 ) -> CorruptBatchError | None:
-    """Why the bytes at ``position`` cannot begin a batch, as far as they are there, or None.
+    """Return why the bytes at ``position`` are not the start of a batch, or None.
 
-    Looks at length and magic only, which no CRC covers. Zeros to the end are no error.
+    Checks length and magic only, as far as the buffer has them. Zeros up to the end of the buffer
+    are not an error.
     """
     left = len(buffer) - position
     if left < LOG_OVERHEAD_BYTES:
@@ -96,20 +94,20 @@ def length_error(
     at = position + file_position
     if magic < BATCH_MAGIC and 14 <= length <= LENGTH_MAX:
         return UnsupportedMagicError(
-            reason=f"it is in the format of Kafka before 0.11 (magic {magic})",
+            reason=f"message format of Kafka before 0.11 (magic {magic}) is not supported",
             path=path,
             position=at,
             offset=base_offset,
             magic=magic,
         )
     reason = None
-    is_foreign = magic > BATCH_MAGIC  # then it has no offset, and its bytes are not to be shown
+    is_foreign = magic > BATCH_MAGIC  # not Kafka's bytes: the error must not show an offset
     if is_foreign and not LENGTH_MIN <= length <= LENGTH_MAX:
-        reason = "its bytes are not those of a record batch: neither length nor magic is"
+        reason = "not a record batch, both length and magic are invalid"
     elif not LENGTH_MIN <= length <= LENGTH_MAX:
-        reason = f"its length is {length}"
+        reason = f"invalid batch length {length}"
     elif magic != BATCH_MAGIC:
-        reason = f"its magic is {magic}"
+        reason = f"unknown magic {magic}"
     if reason is None:
         return None
     offset = None if is_foreign else base_offset
@@ -117,7 +115,8 @@ def length_error(
 
 
 def is_zero(buffer: Buffer, position: int) -> bool:
-    """Whether nothing but zeros follows: what a preallocated file holds behind its end."""
+    """Return whether all bytes from ``position`` on are zero, as at the end of a preallocated
+    file."""
     rest = memoryview(buffer)[position:]
     zeros = bytes(4096)
     return all(rest[at : at + 4096] == zeros[: len(rest) - at] for at in range(0, len(rest), 4096))

@@ -1,11 +1,4 @@
-"""A record batch to be written, and its bytes.
-
-Rules of this file:
-
-1. A ``NewRecordBatch`` lacks what only the log can know: offset and leader epoch. ``encode_batch``
-   is told them, and computes length and CRC (Kafka: ``MemoryRecordsBuilder``).
-2. Equal input gives equal bytes.
-"""
+"""Encoding of record batches (Kafka: ``MemoryRecordsBuilder``). Equal input gives equal bytes."""
 
 from __future__ import annotations
 
@@ -35,12 +28,13 @@ from .record import NewRecord, StoredRecord, record_bytes, wrapped_int64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecordBatch:
-    """A batch that has no offset, epoch, CRC or length yet: ``encode_batch`` gives it those.
+    """Batch to be written, without base offset and leader epoch, which ``encode_batch`` adds.
 
-    ``base_timestamp_ms`` is what the records' times are stored against (KRaft: the time of the
-    append, for all of them). ``max_timestamp_ms`` None means the latest of the records, or the base
-    for none; with LOG_APPEND_TIME it is the time that every reader sees. ``last_offset_delta`` None
-    means that of the last record. A delete horizon stands in the header in place of the base.
+    ``base_timestamp_ms`` is the base of the records' timestamp deltas (in KRaft the append time, of
+    all records). ``max_timestamp_ms`` None means the largest timestamp of the records, or the base
+    if there are none; with LOG_APPEND_TIME it is the timestamp of all records.
+    ``last_offset_delta`` None means the delta of the last record. A delete horizon replaces the
+    base timestamp in the header (KIP-534).
     """
 
     records: tuple[NewRecord, ...]
@@ -64,10 +58,10 @@ def encode_batch(
     leader_epoch: int,
     byte_count_max: int = BATCH_BYTES_MAX,
 ) -> bytes:
-    """The bytes of ``batch`` at this offset and epoch, CRC and all.
+    """Encode ``batch`` with the given base offset and leader epoch.
 
-    Raises ``RecordBatchTooLargeError`` if they are more than ``byte_count_max``, header included
-    (Kafka: MAX_BATCH_SIZE_BYTES), or more records than 32-bit deltas can tell apart.
+    Raises ``RecordBatchTooLargeError`` if it exceeds ``byte_count_max`` bytes, header included
+    (Kafka: ``MAX_BATCH_SIZE_BYTES``), or if an offset delta exceeds 32 bits.
     """
     base_ms = batch.base_timestamp_ms
     if batch.delete_horizon_ms is not None:
@@ -105,10 +99,10 @@ def finish_batch(
     producer: tuple[int, int, int],
     record_count: int,
 ) -> bytes:
-    """Put the header, length and CRC included, before records that are encoded and compressed.
+    """Prepend the header, with length and CRC, to encoded and compressed records.
 
-    ``flags`` are the attributes apart from the codec's bits; ``producer`` is id, epoch and base
-    sequence. Raises ``RecordBatchTooLargeError``.
+    ``flags`` are the attributes without the compression bits; ``producer`` is producer id, producer
+    epoch and base sequence. Raises ``RecordBatchTooLargeError``.
     """
     if last_offset_delta > INT32_MAX:
         raise RecordBatchTooLargeError(byte_count=last_offset_delta, byte_count_max=INT32_MAX)
@@ -133,7 +127,7 @@ def finish_batch(
 
 
 def _encode(batch: NewRecordBatch, base_ms: int) -> tuple[bytes, int, int]:
-    """The records' bytes, how many there are, and the last one's delta."""
+    """Return the encoded records, their number, and the last offset delta."""
     records = batch.records
     if all(record.offset_delta is None for record in records):
         payload = encode_records(records, 0, base_ms)
@@ -151,7 +145,7 @@ def _stored_records(records: tuple[NewRecord, ...], base_ms: int) -> Iterator[St
     next_delta = 0
     for record in records:
         delta = next_delta if record.offset_delta is None else record.offset_delta
-        assert delta >= next_delta, "offsets of a batch rise"
+        assert delta >= next_delta, "offsets of a batch ascend"
         time_delta = (
             0 if record.timestamp_ms is None else wrapped_int64(record.timestamp_ms - base_ms)
         )

@@ -1,12 +1,4 @@
-"""Records as a producer has encoded them already: appended as they are, unpacked for who looks.
-
-Rules of this file:
-
-1. It is a sequence of records like any other. Whoever knows it takes ``data`` instead: at the
-   begin of a batch whose times count from the same base, those are the records' bytes.
-2. Whoever makes one has checked the bytes: as many whole records, deltas from 0 without a gap, all
-   times at or behind 1970.
-"""
+"""Records that a producer has already encoded."""
 
 from __future__ import annotations
 
@@ -18,11 +10,15 @@ from .record import NewRecord, StoredRecord, read_record, record_bytes, wrapped_
 
 
 class PackedRecords(Sequence[NewRecord]):
-    """Encoded records. ``max_timestamp_ms`` is the latest of their times.
+    """Sequence of encoded records, decoded on access.
 
-    ``base_timestamp_ms`` None: none has a time, and all get the batch's. ``is_named``: the first
-    record has the header that names their commit. ``compressed``: ``data`` under a codec, if that
-    was computed beforehand.
+    ``data`` can be the payload of a batch unchanged if it is at the start of the batch and the base
+    timestamps are equal. The caller has validated it: ``record_count`` complete records, offset
+    deltas from 0 without gaps, no negative timestamp.
+
+    ``base_timestamp_ms`` None means that no record has a timestamp, so all get the batch's.
+    ``max_timestamp_ms`` is the largest timestamp. ``is_named`` means that the first record has the
+    header with the commit name. ``compressed`` is ``data`` with a codec, if already computed.
     """
 
     __slots__ = (
@@ -73,17 +69,17 @@ class PackedRecords(Sequence[NewRecord]):
         return tuple(self)[index]
 
     def byte_count(self) -> int:
-        """How much memory they hold."""
+        """Return the memory held, in bytes."""
         return len(self.data) + (0 if self.compressed is None else len(self.compressed[1]))
 
     def with_first(self, first: NewRecord, *, is_named: bool = False) -> PackedRecords:
-        """The same with another first record, of the same time."""
-        stored, behind = read_record(self.data, 0)
+        """Return these records with key, value and headers of the first one replaced."""
+        stored, after = read_record(self.data, 0)
         encoded = record_bytes(
             StoredRecord(stored.timestamp_delta, 0, first.key, first.value, first.headers)
         )
         return PackedRecords(
-            encoded + self.data[behind:],
+            encoded + self.data[after:],
             self._count,
             base_timestamp_ms=self.base_timestamp_ms,
             max_timestamp_ms=self.max_timestamp_ms,
@@ -92,7 +88,7 @@ class PackedRecords(Sequence[NewRecord]):
         )
 
     def with_compressed(self, codec: Compression) -> PackedRecords:
-        """The same with its bytes under a codec, so that a builder need not compress them."""
+        """Return these records with compressed data, so that a builder need not compress it."""
         return PackedRecords(
             self.data,
             self._count,

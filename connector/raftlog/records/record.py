@@ -1,17 +1,18 @@
-"""One record inside a batch, both ways.
+"""Encoding and decoding of one record of a batch.
 
-Layout (Kafka: ``DefaultRecord``): length of what follows, attributes (always 0), timestamp delta,
-offset delta, key length and key, value length and value, header count, and for each header key
-length, key, value length, value. Every number but the attributes is a zigzag varint; a length of
--1 is null.
+Layout (Kafka: ``DefaultRecord``), all numbers but the attributes are zigzag varints:
 
-Rules of this file:
+    length of the rest
+    attributes (one byte, 0)
+    timestamp delta (64-bit)
+    offset delta
+    key length, key            a length of -1 is null
+    value length, value
+    header count
+    per header: key length, key, value length, value
 
-1. A record fills its length exactly. Anything else is ``CorruptBatchError`` without a place, which
-   the batch adds. The number of headers is checked before one is decoded (``HeaderLimitError``).
-2. Header keys are UTF-8; damaged letters are replaced where they are read, as Kafka replaces them,
-   and written again as they were.
-3. Keys and values stay out of every ``repr``: they may be secret.
+A record fills its length exactly. Errors have no path, position or offset; the batch adds them.
+Keys and values are not part of a ``repr``, since they may be secret.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from .varint import read_varint, read_varlong, varint
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A record's header. Keys may repeat.
+    """Header of a record. Keys may repeat.
 
-    ``raw_key``: the key as it is stored, if it is not UTF-8; ``key`` has U+FFFD in its place.
+    If the stored key is not valid UTF-8, ``raw_key`` has its bytes and ``key`` has U+FFFD in place
+    of the invalid ones, as in Kafka. ``raw_key`` is written back unchanged.
     """
 
     key: str
@@ -38,7 +40,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that was read, with its own offset and time."""
+    """Record that was read, with its absolute offset and timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -49,10 +51,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be written: the log gives it its offset.
+    """Record to be written; the log assigns its offset.
 
-    ``timestamp_ms`` None means the batch's. ``offset_delta`` None means one more than the record
-    before it; only a log that was compacted skips offsets inside a batch.
+    ``timestamp_ms`` None means the base timestamp of the batch. ``offset_delta`` None means one
+    more than the previous record's; only a compacted log has gaps inside a batch.
     """
 
     key: bytes | None = field(repr=False)
@@ -64,7 +66,7 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as it lies there: deltas against its batch."""
+    """Record as it is stored, with deltas relative to its batch."""
 
     timestamp_delta: int
     offset_delta: int
@@ -74,16 +76,18 @@ class StoredRecord:
 
 
 def read_record(data: bytes, position: int) -> tuple[StoredRecord, int]:
-    """Read the record at ``position``. Returns it and the position behind it.
+    """Read the record at ``position``; return it and the position after it.
 
-    Raises ``CorruptBatchError`` without a place.
+    Raises:
+        CorruptBatchError: the bytes are not a valid record.
+        HeaderLimitError: it has too many headers; none of them was decoded.
     """
     try:
         byte_count, position = read_varint(data, position)
         end = position + byte_count
         if byte_count < 1 or end > len(data):
             raise CorruptBatchError(
-                reason=f"its length is {byte_count} and {len(data) - position} bytes are left"
+                reason=f"invalid record length {byte_count}, {len(data) - position} bytes are left"
             )
         timestamp_delta, position = read_varlong(data, position + 1)
         offset_delta, position = read_varint(data, position)
@@ -91,10 +95,11 @@ def read_record(data: bytes, position: int) -> tuple[StoredRecord, int]:
         value, position = _read_bytes(data, position, end, "value")
         headers, position = _read_headers(data, position, end)
     except MalformedVarintError as error:
-        raise CorruptBatchError(reason=f"a varint is malformed: {error.reason}") from None
+        raise CorruptBatchError(reason=f"malformed varint: {error.reason}") from None
     if position != end:
         raise CorruptBatchError(
-            reason=f"its length is {byte_count} and its fields take {byte_count + position - end}"
+            reason=f"record length {byte_count}, but its fields have "
+            f"{byte_count + position - end} bytes"
         )
     return StoredRecord(timestamp_delta, offset_delta, key, value, headers), end
 
@@ -105,7 +110,7 @@ def _read_bytes(data: bytes, position: int, end: int, what: str) -> tuple[bytes 
         return None, position
     after = position + byte_count
     if byte_count < 0 or after > end:
-        raise CorruptBatchError(reason=f"its {what} claims {byte_count} bytes")
+        raise CorruptBatchError(reason=f"invalid {what} length {byte_count}")
     return data[position:after], after
 
 
@@ -113,11 +118,11 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, .
     count, position = read_varint(data, position)
     if count == 0:
         return (), position
-    if not 0 < 2 * count <= end - position:  # a header has two lengths of a byte at least
-        raise CorruptBatchError(reason=f"it claims {count} headers")
+    if not 0 < 2 * count <= end - position:  # a header has at least two length bytes
+        raise CorruptBatchError(reason=f"invalid header count {count}")
     if count > HEADERS_PER_RECORD_MAX:
         raise HeaderLimitError(
-            reason=f"it has {count} headers, and {HEADERS_PER_RECORD_MAX} are allowed",
+            reason=f"it has {count} headers, at most {HEADERS_PER_RECORD_MAX} are allowed",
             header_count_max=HEADERS_PER_RECORD_MAX,
         )
     headers = []
@@ -125,7 +130,7 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[tuple[Header, .
         key, position = _read_bytes(data, position, end, "header key")
         value, position = _read_bytes(data, position, end, "header value")
         if key is None:
-            raise CorruptBatchError(reason="a header has no key")
+            raise CorruptBatchError(reason="null header key")
         headers.append(_header(key, value))
     return tuple(headers), position
 
@@ -138,12 +143,12 @@ def _header(key: bytes, value: bytes | None) -> Header:
 
 
 def header_key(header: Header) -> bytes:
-    """Return the key as it is stored."""
+    """Return the stored bytes of the header's key."""
     return header.key.encode() if header.raw_key is None else header.raw_key
 
 
 def record_bytes(record: StoredRecord) -> bytes:
-    """The record with its length in front."""
+    """Encode a record, its length included."""
     parts = [b"\0", varint(record.timestamp_delta), varint(record.offset_delta)]
     _add_bytes(parts, record.key)
     _add_bytes(parts, record.value)
@@ -163,5 +168,5 @@ def _add_bytes(parts: list[bytes], data: bytes | None) -> None:
 
 
 def wrapped_int64(value: int) -> int:
-    """Wrap as Java's long does: a time's delta may reach across the whole range."""
+    """Wrap ``value`` like Java's long: a timestamp delta may overflow."""
     return (value + 2**63) % 2**64 - 2**63

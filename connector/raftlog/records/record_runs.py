@@ -1,11 +1,21 @@
-"""Runs of records of many batches, and how long ones are split so that they are parsed faster.
+"""Runs of contiguous records, and the split of long runs into shorter ones.
 
-Rules of this file:
+``record_columns`` follows all runs together, one record of each run per step, so its speed depends
+on the number of runs. A few large batches are few long runs; they are split every 32 records:
 
-1. Splitting is a guess that the chain of lengths proves or refutes: a piece holds that many records
-   and ends where the next one begins, or the guess was wrong and the batch is followed whole.
-2. The guess is made for what KRaft writes: records without key, all at the batch's own time, with
-   offsets that count up (Kafka: ``BatchBuilder``). Other batches are left whole.
+    records of a batch      r0 ... r31  r32 ... r63  r64 ... r95  r96 ... r99
+    runs                    |-- 32 --|  |-- 32 --|   |-- 32 --|   |--- 4 ---|
+
+The start of record 32 is found by a search for the bytes that KRaft writes (records without key,
+all with the batch's timestamp, contiguous offsets; Kafka: ``BatchBuilder``):
+
+    record 31        record 32
+    ... headers: 00  length: ..  attributes: 00  timestamp delta: 00  offset delta: 40  key: 01 ...
+                                |-------------------- searched ---------------------------|
+
+A value may contain the same bytes, so a split is a guess. The caller verifies it: following 32
+records must end exactly at the start of the next run. Otherwise the unsplit runs are followed.
+Batches of any other form are not split.
 """
 
 from __future__ import annotations
@@ -22,12 +32,12 @@ from .varint_numpy import Bytes
 _RUN_RECORDS: Final = 32
 _LONG_RUN_RECORDS: Final = 3 * _RUN_RECORDS
 _MANY_RUNS: Final = 96
-"""So many long runs go well together as they are."""
+"""With this many long runs or more, splitting saves no time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRuns:
-    """Where rows of records begin and end in ``data``, and how many each holds."""
+    """Start and end position of each run in ``data``, and its number of records."""
 
     data: Bytes
     start: Int64s
@@ -40,7 +50,7 @@ class RecordRuns:
 
 @dataclass(frozen=True, slots=True)
 class BatchRuns:
-    """The records of batches, one batch behind the other: a run for each."""
+    """One run per batch, contiguous in ``data`` and in order of the batches."""
 
     runs: RecordRuns
     last_offset_delta: Int64s
@@ -54,12 +64,12 @@ class BatchRuns:
         return self.runs.record_count
 
     def first(self, count: int) -> BatchRuns:
-        """The runs of the first ``count`` batches."""
+        """Return the runs of the first ``count`` batches."""
         return BatchRuns(self.runs[np.arange(count)], self.last_offset_delta[:count])
 
 
 def split_long_runs(batch_runs: BatchRuns) -> RecordRuns | None:
-    """The same records in more and shorter runs, or None if there is nothing to split."""
+    """Return the same records in more, shorter runs, or None if no run is split."""
     runs = batch_runs.runs
     counts = runs.record_count
     long = np.flatnonzero(
@@ -71,16 +81,16 @@ def split_long_runs(batch_runs: BatchRuns) -> RecordRuns | None:
     more: list[Int64s] = []
     for row in long.tolist():
         start, count = int(runs.start[row]), int(counts[row])
-        cuts = _cuts(runs.data[start : int(end[row])].tobytes(), count)
-        if not cuts:
+        splits = _find_splits(runs.data[start : int(end[row])].tobytes(), count)
+        if not splits:
             continue
-        parts = np.empty((3, len(cuts)), np.int64)
-        parts[0] = cuts
+        parts = np.empty((3, len(splits)), np.int64)
+        parts[0] = splits
         parts[0] += start
         parts[1, :-1] = parts[0, 1:]
         parts[1, -1] = end[row]
         parts[2, :-1] = _RUN_RECORDS
-        parts[2, -1] = count - len(cuts) * _RUN_RECORDS
+        parts[2, -1] = count - len(splits) * _RUN_RECORDS
         end[row], record_count[row] = parts[0, 0], _RUN_RECORDS
         more.append(parts)
     if not more:
@@ -94,20 +104,20 @@ def split_long_runs(batch_runs: BatchRuns) -> RecordRuns | None:
     )
 
 
-def _cuts(data: bytes, record_count: int) -> list[int]:
-    """Where every 32nd record probably begins, as far as it is seen."""
-    cuts: list[int] = []
+def _find_splits(data: bytes, record_count: int) -> list[int]:
+    """Return the probable positions of records 32, 64, ..., up to the first one not found."""
+    splits: list[int] = []
     at = 0
-    usual = _RUN_RECORDS * len(data) // record_count
+    run_bytes = _RUN_RECORDS * len(data) // record_count
     for delta in range(_RUN_RECORDS, record_count, _RUN_RECORDS):
-        # attributes 0, timestamp delta 0, this offset delta, no key
-        looks = b"\0\0" + varint(delta) + b"\x01"
-        found = data.find(looks, at + usual * 3 // 4, at + usual * 2)
+        # attributes 0, timestamp delta 0, offset delta, key length -1
+        pattern = b"\0\0" + varint(delta) + b"\x01"
+        found = data.find(pattern, at + run_bytes * 3 // 4, at + run_bytes * 2)
         if found < 0:
-            found = data.find(looks, at + 2, at + usual * 4)
+            found = data.find(pattern, at + 2, at + run_bytes * 4)
         if found < 0:
             break
-        # Before it lies the record's length, and before that the last record's header count, 0.
+        # The record's length precedes the pattern, in one byte or, with a continuation bit, two.
         at = found - 2 if data[found - 2] >= 0x80 else found - 1
-        cuts.append(at)
-    return cuts
+        splits.append(at)
+    return splits

@@ -1,13 +1,19 @@
-"""The hot path: a buffer of record batches in, columns out, no Python object per record.
+"""Scan of a buffer of record batches to columns, without a Python object per record.
 
-Rules of this file:
+Steps, each on all batches of the buffer:
 
-1. ``scan`` is one pure function: bytes in, ``Scan`` out. Equal input gives equal output, and what
-   it says of any bytes is what ``batch.read_batch`` says of them, batch for batch.
-2. The order is that of trust: lengths, CRCs, headers, decompression, records. Damage ends the scan
-   before the damaged batch; what lies before it is given out, with the error beside it.
-3. Memory is bounded by the buffer, by ``SCAN_DECOMPRESSED_BYTES_MAX`` plus one batch and by
-   ``HEADERS_PER_BATCH_MAX``: then the scan ends with ``Stop.FULL``.
+    index_batches       lengths and magic     positions and headers of the batches
+    first_bad_crc       CRCs
+    damaged_headers     other header fields
+    _batch_runs         decompression         bytes of all records
+    parse_records       records               positions of keys, values and headers
+    _record_columns                           Arrow columns
+
+A corrupt batch ends the scan; the batches before it are returned, together with the error. The
+result is the same as that of ``batch.read_batch`` for each batch, errors included.
+
+Memory is bounded by the buffer, by ``SCAN_DECOMPRESSED_BYTES_MAX`` plus one batch, and by
+``HEADERS_PER_BATCH_MAX``. At these limits the scan ends with ``Stop.FULL``.
 """
 
 from __future__ import annotations
@@ -49,7 +55,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The buffer, and how its errors are told."""
+    """Buffer to scan, and its location for errors."""
 
     view: memoryview
     path: str | None
@@ -67,13 +73,14 @@ def scan(
     file_position: int = 0,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Scan:
-    """Check and decode the batches of ``buffer``.
+    """Verify and decode the batches of ``buffer``.
 
-    ``file_position`` is where the buffer begins in ``path``. Batches wholly below ``start_offset``
-    are passed over unchecked, the first one at or behind ``end_offset`` ends the scan, and of those
-    between only the records within [start_offset, end_offset) are given.
+    Records in [``start_offset``, ``end_offset``) are returned. Leading batches below
+    ``start_offset`` are skipped without verification; the first batch whose base offset is >=
+    ``end_offset`` ends the scan. ``file_position`` is the position of the buffer in the file
+    ``path``.
 
-    Raises nothing for bad bytes: see ``Scan.stop`` and ``Scan.error``.
+    Corrupt bytes raise nothing: see ``Scan.stop`` and ``Scan.error``.
     """
     source = _Source(memoryview(buffer), path, file_position, decompressed_bytes_max)
     spans = clip(index_batches(source.view, path, file_position), start_offset, end_offset)
@@ -94,7 +101,7 @@ def scan(
         error = _error_at(source, spans, parsed.ordinal)
         spans = spans.cut(parsed.ordinal, Stop.DAMAGED, error)
         parsed = parse_records(batch_runs.first(parsed.ordinal))
-    assert isinstance(parsed, RecordFields), "what comes before the first such batch is whole"
+    assert isinstance(parsed, RecordFields), "batches before the first corrupt one are valid"
     batches = batch_columns(spans, file_position)
     mask = _row_mask(batches, parsed, start_offset, end_offset)
     if mask is not None:
@@ -109,7 +116,7 @@ def scan(
 
 
 def _up_to_limit(spans: BatchSpans) -> BatchSpans:
-    """At most ``SCAN_BYTES_MAX`` bytes of batches, and one batch at least."""
+    """Return at most ``SCAN_BYTES_MAX`` bytes of batches, but at least one batch."""
     position = spans.position
     if len(position) and spans.end_position - int(position[0]) > SCAN_BYTES_MAX:
         fitting = np.searchsorted(spans.batch_end - position[0], SCAN_BYTES_MAX, side="right")
@@ -120,22 +127,22 @@ def _up_to_limit(spans: BatchSpans) -> BatchSpans:
 
 
 def _error_at(source: _Source, spans: BatchSpans, ordinal: int) -> CorruptBatchError:
-    """What the reader of single batches says of a batch that is damaged."""
+    """Return the error that ``read_batch`` raises for a corrupt batch."""
     position = int(spans.position[ordinal])
     try:
         batch = read_batch(
             source.view, position, path=source.path, file_position=source.file_position
         )
-        assert isinstance(batch, RecordBatch), "its length was looked at"
+        assert isinstance(batch, RecordBatch), "index_batches checked its length"
         for _ in batch.records(decompressed_bytes_max=source.decompressed_bytes_max):
             pass
     except CorruptBatchError as error:
         return error
-    raise AssertionError("the two readers agree on what is damaged")
+    raise AssertionError("read_batch and scan must reject the same batches")
 
 
 def _batch_runs(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, BatchRuns]:
-    """The records of the batches as bytes, decompressed; of fewer batches if one cannot be."""
+    """Return the decompressed records, of fewer batches if one is corrupt or a limit is reached."""
     if not len(spans.position):
         data = np.empty(0, np.uint8)
         start = end = spans.position
@@ -155,9 +162,9 @@ def _batch_runs(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, BatchRu
 
 
 def _decompress(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, bytearray, list[int]]:
-    """The records of the batches, and where those of each one end.
+    """Return the batches that were decompressed, their records, and the end of each one's records.
 
-    Ends after the batch that takes the sum beyond the limit.
+    Stops after the batch that exceeds ``SCAN_DECOMPRESSED_BYTES_MAX`` in total.
     """
     plain = bytearray()
     ends: list[int] = []
@@ -187,7 +194,7 @@ def _decompress(source: _Source, spans: BatchSpans) -> tuple[BatchSpans, bytearr
 def _row_mask(
     batches: BatchColumns, parsed: RecordFields, start_offset: int | None, end_offset: int | None
 ) -> Bools | None:
-    """Which records lie in the range that was asked for; None means all of them."""
+    """Return which records are in [``start_offset``, ``end_offset``); None means all of them."""
     if not len(batches):
         return None
     cut_front = start_offset is not None and bool((batches.base_offset < start_offset).any())
@@ -206,7 +213,7 @@ def _row_mask(
 def _record_columns(
     batches: BatchColumns, data: Bytes, parsed: RecordFields, columns: Column
 ) -> RecordColumns:
-    """Build the columns that were asked for."""
+    """Build the requested columns."""
     ordinal = parsed.batch_ordinal
     offset = timestamp_ms = leader_epoch = key = value = headers = None
     if Column.OFFSET in columns:
@@ -234,7 +241,7 @@ def _record_columns(
 
 
 def _timestamps_ms(batches: BatchColumns, parsed: RecordFields) -> Int64s:
-    """Each record's own time, or the log's where that is what the batch holds."""
+    """Return each record's timestamp: its own, or the batch's for LOG_APPEND_TIME."""
     ordinal = parsed.batch_ordinal
     created_ms = batches.base_timestamp_ms[ordinal] + parsed.timestamp_delta
     appended = batches.is_log_append_time

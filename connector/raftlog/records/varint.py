@@ -1,14 +1,11 @@
-"""Variable-length integers as Kafka writes them inside records and flexible messages.
+"""Variable-length integers of Kafka's records and flexible messages (Kafka: ``ByteUtils``).
 
-Rules of this file:
+Little-endian base 128 with continuation bit 0x80. Records use zigzag varints (``read_varint``,
+``read_varlong``), flexible messages unsigned ones (``read_unsigned_varint``).
 
-1. Little-endian base 128, continuation bit 0x80. Record framing uses zigzag (``read_varint``,
-   ``read_varlong``); flexible messages use unsigned ones (``read_unsigned_varint``). Kafka:
-   ``ByteUtils``.
-2. A 32-bit varint has at most 5 bytes and a 64-bit one at most 10. One that does not end there, or
-   holds more bits than its type, is ``MalformedVarintError``: Kafka never writes it.
-3. Readers take any bytes-like object and a position in it, and return the value and the position
-   behind it.
+Readers return the value and the position after it. They raise ``MalformedVarintError`` if the data
+ends inside the varint, if a 32-bit varint has more than 5 bytes or a 64-bit one more than 10, or if
+the value has more bits than its type.
 """
 
 from __future__ import annotations
@@ -29,32 +26,32 @@ def _read(buffer: Buffer, position: int, byte_count_max: int, bit_count: int) ->
         if byte < 0x80:
             if value >> bit_count:
                 raise MalformedVarintError(
-                    position=position, reason=f"it holds more than {bit_count} bits"
+                    position=position, reason=f"value has more than {bit_count} bits"
                 )
             return value, at + 1
         shift += 7
     if end - position == byte_count_max:
         raise MalformedVarintError(
-            position=position, reason=f"it does not end within {byte_count_max} bytes"
+            position=position, reason=f"it is longer than {byte_count_max} bytes"
         )
-    raise MalformedVarintError(position=position, reason="the bytes end inside it")
+    raise MalformedVarintError(position=position, reason="unexpected end of data")
 
 
 def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read an unsigned 32-bit varint. Returns (value, next position)."""
+    """Read an unsigned 32-bit varint; return the value and the position after it."""
     if 0 <= position < len(buffer) and buffer[position] < 0x80:
         return buffer[position], position + 1
     return _read(buffer, position, VARINT_BYTES_MAX, 32)
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a zigzag 32-bit varint. Returns (value, next position)."""
+    """Read a zigzag 32-bit varint; return the value and the position after it."""
     raw, after = read_unsigned_varint(buffer, position)
     return (raw >> 1) ^ -(raw & 1), after
 
 
 def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Read a zigzag 64-bit varint. Returns (value, next position)."""
+    """Read a zigzag 64-bit varint; return the value and the position after it."""
     if 0 <= position < len(buffer) and buffer[position] < 0x80:
         raw, after = buffer[position], position + 1
     else:
@@ -63,7 +60,7 @@ def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def unsigned_varint(value: int) -> bytes:
-    """The bytes of ``value``, which must not be negative."""
+    """Encode ``value``, which must not be negative, as an unsigned varint."""
     assert value >= 0, "an unsigned varint is never negative"
     if value < 0x80:
         return _ONE_BYTE[value]
@@ -80,12 +77,12 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """The zigzag bytes of a 32-bit or a 64-bit signed ``value`` (they differ in range only)."""
+    """Encode a signed 32-bit or 64-bit ``value`` as a zigzag varint (both have the same bytes)."""
     return unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 def varint_byte_count(value: int) -> int:
-    """How many bytes ``varint`` gives."""
+    """Return the number of bytes of ``varint(value)``."""
     raw = value << 1 if value >= 0 else (-value << 1) - 1
     return (raw.bit_length() + 6) // 7 or 1
 

@@ -1,10 +1,8 @@
-"""Varints read by the thousand, with numpy.
+"""Vectorized reading of varints with numpy.
 
-Rules of this file:
-
-1. ``at`` may point behind the end of the data, where the last byte is read again and again. So
-   whoever calls checks where a record's last field ends.
-2. ``bad`` is set for a varint of too many bytes or bits, which ``varint.read_varint`` refuses.
+``at`` are the positions of the varints. Positions beyond the end of ``data`` read its last byte
+repeatedly, so the caller must check the end position of a record's last field. ``bad`` is set for
+each varint that ``varint.read_varint`` or ``read_varlong`` rejects for its length or value.
 """
 
 from __future__ import annotations
@@ -20,16 +18,13 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def read_varints(data: Bytes, at: Int64s, bad: Bools) -> tuple[Int64s, Int64s]:
-    """Zigzag 32-bit varints at the positions ``at``. Returns values and the positions behind them.
-
-    Sets ``bad`` where one is malformed.
-    """
+    """Read zigzag 32-bit varints; return the values and the positions after them."""
     raw, after = _read(data, at, bad, VARINT_BYTES_MAX, 0x0F)
     return (raw >> 1) ^ -(raw & 1), after
 
 
 def read_varlongs(data: Bytes, at: Int64s, bad: Bools) -> tuple[Int64s, Int64s]:
-    """Zigzag 64-bit varints, as ``read_varints``."""
+    """Read zigzag 64-bit varints; return the values and the positions after them."""
     raw, after = _read(data, at, bad, VARLONG_BYTES_MAX, 0x01)
     half = (raw.view(np.uint64) >> np.uint64(1)).view(np.int64)
     return half ^ -(raw & 1), after
@@ -40,7 +35,7 @@ def _read(
 ) -> tuple[Int64s, Int64s]:
     byte = data.take(at, mode="clip")
     after = at + 1
-    more = byte >> 7  # 1 where the varint goes on, else 0
+    more = byte >> 7  # the continuation bit: 1 or 0
     if not more.any():
         return byte.astype(np.int64), after
     raw = (byte & 0x7F).astype(np.int64)
