@@ -107,9 +107,7 @@ class CheckedCore(QuorumCore):
         written = self._written
         leader_and_epoch = getattr(response, "leader_and_epoch", None)
         if leader_and_epoch is not None:
-            assert leader_and_epoch.epoch <= written.epoch, (
-                "epochs are durable when sent"
-            )
+            assert leader_and_epoch.epoch <= written.epoch, "epochs are durable when sent"
         asked = self._votes_asked.pop(request_id, None)
         if asked is None or not isinstance(response, VoteResponse):
             return
