@@ -1,4 +1,4 @@
-"""Append to a log that is open for writing, and read back what its directory holds."""
+"""Appends to a log that is open for writing, and reads of its directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPIC_ID = "A" * 21 + "Q"
 DIRECTORY = "/data/orders-0"
 NOW_MS = 1_000_000
 SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=300)
-"""Rolls every dozen batches, with a few index entries a segment."""
+"""Settings that roll a segment every 12 batches or so, with a few index entries per segment."""
 KRAFT_SMALL = LogConfig(values=ValueKind.KRAFT, segment_bytes=2_000)
 
 
@@ -56,7 +56,7 @@ def batch(
 
 
 def append(log: ReplicatedLog, *values: bytes, timestamp_ms: int | None = None) -> int:
-    """Append one batch, not synced; its base offset."""
+    """Append one batch without a sync; return its base offset."""
     base_offset = log.end_offset
     data = batch(*values, base_offset=base_offset, epoch=log.epoch, timestamp_ms=timestamp_ms)
     log.append_as_leader([data])
@@ -71,7 +71,7 @@ def fill(log: ReplicatedLog, batch_count: int, *, value_bytes: int = 100) -> Non
 
 
 def batches_of(storage: Storage, directory: str = DIRECTORY) -> list[RecordBatch]:
-    """Every batch in the directory's segments."""
+    """Return all batches in the directory's segments."""
     found = []
     for base_offset in read_listing(storage.list_names(directory)).segments:
         path = storage.join(directory, offset_name(base_offset, LOG_SUFFIX))
@@ -81,7 +81,7 @@ def batches_of(storage: Storage, directory: str = DIRECTORY) -> list[RecordBatch
 
 
 def values_of(storage: Storage, directory: str = DIRECTORY) -> dict[int, bytes | None]:
-    """The value of every data record by its offset."""
+    """Return the value of each data record by its offset."""
     return {
         record.offset: record.value
         for one in batches_of(storage, directory)

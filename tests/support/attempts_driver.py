@@ -1,8 +1,8 @@
-"""A Spark driver of its own whose tasks are tried more than once, because of what befalls them.
+"""Spark driver in its own process whose tasks have several attempts, caused by failures.
 
-``python -m tests.support.attempts_driver SOURCE HOME`` writes in a batch and, from the log SOURCE,
-as a stream into the log ``HOME/<way>-<trouble>``. An attempt of a task that has taken all its rows
-leaves a file ``<partition>.<attempt>`` in ``HOME/<way>-<trouble>.ended``.
+``python -m tests.support.attempts_driver SOURCE HOME`` writes a batch and, from the log SOURCE, a
+stream to the log ``HOME/<way>-<trouble>``. A task attempt that has consumed all its rows creates a
+file ``<partition>.<attempt>`` in ``HOME/<way>-<trouble>.ended``.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ if TYPE_CHECKING:
 
 PARTITIONS = 3
 UNLUCKY = 1
-"""The partition whose first attempt has trouble."""
+"""The partition whose first attempt fails."""
 HOSTS = ("127.0.0.1", "127.0.0.2")
-"""Spark does not speculate on the host that has the first attempt."""
+"""Spark does not start speculative attempts on the host of the first attempt."""
 
 
 def comes_first(gate: Path) -> bool:
-    """Whether no other attempt has come as far. On a busy machine that need not be attempt 0: where
-    it starts slowly Spark makes another one, which may overtake it."""
+    """Return whether no other attempt has reached this point.
+
+    On a busy machine that is not necessarily attempt 0: if it starts slowly, Spark starts a second
+    attempt, which may overtake it.
+    """
     try:
         gate.with_name("first").touch(exist_ok=False)
     except FileExistsError:
@@ -52,13 +55,13 @@ def comes_first(gate: Path) -> bool:
 
 
 def fail(gate: Path, _attempt: int) -> None:
-    """The first attempt ends with an error."""
+    """Raise an error in the first attempt."""
     if comes_first(gate):
         raise RuntimeError("the first attempt fails")
 
 
 def lose_executor(gate: Path, _attempt: int) -> None:
-    """The executor of the first attempt dies, with all that it runs."""
+    """Kill the executor of the first attempt."""
     if comes_first(gate):
         told = subprocess.check_output(["ps", "-o", "ppid=", "-p", str(os.getppid())])
         os.kill(int(told), signal.SIGKILL)
@@ -66,13 +69,13 @@ def lose_executor(gate: Path, _attempt: int) -> None:
 
 
 def straggle(gate: Path, attempt: int) -> None:
-    """The first attempt goes on once another one has come as far."""
+    """Delay the first attempt until another one has reached the same point."""
     with gate.open("rb" if attempt == 0 else "wb"):
         pass
 
 
 def ended_of(sink: Path) -> Path:
-    """Where attempts leave word."""
+    """Return the directory in which attempts create their files."""
     return sink.with_name(f"{sink.name}.ended")
 
 
@@ -85,7 +88,7 @@ WAYS = ("batch", "stream")
 
 
 class Troubled:
-    """What is made of a writer: behind the last row of the unlucky partition comes the trouble."""
+    """Wrapper of a writer that fails after the last row of the failing partition."""
 
     _plan: WritePlan
 
@@ -103,11 +106,11 @@ class Troubled:
 
 
 class TroubledWriter(Troubled, RaftlogWriter):
-    """The sink of batches."""
+    """Batch sink with a failing attempt."""
 
 
 class TroubledStreamWriter(Troubled, RaftlogStreamWriter):
-    """The sink of streams."""
+    """Streaming sink with a failing attempt."""
 
 
 class TroubledSource(RaftlogDataSource):
@@ -129,10 +132,9 @@ class TroubledSource(RaftlogDataSource):
 
 
 def session() -> SparkSession:
-    """A session on two executors of a core each.
+    """Return a session on two executors of one core each.
 
-    Master and workers are in this driver's JVM, as those of ``local-cluster`` are; but that has
-    one host only.
+    Master and workers run in this driver's JVM, as with ``local-cluster``, which has one host only.
     """
     roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
     os.environ |= {

@@ -1,4 +1,4 @@
-"""Tell a memory of batches in a line each: offsets run on by themselves, and so does log time."""
+"""Short ways to feed a producer state manager batch by batch, with increasing offsets and times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftlog.log.writing.producer_state_manager import ProducerStateManager
 
 
 class BatchFeeder:
-    """Feeds one memory. Every batch is a millisecond later than the last, unless it says."""
+    """Feeder of one producer state. Each batch is 1 ms later than the last one by default."""
 
     def __init__(self, producer_state: ProducerStateManager | None = None) -> None:
         self.producer_state = (
@@ -39,7 +39,7 @@ class BatchFeeder:
         time_ms: int | None = None,
         name: str | None = None,
     ) -> BatchMetadata:
-        """A data batch. ``markers``: at which record of it which metadata marker stands."""
+        """Add a data batch. ``markers``: metadata transaction markers by index of the record."""
         has_producer = producer >= 0
         base = self.end
         metadata = BatchMetadata(
@@ -70,7 +70,7 @@ class BatchFeeder:
         coordinator_epoch: int = 0,
         time_ms: int | None = None,
     ) -> tuple[AbortedTransaction, ...]:
-        """The control batch that ends a producer's transaction."""
+        """Add the control batch that ends a producer's transaction."""
         metadata = BatchMetadata(
             base_offset=self.end,
             last_offset=self.end,
@@ -91,7 +91,7 @@ class BatchFeeder:
 
 
 def restarted(producer_state: ProducerStateManager) -> ProducerStateManager:
-    """The memory after a restart: through the bytes of its snapshot."""
+    """Return the producer state after a restart, restored from the bytes of its snapshot."""
     return ProducerStateManager.decode_snapshot(
         producer_state.encode_snapshot(), "/log/s", producer_state.end_offset
     )

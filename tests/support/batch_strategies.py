@@ -1,4 +1,4 @@
-"""Hypothesis strategies for batches as Kafka could write them, and lies under a sound CRC."""
+"""Hypothesis strategies for valid Kafka batches, and for invalid ones with a matching CRC."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMES_MS = st.one_of(st.integers(1_600_000_000_000, 1_800_000_000_000), INT64)
 LONG = st.builds(
     lambda byte, count: byte * count, st.binary(min_size=1, max_size=1), st.integers(8150, 8250)
 )
-"""Around the length from which a varint takes three bytes."""
+"""Lengths around the limit at which a varint has three bytes."""
 MAYBE_BYTES = st.none() | st.binary(max_size=80) | LONG
 HEADERS = st.lists(
     st.builds(Header, st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=4
@@ -31,7 +31,7 @@ HEADERS = st.lists(
 
 @st.composite
 def new_batches(draw: st.DrawFn, count_max: int = 12) -> NewRecordBatch:
-    """Batches of every kind, with and without gaps in their offsets."""
+    """Strategy for batches of every kind, with and without gaps in their offsets."""
     count = draw(st.integers(0, count_max))
     steps = draw(st.lists(st.integers(1, 1000) | st.just(1), min_size=count, max_size=count))
     plain = draw(st.booleans())  # as KRaft writes: no keys, one time, no gaps
@@ -65,7 +65,7 @@ def new_batches(draw: st.DrawFn, count_max: int = 12) -> NewRecordBatch:
 
 
 def resealed(batch: bytes) -> bytes:
-    """``batch`` with the length and the CRC that its bytes ask for: damage that no CRC finds."""
+    """Return ``batch`` with length and CRC recomputed: corruption that no CRC detects."""
     fields = list(BATCH_HEADER.unpack_from(batch))
     payload = batch[BATCH_HEADER_BYTES:]
     fields[1] = len(batch) - 12

@@ -1,4 +1,4 @@
-"""A batch that was read, as one to be written again."""
+"""Conversion of a batch that was read to one to be written."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from raftlog.records.record import wrapped_int64
 
 
 def to_new_batch(batch: RecordBatch) -> NewRecordBatch:
-    """The same batch to be written again: ``encode_batch`` gives the same bytes.
+    """Return the same batch to be written: ``encode_batch`` returns equal bytes.
 
-    (If it is compressed: the same records.)
+    If it is compressed, the records are equal, the bytes may differ.
     """
     records = tuple(
         NewRecord(

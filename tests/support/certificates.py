@@ -1,9 +1,7 @@
-"""Certificates for tests: a CA, and what it signs, as PEM files in a directory.
+"""Certificates for tests: a CA and the certificates it signs, as PEM files in a directory.
 
-Rules of this file:
-
-1. Times are far from now, whatever the clock says: valid ones from 2000 to 2100, and the one that
-   has expired ended in 2001.
+Validity does not depend on the clock: valid certificates from 2000 to 2100, the expired one until
+2001.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ _LONG_AGO = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True)
 class KeyPair:
-    """Paths of a certificate and of its key."""
+    """Paths of a certificate and its key."""
 
     certificate: str
     key: str
 
 
 class Authority:
-    """A CA that keeps its files in a directory."""
+    """CA with its files in a directory."""
 
     def __init__(self, directory: Path, name: str = "test CA") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -63,7 +61,7 @@ class Authority:
         password: bytes | None = None,
         file_name: str | None = None,
     ) -> KeyPair:
-        """A certificate and key under ``file_name`` (by default the name's), mode 0600."""
+        """Sign a certificate; write it and its key to ``file_name`` (default: the name)."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [common_name] if common_name is not None else []
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, one) for one in names])

@@ -1,4 +1,4 @@
-"""Images of small clusters, and short ways to change them in tests."""
+"""Images of small clusters, and short ways to change them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from raftlog_state.metadata_loader import LogRecord, MetadataLoader
 from raftlog_state.records import DecodedRecord
 
 LEVELS = (7, 8, 11, 12, 13, 14, 15, 17, 21, 23, 30)
-"""Levels of metadata.version at which what is written changes."""
+"""Levels of metadata.version at which the written records change."""
 
 
 def directory(broker_id: int, number: int = 0) -> str:
-    """The id of a log directory of a broker."""
+    """Return the id of a log directory of a broker."""
     return f"dir{number}ofbroker{broker_id}AAAAAAAAAAAAA"[:21] + "A"
 
 
 def broker(broker_id: int, level: int = 30, **differing: Any) -> BrokerRow:
-    """A broker that lives, with one log directory where the level has them."""
+    """Return an unfenced broker, with one log directory if the level has them."""
     row: dict[str, Any] = {
         "broker_id": broker_id,
         "incarnation_id": directory(broker_id, 9),
@@ -53,7 +53,7 @@ def broker(broker_id: int, level: int = 30, **differing: Any) -> BrokerRow:
 def cluster(
     *rows: Row, brokers: int = 3, level: int = 30, elr: bool = False, offset: int = 9
 ) -> MetadataImage:
-    """An image of a cluster: brokers 1 to ``brokers`` and what else is given."""
+    """Return the image of a cluster with brokers 1 to ``brokers``."""
     features = [FeatureRow(name="metadata.version", level=level)]
     if elr:
         features.append(FeatureRow(name="eligible.leader.replicas.version", level=1))
@@ -70,12 +70,12 @@ def planned(
 def records_of(
     image: MetadataImage, *changes: Mapping[str, Any] | ChangeRequest, seed: int = 1
 ) -> list[DecodedRecord]:
-    """The records of changes, without markers."""
+    """Return the records of changes, without markers."""
     return list(planned(image, *changes, seed=seed).change_records)
 
 
 def replayed(image: MetadataImage, values: Iterable[bytes], timestamp_ms: int = 5) -> MetadataImage:
-    """The image that a reader has behind these values, in one batch behind the image."""
+    """Return the image after these values are replayed in one batch after the image."""
     loader = MetadataLoader(image)
     loader.append(
         LogRecord(offset, image.leader_epoch, timestamp_ms, value)
@@ -88,7 +88,7 @@ def replayed(image: MetadataImage, values: Iterable[bytes], timestamp_ms: int = 
 def after(
     image: MetadataImage, *changes: Mapping[str, Any] | ChangeRequest, seed: int = 1
 ) -> MetadataImage:
-    """The image that a reader has behind the changes."""
+    """Return the image after the changes are replayed."""
     return replayed(image, planned(image, *changes, seed=seed).values())
 
 

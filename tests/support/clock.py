@@ -1,4 +1,4 @@
-"""A clock for tests: time passes only when somebody sleeps."""
+"""Clock for tests: time advances only by sleeping."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.small_logs import TIME_MS
 
 @dataclass
 class StoppedClock:
-    """A clock that moves only when somebody sleeps."""
+    """Clock that advances only by ``sleep``."""
 
     at_ms: int = TIME_MS + 10**12
     slept_ms: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Whether what a death left can be opened, and holds what was promised."""
+"""Check that a log can be opened after a crash, and has everything that was acknowledged."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tests.support.witness import DIRECTORY, NOW_MS, Witness
 from tests.support.written_logs import encoded
 
 DEEP_EVERY: Final = 8
-"""So many disks are opened for each one that is also read and written on."""
+"""One in this many opened disks is also read and written."""
 
 _DEATHS: Final = (None, *Survival)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What recovery made of one disk. Equal disks are recovered once."""
+    """Result of recovery on one disk. Equal disks are recovered once."""
 
     recovered: RecoveredLog
     batches: list[RecordBatch]
 
 
 class CrashChecker:
-    """Opens what deaths left of one log, and holds it against the witness.
+    """Checker that opens the disks left by crashes of one log, and compares them with the witness.
 
-    ``states`` is how many deaths were looked at, ``disks`` how many different disks they left, and
-    ``second_deaths`` how many recoveries were cut short, or lost their power right behind.
+    ``states`` counts the crashes, ``disks`` the different disks they left, and ``second_deaths``
+    the recoveries that were interrupted, or lost power right after they ended.
     """
 
     def __init__(self, witness: Witness) -> None:
@@ -52,7 +52,7 @@ class CrashChecker:
         return len(self._found)
 
     def check(self, state: CrashState) -> None:
-        """Open what ``state`` left: nothing promised is gone, nothing is there that never was."""
+        """Open what ``state`` left: check that no acknowledged batch is lost or invented."""
         self.states += 1
         if state.cut < self._witness.created:
             _check_unfinished(SimulatedDisk.after(state), self._witness)
@@ -87,11 +87,11 @@ class CrashChecker:
     def _check_second_deaths(
         self, state: CrashState, recording: Recording, once: tuple[object, ...]
     ) -> None:
-        """Recovery that dies at some operation, and is done again by the next process.
+        """Crash recovery at some operation, and recover again in the next process.
 
-        Whoever was only killed loses his power behind the recovery, too: what the next process
-        found, and may have shown to readers, is as good as promised. Only what he had not yet cut
-        when the power went may be there again.
+        After a kill, power may also be lost once recovery has ended: what the next process found,
+        and may have returned to readers, counts as acknowledged. Only bytes that were not truncated
+        yet may reappear after the power loss.
         """
         chance = Random(f"{state}")
         operation_count = len(recording.operations)
@@ -113,7 +113,7 @@ class CrashChecker:
 
 
 def _pending(state: CrashState) -> tuple[object, ...]:
-    """What is not synced on the disk of a process that was only killed: a later death needs it."""
+    """Return what is not synced on the disk of a killed process: a later crash needs it."""
     return () if state.survival is not None else (state.cut,)
 
 
@@ -134,7 +134,7 @@ def facts_of(recovered: RecoveredLog) -> tuple[object, ...]:
 
 
 def what_counts(recovered: RecoveredLog) -> tuple[object, ...]:
-    """The same without segments wholly below the log's start, which may go at any opening."""
+    """Return the batches without segments wholly below the log start, which any open may delete."""
     start = recovered.log_start_offset
     kept = tuple(one for one in recovered.segments if max(one.end_offset, one.base_offset) > start)
     kept = kept or recovered.segments[-1:]
@@ -143,7 +143,7 @@ def what_counts(recovered: RecoveredLog) -> tuple[object, ...]:
 
 
 def batches_of(disk: SimulatedDisk, recovered: RecoveredLog) -> list[RecordBatch]:
-    """The batches on disk, segment after segment; nothing may lie behind them."""
+    """Return the batches on disk, segment by segment; no bytes may follow them."""
     files = disk.files()
     found: list[RecordBatch] = []
     for segment in recovered.segments:
@@ -155,7 +155,7 @@ def batches_of(disk: SimulatedDisk, recovered: RecoveredLog) -> list[RecordBatch
 
 
 def _check_unfinished(disk: SimulatedDisk, witness: Witness) -> None:
-    """A log whose making was cut short is made by whoever tries again, or opened."""
+    """Check that a log whose creation was interrupted can be created again or opened."""
     try:
         names = disk.list_names(DIRECTORY)
     except LogNotFoundError:
@@ -206,7 +206,7 @@ def _check_batches(
 def _version(
     witness: Witness, state: CrashState, recovered: RecoveredLog, batches: list[RecordBatch]
 ) -> int:
-    """Which row of batches it is that was found."""
+    """Return which version of the log was found."""
     first = recovered.segments[0].base_offset
     for number, row in witness.rows(state.cut):
         if _same(batches, [one for one in row if first <= one.base_offset < recovered.end_offset]):
@@ -221,7 +221,7 @@ def _same(batches: list[RecordBatch], expected: list[RecordBatch]) -> bool:
 
 
 def _check_snapshots(state: CrashState, disk: SimulatedDisk, recovered: RecoveredLog) -> None:
-    """Every snapshot that can be seen is whole, and one allows the log to begin where it does."""
+    """Check that every visible snapshot is complete, and one allows the log's start offset."""
     start = recovered.log_start_offset
     assert recovered.segments[0].base_offset <= start
     log = open_log(disk, DIRECTORY)
@@ -235,7 +235,7 @@ def _check_snapshots(state: CrashState, disk: SimulatedDisk, recovered: Recovere
 def _check_reader(
     disk: SimulatedDisk, state: CrashState, recovered: RecoveredLog, batches: list[RecordBatch]
 ) -> None:
-    """A reader is given every batch once, in order, up to the same end."""
+    """Check that a reader gets every batch once, in order, up to the same end."""
     log = open_log(disk, DIRECTORY)
     assert log.log_end_offset == recovered.end_offset, state
     start = recovered.log_start_offset
@@ -246,7 +246,7 @@ def _check_reader(
 def _check_going_on(
     witness: Witness, disk: SimulatedDisk, state: CrashState, recovered: RecoveredLog
 ) -> None:
-    """What is appended and synced after the recovery survives the next power loss."""
+    """Check that records appended and synced after recovery survive the next power loss."""
     log = ReplicatedLog.open(
         disk, DIRECTORY, config=witness.config, now_ms=NOW_MS, is_single=witness.is_single
     )

@@ -1,9 +1,7 @@
-"""A proxy before a node that can lose answers: the request arrives, and the asker never hears.
+"""Proxy in front of a node that can drop responses: the request arrives, its response does not.
 
-Rules of this file:
-
-1. It forwards bytes and looks at nothing but which request a frame of the asker's is.
-2. Losing is ordered before the request is made, and counted: a test knows how many were lost.
+It forwards bytes and examines only the API key of requests. Drops are requested beforehand and
+counted.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ _LENGTH_BYTES: Final = 4
 
 
 class CuttingProxy:
-    """Listens on a port of loopback and forwards to another. Use it in a ``with`` statement."""
+    """Proxy on a loopback port. Use it in a ``with`` statement."""
 
     def __init__(self, port: int, node_port: int) -> None:
         self.port: Final = port
@@ -35,7 +33,7 @@ class CuttingProxy:
         return f"127.0.0.1:{self.port}"
 
     def lose_answers(self, api_key: int, count: int = 1) -> None:
-        """Of the next requests of this kind the answers are lost, with their connection."""
+        """Drop the responses, and close the connections, of the next requests of this kind."""
         with self._lock:
             self._losing[api_key] = count
 
@@ -95,7 +93,7 @@ class CuttingProxy:
         _shut(node)
 
     def _answer(self, node: socket.socket, asker: socket.socket, lost: threading.Event) -> None:
-        """Forward answers, until one is to be lost."""
+        """Forward responses until one is dropped."""
         while (frame := _frame(node)) is not None and not lost.is_set():
             try:
                 asker.sendall(frame)
@@ -110,7 +108,7 @@ class CuttingProxy:
 
 
 def _frame(source: socket.socket) -> bytes | None:
-    """The next frame with its length; None when there is none."""
+    """Read the next frame with its length; None at the end of the stream."""
     head = _exactly(source, _LENGTH_BYTES)
     if head is None:
         return None

@@ -1,9 +1,7 @@
-"""Every request that a node serves, in two forms: one that would do harm, and a harmless one.
+"""Every request that a node serves, in a harmful and a harmless form.
 
-Rules of this file:
-
-1. The dangerous form would change the node if its sender were believed: a record, a vote in a later
-   epoch, a voter more or less. The harmless one is well formed and answered with ``codes``.
+The harmful form would change the node if its sender were trusted: a record, a vote in a later
+epoch, an added or removed voter. The harmless form is well-formed and answered with ``codes``.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ DESCRIBE: Final = Rights.DESCRIBE
 
 @dataclass(frozen=True)
 class Claim:
-    """What a message says of who sends it. ``is_harmless``: nothing would come of it."""
+    """Claimed sender of a message. ``is_harmless``: the request has no effect."""
 
     node: ServedNode
     port: Listener
@@ -38,7 +36,7 @@ class Claim:
 
     @property
     def epoch(self) -> int:
-        """One that is over, or one that would depose the leader."""
+        """Return a stale epoch, or one that would depose the leader."""
         return 0 if self.is_harmless else self.node.node.driver.replica.core.epoch + 10
 
     @property
@@ -165,7 +163,7 @@ def _topics(claim: Claim, **partition: Any) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Kind:
-    """One request: its right (of several, any), and what it says."""
+    """Kind of request: the rights it needs (any one of them), and its content."""
 
     name: str
     key: ApiKey
@@ -173,7 +171,7 @@ class Kind:
     values: Callable[[Claim], dict[str, Any]]
     names_speaker: bool = False
     codes: tuple[int, ...] = ()
-    """What the harmless form of it is answered."""
+    """Expected error codes of the harmless form."""
 
     @property
     def names_cluster(self) -> bool:

@@ -1,4 +1,4 @@
-"""Schemas from their texts without a Spark session, which Spark's own parser needs."""
+"""Schemas from their DDL text without a Spark session, which Spark's own parser needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCALARS = {
 
 
 def schema_of(text: str) -> StructType:
-    """``name type, name type``: the types that tests here use."""
+    """Parse ``name type, name type`` with the types that these tests use."""
     tokens = _TOKEN.findall(text)
     fields = []
     while tokens:

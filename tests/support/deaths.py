@@ -1,4 +1,4 @@
-"""Processes that die in the middle of what they do."""
+"""Processes that crash during an action."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def dies_after(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> bool:
-    """Whether the action died: it may do so many operations of the disk, and wanted one more.
+    """Run the action with a limit of disk operations; return whether it crashed at the limit.
 
-    What it leaves is for the caller to end: by ``kill``, or by a power loss.
+    The caller ends the process: by ``kill``, or by a power loss.
     """
     disk.stop_at(disk.operation_count + operations)
     try:

@@ -1,7 +1,7 @@
-"""What kafka-dump-log printed, read back: the outside judge of every log in tests/data.
+"""Parser of the output of kafka-dump-log, the reference for every log in tests/data.
 
-Beside ``X.log`` or ``X.checkpoint`` lies ``X.log.dump.gz``: the output of Kafka's own tool for it,
-without its first line. ``dumped_logs`` finds those files, ``read_dump`` gives their batches and
+``X.log.dump.gz`` next to ``X.log`` or ``X.checkpoint`` is the output of Kafka's tool for it,
+without its first line. ``dumped_logs`` finds those files, ``read_dump`` returns their batches and
 records. Payloads stay text: JSON for metadata and internal topics, the value itself for others.
 """
 
@@ -47,7 +47,7 @@ _TEXT = re.compile(r"(?:key: (?P<key>.*?))?(?:(?:^| )payload: (?P<payload>.*))?"
 
 @dataclass(frozen=True)
 class DumpRecord:
-    """A record's line. ``text`` is what follows the header keys, as it is printed."""
+    """Line of a record. ``text`` is the part after the header keys, as printed."""
 
     offset: int
     time_kind: str
@@ -64,12 +64,12 @@ class DumpRecord:
 
     @property
     def key(self) -> str | None:
-        """The key as it is printed, or None if none is."""
+        """The key as printed, or None."""
         return self._part("key")
 
     @property
     def payload(self) -> str | None:
-        """The value as it is printed, or None if none is (null values, control records)."""
+        """The value as printed, or None (null values, control records)."""
         return self._part("payload")
 
     @property
@@ -81,7 +81,7 @@ class DumpRecord:
 
 @dataclass(frozen=True)
 class DumpBatch:
-    """A batch's line, and its records."""
+    """Line of a batch, and its records."""
 
     base_offset: int
     last_offset: int
@@ -106,24 +106,24 @@ class DumpBatch:
 
 
 def dumped_logs(directory: Path) -> list[Path]:
-    """Files below ``directory`` that have a dump beside them, in order."""
+    """Return the files below ``directory`` that have a dump, sorted."""
     dumps = sorted(directory.rglob("*" + DUMP_SUFFIX))
     return [dump.with_name(dump.name.removesuffix(DUMP_SUFFIX)) for dump in dumps]
 
 
 def dump_lines(log: Path) -> list[str]:
-    """The lines that kafka-dump-log printed for ``log``."""
+    """Return the lines that kafka-dump-log printed for ``log``."""
     with gzip.open(log.with_name(log.name + DUMP_SUFFIX), "rt", encoding="utf-8") as lines:
         return lines.read().split("\n")
 
 
 def read_dump(log: Path) -> list[DumpBatch]:
-    """The batches that kafka-dump-log printed for ``log``."""
+    """Return the batches that kafka-dump-log printed for ``log``."""
     return list(parse_dump(dump_lines(log)))
 
 
 def parse_dump(lines: Iterable[str]) -> Iterator[DumpBatch]:
-    """Batches out of dump-log's lines. A line of no known form goes on with the one before it."""
+    """Parse kafka-dump-log's lines. A line of unknown form continues the previous one."""
     batch: DumpBatch | None = None
     for line in _whole_lines(lines):
         if line.startswith("baseOffset: "):
@@ -138,7 +138,7 @@ def parse_dump(lines: Iterable[str]) -> Iterator[DumpBatch]:
 
 
 def _whole_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines, those joined again that a line break inside a payload tore apart."""
+    """Join lines that a line break inside a payload split."""
     held: str | None = None
     for line in lines:
         if line.startswith(("| offset: ", "baseOffset: ", "Log starting", "Snapshot end")):
@@ -184,7 +184,7 @@ def _record(line: str) -> DumpRecord:
 
 
 def control_text(record: ControlRecord) -> str:
-    """The end of the line that kafka-dump-log prints for it."""
+    """Return the end of the line that kafka-dump-log prints for a control record."""
     match record:
         case EndTransactionMarker():
             name, epoch = record.control_type.name, record.coordinator_epoch

@@ -18,12 +18,12 @@ from typing import Final
 import pytest
 
 RECORDED: Final = Path(__file__).parents[1] / "durations"
-"""What ``make durations`` keeps: for each stage its test files and their seconds."""
+"""Durations kept by ``make durations``: for each stage its test files and their seconds."""
 GROWTH_MAX: Final = 1.2
 GROWTH_S_MIN: Final = 1.0
-"""A file that takes this much longer at least is worth a line."""
+"""Smallest increase in seconds that is reported."""
 STABLE_S_MIN: Final = 0.5
-"""Files below it say nothing about the speed of the machine."""
+"""Files below this are ignored for the speed of the machine."""
 
 
 def seconds_by_file(reports: Iterable[pytest.TestReport]) -> dict[str, float]:
@@ -43,14 +43,14 @@ def read_durations(path: Path) -> dict[str, float]:
 
 
 def write_durations(path: Path, seconds: Mapping[str, float]) -> None:
-    """Write one line a file, the longest first."""
+    """Write one line per file, the longest first."""
     rows = sorted(seconds.items(), key=lambda row: (-row[1], row[0]))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{name}\t{value:.1f}\n" for name, value in rows if value >= 0.05))
 
 
 def grown_files(before: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
-    """Return a line for each file that grew by a fifth, measured beside all other files."""
+    """Return a line for each file that grew by a fifth, relative to all other files."""
     ratios = [
         now[name] / before[name]
         for name in now.keys() & before.keys()
@@ -66,7 +66,7 @@ def grown_files(before: Mapping[str, float], now: Mapping[str, float]) -> list[s
 
 
 def report_durations(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write the durations of this run where it is asked to, and print the files that grew."""
+    """Write the durations of this run if requested, and print the files that grew."""
     target = os.environ.get("RAFTLOG_DURATIONS")
     if not target or hasattr(terminalreporter.config, "workerinput"):
         return  # a worker of xdist has run only some of the tests

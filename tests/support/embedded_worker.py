@@ -1,7 +1,7 @@
-"""A process that works on an embedded log, for tests that start and kill real ones.
+"""Process that uses an embedded log, for tests that start and kill real processes.
 
-``python -m tests.support.embedded_worker PATH WORK NAME COUNT``. What it was told by the log it
-prints at once, a line each: ``offset value``.
+``python -m tests.support.embedded_worker PATH WORK NAME COUNT`` prints each result of the log
+immediately, one line each: ``offset value``.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _POLL_S = 0.002
 
 
 def say(offset: int, value: bytes) -> None:
-    """One write a line: threads do not mix them, and a killed process leaves no half of one."""
+    """Print a line with one write: threads do not mix lines, a kill leaves no half line."""
     os.write(1, b"%d %s\n" % (offset, value))
 
 
 def append(log: raftlog.EmbeddedLog, name: str, count: int) -> None:
-    """Append one record after the other, and say what was acknowledged."""
+    """Append record by record, and print what was acknowledged."""
     for number in range(count):
         value = f"{name}-{number}".encode()
         say(log.append(value).base_offset, value)
 
 
 def race(log: raftlog.EmbeddedLog, name: str, end_offset: int) -> None:
-    """Compete for each offset with a token until the log is so long; say what was won."""
+    """Compete for each offset until the log has this length; print the offsets won."""
     turn = 0
     while (at := log.end_offset) < end_offset:
         turn += 1
@@ -44,7 +44,7 @@ def race(log: raftlog.EmbeddedLog, name: str, end_offset: int) -> None:
 
 
 def follow(log: raftlog.EmbeddedLog, name: str, end_offset: int) -> None:
-    """Read what there is, again and again, until the log is so long; say what was read."""
+    """Read repeatedly until the log has this length; print the records."""
     at = log.log_start_offset
     waiting = threading.Event()
     while at < end_offset:

@@ -1,4 +1,4 @@
-"""Bytes that a peer should not send: sound messages with something wrong in them."""
+"""Bytes that a peer must not send: mutations of valid messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Decoder = Callable[[bytes], object]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A decoder, and bytes that it takes."""
+    """Decoder, and bytes that it accepts."""
 
     name: str
     decoder: Decoder
@@ -48,7 +48,7 @@ class Target:
 
 
 def targets(seed: int) -> list[Target]:
-    """Every decoder: Kafka's own vectors, and a random message of each version."""
+    """Return all decoders, with Kafka's vectors and a random message of each version."""
     rng = random.Random(seed)
     found = [
         Target(f"header {version}", _header(version), data) for version, data in header_vectors()
@@ -69,7 +69,8 @@ def targets(seed: int) -> list[Target]:
 
 
 def mutations(sound: bytes, rng: random.Random) -> Iterator[bytes]:
-    """Endless: bits flipped, lengths put in, pieces cut, repeated, moved or added."""
+    """Yield mutations endlessly: flipped bits, inserted lengths, pieces cut, repeated, moved or
+    added."""
     while True:
         data = bytearray(sound)
         for _ in range(rng.choice((1, 1, 1, 2, 4))):
@@ -93,7 +94,7 @@ def mutations(sound: bytes, rng: random.Random) -> Iterator[bytes]:
 
 
 def survives(decoder: Decoder, data: bytes) -> bool:
-    """Whether the bytes are taken; False for the one error that is allowed."""
+    """Return whether the bytes are accepted; False for the one allowed error."""
     try:
         decoder(data)
     except MalformedMessageError:
@@ -106,7 +107,7 @@ def _header(version: int) -> Decoder:
 
 
 def _message(kind: type[Any], version: int) -> Decoder:
-    """What is taken must be written and read again as it is."""
+    """Check that an accepted message is written and read back unchanged."""
 
     def decoder(data: bytes) -> object:
         message = decode(kind, version, data)

@@ -1,7 +1,7 @@
-"""A real Apache Kafka on this machine: jars from Maven's registry, one combined node, its tools.
+"""Apache Kafka on this machine: jars from Maven's registry, one combined node, its tools.
 
-Rules of this file: nothing is simulated; every wait is for an event of the process (a line of its
-output, its end), never for a time.
+Nothing is simulated. Every wait is for an event of the process (a line of its output, its end),
+never for a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEPENDENCY = (
 
 
 def kafka_jars(version: str = KAFKA_VERSION) -> Path:
-    """The folder of Kafka's jars, brought by Maven once (some 120 MB) and kept under build/."""
+    """Return the directory of Kafka's jars, downloaded by Maven once (120 MB), under build/."""
     jars = HOME / "build" / "kafka" / version
     done = jars / ".complete"
     if not done.exists():
@@ -58,7 +58,7 @@ def kafka_jars(version: str = KAFKA_VERSION) -> Path:
 
 
 def run_java(jars: Path, main: str, *arguments: str, memory: str = "256m") -> str:
-    """Run one of Kafka's tools, or a single-file Java program, and give what it printed."""
+    """Run one of Kafka's tools, or a single-file Java program; return its output."""
     command = ["java", f"-Xmx{memory}", "-XX:+UseSerialGC", "-cp", f"{jars}/*", main, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -67,7 +67,7 @@ def run_java(jars: Path, main: str, *arguments: str, memory: str = "256m") -> st
 
 
 def dump_log(jars: Path, *files: Path) -> list[str]:
-    """What kafka-dump-log prints for metadata files, without its first line."""
+    """Return the output of kafka-dump-log for metadata files, without its first line."""
     names = ",".join(str(file) for file in files)
     text = run_java(
         jars,
@@ -80,7 +80,7 @@ def dump_log(jars: Path, *files: Path) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at this moment."""
+    """Return ports that are free at this moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -93,8 +93,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class KafkaNode:
-    """A combined node that is running: clients' address, data directory, the jars it runs from,
-    and the address of its controller."""
+    """Running combined node: bootstrap address, data directory, jars, and controller address."""
 
     bootstrap: str
     log_dir: Path
@@ -102,7 +101,7 @@ class KafkaNode:
     controller: str
 
     def admin(self, *actions: str) -> Any:
-        """Run actions of Admin.java against the node; the last one's JSON answer."""
+        """Run actions of Admin.java against the node; return the JSON response of the last one."""
         program = HOME / "tests" / "kafka" / "Admin.java"
         text = run_java(self.jars, str(program), self.bootstrap, *actions)
         return json.loads(text.splitlines()[-1])
@@ -130,7 +129,7 @@ def _properties(log_dir: Path, client: int, controller: int, *more: str) -> str:
 
 @contextmanager
 def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
-    """A node with its own log directory below `directory`, stopped when the block ends."""
+    """Run a node with its own log directory below `directory`; stop it when the block ends."""
     jars = kafka_jars()
     client, controller = free_ports(2)
     log_dir, config = directory / "data", directory / "server.properties"
@@ -154,7 +153,7 @@ def running_node(directory: Path, *extra: str) -> Iterator[KafkaNode]:
 
 @contextmanager
 def booted(data: Path) -> Iterator[KafkaNode]:
-    """A combined node with static voters on a data directory that somebody else has made."""
+    """Run a combined node with static voters on an existing data directory."""
     client, controller = free_ports(2)
     config = data.parent / "server.properties"
     quorum = f"controller.quorum.voters=1@127.0.0.1:{controller}"
@@ -166,7 +165,7 @@ def booted(data: Path) -> Iterator[KafkaNode]:
 
 @contextmanager
 def formatted(data: Path, client: int, controller: int) -> Iterator[KafkaNode]:
-    """A combined node on a directory that was formatted as a dynamic quorum's, at these ports."""
+    """Run a combined node on a directory formatted for a dynamic quorum, at these ports."""
     config = data.parent / "server.properties"
     quorum = f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}"
     config.write_text(_properties(data, client, controller, quorum))
@@ -177,7 +176,7 @@ def formatted(data: Path, client: int, controller: int) -> Iterator[KafkaNode]:
 
 @contextmanager
 def _started(config: Path, node: KafkaNode) -> Iterator[KafkaNode]:
-    """The node of a configuration, once it answers, until the block ends."""
+    """Start the node of a configuration; yield it once it responds, stop it when the block ends."""
     memory = ["-Xmx384m", "-XX:+UseSerialGC"]
     command = ["java", *memory, "-cp", f"{node.jars}/*", "kafka.Kafka", str(config)]
     with (config.parent / "server.out").open("wb") as sink:

@@ -1,4 +1,4 @@
-"""What ``Admin.java`` tells of a running node, beside what a state of ours holds."""
+"""Comparison of a running node's state, read by ``Admin.java``, with a metadata image."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from raftlog_state.image import AclRow, MetadataImage, QuotaRow, ScramRow
 
 
 def ordered(found: Iterable[Iterable[Any]]) -> list[list[Any]]:
-    """Rows in one order, whatever Kafka keeps them in."""
+    """Return rows sorted, whatever order Kafka keeps them in."""
     return sorted((list(one) for one in found), key=repr)
 
 
 def assert_same_access(told: dict[str, Any], image: MetadataImage) -> None:
-    """The node has our access rules, quotas and credentials, and no others."""
+    """Check that the node has exactly our ACLs, quotas and SCRAM credentials."""
     assert ordered(told["acls"]) == ordered(
         [
             row.resource_type,

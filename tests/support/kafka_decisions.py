@@ -1,7 +1,7 @@
-"""Random questions to a controller, and what Kafka's own classes answer, kept as an answer book.
+"""Random requests to a controller and the results of Kafka's own classes, as a recorded file.
 
-Run as a program to write the book again (needs Maven or the jars it has brought before):
-``python -m tests.support.kafka_decisions``.
+To record it again (needs Maven or its downloaded jars): ``python -m
+tests.support.kafka_decisions``.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _partition(rng: random.Random) -> Question:
 
 
 def our_change(question: Question) -> str:
-    """The record's value in hex, or ``none``."""
+    """Return the record's value in hex, or ``none``."""
     row = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in question["row"].items()
@@ -179,7 +179,7 @@ class Answered:
 
 
 def ask_kafka(jars: Path, asked: list[Question]) -> list[Answered]:
-    """What Kafka's own classes say."""
+    """Return the results of Kafka's own classes."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "questions"
         file.write_text("\n".join(json.dumps(one) for one in asked))

@@ -1,7 +1,6 @@
-"""Random logs and the checkpoints that Kafka's own classes make of them, kept as an answer book.
+"""Random logs and the snapshots that Kafka's own classes write for them, as a recorded file.
 
-Run as a program to write the book again (needs Maven or the jars it has brought before):
-``python -m tests.support.kafka_images``.
+To record it again (needs Maven or its downloaded jars): ``python -m tests.support.kafka_images``.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ FOLD = Path(__file__).parents[1] / "fold"
 PROGRAM = FOLD / "KafkaImage.java"
 BOOK = FOLD / f"kafka-{KAFKA_VERSION}-images.json.gz"
 LEVELS = (7, 8, 11, 15, 17, 21, 23, 30)
-"""Levels of metadata.version at which what is written changes."""
+"""Levels of metadata.version at which the written records change."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Values of a log, and after how many of them Kafka's checkpoint holds which values."""
+    """Values of a log, and the values of Kafka's snapshot after a number of them."""
 
     level: int
     values: tuple[bytes, ...]
@@ -58,7 +57,7 @@ def random_values(seed: int, level: int, record_count: int) -> list[bytes]:
 
 
 def ask_kafka(jars: Path, level: int, values: Sequence[bytes], every: int) -> Answer:
-    """What Kafka's image of these records is after every so many of them, and at the end."""
+    """Return Kafka's image of the records after every so many of them, and at the end."""
     lines: list[str] = []
     counts: list[int] = []
     for count, value in enumerate(values, start=1):

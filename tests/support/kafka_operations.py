@@ -1,4 +1,4 @@
-"""What a real controller wrote, cut into the operations that it wrote it for."""
+"""Records that a real controller wrote, split into its operations."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from raftlog_state.records import (
 
 @dataclass(frozen=True)
 class Operation:
-    """Some records of a batch, and the change that they are; None: none of ours."""
+    """Records of a batch, and the change they represent; None if raftlog has no such change."""
 
     records: tuple[DecodedRecord, ...]
     change: ChangeRequest | None
 
 
 def operation_at(image: MetadataImage, records: Sequence[DecodedRecord], begin: int) -> Operation:
-    """The operation that begins at a record of a batch, on top of the state before it."""
+    """Return the operation that starts at a record of a batch, given the state before it."""
     rest = records[begin:]
     first = rest[0].record
     count, change = 1, None
@@ -221,7 +221,7 @@ def _of_partition(image: MetadataImage, record: PartitionChangeRecord) -> Change
 
 
 def in_any_order(records: Sequence[DecodedRecord]) -> Iterator[str]:
-    """Records as text, sorted, and with what Kafka keeps in hash maps in one order."""
+    """Return records as sorted text, with the lists that Kafka keeps in hash maps sorted."""
     for one in records:
         record = one.record
         if isinstance(record, ClientQuotaRecord):

@@ -1,7 +1,7 @@
-"""Points at which a Spark driver of a test dies, and the runs of such a driver until it is done.
+"""Points at which a test's Spark driver is killed, and runs of such a driver until it ends.
 
-Everything dies at once, as on a host that is switched off: Spark's JVM, the driver and the process
-that is at the point.
+All processes are killed together, as on a host that is switched off: Spark's JVM, the driver and
+the process that has reached the point.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[2]
 ORDERS = int(os.environ.get("RAFTLOG_KILL_ORDERS", "0"))
-"""In how many orders, drawn at random, points are died at; ``make crash`` says it."""
+"""Number of random orders of kill points; set by ``make crash``."""
 DIED = -signal.SIGKILL
-"""The status of a driver that died."""
+"""Exit status of a killed driver."""
 _ARMED = "RAFTLOG_TEST_DIES_AT"
 _LONGEST_S = 600
 
 
 def arm(point: str, occurrence: int, counter: str) -> None:
-    """Let this driver die where it, or a process below it, is at a point for the nth time.
+    """Kill this driver when it, or a child process, reaches a point for the nth time.
 
-    ``counter`` is the name of a file that is not there yet: what all those processes count in.
+    ``counter`` is the name of a file that does not exist yet, in which all processes count.
     """
     os.environ[_ARMED] = f"{point}|{occurrence}|{counter}|{os.getpid()}"
 
 
 def reach(point: str) -> None:
-    """Die, if it is this point for as often as was asked."""
+    """Kill the driver if this is its point and it was reached often enough."""
     wanted, occurrence, counter, driver = os.environ[_ARMED].split("|")
     if point != wanted:
         return
@@ -43,7 +43,7 @@ def reach(point: str) -> None:
 
 
 def _die(driver: int) -> None:
-    """The driver, its JVM, what is between them and this process; this process last."""
+    """Kill the driver, its JVM, the processes in between and this process; this process last."""
     told = subprocess.check_output(["ps", "-A", "-o", "pid=,ppid="], text=True)
     pairs = (line.split() for line in told.splitlines())
     parents = {int(pid): int(parent) for pid, parent in pairs}
@@ -60,7 +60,7 @@ def _die(driver: int) -> None:
 
 
 def run_driver(said: Path, module: str, *arguments: object) -> int:
-    """Run a driver until it dies or is done; its status. ``said`` gets what it says."""
+    """Run a driver until it is killed or ends; return its status. ``said`` gets its output."""
     with (
         said.open("ab") as out,
         # What the dead leave lying about goes with it. Short: sockets have their names in it.

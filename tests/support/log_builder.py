@@ -1,7 +1,7 @@
-"""Make logs in memory, batch by batch, as a node would: segments, indexes, checkpoints.
+"""Builder of logs in memory, batch by batch, as a node writes them: segments, indexes, snapshots.
 
-The bytes of batches come from our own writer, which is judged against Kafka's elsewhere. What is
-tested with these logs is how files are read, never how a batch is decoded.
+Batches are encoded by raftlog's own writer, which other tests compare with Kafka's. These logs test
+how files are read, not how batches are decoded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INDEX_INTERVAL_BYTES = 4096
 
 
 def begin(name: str = "") -> bytes:
-    """The value of a Begin record: its name is a tagged compact string."""
+    """Return the value of a BeginTransaction record: its name is a tagged compact string."""
     text = name.encode()
     field = bytes([len(text) + 1]) + text
     tags = b"\x01\x00" + bytes([len(field)]) + field if name else b"\x00"
@@ -110,7 +110,7 @@ def leader_change(leader_id: int, voter_ids: Iterable[int]) -> LeaderChange:
 
 
 class LogBuilder:
-    """Writes one log into a memory storage. Offsets, times and epochs run on by themselves."""
+    """Builder of one log in a memory storage. Offsets, times and epochs advance by default."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class LogBuilder:
         producer_id: int = -1,
         timestamp_ms: int | None = None,
     ) -> int:
-        """Append a data batch; its base offset."""
+        """Append a data batch; return its base offset."""
         base_offset = self.next_offset
         batch = data_batch(
             values,
@@ -190,12 +190,12 @@ class LogBuilder:
         return self.control(marker, producer_id=producer_id)
 
     def lead(self, epoch: int, leader_id: int = 1, voter_ids: Iterable[int] = (1,)) -> int:
-        """Begin an epoch, as every leader does."""
+        """Start an epoch with a LeaderChange record."""
         self.epoch = epoch
         return self.control(leader_change(leader_id, voter_ids))
 
     def roll(self) -> None:
-        """Seal the active segment and begin the next one."""
+        """Roll the active segment."""
         self._seal_indexes()
         self.base_offset = self.next_offset
         self.storage.write(self.path(), b"")
@@ -204,7 +204,7 @@ class LogBuilder:
     def checkpoint(
         self, *, end_offset: int | None = None, epoch: int | None = None, voters: object = None
     ) -> SnapshotId:
-        """Write a finished checkpoint of the log up to its end."""
+        """Write a complete snapshot of the log up to its end."""
         snapshot_id = SnapshotId(
             epoch=self.epoch if epoch is None else epoch,
             end_offset=self.next_offset if end_offset is None else end_offset,
@@ -222,7 +222,7 @@ class LogBuilder:
                     self.storage.delete(path)
 
     def producer_snapshot(self, open_transactions: dict[int, int]) -> None:
-        """What ``<offset>.snapshot`` holds at the log's end."""
+        """Return the content of ``<offset>.snapshot`` at the log's end."""
         body = struct.pack(">i", len(open_transactions)) + b"".join(
             struct.pack(">qhiqiqiq", producer_id, 0, 0, first, 0, 0, 0, first)
             for producer_id, first in open_transactions.items()
@@ -276,7 +276,7 @@ class LogBuilder:
 
 
 def checkpoint_bytes(*, voters: object = None, footer: bool = True, records: int = 3) -> bytes:
-    """A checkpoint with ``records`` NoOp records."""
+    """Return a snapshot with ``records`` NoOp records."""
     head: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp_ms=7)]
     if voters is not None:
         assert isinstance(voters, tuple)

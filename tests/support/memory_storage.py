@@ -1,6 +1,6 @@
-"""Files in memory, for tests: grow, cut, rename, delete or refuse them at any moment.
+"""Files in memory, for tests: grow, truncate, rename, delete or deny them at any moment.
 
-Passes the same contract test as the real files (``tests/log/test_storage.py``).
+Passes the same contract tests as the real files (``tests/log/test_storage.py``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MemoryFile(Closeable):
 
 
 class MemoryStorage:
-    """A tree of files under ``/``. ``reads`` tells what was read: (path, position, bytes)."""
+    """Tree of files under ``/``. ``reads`` lists the reads: (path, position, bytes)."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytearray] = {}
@@ -54,7 +54,7 @@ class MemoryStorage:
         self.files.setdefault(path, bytearray()).extend(data)
 
     def write(self, path: str, data: bytes) -> None:
-        """A new file in place of an old one; who has the old one open keeps reading that."""
+        """Replace a file; a reader that has the old one open keeps reading the old one."""
         self.files[path] = bytearray(data)
 
     def truncate(self, path: str, byte_count: int) -> None:
@@ -75,7 +75,7 @@ class MemoryStorage:
                 )
 
     def read_bytes(self) -> int:
-        """How many bytes were read since the last call."""
+        """Return the number of bytes read since the last call."""
         count = sum(byte_count for _, _, byte_count in self.reads)
         self.reads.clear()
         return count

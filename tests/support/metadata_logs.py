@@ -1,4 +1,4 @@
-"""The bundled metadata logs of real clusters, and short ways to write records of a test."""
+"""The bundled metadata logs of real clusters, and short ways to write records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that Kafka wrote."""
+    """Snapshot written by Kafka."""
 
     snapshot_id: SnapshotId
     data: bytes
@@ -47,14 +47,14 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class MetadataLog:
-    """All records of a log from its first offset on, and its checkpoints, oldest first."""
+    """All records of a log from its first offset on, and its snapshots, oldest first."""
 
     records: tuple[LogRecord, ...]
     checkpoints: tuple[Checkpoint, ...]
 
 
 def restored(cluster: str, target: Path) -> Path:
-    """A copy of a cluster's metadata directory in which deleted files have their names back."""
+    """Copy a cluster's metadata directory, with deleted files restored to their names."""
     source = LOGS / cluster / "__cluster_metadata-0"
     for path in source.iterdir():
         shutil.copyfile(path, target / path.name.removesuffix(".deleted"))
@@ -77,7 +77,7 @@ def metadata_log(directory: Path) -> MetadataLog:
 
 
 def comparable(decoded: DecodedRecord) -> str:
-    """A record as JSON text, with those lists sorted that Kafka keeps in hash maps."""
+    """Return a record as JSON text, with the lists that Kafka keeps in hash maps sorted."""
     found = to_json(decoded)
     for name in ("endPoints", "features", "entity"):
         if name in found["data"]:
@@ -90,7 +90,7 @@ def multiset(records: Iterable[DecodedRecord]) -> Counter[str]:
 
 
 def at(offset: int, *payloads: MetadataRecord | bytes, epoch: int = 1) -> list[LogRecord]:
-    """Records at offsets from ``offset`` on, a second apart."""
+    """Return records at offsets from ``offset`` on, one second apart."""
     return [
         LogRecord(
             number,
@@ -103,7 +103,7 @@ def at(offset: int, *payloads: MetadataRecord | bytes, epoch: int = 1) -> list[L
 
 
 def replayed(*payloads: MetadataRecord | bytes) -> MetadataLoader:
-    """A loader that has read these records from offset 0 on."""
+    """Return a loader that has replayed these records from offset 0 on."""
     loader = MetadataLoader()
     loader.append(at(0, *payloads))
     return loader
@@ -114,7 +114,7 @@ def state_after(*records: MetadataRecord) -> MetadataImage:
 
 
 def changes_of(image: MetadataImage, record: MetadataRecord) -> tuple[RowChange, ...]:
-    """What one more record would do to an image."""
+    """Return the changes of one more record to an image."""
     delta = MetadataDelta(image)
     offset = image.offset + 1
     replay(record, delta, Position(offset, offset, 1, 1_000 * offset))
@@ -122,7 +122,7 @@ def changes_of(image: MetadataImage, record: MetadataRecord) -> tuple[RowChange,
 
 
 def flat(made: Iterable[RecordChanges]) -> list[tuple[int, int, str, RowChange]]:
-    """Changes with their places, one after the other."""
+    """Flatten changes with their positions."""
     return [
         (done.offset, done.visible_offset, done.record_type, change)
         for done in made

@@ -1,4 +1,4 @@
-"""Metadata records of real Kafka with Kafka's own answers, and made-up ones of every type."""
+"""Metadata records of real Kafka with Kafka's results, and generated ones of every type."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ EVERY_VERSION = [
 
 
 def version_name(case: Any) -> str:
-    """A test's id for an element of EVERY_VERSION."""
+    """Return a test id for an element of EVERY_VERSION."""
     return case.schema.name if isinstance(case, type) else str(case)
 
 
 def metadata_logs() -> list[Path]:
-    """Every segment and checkpoint of a metadata log that has Kafka's dump beside it."""
+    """Return every segment and snapshot of a metadata log that has a Kafka dump."""
     dumps = DATA.glob("kraft-logs/**/__cluster_metadata-0/*.dump.gz")
     return sorted(path.with_name(path.name.removesuffix(".dump.gz")) for path in dumps)
 
 
 def values_in(content: bytes) -> tuple[bytes, ...]:
-    """The values of all metadata records in the bytes of a segment or checkpoint, in order."""
+    """Return the values of all metadata records in the bytes of a segment or snapshot, in order."""
     return tuple(
         record.value
         for batch in iter_batches(content)
@@ -53,19 +53,19 @@ def values_in(content: bytes) -> tuple[bytes, ...]:
 
 @cache
 def values_of(log: Path) -> tuple[bytes, ...]:
-    """The values of all metadata records in a file, in order."""
+    """Return the values of all metadata records in a file, in order."""
     return values_in(log.read_bytes())
 
 
 @cache
 def payloads_of(log: Path) -> tuple[str, ...]:
-    """What kafka-dump-log printed for the same records, in order."""
+    """Return what kafka-dump-log printed for the same records, in order."""
     with gzip.open(f"{log}.dump.gz", "rt", encoding="utf-8") as lines:
         return tuple(match[2] for line in lines if (match := PAYLOAD.match(line.rstrip("\n"))))
 
 
 def golden_vectors() -> Iterator[tuple[str, int, bytes, str]]:
-    """(name, version, value, text of Kafka's toString) of every golden metadata record."""
+    """Return (name, version, value, Kafka's toString) of every golden metadata record."""
     with (DATA / "kraft-golden-vectors.tsv").open(encoding="utf-8", newline="") as table:
         for row in csv.DictReader(table, delimiter="\t", quoting=csv.QUOTE_NONE):
             if row["kind"].startswith("metadata record value"):
@@ -104,7 +104,7 @@ def values(field: FieldSchema, version: int) -> st.SearchStrategy[Any]:
 
 
 def structs(cls: type[Struct], version: int) -> st.SearchStrategy[Any]:
-    """Instances of a record type, or of a struct in one, that ``version`` can hold."""
+    """Strategy for instances of a record type, or of a struct in one, valid in ``version``."""
     present = {
         field.attribute: values(field, version)
         for field in cls.fields_schema

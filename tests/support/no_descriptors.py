@@ -1,4 +1,4 @@
-"""A process that has no descriptor left."""
+"""Exhaustion of this process's file descriptors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MARGIN: Final = 32
 
 @contextlib.contextmanager
 def all_but(count: int) -> Iterator[list[int]]:
-    """Take all descriptors of this process but ``count``; the ones that are taken, to be closed by
-    the test or at the end."""
+    """Open all file descriptors of this process but ``count``; return them, to be closed by the
+    test or at its end."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     open_now = [int(name) for name in os.listdir("/dev/fd")]
     taken: list[int] = []

@@ -1,4 +1,4 @@
-"""The figures of a node, read over HTTP by Prometheus' own strict parser."""
+"""Metrics of a node, read over HTTP with Prometheus' own strict parser."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import urllib.request
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 Figures = dict[tuple[str, ...], float]
-"""By name, and the labels' values behind it."""
+"""Values by metric name, followed by the values of the labels."""
 
 
 def figures_at(port: int) -> Figures:
-    """What the node says that serves them at a port of loopback."""
+    """Return the metrics served at a loopback port."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/metrics", headers={"Accept": "application/openmetrics-text"}
     )

@@ -1,4 +1,4 @@
-"""A quorum of one on a simulated disk, for state machines beside it: it leads as soon as it may."""
+"""Quorum of one voter on a simulated disk, for tests of state machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIME_MS: Final = 1_700_000_000_000
 
 
 class OneReplica:
-    """A node without a network. Syncs end at once, or wait for ``release`` if ``is_held``."""
+    """Node without a network. Syncs end immediately, or wait for ``release`` if ``is_held``."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class OneReplica:
         self.poll()
 
     def elect(self) -> None:
-        """Let time pass until it leads."""
+        """Advance time until it is the leader."""
         while not self.replica.core.is_leader:
             deadline_ms = self.replica.next_deadline_ms
             assert deadline_ms is not None, "it is going to stand"
@@ -70,7 +70,7 @@ class OneReplica:
         self.poll()
 
     def release(self) -> None:
-        """Let the syncs end that were kept."""
+        """End the held syncs."""
         self.is_held = False
         held, self._held = self._held, []
         for one in held:
@@ -78,7 +78,7 @@ class OneReplica:
         self.poll()
 
     def poll(self) -> None:
-        """Give the listeners all that there is to give."""
+        """Deliver everything that is pending to the listeners."""
         while self.listeners.poll():
             pass
 
@@ -87,7 +87,7 @@ class OneReplica:
         self._step(ShutDown())
 
     def snapshot(self, end_offset: int) -> None:
-        """Write a snapshot without records, and begin the log behind it."""
+        """Write a snapshot without records, and start the log at its end."""
         log = self.replica.log
         writer = self.replica.begin_snapshot(end_offset, time_ms=TIME_MS)
         if writer is not None:
@@ -96,7 +96,7 @@ class OneReplica:
         log.delete_before(log.snapshot_id_at(end_offset))
 
     def restarted(self, *, is_held: bool = False) -> OneReplica:
-        """The next process on the same disk."""
+        """Return the next process on the same disk."""
         self.disk.kill()
         return OneReplica(self.disk, is_held=is_held)
 

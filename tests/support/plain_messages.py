@@ -1,4 +1,4 @@
-"""Requests from nested dictionaries, what is left out at its default; and the errors of answers."""
+"""Requests from nested dictionaries, with defaults for missing fields; error codes of responses."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .wire_messages import newest_version
 
 
 def request_body(key: ApiKey, version: int, values: Mapping[str, Any]) -> bytes:
-    """The body of a request."""
+    """Return the body of a request."""
     plan = message_plan(_kind(key, is_request=True), version)
     return encode(_struct(plan, values), version)
 
 
 def answered(key: ApiKey, version: int, body: bytes) -> Any:
-    """What an answer says."""
+    """Return the content of a response."""
     return decode(_kind(key, is_request=False), version, body)
 
 
 def error_codes(answer: object) -> set[int]:
-    """Every error code in an answer, wherever it stands."""
+    """Return every error code in a response, at any depth."""
     return set(_error_codes(answer)) - {0}
 
 

@@ -1,4 +1,4 @@
-"""What a test sees of running nodes: who leads, who follows, and whether appends go on."""
+"""Checks of running nodes: leader, followers, and progress of appends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .quorum_processes import NodeProcess, QuorumProcesses, eventually
 
 
 def leader_of(quorum: QuorumProcesses) -> NodeProcess | None:
-    """The running node that said last that it leads, in the newest epoch that anybody led."""
+    """Return the running node that last logged to be leader, in the newest epoch with a leader."""
     elected = [
         (line["epoch"], line["node"])
         for node in quorum.nodes
@@ -39,26 +39,26 @@ def epoch_of(quorum: QuorumProcesses) -> int:
 
 
 def follows(node: NodeProcess) -> bool:
-    """Whether it follows now, as far as it said."""
+    """Return whether it is a follower now, according to its log lines."""
     roles = [line["new"] for line in node.lines() if line["event"] == "role"]
     return roles[-1:] == ["follower"]
 
 
 def grows(load: Load, by: int = 20) -> None:
-    """Wait until so much more is acknowledged."""
+    """Wait until this many more appends are acknowledged."""
     before = load.count
     eventually(lambda: load.count >= before + by or load.book.failures, "appends are acknowledged")
     assert not load.book.failures, load.book.failures
 
 
 def quorum_info_of(quorum: QuorumProcesses) -> QuorumInfo:
-    """The quorum as its leader knows it."""
+    """Return the quorum as its leader reports it."""
     with closing(LeaderClient(parse_addresses(quorum.bootstrap))) as asked:
         return describe_quorum(asked)
 
 
 def is_level(quorum: QuorumProcesses, node: NodeProcess) -> bool:
-    """Whether a node has all that is committed, as the leader knows."""
+    """Return whether a node has everything committed, as the leader reports it."""
     quorum_info = quorum_info_of(quorum)
     found = [one for one in quorum_info.replicas if one.key == key_of(node)]
     committed = quorum_info.high_watermark
@@ -66,9 +66,9 @@ def is_level(quorum: QuorumProcesses, node: NodeProcess) -> bool:
 
 
 def wait_until_listeners_are_known(quorum: QuorumProcesses) -> None:
-    """Wait until the leader knows where each running node serves clients.
+    """Wait until the leader has the client endpoints of each running node.
 
-    A node that starts has its listeners updated by a control record, which takes an offset.
+    A node that starts updates its endpoints by a control record, which takes an offset.
     """
     running = {node.node_id for node in quorum.running()}
 
@@ -88,14 +88,14 @@ def key_of(node: NodeProcess) -> ReplicaKey:
 
 
 def add(quorum: QuorumProcesses, node: NodeProcess) -> None:
-    """Let a node vote."""
+    """Add a node as a voter."""
     at = NodeAddress(listener=CONTROLLER_NAME, host="127.0.0.1", port=node.port)
     with closing(LeaderClient(parse_addresses(quorum.bootstrap))) as asked:
         add_voter(asked, key_of(node), [at])
 
 
 def remove(quorum: QuorumProcesses, key: ReplicaKey) -> None:
-    """Let a voter vote no more."""
+    """Remove a voter."""
     with closing(LeaderClient(parse_addresses(quorum.bootstrap))) as asked:
         remove_voter(asked, key)
 

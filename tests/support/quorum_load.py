@@ -1,10 +1,8 @@
-"""Users of a quorum who append all the time, and remember what they were promised.
+"""Writers that append to a quorum continuously, and record what was acknowledged.
 
-Rules of this file:
-
-1. Each appender is a thread with a handle of its own: every value is appended once by name, so a
-   retry cannot write it twice, and what became of it is always known in the end.
-2. Half of them append under a token: of two rivals with one token one wins.
+Each appender is a thread with its own handle. Every value is appended once under a commit name, so
+that a retry cannot duplicate it and its outcome is always known in the end. Half of them append
+with a required offset: of two rivals with the same one, one wins.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ TIMEOUT_MS: Final = 60_000
 
 @dataclass(slots=True)
 class Book:
-    """What appenders were told. ``acknowledged``: value by its offset; ``moments_s``: when."""
+    """Acknowledgements of appenders. ``acknowledged``: value by offset; ``moments_s``: when."""
 
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     moments_s: list[float] = field(default_factory=list)
@@ -47,7 +45,7 @@ class Book:
             self.failures.append(text)
 
     def longest_silence_s(self, since_s: float) -> float:
-        """The longest time without an acknowledgement since a moment."""
+        """Return the longest time without an acknowledgement since a moment, in seconds."""
         moments = [since_s, *sorted(one for one in self.moments_s if one >= since_s)]
         gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
         return max(gaps, default=0.0)
@@ -57,7 +55,7 @@ class Load:
     """Appenders on a quorum, in a ``with`` statement."""
 
     def __init__(self, bootstrap: str, appender_count: int = 4, *, value_bytes: int = 1) -> None:
-        """Values have ``value_bytes`` at least."""
+        """Values have at least ``value_bytes``."""
         self._value_bytes = value_bytes
         self.book: Final = Book()
         self._bootstrap = bootstrap
@@ -81,14 +79,14 @@ class Load:
         self.stop()
 
     def stop(self) -> None:
-        """Append no more; what is under way is waited for."""
+        """Stop the appenders, after their current appends."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
     @property
     def count(self) -> int:
-        """How much was acknowledged so far."""
+        """Return the number of acknowledged appends so far."""
         return len(self.book.acknowledged)
 
     def _append(self, number: int) -> None:
@@ -119,8 +117,10 @@ class Load:
 
 
 def check_nothing_is_lost(bootstrap: str, book: Book, *, is_whole: bool = True) -> None:
-    """Everything that was promised is there, once, and nobody failed. A log that is not whole has
-    forgotten its beginning on purpose."""
+    """Check that everything acknowledged is in the log, once, and no appender failed.
+
+    A log that starts above offset 0 has deleted its beginning on purpose.
+    """
     assert not book.failures, book.failures
     with raftlog.connect(bootstrap) as log:
         start_offset = 0 if is_whole else log.log_start_offset

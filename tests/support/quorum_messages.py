@@ -1,4 +1,4 @@
-"""Hypothesis: everything that replicas may say to each other."""
+"""Hypothesis strategies for all messages between replicas."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ byte_counts = st.integers(0, 2**31 - 1)
 directories = st.none() | st.uuids()
 keys = st.builds(ReplicaKey, ids, directories.map(uuid_text))
 set_keys = st.builds(ReplicaKey, ids, st.uuids().filter(lambda one: one.int != 0).map(uuid_text))
-"""Keys of a set of voters in the log: each with a directory id."""
+"""Replica keys of a voter set in the log: each with a directory id."""
 ports = st.integers(1, 65_535)
 texts = st.text(max_size=8)
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True)

@@ -1,11 +1,8 @@
-"""Nodes of a quorum as real processes, to be asked, killed, stopped and started again.
+"""Nodes of a quorum as real processes, to be queried, killed, stopped and restarted.
 
-Rules of this file:
-
-1. A node is started as people start it, by ``raftlog node start``. Its directory is formatted in
-   the test's own process, which does what ``raftlog node format`` does, and sooner.
-2. Waiting is for something that is looked at, and bounded: a test that waits in vain says for what,
-   and what the nodes said last.
+A node is started as in production, by ``raftlog node start``. Its directory is formatted in the
+test's process, as ``raftlog node format`` does, which is faster. Waits are for an observable
+condition and bounded: a timeout names the condition and the nodes' last log lines.
 """
 
 from __future__ import annotations
@@ -28,13 +25,13 @@ from raftlog.node.formatting import format_directory, random_id
 
 T = TypeVar("T")
 PATIENCE_S: Final = 30.0
-"""How long anything may take on a busy machine before a test calls it broken."""
+"""Timeout of any wait on a busy machine."""
 _LOOK_S: Final = 0.01
 COMMAND: Final = (sys.executable, "-m", "raftlog_state.cli")
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listened on a moment ago."""
+    """Return loopback ports that were free a moment ago."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -46,7 +43,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def eventually(look: Callable[[], T], what: str, *, patience_s: float = PATIENCE_S) -> T:
-    """Look until there is something; what it is. An ``AssertionError`` says what was waited for."""
+    """Poll until there is a result; return it. The ``AssertionError`` names what was awaited."""
     end = time.monotonic() + patience_s
     while True:
         found = look()
@@ -73,7 +70,7 @@ class NodeProcess:
         self.directory_id = random_id()
         self.process: subprocess.Popen[bytes] | None = None
         self.wrapper: Sequence[str] = ()
-        """What the process is started under, as ``unshare``."""
+        """Prefix of the command that starts the process, such as ``unshare``."""
         self.command: Sequence[str] = ("node", "start")
         self.before_launch: Callable[[], object] = lambda: None
         home.mkdir(parents=True, exist_ok=True)
@@ -88,11 +85,11 @@ class NodeProcess:
 
     @property
     def voter(self) -> str:
-        """As ``--initial-voters`` takes it."""
+        """The node as an element of ``--initial-voters``."""
         return f"{self.node_id}@{self.address}:{self.directory_id}"
 
     def format(self, cluster_id: str, *, initial_voters: str | None = None) -> None:
-        """Make its directory; without voters it is to be added later."""
+        """Format its directory; without voters it is to be added later."""
         voters = None if initial_voters is None else parse_initial_voters(initial_voters)
         self.directory_id = format_directory(
             read_config(self.config),
@@ -129,11 +126,11 @@ class NodeProcess:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def kill(self) -> None:
-        """The process ends without a word."""
+        """Kill the process with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Stop it in order; its exit code."""
+        """Shut it down gracefully; return its exit code."""
         return self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> int:
@@ -143,7 +140,7 @@ class NodeProcess:
         return process.wait(PATIENCE_S)
 
     def pause(self) -> None:
-        """The process stands still."""
+        """Pause the process."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
@@ -152,8 +149,7 @@ class NodeProcess:
         self.process.send_signal(signal.SIGCONT)
 
     def limit_files(self, byte_count: int | None) -> None:
-        """Let none of its files grow beyond so many bytes, as on a disk of which that much is left;
-        None: as large as they like."""
+        """Limit the size of each of its files, as on a full disk; None removes the limit."""
         assert self.process is not None
         limit = resource.RLIM_INFINITY if byte_count is None else byte_count
         bounds = (limit, resource.RLIM_INFINITY)
@@ -164,7 +160,7 @@ class NodeProcess:
         return self.process is not None and self.process.poll() is None
 
     def lines(self) -> list[dict[str, Any]]:
-        """Everything that it said, of all its lives."""
+        """Return all log lines of all its processes so far."""
         found = []
         for line in self.lines_path.read_text().splitlines():
             try:
@@ -180,7 +176,7 @@ class NodeProcess:
 
 
 class QuorumProcesses:
-    """Several nodes of one cluster. Use it in a ``with`` statement: it leaves no process behind."""
+    """Several nodes of one cluster. As a context manager it ends all their processes."""
 
     def __init__(
         self, home: Path, node_count: int = 3, *, extra: str = "", node_keys: str = ""
@@ -227,8 +223,8 @@ class QuorumProcesses:
         return (node for node in self.nodes if node.is_running)
 
     def new_node(self, node_id: int | None = None) -> NodeProcess:
-        """A node that nobody knows yet, formatted and not started. With the id of one that is there
-        it takes that one's place, in a directory of its own."""
+        """Return a formatted node that is not a voter and not started. With the id of an existing
+        node it replaces that one, in its own directory."""
         (port,) = free_ports(1)
         if node_id is None:
             node_id = max(node.node_id for node in self.nodes) + 1

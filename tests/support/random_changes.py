@@ -1,4 +1,4 @@
-"""Random changes of a random cluster, most of them possible; a seed always gives the same ones."""
+"""Random changes of a random cluster, most of them valid; a seed always gives the same ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass
 class Job:
-    """Batches of changes on top of each other, as jobs would make them."""
+    """Sequence of batches of changes, as jobs write them."""
 
     seed: int
     level: int
@@ -80,12 +80,12 @@ class Job:
                 self.make(self._registration(broker_id), UnfenceBroker(broker_id=broker_id))
 
     def make(self, *changes: ChangeRequest) -> None:
-        """Make changes, each of which must be possible."""
+        """Apply changes, each of which must be valid."""
         for change in changes:
             self._apply(change, plan_changes(self.image, [change], rng=self.rng))
 
     def grow(self, change_count: int) -> None:
-        """Make this many more changes, passing over what is refused."""
+        """Apply this many more changes, skipping rejected ones."""
         writers = self._writers()
         while change_count:
             change = self.rng.choice(writers)()
@@ -289,7 +289,7 @@ class Job:
 
 
 def job_on_random_log(seed: int, level: int, record_count: int) -> Job:
-    """A job that finds whatever a random log has left behind."""
+    """Return a job that starts from the state of a random log."""
     log = RandomLog(seed, level)
     log.grow(record_count)
     return Job(seed, level, base=log.records)

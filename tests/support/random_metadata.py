@@ -1,7 +1,6 @@
-"""Random but possible metadata logs: every kind of change, in an order that Kafka could write.
+"""Random valid metadata logs: every kind of change, in an order that Kafka could write.
 
-A seed always gives the same log. What is possible next is asked of a loader; whether the loader is
-right is for others to say.
+A seed always gives the same log. A loader decides what is valid next; other tests check the loader.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ CONFIGS = {
 
 
 class RandomLog:
-    """A log at one metadata.version that grows record by record."""
+    """Log at one metadata.version that grows record by record."""
 
     def __init__(self, seed: int, level: int) -> None:
         self.level = level
@@ -82,7 +81,7 @@ class RandomLog:
             self._write(self._register_broker(broker_id))
 
     def grow(self, record_count: int) -> None:
-        """Write this many more records."""
+        """Append this many more records."""
         writers = self._writers()
         while record_count:
             record = self._chance.choice(writers)()

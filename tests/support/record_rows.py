@@ -1,7 +1,7 @@
 """The same bytes through both readers, as rows that can be compared.
 
-``read_rows`` goes batch by batch and record by record; ``scan_rows`` takes the columns of one scan.
-Both end at the first thing that is not a whole, sound batch and say what it was.
+``read_rows`` reads batch by batch and record by record; ``scan_rows`` takes the columns of one
+scan. Both end at the first bytes that are not a complete, valid batch, and return what they are.
 """
 
 from __future__ import annotations

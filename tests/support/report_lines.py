@@ -1,4 +1,4 @@
-"""What is printed at the end of a test run: figures of tests, and files that became slower."""
+"""Report at the end of a test run: figures of tests, and files that became slower."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from tests.support.durations import report_durations
 
 REPORT_LINE: Final = "report line"
-"""Give ``record_property`` this name and a sentence."""
+"""Pass this name and a sentence to ``record_property``."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print them, also where the tests ran in other processes."""
+    """Print the lines, also of tests that ran in other processes."""
     passed = terminalreporter.getreports("passed")
     lines = [
         str(value) for one in passed for name, value in one.user_properties if name == REPORT_LINE

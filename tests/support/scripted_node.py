@@ -1,9 +1,7 @@
-"""A node that says what a test wants it to say: a real peer on a real socket, and not ours.
+"""Node whose responses are scripted by a test: a real peer on a real socket.
 
-Rules of this file:
-
-1. It agrees on versions as Kafka's nodes do; every other answer is the test's, as a message of
-   Kafka's, or as bytes where it shall be none.
+It negotiates versions as Kafka's nodes do. Every other response is the test's, as a message of
+Kafka's, or as bytes for invalid ones.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from raftlog.wire import (
 
 BOTH: Final = Listener.CLIENTS | Listener.VOTERS
 Answer = Callable[[int, bytes], Any]
-"""Version and body of a request -> an answer: a message, whole frames as bytes, None to hang up."""
+"""Version and body of a request -> response: a message, whole frames as bytes, None to hang up."""
 
 
 class ScriptedNode:
-    """Listens on a port of loopback. Use it in a ``with`` statement."""
+    """Node on a loopback port. Use it in a ``with`` statement."""
 
     def __init__(self, answers: dict[ApiKey, Answer], *, listener: Listener = BOTH) -> None:
         self._answers = answers

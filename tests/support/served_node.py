@@ -1,9 +1,6 @@
-"""A node of one voter in the test's own loop, and connections that say whatever a test wants.
+"""Node of one voter in the test's own event loop, and raw connections to it.
 
-Rules of this file:
-
-1. The node is the real one, on real files and a real socket of loopback; only its process is the
-   test's.
+The node uses real files and a real loopback socket; only the process is the test's.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ PATIENCE_S = 20.0
 
 
 class ServedNode:
-    """A node that leads its quorum of one."""
+    """Node that leads its quorum of one."""
 
     def __init__(self, node: Node, config: NodeConfig, lines: io.StringIO) -> None:
         self.node = node
@@ -52,12 +49,12 @@ class ServedNode:
         return self.config.listeners[0].port
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """What it said of an event."""
+        """Return its log lines of an event."""
         found = [json.loads(line) for line in self._lines.getvalue().splitlines()]
         return [line for line in found if line["event"] == event]
 
     def fetch_at_the_end(self, max_wait_ms: int) -> FetchRequest:
-        """What a replica asks that has everything: it waits for news."""
+        """Return the fetch of a replica at the log end, which the node delays."""
         replica = self.node.driver.replica
         return FetchRequest(
             replica=ReplicaKey(7),
@@ -75,7 +72,7 @@ class ServedNode:
 
 
 class RawConnection:
-    """Bytes to a node and back."""
+    """Connection that sends and receives bytes of a node."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -93,7 +90,7 @@ class RawConnection:
 
     @property
     def transport(self) -> asyncio.Transport:
-        """What can be told to take no more."""
+        """The transport, which can be paused."""
         return transport_of(self.writer)
 
     def ask(self, key: ApiKey, version: int, body: bytes, correlation_id: int = 1) -> None:
@@ -108,7 +105,7 @@ class RawConnection:
         self.ask(ApiKey.API_VERSIONS, 3, body, correlation_id)
 
     async def next_frame(self) -> bytes | None:
-        """The next answer's frame; None if the node closed the connection instead."""
+        """Return the next response frame; None if the node closed the connection."""
         while not self._frames:
             try:
                 data = await asyncio.wait_for(self._reader.read(2**16), PATIENCE_S)
@@ -120,7 +117,7 @@ class RawConnection:
         return self._frames.pop(0)
 
     async def answer(self, key: ApiKey, version: int) -> tuple[int, bytes]:
-        """Correlation id and body of the next answer, which is to a request of this kind."""
+        """Return correlation id and body of the next response, which is of this kind."""
         data = await self.next_frame()
         assert data is not None, "the node closed the connection"
         correlation_id, start = decode_response_header(data, key, version)
@@ -128,7 +125,7 @@ class RawConnection:
 
 
 def transport_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
-    """Both directions of a stream: that of a writer is only said to write."""
+    """Return the transport of a stream, which has both directions although typed for one."""
     assert isinstance(writer.transport, asyncio.Transport)
     return writer.transport
 
@@ -137,8 +134,8 @@ def transport_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
 async def served_node(
     home: Path, extra: str = "", *, listeners: str | None = None
 ) -> AsyncIterator[ServedNode]:
-    """A node that leads; closed in order at the end. ``extra`` is added to its configuration, and
-    ``listeners`` stands there in place of one for all."""
+    """Run a node that leads; shut it down at the end. ``extra`` is added to its configuration, and
+    ``listeners`` replaces the default listener."""
     if listeners is None:
         (port,) = free_ports(1)
         listeners = f'[listeners.both]\naddress = "127.0.0.1:{port}"\n'

@@ -1,10 +1,8 @@
-"""A log in memory that several state machines share, as nodes of a quorum would, without a quorum.
+"""Log in memory shared by several state machines, in place of a quorum.
 
-Rules of this file:
-
-1. It promises and refuses what a quorum's log does, by the same types: whatever runs on it runs on
-   the real one. Who leads, and what is committed when, the test says.
-2. Nothing happens by itself: listeners are told in ``deliver``, in pieces.
+It has the guarantees and errors of a quorum's log, by the same types: code that runs on it runs on
+a real one. The test decides the leader and the high watermark. Listeners are called only in
+``deliver``, step by step.
 
 Kafka: ``LocalLogManager`` and its ``SharedLogData``.
 """
@@ -36,17 +34,17 @@ _BATCH_BYTES_MAX: Final = 1 << 20
 
 
 class SharedLog:
-    """The log, and who leads it."""
+    """The log, and its leader."""
 
     def __init__(self) -> None:
         self.batches: list[RecordBatch] = []
         self.epoch = 0
         self.leader_id: int | None = None
         self.leaders: list[tuple[int, int | None]] = []
-        """Epochs and who leads them, as they became known."""
+        """Epochs and their leaders, in the order in which they became known."""
         self.start_offset = 0
         self.committed_max: int | None = None
-        """What lies behind is not committed; None: everything is, as soon as it is appended."""
+        """High watermark; None: everything is committed when it is appended."""
         self.nodes: dict[int, SharedLogNode] = {}
         self.disk: Final = SimulatedDisk()
         self.disk.make_directory(_DIRECTORY)
@@ -74,8 +72,8 @@ class SharedLog:
     # --- what a quorum decides --------------------------------------------------------------------
 
     def elect(self, node_id: int) -> None:
-        """Begin the next epoch, led by this node: its first record is a leader change. What the
-        last leader appended and is not committed is lost."""
+        """Start the next epoch with this node as leader: its first record is a LeaderChange.
+        Uncommitted records of the last leader are lost."""
         self.lose_uncommitted()
         self.depose()
         self.leader_id = node_id
@@ -86,7 +84,7 @@ class SharedLog:
         self._append([NewRecord(*encode_control(change))], is_control=True)
 
     def depose(self) -> None:
-        """Begin an epoch that nobody leads yet."""
+        """Start an epoch without a leader."""
         self.epoch, self.leader_id = self.epoch + 1, None
         self.leaders.append((self.epoch, None))
 
@@ -95,13 +93,13 @@ class SharedLog:
         self.batches = [one for one in self.batches if one.next_offset <= end_offset]
 
     def forget_before(self, snapshot_id: SnapshotId) -> None:
-        """Begin the log behind a snapshot."""
+        """Start the log at the end of a snapshot."""
         assert snapshot_id in self.snapshots, "the log begins behind a snapshot"
         self.start_offset = snapshot_id.end_offset
         self.batches = [one for one in self.batches if one.base_offset >= self.start_offset]
 
     def deliver(self) -> None:
-        """Tell all listeners everything that there is to tell."""
+        """Deliver everything that is pending to all listeners."""
         while any([node.deliver_once() for node in self.nodes.values()]):  # noqa: C419 (each one)
             pass
 
@@ -162,12 +160,12 @@ class SharedLog:
 
 @dataclass(slots=True, eq=False)
 class _Listening:
-    """How far one listener is."""
+    """Position of one listener."""
 
     listener: RaftListener
     next_offset: int = 0
     told_count: int = 0
-    """How many of the leaders it was told of."""
+    """Number of leader changes that were delivered."""
 
 
 class SharedLogNode:
@@ -206,7 +204,7 @@ class SharedLogNode:
         self.resign(self._shared.epoch)
 
     def deliver_once(self) -> bool:
-        """One batch or snapshot for each listener; whether there is more."""
+        """Deliver one batch or snapshot to each listener; return whether more is pending."""
         return any([self._advance(one) for one in self._listening])  # noqa: C419 (each of them)
 
     def _advance(self, one: _Listening) -> bool:

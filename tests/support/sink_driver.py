@@ -1,11 +1,11 @@
-"""A Spark driver of its own that writes to a log.
+"""Spark driver in its own process that writes to a log.
 
-``python -m tests.support.sink_driver race SINK NAME COUNT`` competes with others for offsets, until
-it has won so many; what it won it says, an offset a line.
+``python -m tests.support.sink_driver race SINK NAME COUNT`` competes with others for offsets until
+it has won this many; it prints the offsets, one per line.
 
 ``python -m tests.support.sink_driver stream SOURCE SINK CHECKPOINT POINT OCCURRENCE`` copies a log
-and kills itself at a named point. The first attempt of each task fails, so that every batch lives
-through a retry. It ends with status 0 if it was not killed.
+and kills itself at a named point. The first attempt of each task fails, so that every batch is
+retried. The exit status is 0 if it was not killed.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ POINTS = (
     "commit log written",
 )
 _CALLS_PER_BATCH = 2
-"""How often Spark makes a stream's writer for each batch."""
+"""How often Spark creates a stream's writer per batch."""
 
 
 class KillingFile(WritableLocalFile):
-    """A file of the log whose writes and syncs are points to die at."""
+    """File of the log whose writes and syncs are kill points."""
 
     def write_at(self, position: int, data: bytes | memoryview) -> None:
         if b"raftlog.commit" not in bytes(data):
@@ -69,7 +69,7 @@ class KillingFile(WritableLocalFile):
 
 
 class KillingStorage(WritableLocalStorage):
-    """This machine's files, with points to die at."""
+    """Local files with kill points."""
 
     def create_file(self, path: str) -> KillingFile:
         made = super().create_file(path)
@@ -91,7 +91,7 @@ def open_killing(path: str) -> EmbeddedLog:
 
 
 class KillingWriter(RaftlogStreamWriter):
-    """The streaming sink, with points to die at, and a first attempt of each task that fails."""
+    """Streaming sink with kill points, and a first attempt of each task that fails."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         first = next(iterator, None)
@@ -133,7 +133,7 @@ class KillingSource(RaftlogDataSource):
 
 
 def session() -> SparkSession:
-    """A small session that tries each task three times."""
+    """Return a small session that tries each task three times."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     roots = [str(HOME / root) for root in ("connector", "state", "python_datasource", ".")]
     os.environ["PYTHONPATH"] = os.pathsep.join(roots)
@@ -155,7 +155,7 @@ def session() -> SparkSession:
 
 
 def stream(source: str, sink: str, checkpoint: str) -> None:
-    """Copy one log into another until all that was there is copied."""
+    """Copy one log to another until all existing records are copied."""
     spark = session()
     spark.dataSource.register(KillingSource)
     frame = (
@@ -176,7 +176,7 @@ def stream(source: str, sink: str, checkpoint: str) -> None:
 
 
 def race(sink: str, name: str, count: int) -> None:
-    """Write one record at the offset where the log ended last, until that was won so often."""
+    """Write one record at the log end offset, repeatedly, until this many writes have won."""
     spark = session()
     spark.dataSource.register(RaftlogDataSource)
     frame = spark.createDataFrame([(name,)], "value STRING")

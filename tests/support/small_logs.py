@@ -1,4 +1,4 @@
-"""Small logs in a temporary directory: parts of the bundled ones that grow, and made-up ones."""
+"""Small logs in a temporary directory: growing parts of the bundled ones, and generated ones."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ TIME_MS = 1_700_000_000_000
 
 
 def batches_of(segment: Path) -> list[RecordBatch]:
-    """All whole batches of a segment."""
+    """Return all complete batches of a segment."""
     return [batch for batch in iter_batches(segment.read_bytes()) if isinstance(batch, RecordBatch)]
 
 
 def copy_log(source: Path, target: Path, *, end_offset: int, start_offset: int = 0) -> Path:
     """Copy a partition's directory as it was when it ended at (about) ``end_offset``.
 
-    The copy ends with the batch that holds the offset before ``end_offset``; call it again with a
-    larger one and the log has grown. Segments that end at or before ``start_offset`` are left out,
-    as if the node had deleted them. Checkpoints come along as soon as the log reaches them.
+    The copy ends with the batch that has the offset before ``end_offset``; a second call with a
+    larger one makes the log grow. Segments that end at or before ``start_offset`` are omitted, as
+    if the node had deleted them. Snapshots are copied once the log reaches their end offset.
     """
     target.mkdir(parents=True, exist_ok=True)
     segments = sorted(source.glob("*.log"))
@@ -66,7 +66,7 @@ def write_epochs(directory: Path, entries: Iterable[tuple[int, int]]) -> None:
 
 
 class LogWriter:
-    """Writes a partition's directory, one batch after another, into one segment."""
+    """Writer of a partition's directory: batches in one segment."""
 
     def __init__(self, directory: Path, *, base_offset: int = 0, cluster_id: str = "") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class LogWriter:
         timestamp_ms: int = TIME_MS,
         batch: NewRecordBatch | None = None,
     ) -> int:
-        """Append one batch of records with these values; the new end offset is returned."""
+        """Append one batch of records with these values; return the new log end offset."""
         batch = batch or NewRecordBatch(
             records=tuple(NewRecord(key=None, value=value) for value in values),
             base_timestamp_ms=timestamp_ms,

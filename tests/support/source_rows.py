@@ -1,6 +1,6 @@
-"""Records as the rows that the source ``raftlog`` gives, without reading files or starting Spark.
+"""Records as rows of the source ``raftlog``, without reading files or starting Spark.
 
-Written apart from the source: whoever feeds tables these rows tests the tables alone.
+Implemented separately from the source, so that tests of tables do not depend on it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SCHEMA = pa.schema(
 
 
 def source_rows(records: Iterable[LogRecord], *, redact: bool = True) -> pa.Table:
-    """Rows of a log's records, control records and aborted ones too."""
+    """Return the rows of a log's records, control and aborted records included."""
     redactor = Redactor(reveal=not redact)
     rows = [_row(record, redactor) for record in records]
     begin: int | None = None
@@ -67,7 +67,7 @@ _ENDS = (EndTransactionRecord.schema.json_type, AbortTransactionRecord.schema.js
 
 
 def without_secrets(records: Iterable[LogRecord]) -> list[LogRecord]:
-    """The same records as the source shows them by default."""
+    """Return the same records with secrets redacted, as the source returns them by default."""
     redactor = Redactor()
 
     def shown(record: LogRecord) -> LogRecord:
@@ -84,7 +84,7 @@ def without_secrets(records: Iterable[LogRecord]) -> list[LogRecord]:
 def checkpoint_rows(
     records: Iterable[LogRecord], *, end_offset: int, epoch: int, timestamp_ms: int
 ) -> pa.Table:
-    """Rows of a checkpoint's records: all at the offset of the last one that it contains."""
+    """Return the rows of a snapshot's records, all at the offset of the last contained record."""
     rows = source_rows(records).to_pylist()
     for position, row in enumerate(rows):
         row |= {

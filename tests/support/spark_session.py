@@ -1,7 +1,7 @@
 """One Spark session for a whole test run: two cores, no UI, Unix sockets, Delta.
 
-Every session costs some ten seconds, so Spark tests of all areas share this one. It is never
-stopped by a test; it ends with the process.
+Starting a session takes about ten seconds, so Spark tests of all areas share this one. No test
+stops it; it ends with the process.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ HOME = Path(__file__).parents[2]
 
 
 def java_is_there() -> bool:
-    """Say whether a ``java`` can be found, as Spark's own launcher looks for it."""
+    """Return whether ``java`` is found in the way of Spark's own launcher."""
     return bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
 
 
 @functools.cache
 def shared_session(task_tries: int = 1) -> SparkSession:
-    """The session, made at the first call. Delta's jars come from Maven once (some 90 MB)."""
+    """Return the session, created at the first call. Maven downloads Delta's jars once (90 MB)."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Workers import the code under test from here, and find the source by its module's name.

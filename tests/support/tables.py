@@ -1,4 +1,4 @@
-"""Short ways to fill tables, and to look at everything that they hold."""
+"""Short ways to fill tables and to read all their rows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ VOLATILE = ("incarnation", "_writer_epoch", "cluster_id")
 
 
 class CrashError(Exception):
-    """A process that ends after a step."""
+    """End of the process after a step."""
 
 
 class Feed:
-    """A log's records as frames of the source, range by range."""
+    """Records of a log as frames of the source, range by range."""
 
     def __init__(self, spark: SparkSession, records: Sequence[LogRecord]) -> None:
         self.spark = spark
@@ -39,7 +39,7 @@ class Feed:
         return open_cluster(self.spark, str(place), **options)
 
     def frame(self, start_offset: int, end_offset: int) -> DataFrame:
-        """Records of [start_offset, end_offset); the log begins at offset 0."""
+        """Return the records of [start_offset, end_offset); the log starts at offset 0."""
         return self.of(self.rows.slice(start_offset, end_offset - start_offset))
 
     def of(self, rows: pa.Table) -> DataFrame:
@@ -47,7 +47,7 @@ class Feed:
 
 
 def crash_after(step: str) -> dict[str, Any]:
-    """Options of tables whose process ends right after a step."""
+    """Return options of tables whose process ends right after a step."""
 
     def after_step(done: str) -> None:
         if done == step:
@@ -57,9 +57,9 @@ def crash_after(step: str) -> dict[str, Any]:
 
 
 def contents(view: ClusterView) -> list[tuple[str, str]]:
-    """Everything that a view holds, table by table, in an order that does not depend on files.
+    """Return all rows of a view, table by table, in an order that does not depend on files.
 
-    One query for all tables: a query for each of them costs seconds that prove nothing more.
+    This is one query for all tables; a query per table would take seconds more.
     """
     frames = []
     for name in (*(table.name for table in TYPED_TABLES), CHANGES, LOG):
@@ -71,7 +71,7 @@ def contents(view: ClusterView) -> list[tuple[str, str]]:
 
 
 def image_of(view: ClusterView) -> MetadataImage:
-    """The typed tables of a view as an image: what can be written back as Kafka's records."""
+    """Return the typed tables of a view as an image that can be written as Kafka's records."""
 
     def rows_of(table: TypedTable) -> list[Any]:
         rows = plain_rows(view.table(table.name).drop(*ORIGIN_COLUMNS).toArrow())
@@ -82,7 +82,7 @@ def image_of(view: ClusterView) -> MetadataImage:
 
 
 def offsets_once(view: ClusterView) -> bool:
-    """Whether ``log`` has every offset once, and ``changes`` every change once."""
+    """Return whether ``log`` has every offset once, and ``changes`` every change once."""
     log = view.table(LOG).select("offset").toArrow()["offset"].to_pylist()
     changes = view.table(CHANGES).select("offset", "seq").toArrow().to_pylist()
     keys = [(row["offset"], row["seq"]) for row in changes]

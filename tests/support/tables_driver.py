@@ -1,7 +1,7 @@
-"""A Spark driver of its own that brings a log into tables, and kills itself at a named point.
+"""Spark driver in its own process that materializes a log to tables, and kills itself.
 
-``python -m tests.support.tables_driver LOG TABLES CHECKPOINT POINT OCCURRENCE`` ends with status 0
-if it was not killed. The first attempt of each task that reads the log fails.
+``python -m tests.support.tables_driver LOG TABLES CHECKPOINT POINT OCCURRENCE`` kills itself at the
+named point, or ends with status 0. The first attempt of each task that reads the log fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BEFORE_MANIFEST = "before the manifest"
 MANIFEST_WRITTEN = "commits"
 POINTS = (LOG_WRITTEN, CHANGES_WRITTEN, TABLE_WRITTEN, BEFORE_MANIFEST, MANIFEST_WRITTEN)
 A_BATCH = 37
-"""Offsets of a micro-batch, at most, where the batches of the log are no larger."""
+"""Largest number of offsets per micro-batch, unless a batch of the log is larger."""
 
 
 class StumblingReader(RaftlogStreamReader):
@@ -57,7 +57,7 @@ class StumblingSource(RaftlogDataSource):
 
 
 class KillingPublisher(Publisher):
-    """Publication, with one more point to die at."""
+    """Publication with an additional kill point."""
 
     def write(self, manifest: Manifest, *, txn_version: int) -> None:
         reach(BEFORE_MANIFEST)
@@ -65,7 +65,7 @@ class KillingPublisher(Publisher):
 
 
 def materialize(log: str, place: str, checkpoint: str) -> None:
-    """Bring all that is there into the tables."""
+    """Materialize everything that exists."""
     spark = shared_session(task_tries=3)
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(StumblingSource)

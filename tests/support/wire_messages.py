@@ -1,4 +1,4 @@
-"""Messages of every served request and answer with random content, in every served version."""
+"""Messages of every supported request and response with random content, in every version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ERRORS = list(ErrorCode)
 
 
 def message_kinds() -> Iterator[tuple[Api, type[Any], int]]:
-    """Every request and answer: its class, and each version that is served."""
+    """Return every request and response class with each supported version."""
     for api in APIS.values():
         for load in (kio_index.load_request_schema, kio_index.load_response_schema):
             newest = load(api.key, newest_version(api))
@@ -31,13 +31,13 @@ def message_kinds() -> Iterator[tuple[Api, type[Any], int]]:
 
 
 def newest_version(api: Api) -> int:
-    """kio's newest of a request, served or not."""
+    """Return kio's newest version of a request, supported or not."""
     name = kio_index.api_key_map[api.key]
     return max(kio_index.schema_name_map[name])
 
 
 def random_message(kind: type[Any], version: int, rng: random.Random) -> Any:
-    """A message whose fields of this version are random, and others at their defaults."""
+    """Return a message with random values in the fields of this version, defaults in the others."""
     return _struct(message_plan(kind, version), rng)
 
 
@@ -85,11 +85,11 @@ def _value(field: FieldPlan, rng: random.Random) -> Any:
 
 
 def _number(bits: int, rng: random.Random) -> int:
-    """Small ones, the ends, and any other."""
+    """Return a small number, an extreme one, or any other."""
     ends = (0, 1, -1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1)))
     return rng.choice(ends) if rng.random() < 0.5 else rng.getrandbits(bits) - 2 ** (bits - 1)
 
 
 def as_dictionary(message: Any) -> Any:
-    """Nested dictionaries: equal for equal content of different classes."""
+    """Return nested dictionaries, equal for equal content of different classes."""
     return dataclasses.asdict(message)

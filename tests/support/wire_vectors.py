@@ -1,4 +1,4 @@
-"""Headers and messages of the protocol that Kafka's own classes wrote, by name."""
+"""Headers and messages of the protocol encoded by Kafka's own classes, by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Vector:
     version: int
     data: bytes
     kind: type
-    """What it decodes to."""
+    """Return the expected decoded message."""
 
 
 def _rows(kind: str) -> list[list[str]]:
@@ -38,7 +38,7 @@ def _rows(kind: str) -> list[list[str]]:
 
 
 def message_vectors() -> list[Vector]:
-    """Bodies of requests and answers."""
+    """Return the bodies of requests and responses."""
     return [
         Vector(row[1], int(row[2]), bytes.fromhex(row[3]), _KINDS[row[1].split()[0]])
         for row in _rows("rpc body")
@@ -50,5 +50,5 @@ def message_vector(name: str, version: int) -> bytes:
 
 
 def header_vectors() -> list[tuple[int, bytes]]:
-    """Versions and bytes of request headers."""
+    """Return versions and bytes of request headers."""
     return [(int(row[2]), bytes.fromhex(row[3])) for row in _rows("request header")]

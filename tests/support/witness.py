@@ -1,11 +1,9 @@
-"""A log that is written under a witness, who knows at each operation what may be lost.
+"""Log written under a witness that records, at each disk operation, what must survive a crash.
 
-Rules of this file:
-
-1. The witness believes no file. What he knows is what was asked of the log and what it answered,
-   each with the number of operations that the disk had done by then.
-2. A version of the log is the row of batches that a reader could be given; a truncation begins a
-   new one. At any moment one version is right, and inside a truncation two are.
+The witness reads no file. It records the requests to the log and their results, each with the
+number of disk operations done by then. A version of the log is the sequence of batches that a
+reader may get; a truncation starts a new version. At any moment one version is valid, during a
+truncation two are.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ NOW_MS = 1_000_000
 
 @dataclass(slots=True)
 class Version:
-    """One row of batches, each with the number of operations at which it began to be written."""
+    """Sequence of batches, each with the number of operations at which its write started."""
 
     began: int
     batches: list[RecordBatch] = field(default_factory=list)
@@ -44,14 +42,14 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """From ``operations`` on everything below ``end_offset`` must survive."""
+    """From ``operations`` on, everything below ``end_offset`` must survive."""
 
     operations: int
     end_offset: int
 
 
 class Witness:
-    """Writes one log and remembers what was promised when."""
+    """Writer of one log that records what was acknowledged, and when."""
 
     def __init__(self, config: LogConfig, *, is_single: bool = True) -> None:
         self.config = config
@@ -79,7 +77,7 @@ class Witness:
 
     @property
     def now(self) -> int:
-        """How many operations the disk has done since the recording began."""
+        """Return the number of disk operations since the recording started."""
         return len(self.recording.operations)
 
     # --- what is done to the log ------------------------------------------------------------------
@@ -110,7 +108,7 @@ class Witness:
         self.promise()
 
     def promise(self) -> None:
-        """The log answered: everything up to its synced end is durable."""
+        """Record that everything up to the log's synced end is durable."""
         self.promises.append(Promise(self.now, self.log.synced_end_offset))
 
     def claim(self) -> None:
@@ -120,7 +118,7 @@ class Witness:
         self.promise()
 
     def truncate(self, offset: int) -> None:
-        """Cut the log, which takes back what was promised above, from the first operation on."""
+        """Truncate the log, which revokes the promises above, from the first operation on."""
         before = self.now
         boundary = self.versions[-1].up_to(offset)[-1].next_offset
         self.promises.append(Promise(before, min(boundary, self.promises[-1].end_offset)))
@@ -150,7 +148,7 @@ class Witness:
         self.log.delete_before(snapshot_id)
 
     def reopen(self, *, in_order: bool = True) -> None:
-        """End the process, in order or not, and open the log in a new one."""
+        """End the process, by close or by kill, and open the log in a new one."""
         if in_order:
             self.log.close()
         self.disk.kill()
@@ -173,19 +171,19 @@ class Witness:
     # --- what may be found after a death ----------------------------------------------------------
 
     def floor(self, cut: int) -> int:
-        """Everything below must be there if the disk died after ``cut`` operations."""
+        """Return the offset below which all must survive a crash after ``cut`` operations."""
         ordinal = bisect_right(self.promises, cut, key=lambda one: one.operations)
         return self.promises[ordinal - 1].end_offset if ordinal else 0
 
     def start_bounds(self, cut: int) -> tuple[int, int]:
-        """The log start is one of these, or between."""
+        """Return the smallest and the largest allowed log start offset."""
         asked = [one for one in self.starts if one.operations <= cut]
         greatest = max((one.end_offset for one in asked), default=0)
         least = max((one.end_offset for one in asked[:-1]), default=0)
         return least, greatest
 
     def rows(self, cut: int) -> list[tuple[int, list[RecordBatch]]]:
-        """Each version that may be found, by number, with the batches that had begun by then."""
+        """Return each allowed version, by number, with the batches whose write had started."""
         found = []
         for number, version in enumerate(self.versions):
             if version.began <= cut and (version.ended is None or cut < version.ended):
@@ -194,7 +192,7 @@ class Witness:
         return found
 
     def producer_state(self, number: int, end_offset: int) -> ProducerStateManager:
-        """What a log that ends there must remember, by every batch since its making."""
+        """Return the producer state of a log that ends there, from all its batches."""
         key = number, end_offset
         if key not in self._memories:
             producer_state = ProducerStateManager(DIRECTORY)
@@ -204,7 +202,7 @@ class Witness:
         return self._memories[key]
 
     def epochs(self, number: int, end_offset: int) -> EpochCache:
-        """The epochs of those batches."""
+        """Return the epochs of those batches."""
         batches = self.versions[number].up_to(end_offset)
         return EpochCache.of((batch.leader_epoch, batch.base_offset) for batch in batches)
 
@@ -216,7 +214,7 @@ class Witness:
         self.versions[-1].written_at.append(before)
 
     def _look(self, before: int) -> None:
-        """Note the batches that the log appended by itself."""
+        """Record the batches that the log appended by itself."""
         known = self.versions[-1].batches
         first = known[-1].next_offset if known else 0
         for batch in self.log._segments.batches(first, self.log.end_offset):

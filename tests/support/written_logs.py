@@ -1,4 +1,4 @@
-"""Logs of ours on a simulated disk, written as their writers write them, and then hurt."""
+"""Logs written by raftlog on a simulated disk, and then corrupted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def encoded(
     compression: Compression = Compression.NONE,
     producer: tuple[int, int, int] | None = None,
 ) -> bytes:
-    """One batch; ``producer`` is id, epoch and base sequence."""
+    """Encode one batch; ``producer`` is id, epoch and base sequence."""
     headers = () if commit is None else (commit_header(commit),)
     records = [
         NewRecord(None, value, headers=headers if at == 0 else ())
@@ -72,7 +72,7 @@ class WrittenLog:
 
     @property
     def active(self) -> str:
-        """The path of the last segment."""
+        """Return the path of the last segment."""
         names = self.disk.list_names(self.directory)
         return self.path([name for name in names if name.endswith(".log")][-1])
 
@@ -84,7 +84,7 @@ class WrittenLog:
         producer: tuple[int, int, int] | None = None,
         sync: bool = True,
     ) -> int:
-        """Append one batch; the log's end behind it."""
+        """Append one batch; return the log end offset."""
         batch = encoded(
             *values,
             base_offset=self.log.end_offset,
@@ -99,7 +99,7 @@ class WrittenLog:
         return self.log.end_offset
 
     def fill(self, count: int, *, byte_count: int = 40) -> None:
-        """Append that many batches of one record, each of them synced."""
+        """Append this many batches of one record, each of them synced."""
         for _ in range(count):
             at = self.log.end_offset
             self.append(b"%d " % at + b"x" * byte_count)
@@ -112,7 +112,7 @@ class WrittenLog:
         self.log = ReplicatedLog.open(self.disk, self.directory, now_ms=2_000_000)
 
     def raw_append(self, path: str, data: bytes) -> None:
-        """Put bytes behind a file's end that no writer of ours would write, durably."""
+        """Append bytes to a file, durably, that no writer of raftlog would write."""
         with self.disk.open_for_writing(path) as file:
             file.write_at(file.byte_count(), data)
             file.sync()
