@@ -522,7 +522,7 @@ def test_damage_behind_the_end_is_said_and_the_rest_is_read() -> None:
     log = opened(builder)
     end = log.read_end(isolation=COMMITTED)
     assert end.offset == 4
-    assert "damaged: its CRC" in end.explanation
+    assert "damaged: CRC mismatch" in end.explanation
     assert log.tail is not None
     assert isinstance(log.tail.error, CorruptBatchError)
     assert log.tail.error.offset == 4

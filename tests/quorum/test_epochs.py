@@ -82,5 +82,5 @@ def test_a_file_with_an_epoch_that_no_leader_can_have_is_damaged(
     if is_possible:
         assert parse_quorum_state(data, "quorum-state").leader_epoch == epoch
         return
-    with pytest.raises(CorruptFileError, match="quorum-state is damaged: its epoch"):
+    with pytest.raises(CorruptFileError, match="quorum-state is corrupt: its leaderEpoch"):
         parse_quorum_state(data, "quorum-state")

@@ -411,7 +411,7 @@ def test_deleted_records_are_named(metadata: Path, data: Path) -> None:
     reader = stream(metadata)
     text = loss_of(lambda: reader.latestOffset(start), DataLoss.OFFSETS_DELETED)
     assert "at offset 500" in text
-    assert "begins at 1288" in text
+    assert "now 1288" in text
 
 
 def test_accepted_deletion_goes_on_at_the_newest_checkpoint(
@@ -483,7 +483,7 @@ def test_a_rewritten_tail_is_named_and_its_point_of_parting_found(tmp_path: Path
     rewritten.append(b"4", epoch=4)
     for strict in (stream(log.directory), reader):
         text = loss_of(lambda it=strict: it.latestOffset(start), DataLoss.DIVERGED_EPOCH)
-        assert "part at offset 2" in text
+        assert "diverge at offset 2" in text
     accepting = stream(log.directory, failOnDataLoss="false")
     end = accepting.latestOffset(start)
     assert (end["from"], end["offset"], end["epoch"], end["lost"]) == (2, 5, 4, True)
@@ -613,4 +613,4 @@ def test_missing_history_is_said(
 ) -> None:
     without_history(metadata, data)
     stream(metadata, startingOffset="earliest").initialOffset()
-    assert "begins at offset 1288" in caplog.text
+    assert "log start offset is 1288" in caplog.text

@@ -172,7 +172,7 @@ def test_a_named_write_is_asked_for_again_until_its_outcome_is_known(
 ) -> None:
     job.disk.fail_sync_once("*.log")
     result = job.write([b"a"], commit=version(0))
-    assert "asking again for version 0" in caplog.text
+    assert "retrying version 0" in caplog.text
     assert job.read() == [(result.base_offset, b"a")]
 
 

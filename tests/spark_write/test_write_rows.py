@@ -269,7 +269,7 @@ SOUND = {
         (KRAFT, "recordVersion", -1, "version: it is not a number"),
         (KRAFT, "record", None, "is null"),
         (KRAFT, "record", "[]", "it is not an object"),
-        (KRAFT, "record", '{"name": "ids"}', "field topicId: it is missing"),
+        (KRAFT, "record", '{"name": "ids"}', "field topicId: the field is required and missing"),
         (KRAFT, "record", '{"name": 1, "topicId": "x"}', "field name: it is not a value"),
         (KRAFT, "record", '{"name": "a", "topicId": "?"}', "field topicId: it is not a value"),
     ],

@@ -118,7 +118,7 @@ def test_a_row_keeps_the_offset_that_it_was_created_at() -> None:
     created = []
     for offset, value in enumerate(("1", "2", None, "3")):
         pending.note(loader.append(at(offset, config(value))))
-        (row,) = pending.rows(BY_ENTITY[Entity.CONFIG], with_gone=True).to_pylist()
+        (row,) = pending.rows(BY_ENTITY[Entity.CONFIG], with_deleted=True).to_pylist()
         created.append((row["_created_offset"], row["_offset"]))
     assert created == [(0, 0), (0, 1), (0, 2), (3, 3)]
 

@@ -298,7 +298,7 @@ def test_peers_take_every_address_that_a_node_s_file_may_name(address: str) -> N
     "host", ["[fe80::1%\x1b]", "[fe80::1%]", "[10.0.0.1]", "[a.example]", "[]"]
 )
 def test_a_node_s_file_names_no_host_that_peers_refuse(host: str) -> None:
-    with pytest.raises(ValueError, match="in brackets"):
+    with pytest.raises(ValueError, match="the host is not an IPv6 address"):
         parse_address(f"{host}:9093")
 
 
