@@ -9,7 +9,7 @@ import numpy as np
 
 from raftlog.client import SnapshotReader
 from raftlog.errors import CorruptBatchError, ReplayError
-from raftlog.records.columns import Column, RecordColumns, Scan
+from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog.records.control import decode_control
 
 from .delta import RecordChanges

@@ -26,7 +26,7 @@ from raftlog.limits import (
     RAW_BATCH_BYTES_MAX,
 )
 from raftlog.records import Compression, NewRecord, NewRecordBatch, encode_batch
-from raftlog.records.columns import Column
+from raftlog.records.batch_columns import Column
 from raftlog.records.control import SnapshotFooter
 
 LIMIT = "--max-decompressed-bytes"

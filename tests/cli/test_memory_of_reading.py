@@ -12,7 +12,7 @@ from tests.support.peak_memory import peak_memory
 
 from raftlog.limits import MIB
 from raftlog.records import Compression, Header, NewRecord, NewRecordBatch, encode_batch
-from raftlog.records.columns import Column, RecordColumns
+from raftlog.records.batch_columns import Column, RecordColumns
 from raftlog.records.scan import scan
 from raftlog_state.cli import record_lines
 from raftlog_state.cli.selection import select

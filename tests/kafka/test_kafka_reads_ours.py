@@ -26,8 +26,7 @@ from raftlog.records import (
     NewRecord,
     ProducerStamp,
 )
-from raftlog.records.control import EndTransactionMarker
-from raftlog.records.control_messages import ControlType
+from raftlog.records.control import ControlType, EndTransactionMarker
 from raftlog_state.image import MetadataImage
 from raftlog_state.image_writer import image_records
 from raftlog_state.metadata_loader import MetadataLoader

@@ -13,7 +13,7 @@ from tests.support.log_builder import END, NO_OP, LogBuilder, begin, data_batch
 from raftlog.client import Isolation, LogReader, open_path
 from raftlog.errors import CorruptBatchError, DataLossError, OffsetOutOfRangeError
 from raftlog.log.splits import split_range
-from raftlog.records.columns import Column
+from raftlog.records.batch_columns import Column
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"
 SAMPLES = {

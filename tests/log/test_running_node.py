@@ -17,7 +17,7 @@ from raftlog.errors import (
     LogAccessError,
     SegmentDeletedError,
 )
-from raftlog.records.columns import Column
+from raftlog.records.batch_columns import Column
 from raftlog.types import SnapshotId
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"

@@ -52,11 +52,11 @@ from raftlog.records.batch import (
     NewRecordBatch,
     RecordBatch,
     encode_batch,
+    finish_batch,
     read_batch,
 )
 from raftlog.records.compression import Compression, compress
 from raftlog.records.control import ControlType, EndTransactionMarker, LeaderChange
-from raftlog.records.new_batch import finish_batch
 from raftlog.records.varint import unsigned_varint, varint
 
 NAME = CommitName("app", "0b6c", 41)

@@ -22,8 +22,7 @@ from raftlog.log.producer_snapshot import (
 from raftlog.log.transactions import Marker
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.log.writing.producer_state_manager import HEADER_FIELD_TAG, ProducerStateManager
-from raftlog.records.control import SnapshotHeader, decode_control, encode_control
-from raftlog.records.fields import TaggedField
+from raftlog.records.control import SnapshotHeader, TaggedField, decode_control, encode_control
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -24,7 +24,7 @@ from raftlog.log.transactions import Marker
 from raftlog.log.writing.checkpoint_files import read_checkpoint_files
 from raftlog.log.writing.epoch_validation import EpochValidation
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import Diverging, OffsetAndEpoch, SnapshotId, SnapshotNeeded, Valid
 

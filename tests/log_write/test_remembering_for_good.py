@@ -25,7 +25,7 @@ from raftlog.log.writing.properties import (
     parse_log_properties,
 )
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300)

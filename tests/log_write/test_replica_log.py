@@ -25,8 +25,8 @@ from raftlog.records.control import (
     KRaftVersion,
     LeaderChange,
     LeaderChangeVoter,
+    TaggedField,
 )
-from raftlog.records.fields import TaggedField
 from raftlog.types import SnapshotId
 
 DIRECTORY = "/data/orders-0"

@@ -26,7 +26,7 @@ from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.quorum_log import QuorumLog
 from raftlog.log.writing.raw_snapshot_writer import RawSnapshotWriter
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
 

@@ -18,7 +18,7 @@ from raftlog.node.apis.produced_records import produced_records
 from raftlog.records import BatchAccumulator, BatchBuilder
 from raftlog.records.batch import Compression, Header, NewRecord, RecordBatch, read_batch
 from raftlog.records.compression import compress
-from raftlog.records.packed import PackedRecords
+from raftlog.records.encoding import PackedRecords
 from raftlog.wire import ApiKey
 from tests.support.batches_again import to_new_batch
 

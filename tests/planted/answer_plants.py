@@ -177,7 +177,7 @@ ANSWER_PLANTS: Final = (
     ),
     Plant(
         bug="packed records share a batch with others",
-        path="connector/raftlog/records/accumulator.py",
+        path="connector/raftlog/records/builder.py",
         old="if standalone or has_required_offset or producer is not None or is_packed:",
         new="if standalone or has_required_offset or producer is not None:",
         tests=(PACKED,),

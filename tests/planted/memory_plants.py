@@ -76,7 +76,7 @@ MEMORY_PLANTS: Final = (
     ),
     Plant(
         bug="long values of a scan are cut from the wrong place",
-        path="connector/raftlog/records/arrow.py",
+        path="connector/raftlog/records/record_columns.py",
         old="        values[begin:end] = data[at : at + end - begin]\n",
         new="        values[begin:end] = data[begin:end]\n",
         tests=("tests/records/test_scan.py::test_long_values_are_those_of_the_records",),

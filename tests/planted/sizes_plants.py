@@ -41,7 +41,7 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="a whole batch is decompressed to find the name of its commit",
-        path="connector/raftlog/records/forward.py",
+        path="connector/raftlog/records/batch.py",
         old="        self._pieces = _pieces(batch)\n",
         new='        self._pieces = iter([b"".join(_pieces(batch))])\n',
         tests=(
@@ -51,7 +51,7 @@ SIZES_PLANTS: Final = (
     ),
     Plant(
         bug="a record from the far future is taken",
-        path="connector/raftlog/records/accumulator.py",
+        path="connector/raftlog/records/builder.py",
         old="        if latest_ms > now_ms + TIMESTAMP_AFTER_MS_MAX:\n",
         new="        if latest_ms > 2**62:\n",
         tests=(

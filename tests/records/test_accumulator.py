@@ -28,8 +28,7 @@ from raftlog.records import (
     RecordBatch,
     read_batch,
 )
-from raftlog.records.encoding import encode_records
-from raftlog.records.packed import PackedRecords
+from raftlog.records.encoding import PackedRecords, encode_records
 
 EPOCH = 17
 BASE_OFFSET = 157

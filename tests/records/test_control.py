@@ -18,6 +18,7 @@ from raftlog.records.control import (
     LeaderChange,
     SnapshotFooter,
     SnapshotHeader,
+    TaggedField,
     UnknownControl,
     Voter,
     VoterEndpoint,
@@ -26,7 +27,6 @@ from raftlog.records.control import (
     decode_control,
     encode_control,
 )
-from raftlog.records.fields import TaggedField
 
 
 def key_of(type_id: int, version: int = 0) -> bytes:

@@ -29,7 +29,7 @@ from raftlog.records.batch import (
     encode_batch,
     read_batch,
 )
-from raftlog.records.batch_index import scan_headers
+from raftlog.records.batch_columns import scan_headers
 from raftlog.records.scan import Stop, scan
 from raftlog.records.varint import varint
 

@@ -11,7 +11,7 @@ from tests.support.record_rows import read_rows, scan_rows
 from raftlog.errors import RaftlogError
 from raftlog.limits import BATCH_HEADER_BYTES, MIB
 from raftlog.records.batch import NewRecord, NewRecordBatch, RecordBatch, encode_batch, read_batch
-from raftlog.records.batch_index import scan_headers
+from raftlog.records.batch_columns import scan_headers
 from raftlog.records.control import decode_control
 
 LIMIT = {"decompressed_bytes_max": MIB}

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from raftlog.errors import RecordBatchTooLargeError
 from raftlog.records import BatchAccumulator, Compression, Header, NewRecord
 from raftlog.records.batch import RecordBatch, read_batch
-from raftlog.records.encoding import RecordsToEncode, encode_records, record_byte_counts
-from raftlog.records.packed import PackedRecords
+from raftlog.records.encoding import (
+    PackedRecords,
+    RecordsToEncode,
+    encode_records,
+    record_byte_counts,
+)
 
 BASE_MS = 1_700_000_000_000
 RECORDS = st.lists(

@@ -23,7 +23,7 @@ from raftlog.records import (
     iter_batches,
     read_batch,
 )
-from raftlog.records.batch_index import scan_headers
+from raftlog.records.batch_columns import scan_headers
 from raftlog.records.scan import Column, Stop, scan
 
 LOGS = Path(__file__).parents[1] / "data" / "kraft-logs"

@@ -19,7 +19,7 @@ from raftlog.records.batch import (
     NewRecordBatch,
     encode_batch,
 )
-from raftlog.records.columns import HEADERS_TYPE
+from raftlog.records.batch_columns import HEADERS_TYPE
 from raftlog.records.scan import Column, RecordColumns, Stop, scan
 
 TIME_MS = 1_700_000_000_000

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import MalformedVarintError
+from raftlog.records.batch_columns import read_varints, read_varlongs
 from raftlog.records.varint import (
     read_unsigned_varint,
     read_varint,
@@ -15,7 +16,6 @@ from raftlog.records.varint import (
     unsigned_varint,
     varint,
 )
-from raftlog.records.varint_numpy import read_varints, read_varlongs
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

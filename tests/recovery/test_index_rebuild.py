@@ -11,7 +11,7 @@ from tests.support.memory_storage import MemoryStorage
 from raftlog.log.writing.index_rebuild import IndexCheck, IndexRebuild
 from raftlog.log.writing.indexer import SegmentIndexer
 from raftlog.log.writing.segment_recovery import ScanPosition, ScanRules, recover_segment
-from raftlog.records.columns import BatchColumns
+from raftlog.records.batch_columns import BatchColumns
 
 PATH = "/log/00000000000000000100.log"
 BASE = 100

@@ -18,7 +18,7 @@ from raftlog.errors import (
     OffsetOutOfRangeError,
     OptionError,
 )
-from raftlog.records.columns import Column
+from raftlog.records.batch_columns import Column
 from raftlog_state import apply_changes
 from tests.remote.conftest import Quorums
 

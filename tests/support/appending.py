@@ -6,8 +6,7 @@ from raftlog.log.names import LOG_SUFFIX, offset_name, read_listing
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.log.writing.properties import LogConfig
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.batch import RecordBatch, iter_batches
-from raftlog.records.new_batch import NewRecordBatch, encode_batch
+from raftlog.records.batch import NewRecordBatch, RecordBatch, encode_batch, iter_batches
 from raftlog.records.record import NewRecord
 from raftlog.storage.protocol import Storage, WritableStorage
 from tests.simulated_disk.simulated import SimulatedDisk

@@ -20,10 +20,9 @@ from raftlog.log.writing.log_directory import LogDirectory
 from raftlog.log.writing.producer_state_manager import ProducerStateManager
 from raftlog.log.writing.snapshot_writer import SnapshotWriter, snapshot_head
 from raftlog.node.raft_listeners import LeaderNotification, RaftListener
-from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.batch import NewRecordBatch, RecordBatch, TornTail, encode_batch, read_batch
 from raftlog.records.compression import Compression
 from raftlog.records.control import LeaderChange, LeaderChangeVoter, encode_control
-from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord
 from raftlog.types import SnapshotId
 from tests.simulated_disk.simulated import SimulatedDisk

@@ -34,9 +34,8 @@ from raftlog.log.writing.batch_metadata import (
 )
 from raftlog.log.writing.producers import Duplicate
 from raftlog.log.writing.replicated_log import ReplicatedLog
-from raftlog.records.accumulator import BatchAccumulator
-from raftlog.records.encoding import RecordToAppend
-from raftlog.records.packed import PackedRecords
+from raftlog.records.builder import BatchAccumulator
+from raftlog.records.encoding import PackedRecords, RecordToAppend
 from raftlog.records.record import NewRecord
 
 from .requests import (

@@ -19,7 +19,7 @@ from raftlog.log.reads import Isolation, LogKind
 from raftlog.log.snapshot import SnapshotReader
 from raftlog.log.transactions import Outcome, TransactionSpan
 from raftlog.records.batch import RecordBatch
-from raftlog.records.columns import HEADERS_TYPE, Column, Scan
+from raftlog.records.batch_columns import HEADERS_TYPE, Column, Scan
 from raftlog.records.record import Header, Record
 
 from .user_records import HEADER_PREFIX

@@ -16,8 +16,7 @@ from raftlog.errors import InvalidAppendError, RaftlogError
 from raftlog.limits import BATCH_HEADER_BYTES
 from raftlog.log.writing.batch_metadata import CommitName
 from raftlog.records.builder import ProducerStamp
-from raftlog.records.encoding import RecordToAppend
-from raftlog.records.packed import PackedRecords
+from raftlog.records.encoding import PackedRecords, RecordToAppend
 
 from .in_order_gate import InOrderGate
 

@@ -16,16 +16,21 @@ import numpy as np
 from raftlog.errors import CorruptBatchError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 from raftlog.records.batch import RecordBatch, read_batch
-from raftlog.records.batch_index import (
+from raftlog.records.batch_columns import (
     HEADER_DTYPE,
+    BatchColumns,
     BatchSpans,
+    Column,
+    HeaderScan,
+    RecordColumns,
+    Scan,
+    Stop,
     batch_columns,
     clip,
     damaged_headers,
     index_batches,
     scan_headers,
 )
-from raftlog.records.columns import BatchColumns, Column, HeaderScan, RecordColumns, Scan, Stop
 from raftlog.records.crc import first_bad_crc
 from raftlog.records.header import BATCH_LENGTH, LENGTH_POSITION
 from raftlog.records.scan import scan

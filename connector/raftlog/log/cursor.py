@@ -33,7 +33,7 @@ from raftlog.errors import (
     SegmentDeletedError,
 )
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
-from raftlog.records.columns import BatchColumns, Stop
+from raftlog.records.batch_columns import BatchColumns, Stop
 from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC, LENGTH_MIN
 from raftlog.storage.protocol import ReadableFile
 

@@ -21,7 +21,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import CLOCK_AHEAD_MS_MAX, READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
-from raftlog.records.columns import BatchColumns, Column, Scan
+from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.types import SnapshotId, TopicPartition
 
 from .aborted_transactions import AbortedTransactions, AbortedTransactionsReader

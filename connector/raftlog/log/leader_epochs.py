@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from raftlog.limits import BATCH_HEADER_BYTES
-from raftlog.records.columns import BatchColumns, Bools
+from raftlog.records.batch_columns import BatchColumns, Bools
 from raftlog.records.header import BATCH_HEADER, BATCH_MAGIC
 from raftlog.storage.protocol import ReadableFile
 

@@ -27,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from raftlog.records.columns import BatchColumns
+from raftlog.records.batch_columns import BatchColumns
 from raftlog.storage.protocol import ReadableFile
 
 from .chunks import HeaderChunk, HeaderDecoder, read_chunks

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from raftlog.errors import CorruptBatchError
-from raftlog.records.fields import FieldReader, TaggedField, string_bytes, tagged_bytes
+from raftlog.records.control import FieldReader, TaggedField, string_bytes, tagged_bytes
 
 from .transactions import Marker
 

@@ -21,7 +21,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
-from raftlog.records.columns import Column, Scan
+from raftlog.records.batch_columns import Column, Scan
 from raftlog.types import ReplicaKey, SnapshotId
 
 from .aborted_transactions import AbortedTransactions

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from raftlog.errors import DataLossError, OffsetOutOfRangeError
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
-from raftlog.records.columns import Column, Scan
+from raftlog.records.batch_columns import Column, Scan
 from raftlog.types import SnapshotId
 
 from .aborted_transactions import AbortedTransactions

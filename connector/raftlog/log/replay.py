@@ -26,7 +26,7 @@ from raftlog.errors import (
     LogGapError,
 )
 from raftlog.limits import BATCH_HEADER_BYTES, READ_CHUNK_BYTES
-from raftlog.records.columns import BatchColumns
+from raftlog.records.batch_columns import BatchColumns
 
 from .chunks import ColumnDecoder, HeaderDecoder
 from .cursor import LogCursor, LogTail

@@ -43,8 +43,7 @@ from raftlog.limits import (
     READ_BATCH_BYTES_MAX,
     SEGMENT_BYTES_MAX,
 )
-from raftlog.records.batch_index import HEADER_DTYPE, Headers, damaged_headers
-from raftlog.records.columns import Bools, Int64s
+from raftlog.records.batch_columns import HEADER_DTYPE, Bools, Headers, Int64s, damaged_headers
 from raftlog.records.crc_ranges import UInt32s, range_crcs
 from raftlog.records.header import (
     BATCH_HEADER,

@@ -20,7 +20,7 @@ from raftlog.errors import (
 )
 from raftlog.limits import READ_CHUNK_BYTES
 from raftlog.records.batch import RecordBatch
-from raftlog.records.columns import BatchColumns, Column, Scan
+from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.records.control import (
     ControlRecord,
     KRaftVersion,

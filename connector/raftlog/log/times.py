@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from raftlog.records.columns import BatchColumns, Scan
+from raftlog.records.batch_columns import BatchColumns, Scan
 
 from .chunks import HeaderDecoder, read_chunks
 from .cursor import LogCursor

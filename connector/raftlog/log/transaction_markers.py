@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from raftlog.errors import CorruptBatchError
-from raftlog.records.columns import Column, Scan
+from raftlog.records.batch_columns import Column, Scan
 from raftlog.records.control import (
     ControlRecord,
     ControlType,

@@ -1,12 +1,11 @@
 """Encoding and decoding of Kafka record batches (magic 2), without I/O, clock or randomness.
 
 The package exports one batch at a time, as objects. ``raftlog.records.scan`` and
-``raftlog.records.batch_index`` decode many batches to columns; they import numpy and pyarrow.
+``raftlog.records.batch_columns`` decode many batches to columns; they import numpy and pyarrow.
 """
 
 from __future__ import annotations
 
-from .accumulator import BatchAccumulator
 from .batch import (
     Compression,
     Header,
@@ -20,7 +19,7 @@ from .batch import (
     iter_batches,
     read_batch,
 )
-from .builder import BatchBuilder, ProducerStamp
+from .builder import BatchAccumulator, BatchBuilder, ProducerStamp
 from .control import ControlRecord, ControlType, decode_control, encode_control
 from .encoding import RecordToAppend
 

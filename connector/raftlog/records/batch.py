@@ -13,25 +13,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from crc32c import crc32c
 
-from raftlog.errors import CorruptBatchError, HeaderLimitError
+from raftlog.errors import (
+    CorruptBatchError,
+    HeaderLimitError,
+    MalformedVarintError,
+    RecordBatchTooLargeError,
+)
 from raftlog.limits import (
+    BATCH_BYTES_MAX,
     BATCH_HEADER_BYTES,
     DECOMPRESSED_BYTES_MAX,
     HEADERS_PER_BATCH_MAX,
     LOG_OVERHEAD_BYTES,
+    VARINT_BYTES_MAX,
+    VARLONG_BYTES_MAX,
 )
 
-from .compression import Compression, decompress
+from .compression import Compression, compress, decompress, iter_decompressed
+from .encoding import RecordsToEncode, encode_records
 from .header import (
     BATCH_HEADER,
     BATCH_LENGTH,
+    BATCH_MAGIC,
     COMPRESSION_BITS,
     CONTROL_BIT,
     CRC_START,
     DELETE_HORIZON_BIT,
+    INT32_MAX,
     LENGTH_POSITION,
     RECORD_BYTES_MIN,
     TIMESTAMP_TYPE_BIT,
@@ -40,9 +52,16 @@ from .header import (
     header_damage,
     length_error,
 )
-from .new_batch import NewRecordBatch, encode_batch
-from .record import Header, NewRecord, Record, StoredRecord, read_record, wrapped_int64
-from .varint import Buffer
+from .record import (
+    Header,
+    NewRecord,
+    Record,
+    StoredRecord,
+    read_record,
+    record_bytes,
+    wrapped_int64,
+)
+from .varint import Buffer, read_varint, read_varlong
 
 __all__ = [
     "BATCH_HEADER",
@@ -257,3 +276,313 @@ def _batch_byte_count(
         return None
     (length,) = BATCH_LENGTH.unpack_from(buffer, position + LENGTH_POSITION)
     return length + LOG_OVERHEAD_BYTES if length else None
+
+
+# --------------------------------------------------------------------------------------------------
+# Encoding of record batches (Kafka: ``MemoryRecordsBuilder``). Equal input gives equal bytes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRecordBatch:
+    """Batch to be written, without base offset and leader epoch, which ``encode_batch`` adds.
+
+    ``base_timestamp_ms`` is the base of the records' timestamp deltas (in KRaft the append time, of
+    all records). ``max_timestamp_ms`` None means the largest timestamp of the records, or the base
+    if there are none; with LOG_APPEND_TIME it is the timestamp of all records.
+    ``last_offset_delta`` None means the delta of the last record. A delete horizon replaces the
+    base timestamp in the header (KIP-534).
+    """
+
+    records: tuple[NewRecord, ...]
+    base_timestamp_ms: int
+    max_timestamp_ms: int | None = None
+    last_offset_delta: int | None = None
+    compression: Compression = Compression.NONE
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    is_transactional: bool = False
+    is_control: bool = False
+    delete_horizon_ms: int | None = None
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
+def encode_batch(
+    batch: NewRecordBatch,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    byte_count_max: int = BATCH_BYTES_MAX,
+) -> bytes:
+    """Encode ``batch`` with the given base offset and leader epoch.
+
+    Raises ``RecordBatchTooLargeError`` if it exceeds ``byte_count_max`` bytes, header included
+    (Kafka: ``MAX_BATCH_SIZE_BYTES``), or if an offset delta exceeds 32 bits.
+    """
+    base_ms = batch.base_timestamp_ms
+    if batch.delete_horizon_ms is not None:
+        base_ms = batch.delete_horizon_ms
+    payload, count, last_delta = _encode(batch, base_ms)
+    max_ms = batch.max_timestamp_ms
+    if max_ms is None:
+        max_ms = RecordsToEncode(batch.records).max_timestamp_ms(batch.base_timestamp_ms)
+    return finish_batch(
+        compress(payload, batch.compression),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        byte_count_max=byte_count_max,
+        compression=batch.compression,
+        flags=_flags(batch),
+        last_offset_delta=last_delta,
+        base_timestamp_ms=base_ms,
+        max_timestamp_ms=max_ms,
+        producer=(batch.producer_id, batch.producer_epoch, batch.base_sequence),
+        record_count=count,
+    )
+
+
+def finish_batch(
+    payload: bytes,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    byte_count_max: int,
+    compression: Compression,
+    flags: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    producer: tuple[int, int, int],
+    record_count: int,
+) -> bytes:
+    """Prepend the header, with length and CRC, to encoded and compressed records.
+
+    ``flags`` are the attributes without the compression bits; ``producer`` is producer id, producer
+    epoch and base sequence. Raises ``RecordBatchTooLargeError``.
+    """
+    if last_offset_delta > INT32_MAX:
+        raise RecordBatchTooLargeError(byte_count=last_offset_delta, byte_count_max=INT32_MAX)
+    byte_count = BATCH_HEADER_BYTES + len(payload)
+    if byte_count > byte_count_max:
+        raise RecordBatchTooLargeError(byte_count=byte_count, byte_count_max=byte_count_max)
+    header = BATCH_HEADER.pack(
+        base_offset,
+        byte_count - LOG_OVERHEAD_BYTES,
+        leader_epoch,
+        BATCH_MAGIC,
+        0,
+        compression | flags,
+        last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        *producer,
+        record_count,
+    )
+    crc = crc32c(payload, crc32c(header[CRC_START:]))
+    return b"".join((header[: CRC_START - 4], crc.to_bytes(4, "big"), header[CRC_START:], payload))
+
+
+def _encode(batch: NewRecordBatch, base_ms: int) -> tuple[bytes, int, int]:
+    """Return the encoded records, their number, and the last offset delta."""
+    records = batch.records
+    if all(record.offset_delta is None for record in records):
+        payload = encode_records(records, 0, base_ms)
+        last_delta = max(0, len(records) - 1)
+    else:
+        stored = list(_stored_records(records, base_ms))
+        payload = b"".join(map(record_bytes, stored))
+        last_delta = stored[-1].offset_delta
+    if batch.last_offset_delta is not None:
+        last_delta = batch.last_offset_delta
+    return payload, len(records), last_delta
+
+
+def _stored_records(records: tuple[NewRecord, ...], base_ms: int) -> Iterator[StoredRecord]:
+    next_delta = 0
+    for record in records:
+        delta = next_delta if record.offset_delta is None else record.offset_delta
+        assert delta >= next_delta, "offsets of a batch ascend"
+        time_delta = (
+            0 if record.timestamp_ms is None else wrapped_int64(record.timestamp_ms - base_ms)
+        )
+        yield StoredRecord(time_delta, delta, record.key, record.value, record.headers)
+        next_delta = delta + 1
+
+
+def _flags(batch: NewRecordBatch) -> int:
+    return (
+        (TIMESTAMP_TYPE_BIT if batch.timestamp_type else 0)
+        | (TRANSACTIONAL_BIT if batch.is_transactional else 0)
+        | (CONTROL_BIT if batch.is_control else 0)
+        | (0 if batch.delete_horizon_ms is None else DELETE_HORIZON_BIT)
+    )
+
+
+# --- Streaming reads of single fields of a batch's records ----------------------------------------
+# Memory is bounded by the requested fields and one decompressed piece, whatever the batch expands
+# to,
+# so that a log can examine every batch that it has appended. Bytes after the last requested field
+# are
+# not decompressed. Each length is checked against the record's length; ``CorruptBatchError`` is
+# raised without path, position and offset.
+
+_BYTES_MAX: Final = INT32_MAX + VARINT_BYTES_MAX
+"""Largest size of a record, its length field included."""
+
+
+class ForwardReader:
+    """Sequential reader of the decompressed records of one batch."""
+
+    __slots__ = ("_at", "_base", "_buffer", "_pieces")
+
+    def __init__(self, batch: RecordBatch) -> None:
+        self._pieces = _pieces(batch)
+        self._buffer = b""
+        self._at = 0
+        self._base = 0
+
+    @property
+    def position(self) -> int:
+        """The position of the next field in the decompressed records."""
+        return self._base + self._at
+
+    def varint(self) -> int:
+        self._load(VARINT_BYTES_MAX)
+        try:
+            number, self._at = read_varint(self._buffer, self._at)
+        except MalformedVarintError as error:
+            raise CorruptBatchError(reason=f"a varint is malformed: {error.reason}") from None
+        return number
+
+    def varlong(self) -> int:
+        self._load(VARLONG_BYTES_MAX)
+        try:
+            number, self._at = read_varlong(self._buffer, self._at)
+        except MalformedVarintError as error:
+            raise CorruptBatchError(reason=f"a varint is malformed: {error.reason}") from None
+        return number
+
+    def take(self, byte_count: int) -> bytes:
+        """Return the next bytes."""
+        if not self._load(byte_count):
+            raise CorruptBatchError(reason=f"its records end before {byte_count} bytes of a field")
+        start, self._at = self._at, self._at + byte_count
+        return self._buffer[start : self._at]
+
+    def skip(self, byte_count: int) -> None:
+        """Skip the next bytes without buffering them."""
+        while byte_count > (left := len(self._buffer) - self._at):
+            byte_count -= left
+            self._at += left
+            if not self._next_piece():
+                raise CorruptBatchError(reason=f"its records end {byte_count} bytes too early")
+        self._at += byte_count
+
+    def _load(self, byte_count: int) -> bool:
+        """Buffer ``byte_count`` bytes; return whether there are that many."""
+        while len(self._buffer) - self._at < byte_count:
+            if not self._next_piece():
+                return False
+        return True
+
+    def _next_piece(self) -> bool:
+        piece = next(self._pieces, None)
+        if piece is None:
+            return False
+        self._base += self._at
+        left = self._buffer[self._at :]
+        self._buffer = left + piece if left else piece
+        self._at = 0
+        return True
+
+
+def _pieces(batch: RecordBatch) -> Iterator[bytes]:
+    if batch.compression is Compression.NONE:
+        return iter((batch.payload,))
+    return iter_decompressed(batch.payload, batch.compression, byte_count_max=_BYTES_MAX)
+
+
+def _begin_record(reader: ForwardReader) -> tuple[int, int]:
+    """Read a record up to its key; return the record's end position and offset delta."""
+    byte_count = reader.varint()
+    if byte_count < 1:
+        raise CorruptBatchError(reason=f"invalid record length {byte_count}")
+    end = reader.position + byte_count
+    reader.skip(1)
+    reader.varlong()
+    return end, reader.varint()
+
+
+def _field_byte_count(reader: ForwardReader, end: int) -> int:
+    """Read the length of the next key or value, -1 for null."""
+    byte_count = reader.varint()
+    if byte_count < -1 or reader.position + byte_count > end:
+        raise CorruptBatchError(reason=f"invalid field length {byte_count}")
+    return byte_count
+
+
+def first_record_headers(
+    batch: RecordBatch, key: str, *, header_count_max: int, byte_count_max: int
+) -> list[bytes | None]:
+    """Return the values of the headers ``key`` among the first headers of the first record.
+
+    At most ``header_count_max`` headers are read. A null value, and one of more than
+    ``byte_count_max`` bytes, is returned as None. Raises ``CorruptBatchError``.
+    """
+    reader, wanted = ForwardReader(batch), key.encode()
+    end, _ = _begin_record(reader)
+    for _ in range(2):
+        reader.skip(max(0, _field_byte_count(reader, end)))
+    count = reader.varint()
+    if not 0 <= 2 * count <= end - reader.position:
+        raise CorruptBatchError(reason=f"invalid header count {count}")
+    found: list[bytes | None] = []
+    for _ in range(min(count, header_count_max)):
+        key_bytes = _field_byte_count(reader, end)
+        is_wanted = False
+        if key_bytes == len(wanted):
+            is_wanted = reader.take(key_bytes) == wanted
+        else:
+            reader.skip(max(0, key_bytes))
+        value_bytes = _field_byte_count(reader, end)
+        is_short = 0 <= value_bytes <= byte_count_max
+        if is_wanted:
+            found.append(reader.take(value_bytes) if is_short else None)
+        if not (is_wanted and is_short):
+            reader.skip(max(0, value_bytes))
+    return found
+
+
+def iter_value_starts(
+    batch: RecordBatch, starts: tuple[bytes, ...], *, byte_count_max: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield offset delta and value of the records whose values start with one of ``starts``.
+
+    Values are truncated to ``byte_count_max`` bytes. ``starts`` have equal lengths. Raises
+    ``CorruptBatchError`` at the first corrupt record.
+    """
+    reader, start_bytes = ForwardReader(batch), len(starts[0])
+    for _ in range(batch.record_count):
+        end, delta = _begin_record(reader)
+        reader.skip(max(0, _field_byte_count(reader, end)))
+        value_bytes = _field_byte_count(reader, end)
+        if value_bytes >= start_bytes:
+            start = reader.take(start_bytes)
+            if start in starts:
+                yield delta, start + reader.take(min(value_bytes, byte_count_max) - start_bytes)
+        if reader.position > end:
+            raise CorruptBatchError(
+                reason=f"its fields exceed the record length by {reader.position - end} bytes"
+            )
+        reader.skip(end - reader.position)
+
+
+def contains_any(batch: RecordBatch, texts: tuple[bytes, ...]) -> bool:
+    """Return whether the decompressed records contain one of ``texts``, of equal lengths."""
+    before = b""
+    for piece in _pieces(batch):
+        joined = before + piece if before else piece
+        if any(text in joined for text in texts):
+            return True
+        before = joined[-(len(texts[0]) - 1) :]
+    return False

@@ -18,8 +18,7 @@ from crc32c import crc32c
 
 from raftlog.limits import MIB
 
-from .batch_index import BatchSpans
-from .columns import Int64s
+from .batch_columns import BatchSpans, Int64s
 from .header import CRC_START
 
 _WINDOW_BYTES: Final = 1 * MIB

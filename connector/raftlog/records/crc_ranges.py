@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .columns import Int64s
+from .batch_columns import Int64s
 
 UInt32s: TypeAlias = npt.NDArray[np.uint32]
 _POLYNOMIAL: Final = 0x82F6_3B78

@@ -1,30 +1,21 @@
-"""Parsing of the records of many batches with numpy.
+"""Runs of contiguous records, and the split of long runs into shorter ones.
 
-The start of a record is known only from the length of the record before it, so the records of one
-batch (a *run*) cannot be located in parallel. Runs of different batches are independent: they are
-followed together, one record of each run per step. Runs are sorted by record count, descending, so
-that those with records left are always a prefix:
+``record_columns`` follows all runs together, one record of each run per step, so its speed depends
+on the number of runs. A few large batches are few long runs; they are split every 32 records:
 
-    data        |a0 |a1     |a2 |b0   |b1   |c0 |        runs: a (3 records), b (2), c (1)
-    position    0   4       12  16    22    28  32
+    records of a batch      r0 ... r31  r32 ... r63  r64 ... r95  r96 ... r99
+    runs                    |-- 32 --|  |-- 32 --|   |-- 32 --|   |--- 4 ---|
 
-    step         0    1    2
-    at[a]        0    4   12  ->  16 = end of a
-    at[b]       16   22       ->  28 = end of b
-    at[c]       28            ->  32 = end of c
-    live         3    2    1
+The start of record 32 is found by a search for the bytes that KRaft writes (records without key,
+all with the batch's timestamp, contiguous offsets; Kafka: ``BatchBuilder``):
 
-Each step adds the lengths of all live runs' records, looked up by their first two bytes
-(``_LENGTHS``). The positions of all steps, sorted, are the starts of all records. Then all fields
-are parsed by column: the lengths of all records, all timestamp deltas, all offset deltas, and so
-on.
+    record 31        record 32
+    ... headers: 00  length: ..  attributes: 00  timestamp delta: 00  offset delta: 40  key: 01 ...
+                                |-------------------- searched ---------------------------|
 
-Runs that the steps do not follow to their end are followed one by one in Python: the last few long
-runs (fewer than ``_LIVE_MIN`` live ones), and runs with a record length of three bytes or more.
-
-A record must fill its length exactly, and the records of a batch its bytes. Otherwise the result is
-the ordinal of the first corrupt batch; ``batch.read_batch`` finds the reason. Work and memory are
-linear in the number of bytes, whatever they contain.
+A value may contain the same bytes, so a split is a guess. The caller verifies it: following 32
+records must end exactly at the start of the next run. Otherwise the unsplit runs are followed.
+Batches of any other form are not split.
 """
 
 from __future__ import annotations
@@ -34,15 +25,138 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from raftlog.errors import MalformedVarintError
-from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX
+from raftlog.limits import HEADERS_PER_BATCH_MAX, HEADERS_PER_RECORD_MAX, KIB
 
-from .columns import Bools, Int32s, Int64s
+from .batch_columns import HEADERS_TYPE, Bools, Bytes, Int32s, Int64s, read_varints, read_varlongs
 from .header import RECORD_BYTES_MIN
-from .record_runs import BatchRuns, RecordRuns, split_long_runs
-from .varint import read_varint
-from .varint_numpy import Bytes, read_varints, read_varlongs
+from .varint import read_varint, varint
+
+_RUN_RECORDS: Final = 32
+_LONG_RUN_RECORDS: Final = 3 * _RUN_RECORDS
+_MANY_RUNS: Final = 96
+"""With this many long runs or more, splitting saves no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRuns:
+    """Start and end position of each run in ``data``, and its number of records."""
+
+    data: Bytes
+    start: Int64s
+    end: Int64s
+    record_count: Int64s
+
+    def __getitem__(self, rows: Int64s) -> RecordRuns:
+        return RecordRuns(self.data, self.start[rows], self.end[rows], self.record_count[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRuns:
+    """One run per batch, contiguous in ``data`` and in order of the batches."""
+
+    runs: RecordRuns
+    last_offset_delta: Int64s
+
+    @property
+    def data(self) -> Bytes:
+        return self.runs.data
+
+    @property
+    def record_count(self) -> Int64s:
+        return self.runs.record_count
+
+    def first(self, count: int) -> BatchRuns:
+        """Return the runs of the first ``count`` batches."""
+        return BatchRuns(self.runs[np.arange(count)], self.last_offset_delta[:count])
+
+
+def split_long_runs(batch_runs: BatchRuns) -> RecordRuns | None:
+    """Return the same records in more, shorter runs, or None if no run is split."""
+    runs = batch_runs.runs
+    counts = runs.record_count
+    long = np.flatnonzero(
+        (counts >= _LONG_RUN_RECORDS) & (batch_runs.last_offset_delta == counts - 1)
+    )
+    if not 0 < len(long) < _MANY_RUNS:
+        return None
+    end, record_count = runs.end.copy(), counts.copy()
+    more: list[Int64s] = []
+    for row in long.tolist():
+        start, count = int(runs.start[row]), int(counts[row])
+        splits = _find_splits(runs.data[start : int(end[row])].tobytes(), count)
+        if not splits:
+            continue
+        parts = np.empty((3, len(splits)), np.int64)
+        parts[0] = splits
+        parts[0] += start
+        parts[1, :-1] = parts[0, 1:]
+        parts[1, -1] = end[row]
+        parts[2, :-1] = _RUN_RECORDS
+        parts[2, -1] = count - len(splits) * _RUN_RECORDS
+        end[row], record_count[row] = parts[0, 0], _RUN_RECORDS
+        more.append(parts)
+    if not more:
+        return None
+    starts, ends, counts_of_more = np.concatenate(more, axis=1)
+    return RecordRuns(
+        runs.data,
+        np.concatenate([runs.start, starts]),
+        np.concatenate([end, ends]),
+        np.concatenate([record_count, counts_of_more]),
+    )
+
+
+def _find_splits(data: bytes, record_count: int) -> list[int]:
+    """Return the probable positions of records 32, 64, ..., up to the first one not found."""
+    splits: list[int] = []
+    at = 0
+    run_bytes = _RUN_RECORDS * len(data) // record_count
+    for delta in range(_RUN_RECORDS, record_count, _RUN_RECORDS):
+        # attributes 0, timestamp delta 0, offset delta, key length -1
+        pattern = b"\0\0" + varint(delta) + b"\x01"
+        found = data.find(pattern, at + run_bytes * 3 // 4, at + run_bytes * 2)
+        if found < 0:
+            found = data.find(pattern, at + 2, at + run_bytes * 4)
+        if found < 0:
+            break
+        # The record's length precedes the pattern, in one byte or, with a continuation bit, two.
+        at = found - 2 if data[found - 2] >= 0x80 else found - 1
+        splits.append(at)
+    return splits
+
+
+# --- Parsing of the records of many batches with numpy --------------------------------------------
+# The start of a record is known only from the length of the record before it, so the records of one
+# batch (a *run*) cannot be located in parallel. Runs of different batches are independent: they are
+# followed together, one record of each run per step. Runs are sorted by record count, descending,
+# so
+# that those with records left are always a prefix:
+#
+#     data        |a0 |a1     |a2 |b0   |b1   |c0 |        runs: a (3 records), b (2), c (1)
+#     position    0   4       12  16    22    28  32
+#
+#     step         0    1    2
+#     at[a]        0    4   12  ->  16 = end of a
+#     at[b]       16   22       ->  28 = end of b
+#     at[c]       28            ->  32 = end of c
+#     live         3    2    1
+#
+# Each step adds the lengths of all live runs' records, looked up by their first two bytes
+# (``_LENGTHS``). The positions of all steps, sorted, are the starts of all records. Then all fields
+# are parsed by column: the lengths of all records, all timestamp deltas, all offset deltas, and so
+# on.
+#
+# Runs that the steps do not follow to their end are followed one by one in Python: the last few
+# long
+# runs (fewer than ``_LIVE_MIN`` live ones), and runs with a record length of three bytes or more.
+#
+# A record must fill its length exactly, and the records of a batch its bytes. Otherwise the result
+# is
+# the ordinal of the first corrupt batch; ``batch.read_batch`` finds the reason. Work and memory are
+# linear in the number of bytes, whatever they contain.
 
 _LIVE_MIN: Final = 24
 """Number of runs below which following each one in Python is faster than a step of numpy."""
@@ -391,3 +505,79 @@ def _parse_headers_of_record(
     except MalformedVarintError:
         return None
     return at
+
+
+# --- Arrow columns built from positions in a buffer, without a Python object per value ------------
+# A column of byte strings is an Arrow ``take`` from an array over the buffer: its even elements are
+# the strings, its odd elements the bytes between them. The keys of records, for example:
+#
+#     buffer      --key0--value0--key1--value1--
+#     elements      [0 ][---1----][2 ]            keys = take(0, 2, ...)
+#
+# Positions are below 2**31 (``limits.SCAN_BYTES_MAX``), since Arrow's offsets are 32-bit.
+
+_LONG_BYTES: Final = 64 * KIB
+"""Mean length from which on the call per string costs little compared to copying its bytes."""
+
+
+def number_column(numbers: npt.NDArray[np.integer], kind: pa.DataType) -> pa.Array:
+    """Return an Arrow array over the memory of ``numbers``, whose width must match ``kind``."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def bytes_column(data: Bytes, spans: Spans) -> pa.BinaryArray:
+    """Return the byte strings at ``spans`` (ascending), null where the byte count is -1."""
+    count = len(spans.start)
+    if count == 0:
+        return pa.array([], pa.binary())
+    is_null = spans.byte_count < 0
+    if not is_null.any():
+        return _take(data, spans.start, spans.byte_count)
+    if is_null.all():
+        return pa.nulls(count, pa.binary())
+    taken = _take(data, spans.start, np.maximum(spans.byte_count, 0))
+    valid = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), count, [valid, *taken.buffers()[1:]])
+
+
+def _take(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
+    count = len(start)
+    if int(byte_count.sum()) > count * _LONG_BYTES:
+        return _copied(data, start, byte_count)
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2] = start
+    offsets[1::2] = start + byte_count
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    slots = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+    return slots.take(number_column(np.arange(0, 2 * count, 2, dtype=np.int32), pa.int32()))
+
+
+def _copied(data: Bytes, start: Int64s, byte_count: Int64s) -> pa.BinaryArray:
+    """Copy long strings one by one: ``take`` would grow its buffer and hold them twice."""
+    offsets = np.zeros(len(start) + 1, np.int32)
+    np.cumsum(byte_count, out=offsets[1:])
+    values = np.empty(int(offsets[-1]), np.uint8)
+    for begin, end, at in zip(
+        offsets[:-1].tolist(), offsets[1:].tolist(), start.tolist(), strict=True
+    ):
+        values[begin:end] = data[at : at + end - begin]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.Array.from_buffers(pa.binary(), len(start), buffers)
+
+
+def headers_column(data: Bytes, count: Int64s, key: Spans, value: Spans) -> pa.ListArray:
+    """Return the list of headers of each record; ``count`` is the header count per record."""
+    offsets = np.zeros(len(count) + 1, np.int32)
+    np.cumsum(count, out=offsets[1:])
+    keys = _text(bytes_column(data, key))
+    pairs = pa.StructArray.from_arrays([keys, bytes_column(data, value)], ["key", "value"])
+    lists = pa.ListArray.from_arrays(number_column(offsets, pa.int32()), pairs)
+    return lists.cast(HEADERS_TYPE)
+
+
+def _text(column: pa.BinaryArray) -> pa.StringArray:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:  # invalid UTF-8 is replaced by U+FFFD, as in record.read_record
+        texts = [data.decode("utf-8", "replace") for data in column.to_pylist()]
+        return pa.array(texts, pa.string())

@@ -31,17 +31,37 @@ from raftlog.limits import (
     SCAN_DECOMPRESSED_BYTES_MAX,
 )
 
-from .arrow import bytes_column, headers_column, number_column
 from .batch import RecordBatch, read_batch
-from .batch_index import BatchSpans, batch_columns, clip, damaged_headers, index_batches
-from .columns import BatchColumns, Bools, Column, Int64s, RecordColumns, Scan, Stop
+from .batch_columns import (
+    BatchColumns,
+    BatchSpans,
+    Bools,
+    Bytes,
+    Column,
+    Int64s,
+    RecordColumns,
+    Scan,
+    Stop,
+    batch_columns,
+    clip,
+    damaged_headers,
+    index_batches,
+)
 from .compression import Compression, decompress_onto
 from .crc import first_bad_crc
 from .header import COMPRESSION_BITS
-from .record_columns import DamagedBatch, HeadersFull, RecordFields, parse_records
-from .record_runs import BatchRuns, RecordRuns
+from .record_columns import (
+    BatchRuns,
+    DamagedBatch,
+    HeadersFull,
+    RecordFields,
+    RecordRuns,
+    bytes_column,
+    headers_column,
+    number_column,
+    parse_records,
+)
 from .varint import Buffer
-from .varint_numpy import Bytes
 
 __all__ = [
     "BatchColumns",

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raftlog.client import EpochCache
-from raftlog.records.columns import BatchColumns
+from raftlog.records.batch_columns import BatchColumns
 
 from .findings import Finding, Kind, damage, note
 

@@ -22,7 +22,7 @@ from raftlog.client.inspection import (
     parse_txn_index,
 )
 from raftlog.errors import CorruptFileError
-from raftlog.records.columns import BatchColumns
+from raftlog.records.batch_columns import BatchColumns
 
 from .findings import Finding, Kind, damage, note, of_error
 

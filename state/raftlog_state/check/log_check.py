@@ -19,7 +19,7 @@ from raftlog.errors import (
     UnknownRecordKindError,
 )
 from raftlog.limits import DECOMPRESSED_BYTES_MAX, SEGMENT_BYTES_MAX
-from raftlog.records.columns import Column
+from raftlog.records.batch_columns import Column
 
 from .aborted import unindexed_aborts
 from .copies import divergences

@@ -20,7 +20,7 @@ from raftlog.client.inspection import (
 from raftlog.errors import CorruptBatchError, DecompressionLimitError
 from raftlog.limits import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, READ_CHUNK_BYTES
 from raftlog.records import RecordBatch
-from raftlog.records.columns import BatchColumns, Column, Stop
+from raftlog.records.batch_columns import BatchColumns, Column, Stop
 from raftlog.records.header import BATCH_HEADER
 
 from .findings import Finding, Kind, damage, note, of_error

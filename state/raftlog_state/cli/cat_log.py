@@ -18,7 +18,7 @@ import pyarrow as pa
 from raftlog.client import EndBasis, Isolation, LogKind, LogReader, SourceKind
 from raftlog.errors import OffsetOutOfRangeError
 from raftlog.records import RecordBatch
-from raftlog.records.columns import Column, RecordColumns, Scan
+from raftlog.records.batch_columns import Column, RecordColumns, Scan
 from raftlog_state.records import Redactor
 
 from .output import Console, Output

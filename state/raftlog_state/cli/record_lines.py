@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from raftlog.errors import CorruptBatchError, MetadataParseError
 from raftlog.limits import KIB, MIB
 from raftlog.records import RecordBatch, TimestampType
-from raftlog.records.columns import RecordColumns
+from raftlog.records.batch_columns import RecordColumns
 from raftlog.records.control import EndTransactionMarker, control_json, control_name, decode_control
 from raftlog_state.records import NO_OP_VALUE, NoOpRecord, peek
 

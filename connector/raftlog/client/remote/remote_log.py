@@ -38,7 +38,7 @@ from raftlog.log.times import offset_for_timestamp
 from raftlog.log.transactions import TransactionSpan
 from raftlog.log.writing.batch_metadata import ValueKind
 from raftlog.records.batch import RecordBatch
-from raftlog.records.columns import BatchColumns, Column, Scan
+from raftlog.records.batch_columns import BatchColumns, Column, Scan
 from raftlog.types import SnapshotId
 
 from . import messages

@@ -28,7 +28,13 @@ from raftlog.errors import CorruptBatchError, DecompressionLimitError, OptionErr
 from raftlog.limits import COMMIT_ID_BYTES_MAX, KIB
 from raftlog.log.marker_values import FRAME_VERSION, marker_of, transaction_name
 from raftlog.log.transactions import Marker
-from raftlog.records.batch import Header, RecordBatch
+from raftlog.records.batch import (
+    Header,
+    RecordBatch,
+    contains_any,
+    first_record_headers,
+    iter_value_starts,
+)
 from raftlog.records.compression import Compression
 from raftlog.records.control import (
     ControlRecord,
@@ -36,7 +42,6 @@ from raftlog.records.control import (
     EndTransactionMarker,
     decode_control,
 )
-from raftlog.records.forward import contains_any, first_record_headers, iter_value_starts
 
 COMMIT_HEADER: Final = "raftlog.commit"
 VERSION_MAX: Final = 2**63 - 1

@@ -19,7 +19,7 @@ import numpy as np
 from raftlog.log.offset_index import parse_offset_index
 from raftlog.log.time_index import parse_time_index
 from raftlog.log.txn_index import AbortedTransaction, encode_aborted
-from raftlog.records.columns import BatchColumns, Bools, Int64s
+from raftlog.records.batch_columns import BatchColumns, Bools, Int64s
 
 from .indexer import NO_TIMESTAMP_MS, OFFSET_ENTRY, TIME_ENTRY
 

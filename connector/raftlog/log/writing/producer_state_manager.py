@@ -32,7 +32,7 @@ from raftlog.log.transactions import (
     TransactionSpan,
 )
 from raftlog.log.txn_index import AbortedTransaction
-from raftlog.records.fields import TaggedField
+from raftlog.records.control import TaggedField
 
 from .batch_metadata import BatchMetadata, CommitName, MetadataMarker, ProducerMarker
 from .commits import Commits, LastCommit

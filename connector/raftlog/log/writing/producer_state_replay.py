@@ -20,7 +20,7 @@ from raftlog.errors import CorruptBatchError
 from raftlog.log.marker_values import FRAME_VERSION
 from raftlog.log.transactions import Marker
 from raftlog.log.txn_index import AbortedTransaction
-from raftlog.records.columns import Bools
+from raftlog.records.batch_columns import Bools
 
 from .batch_metadata import COMMIT_HEADER, BatchMetadata, ValueKind, batch_metadata
 from .producer_state_manager import ProducerStateManager

@@ -29,7 +29,7 @@ from raftlog.limits import (
     PRODUCER_BATCHES_KEPT,
     PRODUCERS_MAX,
 )
-from raftlog.records.fields import FieldReader, array_bytes, string_bytes, tagged_bytes
+from raftlog.records.control import FieldReader, array_bytes, string_bytes, tagged_bytes
 
 from .batch_metadata import CommitName
 from .commits import LastCommit

@@ -30,7 +30,7 @@ from raftlog.log.marker_values import marker_value
 from raftlog.log.names import LOG_SUFFIX, RAFTLOG_PROPERTIES_NAME, offset_name
 from raftlog.log.published import Published
 from raftlog.log.transactions import Marker
-from raftlog.records.batch import RecordBatch, TornTail, read_batch
+from raftlog.records.batch import NewRecordBatch, RecordBatch, TornTail, encode_batch, read_batch
 from raftlog.records.control import (
     ControlRecord,
     KRaftVoters,
@@ -38,7 +38,6 @@ from raftlog.records.control import (
     LeaderChangeVoter,
     encode_control,
 )
-from raftlog.records.new_batch import NewRecordBatch, encode_batch
 from raftlog.records.record import NewRecord, Record
 from raftlog.storage.protocol import WritableStorage
 from raftlog.types import OffsetAndEpoch, SnapshotId, ValidOffsetAndEpoch

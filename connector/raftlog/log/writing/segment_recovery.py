@@ -35,8 +35,15 @@ from raftlog.log.files import read_batch_at
 from raftlog.log.leader_epochs import epoch_mismatches
 from raftlog.log.resync import find_valid_batch
 from raftlog.records.batch import RecordBatch, read_batch
-from raftlog.records.batch_index import batch_columns, damaged_headers, index_batches
-from raftlog.records.columns import BatchColumns, Bools, Int64s, Stop
+from raftlog.records.batch_columns import (
+    BatchColumns,
+    Bools,
+    Int64s,
+    Stop,
+    batch_columns,
+    damaged_headers,
+    index_batches,
+)
 from raftlog.records.crc import first_bad_crc
 from raftlog.records.header import is_zero
 from raftlog.storage.protocol import ReadableFile

@@ -40,7 +40,7 @@ from raftlog.limits import KIB
 from raftlog.node.access import Rights
 from raftlog.node.request_budget import BudgetShare
 from raftlog.records.compression import Compression
-from raftlog.records.packed import PackedRecords
+from raftlog.records.encoding import PackedRecords
 from raftlog.wire import latest_schemas
 from raftlog.wire.log_identity import duration, int32, int64, milliseconds, node, or_minus_one
 from raftlog.wire.produce_error_messages import (

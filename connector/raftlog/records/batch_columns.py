@@ -1,0 +1,531 @@
+"""Results of a scan: batches as numpy columns, records as Arrow columns.
+
+Each column has one element per batch or one per record. A column that was not requested is None.
+Positions are positions in the file, except ``end_position``, which is a position in the buffer.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from raftlog.errors import CorruptBatchError
+from raftlog.limits import (
+    BATCH_HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    VARINT_BYTES_MAX,
+    VARLONG_BYTES_MAX,
+)
+
+from .compression import Compression
+from .header import (
+    BATCH_LENGTH,
+    BATCH_MAGIC,
+    COMPRESSION_BITS,
+    CONTROL_BIT,
+    INT32_MAX,
+    INT64_MAX,
+    LENGTH_MAX,
+    LENGTH_MIN,
+    LENGTH_POSITION,
+    MAGIC_POSITION,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    header_damage,
+    length_error,
+)
+from .varint import Buffer
+
+Int16s = npt.NDArray[np.int16]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+class Column(enum.Flag):
+    """Record columns to build."""
+
+    OFFSET = enum.auto()
+    TIMESTAMP = enum.auto()
+    LEADER_EPOCH = enum.auto()
+    KEY = enum.auto()
+    VALUE = enum.auto()
+    HEADERS = enum.auto()
+
+    NONE = 0
+    ALL_BUT_HEADERS = OFFSET | TIMESTAMP | LEADER_EPOCH | KEY | VALUE
+    ALL = ALL_BUT_HEADERS | HEADERS
+
+
+class Stop(enum.Enum):
+    """Reason for the end of a scan."""
+
+    END = "end"
+    """The whole buffer was scanned."""
+    TORN = "torn"
+    """An incomplete batch follows, or zeros. More bytes may complete it."""
+    DAMAGED = "damaged"
+    """A corrupt batch follows; see ``error``."""
+    END_OFFSET = "end_offset"
+    """The base offset of the next batch is >= the requested ``end_offset``."""
+    FULL = "full"
+    """A limit of one scan was reached: continue with another scan at ``end_position``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchColumns:
+    """Headers of batches, one element per batch.
+
+    From ``scan_headers`` they are unverified: no CRC was checked.
+    """
+
+    position: Int64s
+    byte_count: Int32s
+    base_offset: Int64s
+    last_offset: Int64s
+    leader_epoch: Int32s
+    attributes: Int16s
+    base_timestamp_ms: Int64s
+    max_timestamp_ms: Int64s
+    producer_id: Int64s
+    producer_epoch: Int16s
+    base_sequence: Int32s
+    record_count: Int32s
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def __getitem__(self, which: slice | Bools | Int64s) -> BatchColumns:
+        """Return the batches that ``which`` selects."""
+        columns: dict[str, Any] = {
+            column.name: getattr(self, column.name)[which] for column in fields(self)
+        }
+        return BatchColumns(**columns)
+
+    def _has(self, bit: int) -> Bools:
+        has: Bools = (self.attributes & bit) != 0
+        return has
+
+    @property
+    def next_offset(self) -> Int64s:
+        return self.last_offset + 1
+
+    def in_order_count(self, expected_offset: int) -> int:
+        """Return how many leading batches have contiguous offsets from ``expected_offset`` on."""
+        expected = np.concatenate(([expected_offset], self.next_offset))[: len(self)]
+        wrong = np.flatnonzero(self.base_offset != expected)
+        return int(wrong[0]) if len(wrong) else len(self)
+
+    @property
+    def is_control(self) -> Bools:
+        return self._has(CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> Bools:
+        return self._has(TRANSACTIONAL_BIT)
+
+    @property
+    def is_log_append_time(self) -> Bools:
+        return self._has(TIMESTAMP_TYPE_BIT)
+
+    @property
+    def compression(self) -> Int16s:
+        """Values of ``Compression``."""
+        return self.attributes & np.int16(COMPRESSION_BITS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordColumns:
+    """Records of the batches, one element per record, in offset order.
+
+    ``batch_ordinal`` is the index of the record's batch in ``Scan.batches``. Control records are
+    included and marked by ``is_control``.
+    """
+
+    batch_ordinal: Int32s
+    is_control: Bools
+    offset: pa.Int64Array | None
+    timestamp_ms: pa.Int64Array | None
+    leader_epoch: pa.Int32Array | None
+    key: pa.BinaryArray | None = field(repr=False)
+    value: pa.BinaryArray | None = field(repr=False)
+    headers: pa.ListArray | None = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.batch_ordinal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderScan:
+    """Unverified headers of the batches of a buffer, up to ``end_position`` in the buffer."""
+
+    batches: BatchColumns
+    end_position: int
+    stop: Stop
+    error: CorruptBatchError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """Verified batches of a buffer and their records, and where and why the scan ended.
+
+    ``end_position`` is the number of bytes of the buffer that were scanned, skipped batches
+    included and the batch that ended the scan excluded. ``error`` is set if ``stop`` is DAMAGED:
+    the batches before it are valid, so return them first, then raise it.
+    """
+
+    batches: BatchColumns
+    records: RecordColumns
+    end_position: int
+    stop: Stop
+    error: CorruptBatchError | None = None
+
+
+# --- Vectorized reading of varints with numpy -----------------------------------------------------
+# ``at`` are the positions of the varints. Positions beyond the end of ``data`` read its last byte
+# repeatedly, so the caller must check the end position of a record's last field. ``bad`` is set for
+# each varint that ``varint.read_varint`` or ``read_varlong`` rejects for its length or value.
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def read_varints(data: Bytes, at: Int64s, bad: Bools) -> tuple[Int64s, Int64s]:
+    """Read zigzag 32-bit varints; return the values and the positions after them."""
+    raw, after = _read(data, at, bad, VARINT_BYTES_MAX, 0x0F)
+    return (raw >> 1) ^ -(raw & 1), after
+
+
+def read_varlongs(data: Bytes, at: Int64s, bad: Bools) -> tuple[Int64s, Int64s]:
+    """Read zigzag 64-bit varints; return the values and the positions after them."""
+    raw, after = _read(data, at, bad, VARLONG_BYTES_MAX, 0x01)
+    half = (raw.view(np.uint64) >> np.uint64(1)).view(np.int64)
+    return half ^ -(raw & 1), after
+
+
+def _read(
+    data: Bytes, at: Int64s, bad: Bools, byte_count_max: int, last_byte_max: int
+) -> tuple[Int64s, Int64s]:
+    byte = data.take(at, mode="clip")
+    after = at + 1
+    more = byte >> 7  # the continuation bit: 1 or 0
+    if not more.any():
+        return byte.astype(np.int64), after
+    raw = (byte & 0x7F).astype(np.int64)
+    for ordinal in range(1, byte_count_max):
+        byte = data.take(after, mode="clip") * more
+        if ordinal == byte_count_max - 1:
+            bad |= byte > last_byte_max
+        raw |= (byte & 0x7F).astype(np.int64) << (7 * ordinal)
+        after += more
+        more = byte >> 7
+        if not more.any():
+            break
+    return raw, after
+
+
+# --- Positions of the batches in a buffer ---------------------------------------------------------
+# Each batch's length gives the position of the next one: a chain that starts at the first byte. A
+# metadata log has so many batches of one record that following the chain in Python costs more than
+# decoding the batches. For small batches numpy therefore finds *candidates*, positions whose bytes
+# look like a batch header, and the chain is compared with them. Only candidates on the chain count,
+# so the result is the same as that of following every length.
+#
+#     candidate    c0    c1    c2    c3    c4    c5
+#     start         0    80   160   210   300   380
+#     next         80   160   300   250   380   460     start plus the candidate's size
+#     break                     x     x           x     next is not the start of the next candidate
+#
+# From position 0 the chain takes c0, c1, c2 as one slice, up to the break, and continues at 300
+# with
+# c4, c5. c3 is never reached: its bytes are inside a record of batch c2. Where the chain reaches no
+# candidate, one batch is followed in Python.
+#
+# The positions are those of plausible lengths; magic, header and CRC are checked by the callers.
+
+_PROBE_BATCHES: Final = 64
+_SMALL_BYTES: Final = 400
+"""Mean batch size below which the pass over all bytes for candidates pays off."""
+_MISSES_MAX: Final = 16
+"""Candidates are used if at most one in this many is a break: each break costs as much as following
+many batches in Python."""
+
+
+def find_batch_positions(view: memoryview) -> tuple[Int64s, int]:
+    """Return the positions of complete batches, and the end position of the last one.
+
+    The end is that of the buffer, or the position of an incomplete batch or an invalid length.
+    """
+    positions, position, ended = _follow(view, 0, _PROBE_BATCHES)
+    found = [np.array(positions, np.int64)]
+    if not ended and position < _SMALL_BYTES * _PROBE_BATCHES:
+        candidates = _Candidates(view, position)
+        if candidates.is_plausible():
+            position, ended = candidates.follow(found, position)
+    if not ended:
+        positions, position, _ = _follow(view, position, None)
+        found.append(np.array(positions, np.int64))
+    return np.concatenate(found), position
+
+
+def _follow(view: memoryview, position: int, count_max: int | None) -> tuple[list[int], int, bool]:
+    """Follow the chain of lengths for at most ``count_max`` batches.
+
+    Returns their positions, the position after them, and whether the chain ended there.
+    """
+    length_at = BATCH_LENGTH.unpack_from
+    byte_count = len(view)
+    last = byte_count - BATCH_HEADER_BYTES
+    positions: list[int] = []
+    add = positions.append
+    while position <= last:
+        (length,) = length_at(view, position + LENGTH_POSITION)
+        after = position + LOG_OVERHEAD_BYTES + length
+        if length < LENGTH_MIN or after > byte_count:
+            break
+        add(position)
+        position = after
+        if count_max is not None and len(positions) == count_max:
+            return positions, position, False
+    return positions, position, True
+
+
+class _Candidates:
+    """Positions from ``position`` on whose bytes look like the header of a small batch."""
+
+    __slots__ = ("_breaks", "_next", "_start", "_view")
+
+    def __init__(self, view: memoryview, position: int) -> None:
+        data = np.frombuffer(view[position:], np.uint8)
+        magics = data[MAGIC_POSITION : len(data) - (BATCH_HEADER_BYTES - MAGIC_POSITION - 1)]
+        start = np.flatnonzero(magics == BATCH_MAGIC)
+        # Length below 2**16; leader epoch below 2**24; high byte of the attributes 0; base
+        # timestamp between 2004 and 2039 (its high bytes are 0, 0, 1).
+        zeros = np.bitwise_or.reduce([data.take(start + at) for at in (8, 9, 12, 21, 27, 28)])
+        start = start[(zeros == 0) & (data.take(start + 29) == 1)]
+        low = data.take(start + 11)
+        length = data.take(start + 10).astype(np.int64) << 8 | low
+        after = start + LOG_OVERHEAD_BYTES + length
+        whole = (length >= LENGTH_MIN) & (after <= len(data))
+        self._view = view
+        self._start = start[whole] + position
+        self._next = after[whole] + position
+        is_break = np.ones(len(self._start), np.bool_)
+        is_break[:-1] = self._next[:-1] != self._start[1:]
+        self._breaks = np.flatnonzero(is_break).tolist()
+
+    def is_plausible(self) -> bool:
+        """Return whether nearly every candidate ends where the next candidate starts."""
+        return len(self._breaks) * _MISSES_MAX <= len(self._start)
+
+    def follow(self, found: list[Int64s], position: int) -> tuple[int, bool]:
+        """Append the positions on the chain to ``found``: slices of candidates, and single batches.
+
+        Returns the position after them, and whether the chain ended there.
+        """
+        while True:
+            at = int(np.searchsorted(self._start, position))
+            if at < len(self._start) and self._start[at] == position:
+                last = self._breaks[bisect_left(self._breaks, at)]
+                found.append(self._start[at : last + 1])
+                position = int(self._next[last])
+                continue
+            single, position, ended = _follow(self._view, position, 1)
+            found.append(np.array(single, np.int64))
+            if ended:
+                return position, True
+
+
+# --- Index of the batches of a buffer: their positions and headers, without their records ---------
+# ``batch_positions`` finds the positions; numpy copies all headers in one step. Length and magic
+# are
+# checked here, since no CRC covers them. The other fields are unverified until the CRC is checked
+# (``crc``).
+
+Headers = npt.NDArray[np.void]
+
+HEADER_DTYPE: Final = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "u1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp_ms", ">i8"),
+        ("max_timestamp_ms", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("record_count", ">i4"),
+    ]
+)
+"""``BATCH_HEADER`` as a numpy dtype."""
+
+assert HEADER_DTYPE.itemsize == BATCH_HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpans:
+    """Contiguous batches of a buffer, and the reason why they end.
+
+    ``position`` has the position of each batch in the buffer; ``end_position`` is the one after the
+    last batch. ``error`` is set if ``stop`` is DAMAGED.
+    """
+
+    position: Int64s
+    headers: Headers
+    end_position: int
+    stop: Stop
+    error: CorruptBatchError | None
+
+    @property
+    def batch_end(self) -> Int64s:
+        """The position after each batch."""
+        end: Int64s = self.position + LOG_OVERHEAD_BYTES + self.headers["length"]
+        return end
+
+    def cut(self, count: int, stop: Stop, error: CorruptBatchError | None = None) -> BatchSpans:
+        """Return the first ``count`` batches, with another reason for their end."""
+        end_position = (
+            int(self.position[count]) if count < len(self.position) else self.end_position
+        )
+        return BatchSpans(self.position[:count], self.headers[:count], end_position, stop, error)
+
+
+def scan_headers(
+    buffer: Buffer,
+    *,
+    path: str | None = None,
+    file_position: int = 0,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+) -> HeaderScan:
+    """Return the headers of the batches in ``buffer``, for planning. No CRC is checked.
+
+    ``file_position`` is the position of the buffer in the file ``path``. Leading batches whose last
+    offset is < ``start_offset`` are skipped. The first batch whose base offset is >= ``end_offset``
+    ends the scan.
+    """
+    spans = index_batches(memoryview(buffer), path, file_position)
+    bad = np.flatnonzero(damaged_headers(spans.headers))
+    if len(bad):
+        at = int(bad[0])
+        error = _header_error(spans, at, path, file_position)
+        spans = spans.cut(at, Stop.DAMAGED, error)
+    spans = clip(spans, start_offset, end_offset)
+    return HeaderScan(
+        batches=batch_columns(spans, file_position),
+        end_position=spans.end_position,
+        stop=spans.stop,
+        error=spans.error,
+    )
+
+
+def index_batches(view: memoryview, path: str | None, file_position: int) -> BatchSpans:
+    """Find the batches of a buffer, up to the first one with an invalid length or magic."""
+    position, end_position = find_batch_positions(view)
+    headers = _gather_headers(view, position)
+    bad = np.flatnonzero((headers["magic"] != BATCH_MAGIC) | (headers["length"] > LENGTH_MAX))
+    if len(bad):
+        end_position = int(position[bad[0]])
+        position, headers = position[: bad[0]], headers[: bad[0]]
+    if end_position == len(view):
+        return BatchSpans(position, headers, end_position, Stop.END, None)
+    error = length_error(view, end_position, path, file_position)
+    stop = Stop.TORN if error is None else Stop.DAMAGED
+    return BatchSpans(position, headers, end_position, stop, error)
+
+
+def _gather_headers(view: memoryview, position: Int64s) -> Headers:
+    """Copy the 61 header bytes at each position."""
+    count = len(view) - BATCH_HEADER_BYTES + 1
+    if count <= 0 or len(position) == 0:
+        return np.empty(0, HEADER_DTYPE)
+    # A view with one overlapping element per position of the buffer, without a copy.
+    everywhere: Headers = np.ndarray((count,), f"V{BATCH_HEADER_BYTES}", view, strides=(1,))
+    return everywhere[position].view(HEADER_DTYPE)
+
+
+def damaged_headers(headers: Headers) -> Bools:
+    """Return which headers ``header_damage`` rejects."""
+    base_offset = headers["base_offset"]
+    last_delta = headers["last_offset_delta"].astype(np.int64)
+    record_count = headers["record_count"]
+    damaged: Bools = (
+        (base_offset < 0)
+        | (base_offset > INT64_MAX - INT32_MAX)
+        | ((headers["attributes"] & COMPRESSION_BITS) > Compression.ZSTD)
+        | (last_delta < 0)
+        | (record_count < 0)
+        | (record_count > last_delta + 1)
+    )
+    return damaged
+
+
+def _header_error(
+    spans: BatchSpans, at: int, path: str | None, file_position: int
+) -> CorruptBatchError:
+    header = spans.headers[at]
+    base_offset = int(header["base_offset"])
+    reason = header_damage(
+        base_offset,
+        int(header["attributes"]),
+        int(header["last_offset_delta"]),
+        int(header["record_count"]),
+    )
+    assert reason is not None, "header_damage and damaged_headers must agree"
+    position = int(spans.position[at]) + file_position
+    return CorruptBatchError(reason=reason, path=path, position=position, offset=base_offset)
+
+
+def clip(spans: BatchSpans, start_offset: int | None, end_offset: int | None) -> BatchSpans:
+    """Remove leading batches below ``start_offset``, and all batches from ``end_offset`` on.
+
+    The remaining batches are contiguous in the buffer. Offsets are not checked for order.
+    """
+    base_offset = spans.headers["base_offset"]
+    if end_offset is not None:
+        after = np.flatnonzero(base_offset >= end_offset)
+        if len(after):
+            spans = spans.cut(int(after[0]), Stop.END_OFFSET)
+    if start_offset is not None:
+        last_offset = spans.headers["base_offset"] + spans.headers["last_offset_delta"]
+        wanted = np.flatnonzero(last_offset >= start_offset)
+        first = int(wanted[0]) if len(wanted) else len(last_offset)
+        spans = BatchSpans(
+            spans.position[first:],
+            spans.headers[first:],
+            spans.end_position,
+            spans.stop,
+            spans.error,
+        )
+    return spans
+
+
+def batch_columns(spans: BatchSpans, file_position: int) -> BatchColumns:
+    """Convert headers to columns in native byte order."""
+    headers = spans.headers
+    base_offset = headers["base_offset"].astype(np.int64)
+    return BatchColumns(
+        position=spans.position + file_position,
+        byte_count=headers["length"].astype(np.int32) + np.int32(LOG_OVERHEAD_BYTES),
+        base_offset=base_offset,
+        last_offset=base_offset + headers["last_offset_delta"],
+        leader_epoch=headers["leader_epoch"].astype(np.int32),
+        attributes=headers["attributes"].astype(np.int16),
+        base_timestamp_ms=headers["base_timestamp_ms"].astype(np.int64),
+        max_timestamp_ms=headers["max_timestamp_ms"].astype(np.int64),
+        producer_id=headers["producer_id"].astype(np.int64),
+        producer_epoch=headers["producer_epoch"].astype(np.int16),
+        base_sequence=headers["base_sequence"].astype(np.int32),
+        record_count=headers["record_count"].astype(np.int32),
+    )
